@@ -62,54 +62,20 @@
 
 pub mod activations;
 pub mod attribution;
-#[doc(hidden)]
-pub mod benchmark;
-mod caught;
 pub mod circuits;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 pub mod config;
 pub mod corpus;
-mod cpu;
-mod csv_text;
-mod device;
-mod driver;
 pub mod dump;
-mod embedded;
 pub mod encoder;
 pub mod encoder_decoder;
-mod error;
 pub mod experiments;
-mod families;
 pub mod features;
 pub mod generation;
-mod gguf;
-pub mod hook;
-mod kv_cache;
-mod labeled;
 pub mod lens;
-mod loading;
-mod model;
-mod numerals;
-mod object_stores;
-mod packed_matrix;
-pub mod parity;
 pub mod patching;
 #[cfg(feature = "plot")]
 pub mod plot;
-mod points;
 pub mod prelude;
-mod processing;
-mod python_json;
-mod regular;
-mod script_json;
-mod shown_text;
-#[cfg(any(feature = "cli", feature = "hub"))]
-mod stderr;
-mod tensor_ext;
-mod tokens;
-mod weight_files;
 
 /// Burn, in the one version hooklens is built with: a crate that uses it from here needs to name no version of its own,
 /// and its tensors are those hooklens gives and takes.
@@ -137,42 +103,52 @@ pub use burn;
 /// ```
 pub use ndarray;
 
-pub use activations::AnalysisError;
-pub use config::{
-    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs,
-    Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
-    TransformerConfig, Window,
+#[doc(inline)]
+pub use hooklens_analysis::{
+    activations::AnalysisError,
+    labeled::{LabeledArray, LabeledAxis},
+    tensor_ext::TensorExt,
 };
-pub use device::{
-    DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device,
-};
-pub use driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput};
-pub use embedded::embedded_models;
-pub use error::{
-    CacheError, ConfigError, DumpError, Error, InputError, LoadError, ProcessingError, Result, error_chain,
-};
+#[doc(inline)]
+pub use hooklens_data::error::DumpError;
+#[doc(inline)]
 pub use hooklens_hooks::{
     Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, ModelIdentity, Ordinal,
     Origin, Positions, QueueError, Record, RecordedRows, Rejected, Selection, Stackable, Stored, Transfers, WhenFull,
     write_safetensors,
 };
-pub use kv_cache::{
-    Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
-    RecurrentState, Scoped, StateShape,
+#[doc(inline)]
+pub use hooklens_loading::{
+    embedded::embedded_models,
+    loading::{FromPretrained, LoadOptions, ModelConfig, ModelInfo, SavePretrained, StoredWeights, inspect},
+    weight_files::{TensorInfo, WeightFiles},
 };
-pub use labeled::{LabeledArray, LabeledAxis};
-pub use loading::{LoadOptions, ModelConfig, ModelInfo, StoredWeights, inspect};
-pub use model::{
-    Attention, Block, DecoderModel, Embed, Expert, GatedDeltaNet, HookedTransformer, LatentMaps, Linear, LoadReport,
-    Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes,
-    Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
-};
-pub use processing::Processing;
-pub use tensor_ext::TensorExt;
 #[cfg(feature = "chat")]
-pub use tokens::Message;
-pub use tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens};
-pub use weight_files::{TensorInfo, WeightFiles};
+#[doc(inline)]
+pub use hooklens_model::tokens::Message;
+#[doc(inline)]
+pub use hooklens_model::{
+    config::{
+        ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind,
+        PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert,
+        ShortConv, StateSpace, TransformerConfig, Window,
+    },
+    device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device},
+    driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput},
+    error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, error_chain},
+    hook,
+    kv_cache::{
+        Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
+        RecurrentState, Scoped, StateShape,
+    },
+    model::{
+        Attention, Block, DecoderModel, Embed, Expert, GatedDeltaNet, HookedTransformer, LatentMaps, Linear,
+        LoadReport, Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp,
+        ShortConvolution, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+    },
+    processing::Processing,
+    tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens},
+};
 
 /// The examples of README.md and of the guide are tests.
 #[cfg(doctest)]

@@ -11,16 +11,19 @@
 
 pub use burn::tensor::{Device, Int, Tensor};
 
-pub use crate::activations::{Direction, Neurons, Per, Stage};
+pub use crate::activations::{Analyze, Direction, Neurons, Per, ResidualDirections, Stage};
+pub use crate::circuits::Circuits;
 pub use crate::encoder::HookedEncoder;
 pub use crate::encoder_decoder::HookedEncoderDecoder;
-pub use crate::experiments::{SteeringVector, TopExamples};
+pub use crate::experiments::{Experiments, SteeringVector, TopExamples};
 pub use crate::generation::{GenerateOptions, Sampling};
 pub use crate::hook::{self, Axis, at};
+pub use crate::lens::LogitLens;
 pub use crate::patching::{Ablation, Freeze, Metric, PatchModel, Patching, Receiver, Sites};
 #[cfg(feature = "plot")]
-pub use crate::plot::{Heatmap, Show};
+pub use crate::plot::{ColoredExamples, Heatmap, Show};
 pub use crate::{
-    Activation, ActivationCache, DType, DecoderModel, ForwardOptions, HookedModel, HookedTransformer, KeyValueCache,
-    LabeledArray, LoadOptions, Logits, Positions, Processing, Record, Selection, TensorExt, Tokens, TransformerConfig,
+    Activation, ActivationCache, DType, DecoderModel, ForwardOptions, FromPretrained, HookedModel, HookedTransformer,
+    KeyValueCache, LabeledArray, LoadOptions, Logits, Positions, Processing, Record, SavePretrained, Selection,
+    TensorExt, Tokens, TransformerConfig,
 };

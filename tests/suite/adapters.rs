@@ -1,5 +1,6 @@
 //! LoRA adapters, as PEFT saves and applies them.
 
+use hooklens::FromPretrained;
 use std::fs;
 
 use hooklens::encoder_decoder::HookedEncoderDecoder;

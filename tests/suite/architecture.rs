@@ -57,7 +57,7 @@ fn circle(graph: &Graph) -> Option<Vec<String>> {
 /// `eprintln!` panics where standard error is full or closed: `src/stderr.rs` writes there, and nothing else does.
 #[test]
 fn one_place_writes_to_standard_error() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate::support::root();
     let all = ["src", "hooks/src", "kernels/src"].iter().flat_map(|folder| files(&root.join(folder)));
     for path in all.filter(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("src/stderr.rs")) {
         let text = fs::read_to_string(&path).unwrap();
@@ -74,7 +74,7 @@ fn one_place_writes_to_standard_error() {
 
 #[test]
 fn no_circle_of_imports_between_folders() {
-    let graph = graph(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let graph = graph(&crate::support::root().join("src"));
     assert!(graph.len() > 20 && graph["model"].contains("kv_cache"), "{graph:?}");
     assert_eq!(circle(&graph), None);
     // Names of the crate's root would hide where a thing comes from.

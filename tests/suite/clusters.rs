@@ -214,7 +214,7 @@ fn a_job_array_of_slurm() {
         skipped("HOOKLENS_SLURM does not say that Slurm is there for tests (tests/slurm/run)");
         return;
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm/run");
+    let script = crate::support::root().join("tests/slurm/run");
     let output = Command::new(script).arg(program().get_program()).output().unwrap();
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).to_string()).concat();
     if output.status.code() == Some(3) {

@@ -372,7 +372,7 @@ fn python_reads_sparse_dumps() {
         skipped("Python has no numpy and safetensors (HOOKLENS_PYTHON names another)");
         return;
     }
-    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dumps.md")).unwrap();
+    let guide = fs::read_to_string(crate::support::root().join("docs/dumps.md")).unwrap();
     let snippets = guide.split("```python\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
     let snippet = snippets.into_iter().find(|snippet| snippet.contains("offsets")).unwrap();
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();

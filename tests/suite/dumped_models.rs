@@ -15,7 +15,7 @@ fn dump(model: &HookedTransformer, rows: &[Vec<u32>], out: &Path) {
 }
 
 fn is_other(error: &Error, what: &str) -> bool {
-    matches!(error, Error::Dump(DumpError::AnotherModel { what: told, .. }) if *told == what)
+    matches!(error.downcast_ref(), Some(DumpError::AnotherModel { what: told, .. }) if *told == what)
 }
 
 /// Folders, shards and single files say which model they are of; two models, or one processed two ways, are not mixed.

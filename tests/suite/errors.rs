@@ -92,7 +92,7 @@ fn a_broken_manifest_keeps_what_is_wrong_with_it() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("manifest.json"), "{\"format\": 7}").unwrap();
     let error = Dump::new("z0").resume(true).run(&model(), &[vec![1, 2]], folder.path()).unwrap_err();
-    let Error::Dump(DumpError::Manifest { path, .. }) = &error else { panic!("{error:?}") };
+    let Some(DumpError::Manifest { path, .. }) = error.downcast_ref() else { panic!("{error:?}") };
     assert!(path.ends_with("manifest.json"));
     let json = cause::<serde_json::Error>(&error).unwrap().to_string();
     assert_eq!(links(&error), [format!("{} is not the manifest of a dump", path.display()), json]);

@@ -1,5 +1,6 @@
 //! `hooklens graph` and `hooklens graph view`.
 
+use hooklens::FromPretrained;
 use std::fs;
 use std::path::Path;
 

@@ -178,7 +178,10 @@ fn checks_are_of_every_target() {
 fn refused(model: &HookedTransformer) -> bool {
     let replacement = Replacement::neurons(4);
     let told = AttributionGraph::new(model, vec![3, 9], &replacement, &GraphOptions::new().max_nodes(1));
-    matches!(told, Err(hooklens::Error::Graph(GraphError::Replacement { .. }) | hooklens::Error::Input(_)))
+    told.is_err_and(|error| {
+        matches!(error, hooklens::Error::Input(_))
+            || matches!(error.downcast_ref(), Some(GraphError::Replacement { .. }))
+    })
 }
 
 /// The fixtures that are decoders and that graphs take.

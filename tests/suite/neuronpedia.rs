@@ -1,5 +1,6 @@
 //! What Neuronpedia's schema of attribution graphs requires, of every kind of graph and of what the page saves.
 
+use hooklens::FromPretrained;
 use std::path::Path;
 use std::process::Command;
 

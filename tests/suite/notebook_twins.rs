@@ -36,7 +36,7 @@ impl<T: Debug> Printed for &T {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("notebooks")
+    crate::support::root().join("notebooks")
 }
 
 /// Name, text and cells of each notebook.

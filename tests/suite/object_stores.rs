@@ -20,7 +20,7 @@ fn a_real_server() {
         skipped("HOOKLENS_OBJECT_STORES does not name rclone, an S3 server (tests/object_stores/run)");
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/object_stores/run");
+    let script = crate::support::root().join("tests/object_stores/run");
     let mut run = Command::new(script);
     // Where all is repeated to the byte.
     run.arg(program().get_program()).arg(rclone).env("HOOKLENS_DEVICE", "flex");

@@ -1,5 +1,6 @@
 //! Files that commands write: before anything is printed, and read back equal by other programs.
 
+use hooklens::FromPretrained;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

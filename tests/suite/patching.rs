@@ -298,7 +298,7 @@ fn what_cannot_be_patched_is_said() {
     assert!(told.contains("NaN for example 0 without a patch"), "{told}");
     let wide = Metric::last(|logits: Tensor<2>, _| logits.reshape([20]));
     let told = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), wide).unwrap().resid_pre().unwrap_err();
-    assert!(matches!(told, hooklens::Error::Patch(PatchError::MetricShape { rows: 1, given: 20 })));
+    assert!(matches!(told.downcast_ref(), Some(PatchError::MetricShape { rows: 1, given: 20 })));
     let patterns = Ablation::Mean(rows(&CLEAN).into());
     let ablating = Patching::ablating(&model, rows(&CORRUPTED), patterns, metric(&model)).unwrap();
     assert!(ablating.attn_head_pattern_all_pos().unwrap_err().to_string().contains("another meaning"));

@@ -11,7 +11,7 @@ use hooklens::prelude::*;
 use hooklens::{Activation, Error, ProcessingError, write_safetensors};
 use proptest::prelude::*;
 
-use crate::support::{any_decoder, cases, device, distance, fixtures, program, random_model};
+use crate::support::{any_decoder, cases, device, distance, failure, fixtures, program, random_model};
 
 const STEPS: [&str; 3] = ["fold_ln", "center_writing_weights", "fold_value_biases"];
 
@@ -41,7 +41,7 @@ fn said(point: &str, width: usize, name: &str, done: bool) -> Dictionary {
 
 /// Whether a dictionary is refused for a step. (At some points none can be, which is another error.)
 fn refused(model: &HookedTransformer, dictionary: &Dictionary) -> bool {
-    matches!(model.splice_dictionary(dictionary), Err(Error::Feature(FeatureError::Processing { .. })))
+    matches!(failure(model.splice_dictionary(dictionary)), Some(FeatureError::Processing { .. }))
 }
 
 /// Points of a model with a vector per position, or several, and their widths.

@@ -52,7 +52,7 @@ fn shown_as(printed: &[&str], shown: &[&str]) -> bool {
 
 #[test]
 fn the_output_shown_is_the_output() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let readme = fs::read_to_string(crate::support::root().join("README.md")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut compared = 0;
     for pair in blocks(&readme).windows(2) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use hooklens::parity::compare;
 use hooklens::prelude::*;
+use hooklens_cli::parity_check::compare;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 

@@ -79,9 +79,21 @@ pub(crate) fn program() -> std::process::Command {
     std::process::Command::new(env!("CARGO_BIN_EXE_hooklens"))
 }
 
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The error of one area that a result holds.
+pub(crate) fn failure<T, E: std::error::Error + Send + Sync + 'static>(
+    result: Result<T, hooklens::Error>,
+) -> Option<E> {
+    result.err()?.downcast().ok()
+}
+
 /// `tests/fixtures`.
 pub(crate) fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+    root().join("tests/fixtures")
 }
 
 /// A float tensor's values.

@@ -1,0 +1,439 @@
+//! A model together with a recording of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Activation, ActivationCache, Catalog, HookError, Ordinal, Point, Positions};
+
+use super::components::{Components, FrozenNorm};
+use super::cut::Cut;
+use super::made_of::MadeOf;
+use super::stage::{Reader, ResolvedStage, Stage};
+use crate::error::AnalysisError;
+use hooklens_model::driver::{Hooked, HookedModel};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::hook;
+use hooklens_model::model::{HookedTransformer, Norm, narrowed};
+
+/// A model and a recording of it: decomposes the residual stream. See the [module](super).
+///
+/// ```
+/// use hooklens::activations::Stage;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let analysis = model.analyze(&cache)?.positions(-1)?; // the last position alone
+/// let parts = analysis.decompose_resid(Stage::Final)?;
+/// let rest = parts.sum() - analysis.stream(Stage::Final)?;
+/// assert!(rest.abs().max().into_scalar::<f32>() < 1e-4); // the parts are the whole
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Analysis<'a> {
+    pub(super) model: &'a HookedTransformer,
+    pub(super) cache: &'a ActivationCache,
+    looked_at: Cut,
+    made_of: Arc<MadeOf>,
+}
+
+/// Analysis of recordings by the model that made them. Part of the prelude.
+///
+/// Hooks of a [`Hooked`] model act on runs; an analysis is of weights and of what a run left, so they show in it as far as
+/// they show in the recording.
+pub trait Analyze {
+    /// Analyzes a recording with the model that made it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_post")?;
+    /// let last = model.analyze(&cache)?.stream(hooklens::activations::Stage::Final)?;
+    /// assert_eq!(last.dims(), [1, 5, 64]);
+    /// let other = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(other.analyze(&cache).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
+    /// otherwise; [`InputError::Spread`](crate::InputError::Spread) if its blocks are on several devices;
+    /// [`InputError::NormalizedStream`](crate::InputError::NormalizedStream) if its stream is no sum.
+    fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>>;
+}
+
+impl Analyze for HookedTransformer {
+    fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
+        check_origin(self.catalog(), cache.catalog())?;
+        if let Err(HookError::OtherModel { recorded, model }) = cache.check_model(&self.identity()) {
+            return Err(AnalysisError::OtherModel { what: format!("there {recorded}, here {model}") }.into());
+        }
+        self.check_sums("an analysis of the stream")?;
+        self.check_one_place("an analysis")?;
+        let recorded = cache.recorded_rows()?.clone();
+        let looked_at = Cut::whole(cache.rows_recorded(), recorded);
+        let made_of = Arc::new(looked_at.made_of(cache.origin()));
+        Ok(Analysis { model: self, cache, looked_at, made_of })
+    }
+}
+
+impl Analyze for Hooked<'_, '_, HookedTransformer> {
+    fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
+        self.model().analyze(cache)
+    }
+}
+
+/// Whether what one model recorded means the same in another.
+pub(crate) fn check_origin(model: &Arc<Catalog>, recorded: &Arc<Catalog>) -> Result<(), AnalysisError> {
+    if Arc::ptr_eq(model, recorded) {
+        return Ok(());
+    }
+    let names = |catalog: &Catalog| catalog.points().iter().map(|point| point.name.clone()).collect::<Vec<_>>();
+    if names(model) != names(recorded) {
+        return Err(AnalysisError::OtherModel { what: "its hook points are not those of this model".into() });
+    }
+    if model.note() != recorded.note() {
+        let what = format!("there {}, here {}", recorded.note(), model.note());
+        return Err(AnalysisError::OtherModel { what });
+    }
+    Ok(())
+}
+
+impl<'a> Analysis<'a> {
+    /// The model.
+    pub fn model(&self) -> &'a HookedTransformer {
+        self.model
+    }
+
+    /// Only these rows of the recording's batch.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record(["When Mary and John", "When Tom and Anna"], "*hook_resid_post")?;
+    /// let second = model.analyze(&cache)?.rows(1..2)?;
+    /// assert_eq!(second.stream(hooklens::activations::Stage::Final)?.dims(), [1, 5, 64]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::Shape`] if the batch has fewer rows.
+    pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
+        let [batch, _] = self.shape();
+        if rows.is_empty() || rows.end > batch {
+            let expected = format!("rows within a batch of {batch}");
+            return Err(AnalysisError::Shape {
+                what: "the choice".into(),
+                given: vec![rows.start, rows.end],
+                expected,
+            }
+            .into());
+        }
+        self.looked_at = self.looked_at.rows(rows);
+        self.made_of = Arc::new(self.looked_at.made_of(self.cache.origin()));
+        Ok(self)
+    }
+
+    /// Only these positions of what was recorded, padding counted; negative ones count from the
+    /// end. Where rows have padding, record the positions wanted instead
+    /// ([`Record::positions`](crate::Record::positions)): one, a range, or a list.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_post")?;
+    /// let last_two = model.analyze(&cache)?.positions(-2..5)?;
+    /// assert_eq!(last_two.stream(hooklens::activations::Stage::Final)?.dims(), [1, 2, 64]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if the recording has fewer positions.
+    pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
+        self.looked_at = self.looked_at.positions(&positions.into())?;
+        self.made_of = Arc::new(self.looked_at.made_of(self.cache.origin()));
+        Ok(self)
+    }
+
+    /// Only one position of each row: the first row's, the second's, and so on, counted as in
+    /// [`Analysis::positions`]. The axis stays, with length one.
+    ///
+    /// ```
+    /// # use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record(["When Mary and John", "While John and Mary"], "*hook_resid_post")?;
+    /// let of_john = model.analyze(&cache)?.positions_of_rows([4, 2])?; // where each text has him
+    /// let whole = model.analyze(&cache)?.stream(Stage::Final)?;
+    /// let gap = of_john.stream(Stage::Final)?.narrow(0, 1, 1) - whole.slice([1..2, 2..3]);
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] for one a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
+    pub fn positions_of_rows<P: Ordinal>(self, rows: impl IntoIterator<Item = P>) -> Result<Self> {
+        self.positions(Positions::of_rows(rows))
+    }
+
+    /// `[batch, pos]` of the rows and positions in use.
+    /// No components yet, of the places looked at.
+    pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.compute_type()));
+        Components::new(place, &self.made_of, zeros)
+    }
+
+    /// Which rows and positions of which recording are looked at.
+    pub(crate) fn made_of(&self) -> &Arc<MadeOf> {
+        &self.made_of
+    }
+
+    /// Fails unless the components are of the places looked at.
+    pub(super) fn check_made_of(&self, components: &Components) -> Result<(), AnalysisError> {
+        let (made_of, own) = (&components.made_of, &self.made_of);
+        if Arc::ptr_eq(made_of, own) || made_of.is(own) {
+            return Ok(());
+        }
+        let same_places = made_of.positions() == own.positions() && made_of.rows == own.rows;
+        let (components, analysis) = (made_of.to_string(), own.to_string());
+        Err(AnalysisError::OtherPlaces { components, analysis, same_places })
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.looked_at.shape()
+    }
+
+    /// What was recorded at a point whose first axes are batch and position, cut to the rows and
+    /// positions looked at, in the type and on the device of the model.
+    pub(super) fn recorded<const D: usize>(&self, point: Point<D>) -> Result<Tensor<D>> {
+        let held: Tensor<D> = self.cache.get(&point).map_err(not_recorded)?;
+        self.cut(held)
+    }
+
+    pub(super) fn cut<const D: usize>(&self, held: Tensor<D>) -> Result<Tensor<D>> {
+        let mut held = self.looked_at.of(held);
+        let device = self.model.device();
+        if held.device() != device {
+            held = held.to_device(&device);
+        }
+        Ok(narrowed(held, self.model.compute_type()))
+    }
+
+    /// What was recorded at a point whose axes are not batch and position, whole.
+    pub(super) fn raw(&self, name: String) -> Result<&'a Activation> {
+        self.cache.activation(name).map_err(not_recorded)
+    }
+
+    pub(super) fn place(&self, stage: Stage) -> Result<ResolvedStage, InputError> {
+        stage.place(self.model.config())
+    }
+
+    /// The residual stream at a stage, as it was recorded, `[batch, pos, d_model]`.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let gap = analysis.stream(Stage::Before(1))? - cache.get(hook::resid_post(0))?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`]: needs `*hook_resid_pre`, `*hook_resid_mid` or
+    /// `*hook_resid_post`.
+    pub fn stream(&self, stage: Stage) -> Result<Tensor<3>> {
+        let place = self.place(stage)?;
+        self.stream_at(place)
+    }
+
+    /// What is left at `place` of what was written in layer `layer`: blocks in between may multiply the stream.
+    pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
+        let blocks = self.model.weights.blocks.iter().take(place.layers).skip(layer);
+        let device = written.device();
+        blocks.filter_map(|block| block.scalar.as_ref()).fold(written, |written, scalar| {
+            let scalar = narrowed(scalar.val(), written.dtype()).to_device(&device);
+            written * scalar.unsqueeze()
+        })
+    }
+
+    pub(super) fn stream_at(&self, place: ResolvedStage) -> Result<Tensor<3>> {
+        let layer = place.layers;
+        if place.attn {
+            return self.recorded(hook::resid_mid(layer));
+        }
+        let last = self.model.config().n_layers - 1;
+        if layer > last {
+            return self.recorded(hook::resid_post(last));
+        }
+        match (self.recorded(hook::resid_pre(layer)), layer) {
+            // The same tensor, unless a hook changed it in between.
+            (Err(_), 1..) if !self.is_edited(layer, "hook_resid_pre") => self.recorded(hook::resid_post(layer - 1)),
+            (found, _) => found,
+        }
+    }
+
+    /// The norm that reads at a place, and the point of its scale.
+    pub(super) fn norm_at(&self, place: ResolvedStage) -> Option<(&'a Norm, Point<3>)> {
+        let weights = &self.model.weights;
+        match place.reader {
+            Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer))),
+            Reader::Mlp(layer) => Some((weights.blocks[layer].ln2.as_ref()?, hook::ln2_scale(layer))),
+            Reader::Unembed => Some((&weights.ln_final, hook::final_scale())),
+        }
+    }
+
+    /// Vectors made elsewhere, `[component, batch, pos, d_model]`, as components of the stream at a
+    /// stage: for a norm to be applied to, or logits attributed to.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?.positions(-1)?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?.unsqueeze_dim::<4>(0); // [1, 1, 1, d_model]
+    /// let pushed = analysis.components(Stage::Final, ["push"], mary)?;
+    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // what adding it does to the logit
+    /// assert!(gain.into_scalar::<f32>() > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::Shape`] if there are not as many labels as vectors or these do not fit the
+    /// rows and positions looked at.
+    pub fn components(
+        &self,
+        stage: Stage,
+        labels: impl IntoIterator<Item = impl Into<String>>,
+        vectors: Tensor<4>,
+    ) -> Result<Components> {
+        let labels: Vec<String> = labels.into_iter().map(Into::into).collect();
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        if vectors.dims() != [labels.len(), batch, pos, d_model] || labels.is_empty() {
+            let expected = format!("[{}, {batch}, {pos}, {d_model}]", labels.len());
+            let given = vectors.dims().to_vec();
+            return Err(AnalysisError::Shape { what: "the stack of vectors".into(), given, expected }.into());
+        }
+        let mut components = self.no_components(self.place(stage)?);
+        for (place, label) in labels.into_iter().enumerate() {
+            components.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
+        }
+        Ok(components)
+    }
+
+    /// The components as the reader of their stage sees them: through its norm, whose scale stays
+    /// what it was in the run. The norm's weight is applied where it has not been folded; its
+    /// bias, which belongs to no component, is not.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let normed = analysis.apply_ln(analysis.decompose_resid(Stage::Final)?)?;
+    /// // All parts together are what the unembedding reads, but for the norm's bias.
+    /// let bias = model.weights.ln_final.b.as_ref().map(|bias| bias.val().unsqueeze::<3>());
+    /// let whole = bias.map_or(normed.sum(), |bias| normed.sum() + bias);
+    /// let gap = whole - cache.get(hook::final_normalized())?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3 && normed.is_normed());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
+    /// for components that went through a norm already.
+    pub fn apply_ln(&self, components: Components) -> Result<Components> {
+        self.check_made_of(&components)?;
+        self.check_norm(components.place)?;
+        let none = FrozenNorm { scale: None, centers: false, weight: None };
+        let norm = match self.norm_at(components.place) {
+            Some((norm, scale)) if norm.is_norm() => FrozenNorm {
+                scale: Some(self.recorded(scale)?),
+                centers: norm.centers(),
+                weight: norm.w.as_ref().map(|w| w.val()),
+            },
+            _ => none,
+        };
+        Ok(components.normed(norm)?)
+    }
+
+    /// Each component put through the norm that reads at their stage as if it were all of the
+    /// stream, scale, weight and bias included: what the logit lens reads.
+    ///
+    /// ```
+    /// use hooklens::activations::Stage;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (logits, cache) = model.run_with_cache("When Mary and John", "*hook_resid_{pre,post}")?;
+    /// let analysis = model.analyze(&cache)?;
+    /// let stages = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, Per::Layer)?)?;
+    /// let lens = model.weights.unembed.forward(stages.vector("final_post")?);
+    /// assert!((lens - logits).abs().max().into_scalar::<f32>() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::Normed`] for components that went through a norm already.
+    pub fn normalize_each(&self, components: &Components) -> Result<Components> {
+        if components.is_normed() {
+            return Err(AnalysisError::Normed.into());
+        }
+        self.check_made_of(components)?;
+        let mut vectors = components.vectors();
+        if let Some((norm, _)) = self.norm_at(components.place) {
+            vectors = norm.without_hooks(vectors);
+        }
+        let mut each = components.emptied();
+        for (place, label) in components.labels().iter().enumerate() {
+            each.push(label, vectors.clone().narrow(0, place, 1).squeeze_dim(0));
+        }
+        Ok(each.normed(FrozenNorm { scale: None, centers: false, weight: None })?)
+    }
+
+    /// One point's activations of the first `layers` layers as one, layers first: `E` is the
+    /// point's rank and one more.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", "*attn.hook_z")?;
+    /// let z: Tensor<5> = model.analyze(&cache)?.stack_activation("z", 4)?;
+    /// assert_eq!(z.dims(), [4, 1, 5, 4, 16]); // [layer, batch, pos, head, d_head]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`], or [`HookError::Rank`].
+    pub fn stack_activation<const E: usize>(&self, name: &str, layers: usize) -> Result<Tensor<E>> {
+        let n_layers = self.model.config().n_layers;
+        if layers == 0 || layers > n_layers {
+            return Err(InputError::Layer { layer: layers as isize, n_layers }.into());
+        }
+        let of_layer = |layer: usize| {
+            let held = self.cache.activation((name, layer));
+            let held = held.map_err(not_recorded)?;
+            Ok(held.reshape(&[&[1], held.shape()].concat()))
+        };
+        let parts = (0..layers).map(of_layer).collect::<Result<Vec<Activation>>>()?;
+        Ok(Activation::cat(&parts, 0).to_tensor()?)
+    }
+}
+
+/// Names a selection that would have held the point.
+fn not_recorded(error: HookError) -> hooklens_model::error::Error {
+    match error {
+        HookError::NotRecorded { name, .. } => {
+            let record = match name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
+                Some((_, suffix)) => format!("*{suffix}"),
+                None => name.clone(),
+            };
+            AnalysisError::NotRecorded { point: name, record }.into()
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,102 @@
+//! Which rows and positions of which recording components were made of.
+
+use std::fmt;
+use std::ops::Range;
+
+use hooklens_hooks::{ActivationCache, HookError, Origin, Positions, RecordedRows};
+
+/// Rows and positions of a recording.
+#[derive(Debug, Clone)]
+pub(crate) struct MadeOf {
+    pub(super) origin: Origin,
+    /// The recording's rows.
+    pub(super) rows: Vec<usize>,
+    /// Their columns.
+    columns: RecordedRows,
+    /// Whether positions were chosen: a further choice is one of these.
+    chosen: bool,
+}
+
+impl MadeOf {
+    pub(super) fn new(origin: &Origin, rows: Range<usize>, columns: RecordedRows, chosen: bool) -> Self {
+        Self { origin: origin.clone(), rows: rows.collect(), columns, chosen }
+    }
+
+    /// All of a recording.
+    pub(crate) fn whole(cache: &ActivationCache) -> Result<Self, HookError> {
+        let columns = cache.recorded_rows()?.clone();
+        Ok(Self::new(cache.origin(), 0..columns.positions().len(), columns, false))
+    }
+
+    /// For each row the positions in its text, `None` at padding.
+    pub(super) fn positions(&self) -> Vec<Vec<Option<usize>>> {
+        self.columns.positions()
+    }
+
+    /// Whether both are of the same places of the same texts.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.positions() == other.positions()
+            && self.origin.is_of_the_same_texts(&self.rows, &other.origin, &other.rows)
+    }
+
+    /// The columns of each row that positions choose: by the tokens of its text, or among those chosen before.
+    pub(crate) fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
+        match self.chosen {
+            true => positions.rows([self.rows.len(), self.positions().first().map_or(0, Vec::len)]),
+            false => self.columns.choose(positions),
+        }
+    }
+
+    /// The same, of these columns of each row.
+    pub(crate) fn at(&self, places: &[Vec<usize>]) -> Self {
+        Self { columns: self.columns.columns(places), chosen: true, ..self.clone() }
+    }
+
+    /// Whether a row's text may be these tokens, of which this holds all positions.
+    pub(crate) fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
+        let positions = self.columns.positions();
+        let whole = self.columns.text_len(row) == Some(tokens.len())
+            && positions.get(row).is_some_and(|own| own.iter().flatten().copied().eq(0..tokens.len()));
+        !whole || self.origin.may_be_of(self.rows[row], hooklens_model::tokens::text_hash(tokens.iter().copied()))
+    }
+}
+
+impl fmt::Display for MadeOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rows {} at positions ", listed(self.rows.iter().copied().map(Some)))?;
+        match self.positions().as_slice() {
+            [first, others @ ..] if others.iter().all(|row| row == first) => {
+                f.write_str(&listed(first.iter().copied()))
+            }
+            rows => {
+                let each: Vec<String> = rows.iter().take(4).map(|row| listed(row.iter().copied())).collect();
+                let more = if rows.len() > each.len() { ", ..." } else { "" };
+                write!(f, "{}{more}", each.join(", "))
+            }
+        }
+    }
+}
+
+/// Numbers as ranges, `[0..5, 7]`; padding is `-`.
+fn listed(numbers: impl Iterator<Item = Option<usize>>) -> String {
+    let numbers: Vec<Option<usize>> = numbers.collect();
+    let follows = |a: &Option<usize>, b: &Option<usize>| matches!((a, b), (Some(a), Some(b)) if a + 1 == *b);
+    let range = |run: &[Option<usize>]| match (run.first().copied().flatten(), run.last().copied().flatten()) {
+        (Some(first), Some(last)) if first < last => format!("{first}..{}", last + 1),
+        (Some(only), _) => only.to_string(),
+        _ => "-".to_string(),
+    };
+    let runs: Vec<String> = numbers.chunk_by(follows).map(range).collect();
+    format!("[{}]", runs.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listed;
+
+    #[test]
+    fn neighbors_are_ranges() {
+        let numbers = [None, Some(0), Some(1), Some(2), Some(5), None, Some(7), Some(6)];
+        assert_eq!(listed(numbers.into_iter()), "[-, 0..3, 5, -, 7, 6]");
+    }
+}

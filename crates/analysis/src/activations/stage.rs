@@ -1,0 +1,132 @@
+//! Stages of the residual stream.
+
+use hooklens_model::config::TransformerConfig;
+use hooklens_model::error::InputError;
+
+/// A stage of the residual stream: a point at which a layer reads what earlier ones have written.
+///
+/// ```
+/// use hooklens::activations::Stage;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let count = |stage| Ok::<_, hooklens::Error>(model.analyze(&cache)?.decompose_resid(stage)?.len());
+/// // The embedding and its positions, then attention and MLP of each layer before the stage.
+/// assert_eq!(count(Stage::Before(2))?, 2 + 2 * 2);
+/// assert_eq!(count(Stage::BeforeMlp(2))?, 2 + 2 * 2 + 1);
+/// assert_eq!(count(Stage::Final)?, 2 + 4 * 2);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// What a layer's attention reads; negative layers count from the end.
+    Before(isize),
+    /// What a layer's MLP reads: in a block with parallel attention and MLP the same as
+    /// [`Stage::Before`].
+    BeforeMlp(isize),
+    /// What the unembedding reads.
+    Final,
+}
+
+/// How often along the residual stream something is read.
+///
+/// ```
+/// use hooklens::activations::{Per, Stage};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", "*hook_resid_{pre,mid,post}")?;
+/// let count = |per| Ok::<_, hooklens::Error>(model.analyze(&cache)?.accumulated_resid(Stage::Final, per)?.len());
+/// assert_eq!((count(Per::Layer)?, count(Per::Sublayer)?), (5, 9));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Per {
+    /// Before each layer.
+    #[default]
+    Layer,
+    /// Before each layer's attention and before its MLP.
+    Sublayer,
+}
+
+/// Whether an MLP is one term of a sum or each of its neurons is.
+///
+/// ```
+/// use hooklens::activations::{Neurons, Stage};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let cache = model.record("When Mary and John", Record::all())?;
+/// let terms = |of| Ok::<_, hooklens::Error>(model.analyze(&cache)?.full_resid_decomposition(Stage::Final, of)?.len());
+/// assert_eq!(terms(Neurons::Apart)? - terms(Neurons::Summed)?, 4 * 256 - 4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Neurons {
+    /// An MLP's output is one term.
+    #[default]
+    Summed,
+    /// Each neuron's output is a term, and the MLP's bias part of the term `bias`.
+    Apart,
+}
+
+/// A stage of one model: how many layers have written, and whether the next one's attention has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ResolvedStage {
+    /// Layers whose attention and MLP have both written.
+    pub(super) layers: usize,
+    /// Whether the attention of the next layer has written too.
+    pub(super) attn: bool,
+    /// The norm that reads here.
+    pub(super) reader: Reader,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    Attn(usize),
+    Mlp(usize),
+    Unembed,
+}
+
+impl ResolvedStage {
+    /// Layers whose attention has written.
+    pub(super) fn attn_layers(self) -> usize {
+        self.layers + usize::from(self.attn)
+    }
+}
+
+impl Stage {
+    /// How many layers' attention and how many layers' MLPs have written here.
+    pub(crate) fn layers_before(self, config: &TransformerConfig) -> Result<(usize, usize), InputError> {
+        let place = self.place(config)?;
+        Ok((place.attn_layers(), place.layers))
+    }
+
+    pub(super) fn place(self, config: &TransformerConfig) -> Result<ResolvedStage, InputError> {
+        let n_layers = config.n_layers;
+        let layer = |layer: isize| {
+            let placed = if layer < 0 { layer + n_layers as isize } else { layer };
+            if (0..n_layers as isize).contains(&placed) {
+                Ok(placed as usize)
+            } else {
+                Err(InputError::Layer { layer, n_layers })
+            }
+        };
+        Ok(match self {
+            Stage::Before(asked) => {
+                let layers = layer(asked)?;
+                let reader = if config.mixes(layers) { Reader::Attn(layers) } else { Reader::Mlp(layers) };
+                ResolvedStage { layers, attn: false, reader }
+            }
+            Stage::BeforeMlp(asked) => {
+                let layers = layer(asked)?;
+                if !config.has_mlp(layers) {
+                    return Err(InputError::NoMlp { layer: asked });
+                }
+                ResolvedStage { layers, attn: config.mixes(layers) && !config.parallel, reader: Reader::Mlp(layers) }
+            }
+            Stage::Final => ResolvedStage { layers: n_layers, attn: false, reader: Reader::Unembed },
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Attribution patching (Nanda 2023) of activations.
+
+use std::collections::BTreeMap;
+
+use hooklens_hooks::{HookError, PointId, Selection};
+use ndarray::ArrayD;
+
+use crate::patching::{Example, Found, Layout, Patchable, Patching, PatchingResult, Sites};
+use hooklens_model::driver::{ForwardOptions, RunOutput};
+use hooklens_model::error::Result;
+use hooklens_model::hook::Axis;
+use hooklens_model::model::HookedTransformer;
+
+/// Activations of both runs, and gradients in the run that is patched: enough to estimate any number
+/// of sweeps (attribution patching, Nanda 2023).
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+/// let attribution = patching.attribution(["*hook_z", "*hook_mlp_out"])?; // three passes, any number of sweeps
+/// let guess = attribution.attn_head_out_all_pos()?.effect();
+/// let real = patching.attn_head_out_all_pos()?.effect();
+/// assert_eq!(guess.largest(1)[0].0, real.largest(1)[0].0); // the same head matters most
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub struct Attribution<'m, M: Patchable = HookedTransformer> {
+    model: &'m M,
+    examples: Vec<Slopes<M::Prompt>>,
+}
+
+/// One example's elementwise estimates, before they are summed over sites.
+struct Slopes<P> {
+    prompt: P,
+    /// Difference times gradient at each point.
+    shares: BTreeMap<PointId, ArrayD<f64>>,
+    baseline: f64,
+    source: Option<f64>,
+}
+
+impl<'m, M: Patchable> Patching<'m, M> {
+    /// Estimates all patches at these points: for each example a run of the source, a run that is
+    /// patched and one backward pass, whatever the number of points.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let attribution = patching.attribution("*hook_resid_pre")?;
+    /// assert_eq!(attribution.resid_pre()?.mean().values().shape(), [4, 15]);
+    /// assert!(attribution.mlp_out().is_err()); // not among the points asked for
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Unknown points, [`PatchError`](crate::patching::PatchError), and whatever a run reports.
+    pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m, M>> {
+        let points = points.into();
+        let catalog = self.model().catalog();
+        let ids: Vec<PointId> = Sites::new(points.clone()).points(catalog)?;
+        let slopes = |example: Example<'_, M>| {
+            let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
+            let options = ForwardOptions::new().record(names.as_slice());
+            let (mut output, baseline) = example.with_gradients(options)?;
+            let cache = output.cache();
+            let source = example.source(cache, &ids)?;
+            let share = |id: &PointId| {
+                let name = &*catalog.info(*id).name;
+                let held = cache.activation(name)?.to_ndarray()?;
+                let gradient = cache.activation(format!("{name}_grad"))?.to_ndarray()?;
+                let patched = source.values[id].to_ndarray()?;
+                Ok((*id, products(&held, &patched, &gradient)))
+            };
+            let shares = ids.iter().map(share).collect::<Result<_>>()?;
+            Ok(Slopes { prompt: example.prompt.clone(), shares, baseline, source: source.metric })
+        };
+        Ok(Attribution { model: self.model(), examples: self.each_example(&ids, slopes)? })
+    }
+}
+
+impl<M: Patchable> std::fmt::Debug for Attribution<'_, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Attribution({} examples)", self.examples.len())
+    }
+}
+
+/// `(patched - base) * gradient` per element; 0 where both are equal, so that `-inf - -inf` is not NaN.
+fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -> ArrayD<f64> {
+    let share = |held: &f32, patched: &f32, gradient: &f32| {
+        if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
+    };
+    ndarray::Zip::from(held).and(patched).and(gradient).map_collect(share)
+}
+
+impl<M: Patchable> Attribution<'_, M> {
+    /// The estimated metric with each of these sites patched, one at a time: shaped and labeled as
+    /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
+    /// [`PatchingResult::normalized`] of the two can be compared.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
+    /// let attribution = patching.attribution("*hook_q")?;
+    /// let queries = attribution.sweep(&Sites::new("*hook_q").per([Axis::Pos, Axis::Head]))?;
+    /// assert_eq!(queries.mean().values().shape(), [4, 15, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A point that is not among those the attribution was made for
+    /// ([`HookError::NotRecorded`](crate::HookError::NotRecorded)), and as [`Patching::sweep`].
+    pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
+        let catalog = self.model.catalog();
+        let points = sites.resolve(catalog)?;
+        let prompts: Vec<&M::Prompt> = self.examples.iter().map(|slopes| &slopes.prompt).collect();
+        let mut layout: Option<Layout> = None;
+        let mut found = Vec::new();
+        for (number, slopes) in self.examples.iter().enumerate() {
+            let of = |id: PointId| {
+                let name = || catalog.info(id).name.to_string();
+                let missing = || HookError::NotRecorded { name: name(), held: slopes.shares.len(), nearest: vec![] };
+                slopes.shares.get(&id).ok_or_else(missing)
+            };
+            let shape_of = |id: PointId| Ok(of(id)?.shape().to_vec());
+            match &layout {
+                Some(layout) => layout.check(number, &points, &shape_of)?,
+                None => layout = Some(Layout::new(self.model, &points, &prompts, &shape_of)?),
+            }
+            let mut values = Vec::new();
+            for (id, swept) in &points {
+                let shares = of(*id)?;
+                let rest = (0..shares.ndim()).rev().filter(|axis| !swept.contains(axis));
+                let summed = rest.fold(shares.clone(), |sum, axis| sum.sum_axis(ndarray::Axis(axis)));
+                values.extend(summed.iter().map(|share| slopes.baseline + share));
+            }
+            found.push(Found { baseline: slopes.baseline, source: slopes.source, values });
+        }
+        Ok(PatchingResult::new(layout.map(|layout| layout.axes).unwrap_or_default(), &found))
+    }
+}
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
+        $(#[$doc])*
+        ///
+        /// ```
+        /// # use hooklens::{hook::Axis, patching::{Metric, Patching, Sites}, prelude::*};
+        /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+        /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+        /// # let patching = Patching::new(&model, "When Mary and", "When John and", metric)?;
+        #[doc = concat!("let attribution = patching.attribution(\"", $points, "\")?;")]
+        #[doc = concat!("let named = attribution.", stringify!($name), "()?;")]
+        #[doc = concat!("let sites = Sites::new(\"", $points, "\");")]
+        #[doc = concat!("let sites = sites.per([", $("Axis::", stringify!($axis), ", ",)* "]);")]
+        #[doc = "assert_eq!(named, attribution.sweep(&sites)?);"]
+        /// # Ok::<(), hooklens::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`Attribution::sweep`].
+        pub fn $name(&self) -> Result<PatchingResult> {
+            self.sweep(&Sites::new($points).per([$(Axis::$axis),*]))
+        }
+    )* };
+}
+
+impl<M: Patchable> Attribution<'_, M> {
+    named! {
+        /// The residual stream before each layer, `[layer, pos]`.
+        resid_pre "blocks.*.hook_resid_pre" [Pos];
+        /// What attention adds, `[layer, pos]`.
+        attn_out "blocks.*.hook_attn_out" [Pos];
+        /// What the MLP adds, `[layer, pos]`.
+        mlp_out "blocks.*.hook_mlp_out" [Pos];
+        /// Each head's output, `[layer, head]`.
+        attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
+        /// Each head's output at each position, `[layer, pos, head]`.
+        attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
+        /// Each neuron, `[layer, d_mlp]`.
+        neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
+    }
+}

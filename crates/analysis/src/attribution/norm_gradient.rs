@@ -1,0 +1,28 @@
+//! The backward pass of a norm.
+
+use burn::tensor::Tensor;
+
+use hooklens_model::model::{Norm, widened};
+
+/// The gradient at a norm's input, given those at its output that come from several readers.
+///
+/// With `c` the (centered) input, `s` its scale and `y = w c / s + b`: the scale depends on the input
+/// too, so along `c` itself nothing comes back.
+///
+/// # Shapes
+/// - input: `[batch, pos, d_model]`
+/// - output: `[batch, pos, reader, d_model]`, as the gradient given
+pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>) -> Tensor<4> {
+    if !norm.is_norm() {
+        return gradient;
+    }
+    let (centered, scale) = norm.centered_and_scale(input.clone());
+    let unit = (centered / scale.clone()).unsqueeze_dim::<4>(2);
+    let mut back = widened(gradient);
+    if let Some(w) = &norm.w {
+        back = back * widened(w.val()).unsqueeze();
+    }
+    let along = (back.clone() * unit.clone()).mean_dim(3);
+    let back = (back - unit * along) / scale.unsqueeze_dim::<4>(2);
+    if norm.centers() { back.clone() - back.mean_dim(3) } else { back }
+}

@@ -1,0 +1,146 @@
+//! All layers' weights as one tensor, by TransformerLens's names, on the model's first device.
+
+use burn::tensor::Tensor;
+
+use super::composition::{Composition, composition_scores};
+#[cfg(feature = "decompositions")]
+use super::directions::{Directions, WeightMatrix, singular_directions};
+use super::factored_matrix::FactoredMatrix;
+use crate::activations::Stage;
+use crate::labeled::LabeledArray;
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::model::{Attention, Block, HookedTransformer, Linear, narrowed};
+
+/// Which biases are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Biases {
+    /// Those of attention and MLPs.
+    All,
+    /// Those of attention.
+    Attention,
+}
+
+/// Circuits in the weights of a model: products of its matrices, composition of heads, directions. Part of the prelude.
+pub trait Circuits {
+    /// The QK circuit of each head: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// // How much head 1 of layer 0 would look from each token to each, positions apart.
+    /// let scores = model.qk().at(0, 1)?.after_matrix(model.w_e())?.times_matrix(model.w_e().transpose())?;
+    /// assert_eq!(scores.dims(), [61, 61]); // [query, key]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn qk(&self) -> FactoredMatrix<4>;
+
+    /// The OV circuit of each head: `W_V W_O`, `[layer, head, d_model, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (w_v, w_o) = (model.w_v(), model.w_o());
+    /// let gap = model.ov().ab() - w_v.matmul(w_o);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn ov(&self) -> FactoredMatrix<4>;
+
+    /// The sum of all biases added to the stream before a stage, `[d_model]`, with those of MLPs or
+    /// without.
+    ///
+    /// ```
+    /// use hooklens::circuits::Biases;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary and John", Record::all())?;
+    /// let parts = model.analyze(&cache)?.full_resid_decomposition(Stage::Final, Neurons::Apart)?;
+    /// let bias = parts.vector("bias")?.narrow(1, 0, 1).reshape([64]);
+    /// assert!((model.accumulated_bias(Stage::Final, Biases::All)? - bias).abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A layer the model lacks, and models that normalize attention's and the MLP's outputs, where
+    /// what a bias adds depends on the rest.
+    fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>>;
+
+    /// `‖OV · R‖ / (‖OV‖ ‖R‖)` of every earlier head's OV and every later head's R, which is QK, its
+    /// transpose or OV (Elhage et al. 2021): `[writer, reader]`, both labeled `L0H0`, ...; zero
+    /// where the reader's layer is not later.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let scores = model.composition_scores(hooklens::circuits::Composition::K)?;
+    /// assert_eq!(scores.axes()[0].labels[4], "L1H0");
+    /// assert_eq!(scores.values()[[4, 0]], 0.0); // a later head's output is not read by an earlier one
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the weights can't be read from their device; [`InputError::NoAttention`](crate::InputError::NoAttention).
+    fn composition_scores(&self, composition: Composition) -> Result<LabeledArray>;
+
+    /// The `count` strongest singular directions of a matrix (Millidge and Black 2022).
+    ///
+    /// ```
+    /// use hooklens::circuits::WeightMatrix;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let directions = model.singular_directions(WeightMatrix::Ov(3, 0), 4)?;
+    /// assert_eq!(directions.logits.dims(), [4, model.config().d_vocab_out]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A layer, head or MLP the model lacks, more directions than there are.
+    #[cfg(feature = "decompositions")]
+    fn singular_directions(&self, matrix: WeightMatrix, count: usize) -> Result<Directions>;
+}
+
+impl Circuits for HookedTransformer {
+    fn qk(&self) -> FactoredMatrix<4> {
+        FactoredMatrix { a: self.w_q(), b: self.w_k().swap_dims(2, 3) }
+    }
+
+    fn ov(&self) -> FactoredMatrix<4> {
+        FactoredMatrix { a: self.w_v(), b: self.w_o() }
+    }
+
+    fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
+        self.check_sums("what the biases add up to")?;
+        self.check_plain_writes("what the biases add up to")?;
+        if self.config().post_norms {
+            // What a bias adds there depends on the rest.
+            return Err(InputError::PostNorms { what: "what the biases add up to" }.into());
+        }
+        let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
+        let device = self.device();
+        let mut sum = Tensor::zeros([self.config().d_model], (&device, self.compute_type()));
+        for (layer, block) in self.weights.blocks.iter().enumerate() {
+            if layer < attn_layers {
+                sum = sum + self.mixed_bias(block).to_device(&device);
+            }
+            if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
+                sum = sum + self.bias(&mlp.output).to_device(&device);
+            }
+            // A shared expert that every token has the whole of adds its bias whole.
+            let shared = block.moe.as_ref().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
+            if let Some(shared) = shared.filter(|_| biases == Biases::All && layer < mlp_layers) {
+                sum = sum + self.bias(&shared.output).to_device(&device);
+            }
+        }
+        Ok(sum)
+    }
+
+    fn composition_scores(&self, composition: Composition) -> Result<LabeledArray> {
+        composition_scores(self, composition)
+    }
+
+    #[cfg(feature = "decompositions")]
+    fn singular_directions(&self, matrix: WeightMatrix, count: usize) -> Result<Directions> {
+        singular_directions(self, matrix, count)
+    }
+}

@@ -1,0 +1,29 @@
+//! The error types of this crate.
+
+mod analysis;
+mod matrix;
+mod patch;
+
+use hooklens_model::error::Error;
+
+pub use analysis::AnalysisError;
+pub use matrix::MatrixError;
+pub use patch::PatchError;
+
+impl From<AnalysisError> for Error {
+    fn from(error: AnalysisError) -> Self {
+        Error::other(error)
+    }
+}
+
+impl From<MatrixError> for Error {
+    fn from(error: MatrixError) -> Self {
+        Error::other(error)
+    }
+}
+
+impl From<PatchError> for Error {
+    fn from(error: PatchError) -> Self {
+        Error::other(error)
+    }
+}

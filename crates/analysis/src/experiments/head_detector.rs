@@ -1,0 +1,213 @@
+//! Head detection by comparison with an expected attention pattern (TransformerLens's `detect_head`).
+
+use hooklens_hooks::Activation;
+use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
+
+use crate::activations::AnalysisError;
+use crate::labeled::{LabeledArray, LabeledAxis};
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::error::{Error, Result};
+use hooklens_model::hook;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// An expected attention pattern, as a function of the tokens.
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let score = |pattern| {
+///     let found = model.detect_heads(text, &HeadDetection::new(pattern).exclude_bos())?;
+///     Ok::<_, hooklens::Error>(found.largest(1)[0].1)
+/// };
+/// assert!(score(HeadPattern::Induction)? > 0.4);
+/// let everywhere = ndarray::Array2::ones((8, 8)); // a pattern of one's own
+/// assert!((score(HeadPattern::Given(everywhere))? - 1.0).abs() < 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum HeadPattern {
+    /// At the token before.
+    PreviousToken,
+    /// At earlier occurrences of the token.
+    DuplicateToken,
+    /// At the tokens after earlier occurrences of the token.
+    Induction,
+    /// Here, `[query, key]`: how much, for rows of one length.
+    Given(Array2<f32>),
+}
+
+/// How an attention pattern and the expected one are compared.
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let by = |error| model.detect_heads(text, &HeadDetection::new(HeadPattern::PreviousToken).error(error));
+/// // By the share of attention, or by the distance from the pattern: other numbers.
+/// assert_ne!(by(HeadError::Mul)?, by(HeadError::Abs)?);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum HeadError {
+    /// The share of all queries' attention that goes where it is expected: `Σ attention · expected / Σ attention`.
+    #[default]
+    Mul,
+    /// One minus the mean over queries of the distance between the two.
+    Abs,
+}
+
+/// Options of [`HookedTransformer::detect_heads`].
+///
+/// ```
+/// use hooklens::experiments::{HeadDetection, HeadPattern};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let text = "king drum sun star king drum sun";
+/// let plain = HeadDetection::new(HeadPattern::Induction);
+/// let sharp = plain.clone().exclude_bos().exclude_current_token();
+/// let [plain, sharp] = [model.detect_heads(text, &plain)?, model.detect_heads(text, &sharp)?];
+/// assert!(sharp.largest(1)[0].1 >= plain.largest(1)[0].1);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadDetection {
+    pattern: HeadPattern,
+    error: HeadError,
+    exclude_bos: bool,
+    exclude_current_token: bool,
+}
+
+impl HeadDetection {
+    /// Detects heads with this pattern.
+    pub fn new(pattern: HeadPattern) -> Self {
+        Self { pattern, error: HeadError::Mul, exclude_bos: false, exclude_current_token: false }
+    }
+
+    /// Uses this comparison.
+    #[must_use]
+    pub fn error(mut self, error: HeadError) -> Self {
+        self.error = error;
+        self
+    }
+
+    /// Leaves out attention to the first token, where heads attend when they find nothing else.
+    #[must_use]
+    pub fn exclude_bos(mut self) -> Self {
+        self.exclude_bos = true;
+        self
+    }
+
+    /// Leaves out each query's attention to its own position.
+    #[must_use]
+    pub fn exclude_current_token(mut self) -> Self {
+        self.exclude_current_token = true;
+        self
+    }
+
+    /// The score of a pattern `[query, key]` on `ids`.
+    fn score(&self, pattern: ArrayView2<'_, f32>, expected: &Array2<f32>) -> f64 {
+        let counts =
+            |query: usize, key: usize| !(self.exclude_bos && key == 0 || self.exclude_current_token && query == key);
+        let (mut there, mut all, mut apart) = (0.0, 0.0, 0.0);
+        for ((query, key), attention) in pattern.indexed_iter().filter(|((query, key), _)| counts(*query, *key)) {
+            let (attention, expected) = (f64::from(*attention), f64::from(expected[[query, key]]));
+            there += attention * expected;
+            all += attention;
+            apart += (attention - expected).abs();
+        }
+        match self.error {
+            HeadError::Mul => {
+                if all == 0.0 {
+                    0.0
+                } else {
+                    there / all
+                }
+            }
+            HeadError::Abs => 1.0 - apart / pattern.nrows() as f64,
+        }
+    }
+
+    fn expected(&self, ids: &[u32]) -> Result<Array2<f32>, AnalysisError> {
+        let len = ids.len();
+        let mark = |is: &dyn Fn(usize, usize) -> bool| {
+            Array2::from_shape_fn((len, len), |(query, key)| f32::from(u8::from(key <= query && is(query, key))))
+        };
+        Ok(match &self.pattern {
+            HeadPattern::PreviousToken => mark(&|query, key| key + 1 == query),
+            HeadPattern::DuplicateToken => mark(&|query, key| key < query && ids[key] == ids[query]),
+            HeadPattern::Induction => mark(&|query, key| key > 0 && key - 1 != query && ids[key - 1] == ids[query]),
+            HeadPattern::Given(given) if given.dim() == (len, len) => given.clone(),
+            HeadPattern::Given(given) => {
+                let expected = format!("[{len}, {len}], a query and a key for each token");
+                let given = given.shape().to_vec();
+                return Err(AnalysisError::Shape { what: "the pattern expected".into(), given, expected });
+            }
+        })
+    }
+}
+
+/// [`Experiments::detect_heads`](super::Experiments::detect_heads).
+pub(super) fn detect_heads(model: &HookedTransformer, input: Input, detection: &HeadDetection) -> Result<LabeledArray> {
+    let tokens = model.token_input(input)?;
+    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads);
+    let [batch, _] = tokens.shape();
+    let mut sums = ArrayD::<f64>::zeros(IxDyn(&[layers.len(), heads]));
+    for row in 0..batch {
+        let ids = tokens.real(row);
+        let expected = detection.expected(&ids)?;
+        let recorded = model.record(&ids, "*hook_pattern")?;
+        for (place, layer) in layers.iter().enumerate() {
+            let pattern = Activation::from(recorded.get(hook::pattern(*layer))?).to_ndarray()?;
+            for head in 0..heads {
+                let own = pattern.slice(ndarray::s![0, head, .., ..]);
+                sums[[place, head]] += detection.score(own, &expected) / batch as f64;
+            }
+        }
+    }
+    if let Some((place, _)) = sums.indexed_iter().find(|(_, score)| score.is_nan()) {
+        return Err(Error::NotANumber {
+            what: format!("the score of head {} of layer {}", place[1], layers[place[0]]),
+        });
+    }
+    let axes = [LabeledAxis::new("layer", layers.iter().map(usize::to_string)), LabeledAxis::numbered("head", heads)];
+    Ok(LabeledArray::of(axes, sums))
+}
+
+/// [`Experiments::attention_between`](super::Experiments::attention_between).
+pub(super) fn attention_between(
+    model: &HookedTransformer,
+    input: Input,
+    from: usize,
+    to: &[usize],
+) -> Result<LabeledArray> {
+    let tokens: Tokens = model.token_input(input)?;
+    let [batch, _] = tokens.shape();
+    let chosen = |ids: &[u32]| -> Result<HeadDetection> {
+        let len = ids.len();
+        if from >= len || to.iter().any(|to| *to >= len) || to.is_empty() {
+            let expected = format!("positions within the row's {len} tokens");
+            let given = [&[from], to].concat();
+            return Err(AnalysisError::Shape { what: "the choice of positions".into(), given, expected }.into());
+        }
+        let mark = |(query, key)| f32::from(u8::from(query == from && to.contains(&key)));
+        Ok(HeadDetection::new(HeadPattern::Given(Array2::from_shape_fn((len, len), mark))))
+    };
+    let mut mean: Option<LabeledArray> = None;
+    for row in 0..batch {
+        let ids = tokens.real(row);
+        // One query's attention is the whole's share times the number of queries.
+        let queries = ids.len() as f64 / batch as f64;
+        let own = detect_heads(model, Input::from(&ids), &chosen(&ids)?)?.map(|share| share * queries);
+        mean = Some(match mean {
+            None => own,
+            Some(sum) => LabeledArray::of(sum.axes().to_vec(), sum.values() + own.values()),
+        });
+    }
+    Ok(mean.ok_or(AnalysisError::Nothing)?)
+}

@@ -1,0 +1,146 @@
+//! Previous-token, duplicate-token and induction scores of attention heads (Olsson et al. 2022).
+
+use hooklens_hooks::Activation;
+use ndarray::Array3;
+
+use crate::error::AnalysisError;
+use crate::labeled::{LabeledArray, LabeledAxis};
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// A head's mean attention to the previous token, duplicate tokens and induction targets, each from 0 to 1.
+///
+/// A score is the mean of `Σ pattern[query, key]` over the queries that have such a place, the sum running over the keys
+/// that are one. The query itself is no such place, also where the token before it is its own; a beginning-of-sequence
+/// token is a key and a token like others, and padding is neither. A score is 0 where no query has such a place.
+///
+/// These are the scores that `hooklens dump`, `hooklens attention` and `hooklens heads` print. TransformerLens's
+/// `detect_head`, which counts the attention of *all* queries, also of those that have nothing to look for, is
+/// [`HookedTransformer::detect_heads`]: its numbers are others, and mostly lower.
+///
+/// ```
+/// use hooklens::experiments::head_scores;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+/// let cache = model.record(&tokens, "*hook_pattern")?;
+/// let scores = head_scores(cache.activation("pattern0")?, &tokens)?;
+/// // Heads of layer 0 look one back; those of layer 1 read from there what to copy.
+/// assert!(scores.iter().any(|head| head.previous_token > 0.4 && head.induction < 0.2));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub struct HeadScores {
+    /// To the token right before the query: the key `query - 1`.
+    pub previous_token: f32,
+    /// To earlier occurrences of the query's token: keys below `query` whose token is `tokens[query]`.
+    pub duplicate_token: f32,
+    /// To the tokens right after earlier occurrences of the query's token: keys below `query` behind a token that is
+    /// `tokens[query]`. What follows there is what an induction head predicts here (Olsson et al. 2022).
+    pub induction: f32,
+}
+
+/// Scores of every head of one layer, from its pattern `[batch, head, query, key]` on `tokens`.
+///
+/// # Errors
+/// If the pattern is not of rank four or can't be read from its device.
+///
+/// ```
+/// use hooklens::experiments::head_scores;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+/// let cache = model.record(&tokens, hook::pattern(1))?;
+/// let best = head_scores(cache.activation("pattern1")?, &tokens)?;
+/// assert!(best.iter().any(|head| head.induction > 0.6));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScores>> {
+    let mut sums = HeadSums::default();
+    sums.add(pattern, tokens)?;
+    Ok(sums.means())
+}
+
+/// [`Experiments::head_scores`](super::Experiments::head_scores).
+pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<LabeledArray> {
+    let tokens = model.token_input(input)?;
+    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads);
+    let mut sums = vec![HeadSums::default(); layers.len()];
+    for row in 0..tokens.shape()[0] {
+        let own = Tokens::new(vec![tokens.real(row)])?;
+        let cache = model.record(&own, "*hook_pattern")?;
+        for (layer, sums) in layers.iter().zip(&mut sums) {
+            sums.add(cache.activation(("pattern", *layer))?, &own)?;
+        }
+    }
+    let mut scores = Array3::zeros((PATTERNS.len(), layers.len(), heads));
+    for (layer, sums) in sums.iter().enumerate() {
+        for (head, own) in sums.means().iter().enumerate() {
+            for (pattern, score) in [own.previous_token, own.duplicate_token, own.induction].into_iter().enumerate() {
+                scores[[pattern, layer, head]] = f64::from(score);
+            }
+        }
+    }
+    let axes = [
+        LabeledAxis::new("pattern", PATTERNS),
+        LabeledAxis::new("layer", layers.iter().map(usize::to_string)),
+        LabeledAxis::numbered("head", heads),
+    ];
+    Ok(LabeledArray::of(axes, scores.into_dyn()))
+}
+
+/// What the scores are of, in their order.
+const PATTERNS: [&str; 3] = ["previous token", "duplicate token", "induction"];
+
+/// Scores of one layer's heads over several batches.
+#[derive(Debug, Clone, Default)]
+pub struct HeadSums {
+    heads: Vec<HeadScores>,
+    /// Queries that had such a place: before them, of their token, after their token.
+    counts: [usize; 3],
+}
+
+impl HeadSums {
+    /// Adds what one batch shows.
+    pub fn add(&mut self, pattern: &Activation, tokens: &Tokens) -> Result<()> {
+        let given @ [rows, heads, queries, keys] = pattern.to_tensor::<4>()?.dims();
+        let [batch, len] = tokens.shape();
+        if [rows, queries, keys] != [batch, len, len] {
+            let (what, expected) = ("the pattern".to_string(), format!("[{batch}, head, {len}, {len}], as the tokens"));
+            return Err(AnalysisError::Shape { what, given: given.to_vec(), expected }.into());
+        }
+        let pattern = pattern.to_ndarray()?;
+        let real = |row: usize, at: usize| tokens.mask().is_none_or(|mask| mask[row * len + at]);
+        self.heads.resize(heads, HeadScores::default());
+        for row in 0..batch {
+            let ids = tokens.row(row);
+            for query in (1..len).filter(|query| real(row, *query)) {
+                let earlier: Vec<usize> = (0..query).filter(|key| real(row, *key) && ids[*key] == ids[query]).collect();
+                let after: Vec<usize> = earlier.iter().map(|key| key + 1).filter(|key| *key < query).collect();
+                let before = if real(row, query - 1) { vec![query - 1] } else { vec![] };
+                for (kind, keys) in [before, earlier, after].iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+                    self.counts[kind] += 1;
+                    for (head, score) in self.heads.iter_mut().enumerate() {
+                        let paid: f32 = keys.iter().map(|key| pattern[[row, head, query, *key]]).sum();
+                        *[&mut score.previous_token, &mut score.duplicate_token, &mut score.induction][kind] += paid;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The scores of all batches together.
+    pub fn means(&self) -> Vec<HeadScores> {
+        let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
+        let of = |sums: &HeadScores| HeadScores {
+            previous_token: mean(sums.previous_token, self.counts[0]),
+            duplicate_token: mean(sums.duplicate_token, self.counts[1]),
+            induction: mean(sums.induction, self.counts[2]),
+        };
+        self.heads.iter().map(of).collect()
+    }
+}

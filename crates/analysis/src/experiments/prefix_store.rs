@@ -1,0 +1,162 @@
+//! A store of key-value caches, looked up by prefix.
+
+use hooklens_model::driver::HookedModel;
+use hooklens_model::error::{CacheError, InputError, Result};
+use hooklens_model::kv_cache::KeyValueCache;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// Caches of prefixes, looked up by their tokens. The common prefix of two is stored once. A store
+/// serves one model with the weights it had at the first look-up; a cache made under interventions
+/// is never returned for a clean prefix.
+///
+/// ```
+/// use hooklens::experiments::PrefixStore;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let mut store = PrefixStore::new(&model);
+/// let mut cache = store.get("king drum sun star")?;
+/// let mut longer = store.get("king drum sun star moon")?;
+/// assert_eq!((cache.len(), longer.len(), store.tokens_run()), (5, 6, 6));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PrefixStore<'m> {
+    model: &'m HookedTransformer,
+    held: Vec<(Vec<u32>, KeyValueCache)>,
+    tokens_run: usize,
+}
+
+impl<'m> PrefixStore<'m> {
+    /// An empty store for a model.
+    pub fn new(model: &'m HookedTransformer) -> Self {
+        Self { model, held: Vec::new(), tokens_run: 0 }
+    }
+
+    /// A cache of one row that holds this prefix, ready to go on from: computed if it is new, and
+    /// then only where it differs from those held.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # use hooklens::experiments::PrefixStore;
+    /// let mut store = PrefixStore::new(&model);
+    /// store.get("king drum sun star")?;
+    /// let mut cache = store.get("king drum fox")?; // two words of it are new
+    /// assert_eq!((store.len(), store.tokens_run()), (2, 5 + 1));
+    /// let logits = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(logits.dims()[..2], [1, 1]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
+    pub fn get(&mut self, prefix: impl Into<hooklens_model::driver::Input>) -> Result<KeyValueCache> {
+        let tokens = self.row(self.model.token_input(prefix.into())?)?;
+        let whole = self.model.config().has_states();
+        let thresholds = self.model.config().rotation_thresholds();
+        let alike = |held: &[u32]| {
+            let alike = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+            // A state can't be brought back to an earlier position, nor keys that were rotated for another length.
+            let by_length = thresholds.iter().any(|own| held.len().max(tokens.len()) > own.context);
+            let apart = (whole && alike < held.len()) || (by_length && held.len() != tokens.len());
+            if apart { 0 } else { alike }
+        };
+        let mut nearest: Vec<(usize, usize)> =
+            self.held.iter().enumerate().map(|(place, (held, _))| (alike(held), place)).collect();
+        nearest.retain(|(known, _)| *known > 0);
+        nearest.sort_by_key(|(known, _)| std::cmp::Reverse(*known));
+        let mut found = None;
+        for (known, place) in nearest {
+            let mut fork = self.held[place].1.fork(1)?;
+            // A sliding cache may have dropped keys that an earlier position needs: then the next best one.
+            match fork.truncate(known) {
+                Ok(()) => {
+                    found = Some((fork, known));
+                    break;
+                }
+                Err(CacheError::Dropped { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (mut cache, known) = found.unwrap_or_else(|| (KeyValueCache::new(self.model.config(), 1), 0));
+        if known < tokens.len() {
+            let options = hooklens_model::driver::ForwardOptions::new()
+                .logits(hooklens_model::driver::Logits::None)
+                .kv_cache(&mut cache);
+            self.model.run(vec![tokens[known..].to_vec()], options)?;
+            self.tokens_run += tokens.len() - known;
+            let kept = cache.fork(1)?;
+            self.held.push((tokens, kept));
+        }
+        Ok(cache)
+    }
+
+    /// Adds a prefix computed elsewhere.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # use hooklens::experiments::PrefixStore;
+    /// let mut store = PrefixStore::new(&model);
+    /// store.insert("king drum", model.prefill("king drum")?)?;
+    /// store.get("king drum sun")?;
+    /// assert_eq!(store.tokens_run(), 1);
+    /// // A cache made under hooks that edit is refused.
+    /// let edited = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("fox")?;
+    /// assert!(store.insert("fox", edited).is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Intervened`] if hooks edited while it was made, [`CacheError::Length`] or
+    /// [`CacheError::Batch`] if it is not one row of these tokens.
+    pub fn insert(&mut self, prefix: impl Into<hooklens_model::driver::Input>, mut cache: KeyValueCache) -> Result<()> {
+        let tokens = self.row(self.model.token_input(prefix.into())?)?;
+        if !cache.interventions().is_empty() {
+            return Err(CacheError::Intervened { interventions: cache.interventions().join(", ") }.into());
+        }
+        if cache.hides() {
+            return Err(CacheError::Hides.into());
+        }
+        cache.check_model(&self.model.identity())?;
+        if cache.batch() != 1 {
+            return Err(CacheError::Batch { cache: 1, run: cache.batch() }.into());
+        }
+        if cache.lengths() != [tokens.len()] || cache.len() != tokens.len() {
+            return Err(CacheError::Length { layer: 0, entry: cache.len(), mask: tokens.len() }.into());
+        }
+        if let Some([held]) = cache.tokens().as_deref()
+            && let Some(position) = (0..tokens.len()).find(|position| held[*position] != tokens[*position])
+        {
+            let (cache, given) = (held[position].to_string(), tokens[position].to_string());
+            return Err(CacheError::OtherText { position, cache, given }.into());
+        }
+        let held = cache.fork(1)?;
+        self.held.push((tokens, held));
+        Ok(())
+    }
+
+    fn row(&self, tokens: Tokens) -> Result<Vec<u32>> {
+        let (rows, padded) = (tokens.shape()[0], tokens.mask().is_some());
+        if rows != 1 || padded {
+            return Err(InputError::NotOneRow { what: "a prefix", rows, padded }.into());
+        }
+        Ok(tokens.row(0).to_vec())
+    }
+
+    /// Prefixes held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether no prefix is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Tokens that had to be run so far.
+    pub fn tokens_run(&self) -> usize {
+        self.tokens_run
+    }
+}

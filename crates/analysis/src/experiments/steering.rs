@@ -1,0 +1,210 @@
+//! Steering vectors (Turner et al. 2023), function vectors (Todd et al. 2024) and directional ablation.
+
+use crate::activations::Analyze;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Hook, HookError, ModelIdentity, Record, Selection, at};
+
+use crate::activations::{AnalysisError, Stage};
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// The difference between what two kinds of prompts make of one point of the residual stream, to be
+/// added elsewhere (Turner et al. 2023).
+///
+/// ```
+/// use hooklens::experiments::SteeringVector;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let john_gives = "When Mary and John went to the store, John gave a drink to";
+/// let mary_gives = "When Mary and John went to the store, Mary gave a drink to";
+/// let to_mary = SteeringVector::between(&model, john_gives, mary_gives, "resid_post2")?;
+/// let steered = model.run_with_hooks(mary_gives, [to_mary.hook(1.0)])?;
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SteeringVector {
+    point: String,
+    /// `[d_model]`
+    vector: Tensor<1>,
+    /// The model whose stream it is a direction in, where it is known.
+    model: Option<Arc<ModelIdentity>>,
+}
+
+impl SteeringVector {
+    /// The mean at the last tokens of the first prompts minus that of the second, at a point whose
+    /// tensor is `[batch, pos, d]`.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let there = ["When Mary and John", "When Tom and John"];
+    /// let vector = SteeringVector::between(&model, there, "After Mary and John", "resid_post0")?;
+    /// assert_eq!((vector.point(), vector.vector().dims()), ("blocks.0.hook_resid_post", [64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::record`]; [`HookError::Rank`] for a point of another rank.
+    pub fn between(
+        model: &HookedTransformer,
+        towards: impl Into<Input>,
+        away_from: impl Into<Input>,
+        point: &str,
+    ) -> Result<Self> {
+        let mean = |input: Input| -> Result<(String, Tensor<1>)> {
+            let recorded = model.record(input, Record::new(point).positions(-1))?;
+            let name = recorded.names().next().unwrap_or(point).to_string();
+            let last: Tensor<3> = recorded.get(point)?;
+            let [_, _, width] = last.dims();
+            Ok((name, last.mean_dim(0).reshape([width])))
+        };
+        let (name, towards) = mean(towards.into())?;
+        let (_, away_from) = mean(away_from.into())?;
+        Ok(Self { point: name, vector: towards - away_from, model: Some(model.identity()) })
+    }
+
+    /// A function vector (Todd et al. 2024): what some heads, each a layer and a number, write at the
+    /// last tokens of prompts, its mean over the prompts summed over the heads. To be added to the
+    /// stream after a layer.
+    ///
+    /// ```
+    /// use hooklens::experiments::{SteeringVector, ioi_prompts};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let prompts: Vec<String> = ioi_prompts(10, 0).into_iter().map(|prompt| prompt.text).collect();
+    /// let vector = SteeringVector::of_heads(&model, prompts, &[(1, 2), (1, 3)], "resid_post1")?;
+    /// let steered = model.run_with_hooks("When Mary and John", [vector.hook(1.0)])?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::record`]; [`AnalysisError::UnknownComponent`] for a head there is not.
+    pub fn of_heads(
+        model: &HookedTransformer,
+        prompts: impl Into<Input>,
+        heads: &[(usize, usize)],
+        point: &str,
+    ) -> Result<Self> {
+        let mut points = vec!["*attn.hook_z"];
+        if model.catalog().find("blocks.0.ln1_post.hook_scale").is_ok() {
+            points.push("*ln1_post.hook_scale");
+        }
+        let recorded = model.record(prompts, Record::new(points).positions(-1))?;
+        let all = model.analyze(&recorded)?.stack_head_results(Stage::Final)?;
+        let width = model.config().d_model;
+        let mut sum = Tensor::zeros([width], (&model.device(), model.compute_type()));
+        for (layer, head) in heads {
+            sum = sum + all.vector(&format!("L{layer}H{head}"))?.mean_dim(0).reshape([width]);
+        }
+        let ids = Selection::from(point).resolve(model.catalog())?;
+        let name = model.catalog().info(ids[0]).name.to_string();
+        Ok(Self { point: name, vector: sum, model: Some(model.identity()) })
+    }
+
+    /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
+    /// let push = SteeringVector::new("resid_post3", mary);
+    /// let logit = |hooks: Vec<_>| {
+    ///     let logits = model.forward_with("When", ForwardOptions::new().logits(Logits::Last).hooks(hooks))?;
+    ///     Ok::<_, hooklens::Error>(logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>())
+    /// };
+    /// assert!(logit(vec![push.hook(5.0)])? > logit(vec![])?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn new(point: impl Into<String>, vector: Tensor<1>) -> Self {
+        Self { point: point.into(), vector, model: None }
+    }
+
+    /// The direction, `[d]`.
+    pub fn vector(&self) -> &Tensor<1> {
+        &self.vector
+    }
+
+    /// The point it is for.
+    pub fn point(&self) -> &str {
+        &self.point
+    }
+
+    /// A hook that adds the direction times `strength` at every position.
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let vector = SteeringVector::new("resid_post0", Tensor::ones([64], &model.device()));
+    /// let (plain, steered) = (hook::resid_pre(1), model.hooks([vector.hook(0.5)]));
+    /// let gap = steered.record("When", &plain)?.get(&plain)? - model.record("When", &plain)?.get(&plain)?;
+    /// assert!((gap - 0.5).abs().max().into_scalar::<f32>() < 1e-5);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn hook(&self, strength: f64) -> Hook<'static> {
+        let vector = self.vector.clone() * strength;
+        let added = vector.clone();
+        let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            check_width("the steering vector", &vector, &stream)?;
+            Ok(stream + vector.clone().unsqueeze())
+        });
+        self.for_its_model(hook.that_uses(format!("add a direction of strength {strength:?}"), &added))
+    }
+
+    /// Takes the direction out of the stream at every position: what is along it is made zero
+    /// (directional ablation).
+    ///
+    /// ```
+    /// use hooklens::experiments::SteeringVector;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let direction: Tensor<1> = model.w_u().narrow(1, 1, 1).reshape([64]);
+    /// let without = model.hooks([SteeringVector::new("resid_post0", direction.clone()).ablation()?]);
+    /// let stream = without.record("When Mary", hook::resid_post(0))?.get(hook::resid_post(0))?;
+    /// let along = (stream * direction.unsqueeze()).sum_dim(2);
+    /// assert!(along.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Failed`] if the direction is zero.
+    pub fn ablation(&self) -> Result<Hook<'static>> {
+        let size = self.vector.clone().square().sum().sqrt();
+        let length = hooklens_hooks::Activation::from(size.clone()).to_ndarray()?[[0]];
+        if length == 0.0 || !length.is_finite() {
+            let source = format!("a direction of length {length}").into();
+            return Err(HookError::Failed { point: self.point.clone(), source }.into());
+        }
+        let unit = self.vector.clone() / size;
+        let hook = at(self.point.as_str()).edit(move |stream: Tensor<3>, _| -> Result<Tensor<3>, AnalysisError> {
+            check_width("the direction", &unit, &stream)?;
+            let unit = unit.clone().unsqueeze::<3>();
+            let along = (stream.clone() * unit.clone()).sum_dim(2);
+            Ok(stream - along * unit)
+        });
+        Ok(self.for_its_model(hook.that_uses("take out a direction", &self.vector)))
+    }
+
+    /// A model of other weights, or processed otherwise, has other directions.
+    fn for_its_model(&self, hook: Hook<'static>) -> Hook<'static> {
+        match &self.model {
+            Some(model) => hook.for_model(model),
+            None => hook,
+        }
+    }
+}
+
+/// An error for a vector that is not as wide as the stream that a hook gets.
+fn check_width(what: &str, vector: &Tensor<1>, stream: &Tensor<3>) -> Result<(), AnalysisError> {
+    let [_, _, width] = stream.dims();
+    if vector.dims() == [width] {
+        return Ok(());
+    }
+    let expected = format!("[{width}], as wide as the point");
+    Err(AnalysisError::Shape { what: what.into(), given: vector.dims().to_vec(), expected })
+}

@@ -1,0 +1,294 @@
+//! Top activating examples of a neuron, head or direction over many texts.
+
+mod best;
+mod found;
+mod unit;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Record, Selection};
+
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::error::{Error, InputError, Result};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens};
+
+use best::{Best, Firing};
+use unit::{Along, Unit};
+
+pub use found::{FoundExample, FoundExamples, number};
+
+/// Finds where a neuron, a head or a direction is largest over many texts: the text, the position, and the tokens
+/// around. Texts are run in batches and not kept, so there may be any number of them.
+///
+/// ```
+/// use hooklens::experiments::{TopExamples, ioi_prompts};
+/// use hooklens::prelude::*;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("neuron.html");
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let texts = ioi_prompts(50, 0).into_iter().map(|prompt| prompt.text);
+/// let found = TopExamples::new(hook::mlp_post(2)).neuron(5).k(3).run(&model, texts)?;
+/// let top = &found.examples[0];
+/// println!("{} in text {}: {}", top.token, top.text, top.value);
+/// assert!(top.value >= found.examples[2].value);
+/// found.colored_text()?.save(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TopExamples {
+    point: Selection,
+    head: Option<usize>,
+    along: Option<Along>,
+    k: usize,
+    window: usize,
+    batch_size: usize,
+    exclude_bos: bool,
+    one_per_text: bool,
+}
+
+impl TopExamples {
+    /// Looks at one point, typed or by name, whose axes are `[batch, pos, d]` or `[batch, pos, head, d]`; what at
+    /// it, [`TopExamples::neuron`], [`TopExamples::direction`] or [`TopExamples::norm`] says. The ten largest, each with
+    /// ten tokens on both sides, eight texts at a time.
+    pub fn new(point: impl Into<Selection>) -> Self {
+        Self {
+            point: point.into(),
+            head: None,
+            along: None,
+            k: 10,
+            window: 10,
+            batch_size: 8,
+            exclude_bos: false,
+            one_per_text: false,
+        }
+    }
+
+    /// One place on the point's last axis: a neuron of an MLP, a coordinate of a head or the stream.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let told = TopExamples::new("mlp_post0").neuron(256).run(&model, ["When Mary"]).unwrap_err().to_string();
+    /// assert_eq!(
+    ///     told,
+    ///     "`neuron` is 256; it may be 0 to 255: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] is 256 wide",
+    /// );
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn neuron(mut self, neuron: usize) -> Self {
+        self.along = Some(Along::Neuron(neuron));
+        self
+    }
+
+    /// A direction `[d]`, as wide as the point's last axis: its product with the activation, not divided by its
+    /// length.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
+    /// let found = TopExamples::new("resid_post3").direction(mary).k(1).run(&model, texts)?;
+    /// println!("most about to say Mary behind{}", found.examples[0].token);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn direction(mut self, direction: Tensor<1>) -> Self {
+        self.along = Some(Along::Direction(Box::new(direction)));
+        self
+    }
+
+    /// The norm of the activation: where a head writes most, in any direction.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
+    /// let found = TopExamples::new(hook::result(1)).head(2).norm().k(2).run(&model, texts)?;
+    /// assert_eq!(found.unit, "head 2, norm");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn norm(mut self) -> Self {
+        self.along = Some(Along::Norm);
+        self
+    }
+
+    /// The head, at a point `[batch, pos, head, d]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let found = TopExamples::new(hook::z(1)).head(3).neuron(0).run(&model, ["When Mary and John went"])?;
+    /// assert_eq!((found.unit.as_str(), found.examples.len()), ("head 3, neuron 0", 6));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn head(mut self, head: usize) -> Self {
+        self.head = Some(head);
+        self
+    }
+
+    /// How many to find, at least one. Of equal ones the first; NaN comes last.
+    #[must_use]
+    pub fn k(mut self, k: usize) -> Self {
+        self.k = k;
+        self
+    }
+
+    /// How many tokens to keep on each side of one that is found.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let found = TopExamples::new("mlp_post0").neuron(7).window(1).k(1).run(&model, ["When Mary and John went"])?;
+    /// let top = &found.examples[0];
+    /// assert_eq!(top.tokens[top.position - top.start], top.token);
+    /// assert!(top.tokens.len() <= 3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn window(mut self, tokens: usize) -> Self {
+        self.window = tokens;
+        self
+    }
+
+    /// Texts run together, at least one. Changes no result but for rounding.
+    #[must_use]
+    pub fn batch_size(mut self, texts: usize) -> Self {
+        self.batch_size = texts.max(1);
+        self
+    }
+
+    /// Leaves the first token of each text out, where activations are often largest in any text.
+    #[must_use]
+    pub fn exclude_bos(mut self) -> Self {
+        self.exclude_bos = true;
+        self
+    }
+
+    /// Keeps the largest of each text only, so that one text does not fill the list.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let texts = ["When Mary and John went", "After Tom and Anna met"];
+    /// let found = TopExamples::new("mlp_post0").neuron(7).one_per_text().run(&model, texts)?;
+    /// assert_eq!(found.examples.len(), 2);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn one_per_text(mut self) -> Self {
+        self.one_per_text = true;
+        self
+    }
+
+    /// Runs the model on these texts, or rows of token ids, up to the point, and keeps the largest. Each is tokenized
+    /// as for [`HookedModel::forward`]; texts and positions are counted from 0, an added first token with them.
+    /// Padding never counts.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let rows = vec![vec![0u32, 51, 59], vec![0, 9]];
+    /// let found = TopExamples::new("resid_post0").neuron(3).run(&model, rows)?;
+    /// assert_eq!((found.texts, found.tokens, found.examples.len()), (2, 5, 5));
+    /// let told = TopExamples::new("resid_post0").neuron(3).run(&model, ["king", ""]).unwrap_err();
+    /// assert_eq!(
+    ///     hooklens::error_chain(&told),
+    ///     "text 1, counted from 0: the text \"\" is empty; there is nothing to run on",
+    /// );
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No such point ([`HookError`](crate::HookError)), or one of other axes; [`InputError::Setting`] for a neuron or head
+    /// there is not, a head too many or too few, and a `k` of 0;
+    /// [`AnalysisError::Shape`](crate::AnalysisError::Shape) for a direction of another width; [`InputError::Empty`] for
+    /// no texts; [`InputError::Text`] for one that can't be run.
+    pub fn run(
+        &self,
+        model: &HookedTransformer,
+        texts: impl IntoIterator<Item = impl Into<Input>>,
+    ) -> Result<FoundExamples> {
+        if self.k == 0 {
+            let allowed = "1 or more".to_string();
+            return Err(InputError::Setting { name: "k", given: "0".into(), allowed }.into());
+        }
+        let point = model.catalog().info(self.point.resolve_one(model.catalog())?);
+        let unit = Unit::new(point, self.head, self.along.as_ref())?;
+        let mut best = Best::new(self.k);
+        let (mut ready, mut done, mut tokens) = (Vec::new(), 0, 0);
+        for text in texts {
+            let number = done + ready.len();
+            let of_text = |error: Error| InputError::Text { number, source: Box::new(error) };
+            for row in rows(model, text.into()).map_err(of_text)? {
+                tokens += row.len();
+                ready.push(row);
+                if ready.len() == self.batch_size {
+                    self.look(model, &unit, &ready, done, &mut best)?;
+                    done += ready.len();
+                    ready.clear();
+                }
+            }
+        }
+        if !ready.is_empty() {
+            self.look(model, &unit, &ready, done, &mut best)?;
+            done += ready.len();
+        }
+        if done == 0 {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        Ok(FoundExamples::new(model.tokenizer().ok(), &unit, [done, tokens], best))
+    }
+
+    /// Adds what one batch shows; `before` texts came before it.
+    fn look(
+        &self,
+        model: &HookedTransformer,
+        unit: &Unit<'_>,
+        rows: &[Vec<u32>],
+        before: usize,
+        best: &mut Best,
+    ) -> Result<()> {
+        let tokens = Tokens::padded(rows, 0, PaddingSide::Right)?;
+        let recorded = model.record(&tokens, Record::new(unit.point()))?;
+        let values = unit.values(recorded.activation(unit.point())?, tokens.shape())?; // [batch, pos]
+        let first = usize::from(self.exclude_bos);
+        for (number, (ids, values)) in rows.iter().zip(values.outer_iter()).enumerate() {
+            let firing = |position: usize| Firing { text: before + number, position, value: values[position] };
+            let mut of_text = Best::new(1);
+            for position in first..ids.len() {
+                let best = if self.one_per_text { &mut of_text } else { &mut *best };
+                best.offer(firing(position), || self.around(ids, values, position));
+            }
+            for (firing, around) in of_text.into_sorted() {
+                best.offer(firing, || around);
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens around a position, each with its value.
+    fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Context {
+        let start = position.saturating_sub(self.window);
+        let end = ids.len().min(position.saturating_add(self.window).saturating_add(1));
+        let places = (start..end).map(|place| (ids[place], values[place]));
+        best::Context { start, places: places.collect() }
+    }
+}
+
+/// The rows of one text, which is one, or of a batch of tokens, without padding.
+fn rows(model: &HookedTransformer, text: Input) -> Result<Vec<Vec<u32>>> {
+    let tokens = model.token_input(text)?;
+    let row = |row: usize| {
+        let ids = tokens.real(row);
+        if ids.is_empty() {
+            return Err(InputError::Empty { what: format!("row {row}") }.into());
+        }
+        model.check_length(ids.len())?;
+        Ok(ids)
+    };
+    (0..tokens.shape()[0]).map(row).collect()
+}

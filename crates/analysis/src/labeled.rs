@@ -1,0 +1,275 @@
+//! N-dimensional arrays with named axes and labeled positions.
+
+use hooklens_hooks::{ActivationCache, HookError, Selection};
+use ndarray::{ArrayD, Axis, Dimension, IxDyn};
+use serde::{Deserialize, Serialize};
+
+use hooklens_io::csv_text::{CsvLabels, CsvTable};
+use hooklens_model::error::InputError;
+
+/// An array whose axes have names and whose places have labels.
+///
+/// ```
+/// use hooklens::{LabeledArray, LabeledAxis};
+/// use ndarray::arr2;
+/// let layers = LabeledAxis::numbered("layer", 2);
+/// let heads = LabeledAxis::new("head", ["a", "b"]);
+/// let array = LabeledArray::new([layers, heads], arr2(&[[1.0, 2.0], [3.0, 4.0]]).into_dyn())?;
+/// assert_eq!(array.largest(1), [(vec!["1", "b"], 4.0)]);
+/// assert_eq!(array.to_csv(), "layer,head,value\n0,a,1\n0,b,2\n1,a,3\n1,b,4\n");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
+pub struct LabeledArray {
+    axes: Vec<LabeledAxis>,
+    #[serde(serialize_with = "nested")]
+    values: ArrayD<f64>,
+}
+
+/// One axis of a [`LabeledArray`].
+///
+/// ```
+/// use hooklens::LabeledAxis;
+/// let layers = LabeledAxis::numbered("layer", 3);
+/// assert_eq!((layers.name.as_str(), layers.labels.join(" ")), ("layer", "0 1 2".to_string()));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabeledAxis {
+    /// What it runs over: `layer`, `pos`, `head`, ...
+    pub name: String,
+    /// Each place on it.
+    pub labels: Vec<String>,
+}
+
+impl LabeledAxis {
+    /// An axis with these labels.
+    pub fn new(name: impl Into<String>, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { name: name.into(), labels: labels.into_iter().map(Into::into).collect() }
+    }
+
+    /// An axis whose labels are numbers from 0.
+    pub fn numbered(name: impl Into<String>, len: usize) -> Self {
+        Self::new(name, (0..len).map(|place| place.to_string()))
+    }
+}
+
+impl LabeledArray {
+    /// These values under these labels.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let three = ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn();
+    /// let told = LabeledArray::new([LabeledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
+    /// assert_eq!(told, "labels for [2] places, but the array has [3]");
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
+    pub fn new(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {
+        let made = Self { axes: axes.into_iter().collect(), values };
+        let labels = made.label_counts();
+        let places = made.values.shape().to_vec();
+        if labels == places { Ok(made) } else { Err(InputError::Labels { labels, places }) }
+    }
+
+    /// Values in order, the last axis's places side by side.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 2)];
+    /// let scores = LabeledArray::from_values(axes, [0.1f32, 0.2, 0.7, 0.4])?;
+    /// assert_eq!(scores.largest(1)[0].0, ["1", "0"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Labels`] for more or fewer values than the axes have places.
+    pub fn from_values(
+        axes: impl IntoIterator<Item = LabeledAxis>,
+        values: impl IntoIterator<Item = impl Into<f64>>,
+    ) -> Result<Self, InputError> {
+        let axes: Vec<LabeledAxis> = axes.into_iter().collect();
+        let labels: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
+        let values: Vec<f64> = values.into_iter().map(Into::into).collect();
+        let places = vec![values.len()];
+        let values =
+            ArrayD::from_shape_vec(labels.clone(), values).map_err(|_| InputError::Labels { labels, places })?;
+        Ok(Self::of(axes, values))
+    }
+
+    /// What was recorded at a point, its axes named as the point's are: `batch`, `head`, `query`, `key`. To be cut by
+    /// [`LabeledArray::at`], drawn, or written as CSV.
+    ///
+    /// ```
+    /// use hooklens::plot::Heatmap;
+    /// use hooklens::prelude::*;
+    /// use hooklens::LabeledArray;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let cache = model.record("king drum sun king", "*hook_pattern")?;
+    /// let head = LabeledArray::recorded(&cache, hook::pattern(1))?.at("batch", 0)?.at("head", 2)?;
+    /// assert!(head.to_csv().starts_with("query,key,value\n0,0,1\n"));
+    /// let svg = Heatmap::of(&head)?.to_svg()?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ActivationCache::get`](hooklens_hooks::ActivationCache::get).
+    pub fn recorded(cache: &ActivationCache, point: impl Into<Selection>) -> Result<Self, HookError> {
+        let point = point.into();
+        let axes = cache.axes(point.clone())?;
+        let values = cache.activation(point)?.to_ndarray()?.mapv(f64::from);
+        let named = axes.iter().zip(values.shape()).map(|(axis, len)| LabeledAxis::numbered(axis.name(), *len));
+        Ok(Self::of(named.collect::<Vec<_>>(), values))
+    }
+
+    /// [`LabeledArray::new`] of labels made to fit.
+    pub fn of(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Self {
+        let made = Self { axes: axes.into_iter().collect(), values };
+        debug_assert_eq!(made.label_counts(), made.values.shape());
+        made
+    }
+
+    fn label_counts(&self) -> Vec<usize> {
+        self.axes.iter().map(|axis| axis.labels.len()).collect()
+    }
+
+    /// The axes, outermost first.
+    pub fn axes(&self) -> &[LabeledAxis] {
+        &self.axes
+    }
+
+    /// The values, an axis a label axis.
+    pub fn values(&self) -> &ArrayD<f64> {
+        &self.values
+    }
+
+    /// What there is at one place along an axis, which is gone from the result; negative places count from the end.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 3)];
+    /// let scores = LabeledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+    /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
+    /// let told = scores.at("neuron", 0).unwrap_err().to_string();
+    /// assert_eq!(told, "no place 0 along `neuron`; this array has layer (2), head (3)");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Place`] for an axis or a place that is not there.
+    pub fn at(&self, axis: &str, place: isize) -> Result<LabeledArray, InputError> {
+        let absent = || {
+            let axes = self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect();
+            InputError::Place { axis: axis.into(), place, axes }
+        };
+        let number = self.axes.iter().position(|own| own.name == axis).ok_or_else(absent)?;
+        let len = self.axes[number].labels.len();
+        let from = if place < 0 { len.checked_add_signed(place) } else { usize::try_from(place).ok() };
+        let index = from.filter(|index| *index < len).ok_or_else(absent)?;
+        let mut axes = self.axes.clone();
+        axes.remove(number);
+        Ok(Self { axes, values: self.values.index_axis(Axis(number), index).to_owned() })
+    }
+
+    /// The same labels over other values.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let values = ndarray::arr1(&[-3.0, 1.0]).into_dyn();
+    /// let array = LabeledArray::new([LabeledAxis::numbered("pos", 2)], values)?;
+    /// assert_eq!(array.map(|value| value.abs()).largest(1), [(vec!["0"], 3.0)]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn map(&self, change: impl FnMut(&f64) -> f64) -> LabeledArray {
+        Self { axes: self.axes.clone(), values: self.values.map(change) }
+    }
+
+    /// The `count` largest values, each with its labels, largest first. NaN comes last.
+    pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
+        let places = self.largest_places(count).into_iter();
+        places.map(|(labels, place)| (labels, self.values[&place])).collect()
+    }
+
+    /// Labels and places of the largest values, largest first.
+    pub fn largest_places(&self, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
+        let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
+        let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        all.truncate(count);
+        all.into_iter().map(|(place, _)| (self.labels(&place), place)).collect()
+    }
+
+    pub(crate) fn labels(&self, place: &IxDyn) -> Vec<&str> {
+        self.axes.iter().zip(place.as_array_view()).map(|(axis, at)| axis.labels[*at].as_str()).collect()
+    }
+
+    /// CSV with a row per value: its labels, then itself. A label that holds a comma, a quote or a line break is quoted, as
+    /// RFC 4180 has it.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let array = LabeledArray::from_values([LabeledAxis::new("token", ["a", ",\n"])], [1.0, 2.5])?;
+    /// assert_eq!(array.to_csv(), "token,value\na,1\n\",\n\",2.5\n");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn to_csv(&self) -> String {
+        self.csv(CsvLabels::Exact)
+    }
+
+    /// [`LabeledArray::to_csv`] with labels of a kind.
+    pub fn csv(&self, labels: CsvLabels) -> String {
+        let names = self.axes.iter().map(|axis| axis.name.as_str());
+        let mut table = CsvTable::new(names.chain(["value"]), labels);
+        for (place, value) in self.values.indexed_iter() {
+            table.row(self.labels(&place), [value.to_string()]);
+        }
+        table.finish()
+    }
+}
+
+/// The values as lists in lists.
+fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    fn lists(values: ndarray::ArrayViewD<'_, f64>) -> serde_json::Value {
+        match values.ndim() {
+            0 => values.first().copied().map_or(serde_json::Value::Null, serde_json::Value::from),
+            _ => values.outer_iter().map(lists).collect(),
+        }
+    }
+    lists(values.view()).serialize(serializer)
+}
+
+/// An array as JSON has it: values in nested lists, null for what is no finite number.
+#[derive(Deserialize)]
+struct Stored {
+    axes: Vec<LabeledAxis>,
+    values: serde_json::Value,
+}
+
+impl TryFrom<Stored> for LabeledArray {
+    type Error = InputError;
+
+    fn try_from(stored: Stored) -> Result<Self, InputError> {
+        fn flatten(values: &serde_json::Value, lengths: &[usize], flat: &mut Vec<f64>) -> bool {
+            match (values, lengths) {
+                (serde_json::Value::Array(lists), [len, rest @ ..]) => {
+                    lists.len() == *len && lists.iter().all(|list| flatten(list, rest, flat))
+                }
+                (serde_json::Value::Null, []) => {
+                    flat.push(f64::NAN);
+                    true
+                }
+                (number, []) => number.as_f64().inspect(|number| flat.push(*number)).is_some(),
+                _ => false,
+            }
+        }
+        let lengths: Vec<usize> = stored.axes.iter().map(|axis| axis.labels.len()).collect();
+        let mut flat = Vec::new();
+        let fits = flatten(&stored.values, &lengths, &mut flat);
+        let places = flat.len();
+        let values = ArrayD::from_shape_vec(IxDyn(&lengths), flat).ok().filter(|_| fits);
+        let values = values.ok_or(InputError::Labels { labels: lengths, places: vec![places] })?;
+        Self::new(stored.axes, values)
+    }
+}

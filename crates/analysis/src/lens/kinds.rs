@@ -1,0 +1,71 @@
+//! The logit lens of encoders and of the decoder behind an encoder.
+
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::Record;
+
+use super::reading::LensReading;
+use crate::activations::MadeOf;
+use hooklens_model::driver::HookedModel;
+use hooklens_model::encoder::{EncoderInput, HookedEncoder};
+use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
+use hooklens_model::error::Result;
+
+/// The logit lens of encoders and encoder-decoders. Part of the prelude; that of a [`HookedTransformer`] is
+/// [`Analysis::logit_lens`](crate::activations::Analysis::logit_lens).
+pub trait LogitLens: HookedModel {
+    /// The logit lens (nostalgebraist 2020): the masked-token head applied to the stream before each layer and after
+    /// the last.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// let reading = model.logit_lens([2, 5, 9, 3])?;
+    /// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
+    /// // The last stage is what the model says.
+    /// assert!(reading.kl_to_final().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedModel::run`] and [`HookedEncoder::unembed`].
+    fn logit_lens(&self, input: impl Into<Self::Input>) -> Result<LensReading>;
+}
+
+impl LogitLens for HookedEncoder {
+    fn logit_lens(&self, input: impl Into<EncoderInput>) -> Result<LensReading> {
+        let layers = self.config().n_layers;
+        let point = if self.config().pre_norms { "hook_resid_post" } else { "hook_normalized_resid_post" };
+        let last = format!("blocks.{}.{point}", layers.saturating_sub(1));
+        through(self, input.into(), "blocks", layers, &last, |stream| self.unembed(stream))
+    }
+}
+
+impl LogitLens for HookedEncoderDecoder {
+    fn logit_lens(&self, input: impl Into<EncoderDecoderInput>) -> Result<LensReading> {
+        let layers = self.config().n_decoder_layers;
+        let point = if self.config().norm_after { "hook_normalized_resid_post" } else { "hook_resid_post" };
+        let last = format!("decoder.{}.{point}", layers.saturating_sub(1));
+        through(self, input.into(), "decoder", layers, &last, |stream| self.unembed(stream))
+    }
+}
+
+/// The streams before each layer of a stack of blocks and after the last, unembedded.
+fn through<M: HookedModel>(
+    model: &M,
+    input: M::Input,
+    stack: &str,
+    layers: usize,
+    last: &str,
+    unembed: impl Fn(Tensor<3>) -> Result<Tensor<3>>,
+) -> Result<LensReading> {
+    let mut names: Vec<String> = (0..layers).map(|layer| format!("{stack}.{layer}.hook_resid_pre")).collect();
+    names.push(last.to_string());
+    let cache = model.record(input, Record::new(names.clone()))?;
+    let logits = names.iter().map(|name| Ok(unembed(cache.get(name)?)?.unsqueeze_dim(0)));
+    let logits = logits.collect::<Result<Vec<Tensor<4>>>>()?;
+    let mut labels: Vec<String> = (0..layers).map(|layer| format!("{layer}_pre")).collect();
+    labels.push("final_post".into());
+    Ok(LensReading::new(labels, Tensor::cat(logits, 0), Arc::new(MadeOf::whole(&cache)?)))
+}

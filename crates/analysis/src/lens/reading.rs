@@ -1,0 +1,197 @@
+//! Logits decoded from each stage of the residual stream.
+
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor, activation};
+use hooklens_hooks::{Activation, Positions};
+use ndarray::{Array3, ArrayD, Axis};
+
+use super::tuned::TunedLens;
+use crate::activations::{Analysis, MadeOf, Per, Stage};
+#[cfg(doc)]
+use hooklens_model::error::ProcessingError;
+use hooklens_model::error::{Error, InputError, Result};
+
+/// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let (logits, cache) = model.run_with_cache("king drum sun king drum", "*hook_resid_{pre,post}")?;
+/// let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
+/// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
+/// // The last stage is the model's own prediction.
+/// let far = reading.kl_to_final(); // [stage, batch, pos]
+/// assert!(far.clone().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
+/// assert!(far.narrow(0, 0, 1).min().into_scalar::<f32>() > 1e-4);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct LensReading {
+    labels: Vec<String>,
+    logits: Tensor<4>,
+    /// The rows and positions it is of.
+    made_of: Arc<MadeOf>,
+}
+
+/// The most likely tokens at a stage and position, each with its probability.
+pub type TopTokens = Vec<(u32, f32)>;
+
+impl Analysis<'_> {
+    /// The logit lens (nostalgebraist 2020): the last norm and the unembedding applied to the stream before each layer
+    /// ([`Per::Sublayer`]: also before each MLP) and after the last.
+    ///
+    /// # Errors
+    /// [`AnalysisError::NotRecorded`](crate::AnalysisError::NotRecorded), as
+    /// [`Analysis::accumulated_resid`].
+    pub fn logit_lens(&self, per: Per) -> Result<LensReading> {
+        self.through(per, |_, stream| Ok(stream))
+    }
+
+    /// The tuned lens (Belrose et al. 2023): as the logit lens, each stream first translated by what
+    /// was learned for its layer.
+    ///
+    /// # Errors
+    /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width;
+    /// [`ProcessingError::Centered`] for a model whose stream was centered. Other steps of processing leave the stream, and
+    /// the reading's probabilities, as they are.
+    pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
+        lens.check(self.model())?;
+        self.through(Per::Layer, |place, stream| Ok(lens.translate(place, stream)))
+    }
+
+    fn through(&self, per: Per, change: impl Fn(usize, Tensor<3>) -> Result<Tensor<3>>) -> Result<LensReading> {
+        let stack = self.accumulated_resid(Stage::Final, per)?;
+        let mut logits = Vec::new();
+        for (place, label) in stack.labels().iter().enumerate() {
+            let stream = change(place, stack.vector(label)?)?;
+            logits.push(self.model().unembed(stream)?.unsqueeze_dim(0));
+        }
+        Ok(LensReading::new(stack.labels().to_vec(), Tensor::cat(logits, 0), self.made_of().clone()))
+    }
+}
+
+impl LensReading {
+    pub(super) fn new(labels: Vec<String>, logits: Tensor<4>, made_of: Arc<MadeOf>) -> Self {
+        Self { labels, logits, made_of }
+    }
+
+    /// Whether a row may be of these tokens.
+    pub fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
+        self.made_of.may_be_of(row, tokens)
+    }
+
+    /// The reading at these positions only.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+    /// let last = model.logit_lens(([5, 6, 7, 1], [0, 4, 9]))?.positions(-1)?;
+    /// assert_eq!(last.logits().dims()[2], 1);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Positions that are no range within those read.
+    pub fn positions(self, positions: impl Into<Positions>) -> Result<Self> {
+        let places = self.made_of.choose(&positions.into())?;
+        let device = self.logits.device();
+        let of_row = |(row, places): (usize, &Vec<usize>)| {
+            let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+            let places = Tensor::<1, Int>::from_ints(places.as_slice(), &device);
+            self.logits.clone().narrow(1, row, 1).select(2, places)
+        };
+        let logits = Tensor::cat(places.iter().enumerate().map(of_row).collect(), 1);
+        Ok(Self { logits, made_of: Arc::new(self.made_of.at(&places)), ..self })
+    }
+
+    /// Stages, from `0_pre` to `final_post`.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The logits, `[stage, batch, pos, d_vocab_out]`.
+    pub fn logits(&self) -> &Tensor<4> {
+        &self.logits
+    }
+
+    /// Log-probabilities, `[stage, batch, pos, d_vocab_out]`, in nats.
+    pub fn log_probs(&self) -> Tensor<4> {
+        activation::log_softmax(self.logits.clone(), 3)
+    }
+
+    /// The `count` most likely tokens of each stage, row and position, most likely first.
+    ///
+    /// # Errors
+    /// If the logits can't be read from their device.
+    pub fn top(&self, count: usize) -> Result<Vec<Vec<Vec<TopTokens>>>> {
+        let log_probs = self.host()?;
+        let place = |place: ndarray::ArrayViewD<'_, f32>| {
+            let mut order: Vec<(u32, f32)> = place.iter().enumerate().map(|(id, p)| (id as u32, *p)).collect();
+            let count = count.min(order.len());
+            if count < order.len() {
+                order.select_nth_unstable_by(count, |a, b| b.1.total_cmp(&a.1));
+            }
+            order.truncate(count);
+            order.sort_by(|a, b| b.1.total_cmp(&a.1));
+            order.into_iter().map(|(id, p)| (id, p.exp())).collect()
+        };
+        let rows = |row: ndarray::ArrayViewD<'_, f32>| row.axis_iter(Axis(0)).map(place).collect();
+        let stages = |stage: ndarray::ArrayViewD<'_, f32>| stage.axis_iter(Axis(0)).map(rows).collect();
+        Ok(log_probs.axis_iter(Axis(0)).map(stages).collect())
+    }
+
+    /// A token's rank among all, 0 for the most likely, `[stage, batch, pos]`.
+    ///
+    /// # Errors
+    /// An id without a logit.
+    pub fn rank(&self, token: u32) -> Result<Array3<usize>> {
+        self.of_token(token, |place, own| place.iter().filter(|other| **other > own).count())
+    }
+
+    /// A token's probability, `[stage, batch, pos]`.
+    ///
+    /// # Errors
+    /// An id without a logit.
+    pub fn prob(&self, token: u32) -> Result<Array3<f32>> {
+        self.of_token(token, |_, own| own.exp())
+    }
+
+    /// Entropy of each stage's next-token distribution, `[stage, batch, pos]`, in nats.
+    pub fn entropy(&self) -> Tensor<3> {
+        let log_probs = self.log_probs();
+        -(log_probs.clone().exp() * log_probs).sum_dim(3).squeeze_dim::<3>(3)
+    }
+
+    /// Kullback-Leibler divergence of the final distribution from each stage's, `[stage, batch, pos]`, in nats.
+    pub fn kl_to_final(&self) -> Tensor<3> {
+        let log_probs = self.log_probs();
+        let last = log_probs.clone().narrow(0, self.labels.len() - 1, 1);
+        (last.clone().exp() * (last - log_probs)).sum_dim(3).squeeze_dim::<3>(3)
+    }
+
+    fn of_token<T: Clone + Default>(
+        &self,
+        token: u32,
+        of: impl Fn(ndarray::ArrayView1<'_, f32>, f32) -> T,
+    ) -> Result<Array3<T>> {
+        let [stages, batch, pos, d_vocab] = self.logits.dims();
+        if token as usize >= d_vocab {
+            return Err(InputError::Token { token: i64::from(token), row: 0, position: 0, d_vocab }.into());
+        }
+        let log_probs = self.host()?;
+        Ok(Array3::from_shape_fn([stages, batch, pos], |(stage, row, place)| {
+            let all = log_probs.slice(ndarray::s![stage, row, place, ..]);
+            of(all, all[token as usize])
+        }))
+    }
+
+    fn host(&self) -> Result<ArrayD<f32>> {
+        let log_probs = Activation::from(self.log_probs()).to_ndarray()?;
+        let strange = log_probs.outer_iter().position(|stage| stage.iter().any(|value| value.is_nan()));
+        match strange {
+            Some(stage) => Err(Error::NotANumber { what: format!("the prediction at `{}`", self.labels[stage]) }),
+            None => Ok(log_probs),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Internal crate of [hooklens](https://docs.rs/hooklens): analyses of recordings and weights, patching and experiments.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod activations;
+pub mod attribution;
+pub mod circuits;
+pub mod error;
+pub mod experiments;
+pub mod labeled;
+pub mod lens;
+pub mod patching;
+pub mod tensor_ext;

@@ -1,0 +1,143 @@
+//! The run that patches go into, with all that restarts need of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, ModelIdentity, Point, Record, Selection};
+
+use super::example::Example;
+use super::model::Patchable;
+use hooklens_model::config::TransformerConfig;
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
+use hooklens_model::error::Result;
+use hooklens_model::hook;
+use hooklens_model::kv_cache::KeyValueCache;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// One prompt's run: the logits a metric reads, the points to be patched and, of a decoder, what runs from a layer and
+/// position on need: the stream before each layer, keys and values.
+pub(super) struct BaseRun {
+    /// Number of tokens.
+    len: usize,
+    /// The prompt's tokens, where runs can begin in this one.
+    tokens: Vec<u32>,
+    /// `[1, pos, d_model]` before each layer.
+    resid_pre: Vec<Tensor<3>>,
+    /// `None` for bidirectional models, whose positions all depend on each other, and for those with states.
+    kv_cache: Option<KeyValueCache>,
+    pub(super) logits: Tensor<3>,
+    pub(super) recorded: ActivationCache,
+    /// The stream after the last layer.
+    after: Point<3>,
+    /// The decoder's, for its many runs; none where the whole model runs.
+    identity: Option<Arc<ModelIdentity>>,
+}
+
+/// The point of the stream after the last layer.
+fn after(config: &TransformerConfig) -> Point<3> {
+    if config.residual_norms { hook::normalized_resid_post(-1) } else { hook::resid_post(-1) }
+}
+
+impl BaseRun {
+    /// A run that others can begin in.
+    pub(super) fn of_decoder(
+        model: &HookedTransformer,
+        tokens: &[u32],
+        points: Selection,
+        logits: Logits,
+    ) -> Result<Self> {
+        let n_layers = model.config().n_layers;
+        // What a gated delta net carries on can't be had of every position.
+        // Rotations that change with the length of the text can't go on from a shorter one.
+        let restarts =
+            !model.config().bidirectional && !model.config().has_states() && !model.config().outgrows(tokens.len());
+        let identity = model.identity();
+        let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
+        let mut options = ForwardOptions::new()
+            .logits(logits)
+            .identity(&identity)
+            .record(Record::new(points.and("*hook_resid_pre").and(after(model.config()).name())));
+        if let Some(cache) = &mut kv_cache {
+            options = options.kv_cache(cache);
+        }
+        let output = model.run(tokens, options)?;
+        let resid_pre = (0..n_layers).map(|layer| output.cache.get(hook::resid_pre(layer)));
+        let resid_pre = resid_pre.collect::<Result<Vec<_>, _>>()?;
+        let logits = output.logits.ok_or(hooklens_model::error::InputError::NoOutput { what: "logits" })?;
+        let after = after(model.config());
+        Ok(Self {
+            len: tokens.len(),
+            tokens: tokens.to_vec(),
+            resid_pre,
+            kv_cache,
+            logits,
+            recorded: output.cache,
+            after,
+            identity: Some(identity),
+        })
+    }
+
+    /// A run of a model whose other runs begin at the beginning.
+    pub(super) fn whole<M: Patchable>(model: &M, example: &Example<'_, M>, points: Selection) -> Result<Self> {
+        let (prompt, needs) = (example.prompt, example.metric.needs());
+        let options = M::making(example.options().record(Record::new(points)), needs);
+        let mut output = model.run(M::copies(prompt, 1)?, options)?;
+        let recorded = output.cache().take();
+        let logits = model.read(M::scored(&output)?, prompt, needs)?;
+        let len = M::lengths(prompt).into_iter().sum();
+        Ok(Self {
+            len,
+            tokens: Vec::new(),
+            resid_pre: Vec::new(),
+            kv_cache: None,
+            logits,
+            recorded,
+            after: hook::resid_post(-1),
+            identity: None,
+        })
+    }
+
+    /// Number of tokens.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The stream before a layer from a position on, `[count, pos, d_model]`, `count` times the same.
+    pub(super) fn stream(&self, layer: usize, first: usize, count: usize) -> Tensor<3> {
+        let stream = &self.resid_pre[layer];
+        let [_, len, d_model] = stream.dims();
+        stream.clone().narrow(1, first, len - first).expand([count, len - first, d_model])
+    }
+
+    /// Options of a run of that stream, from this layer up to another. Parts of the model may read the tokens.
+    pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
+        let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
+        let mut options = ForwardOptions::new();
+        options.identity.clone_from(&self.identity);
+        Ok(options.start_at_layer(layers.start as isize).stop_at_layer(layers.end as isize).tokens(&tokens))
+    }
+
+    /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.
+    pub(super) fn stream_after(&self, count: usize) -> Result<Tensor<3>> {
+        let last = self.recorded.get(self.after.clone())?;
+        let [_, len, d_model] = last.dims();
+        Ok(last.expand([count, len, d_model]))
+    }
+
+    /// Keys and values of the positions before one, for any number of rows; `None` if there are
+    /// none.
+    pub(super) fn before(&mut self, first: usize) -> Result<Option<KeyValueCache>> {
+        let Some(cache) = self.kv_cache.as_mut().filter(|_| first > 0) else { return Ok(None) };
+        let mut before = cache.fork(1)?;
+        before.truncate(first)?;
+        before.freeze();
+        Ok(Some(before))
+    }
+
+    /// Whether positions before a patch can be left alone.
+    pub(super) fn is_causal(&self) -> bool {
+        self.kv_cache.is_some()
+    }
+}

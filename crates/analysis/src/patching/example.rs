@@ -1,0 +1,162 @@
+//! One pair of prompts.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Activation, ActivationCache, PointId, Selection};
+
+use super::base_run::BaseRun;
+use super::metric::{Metric, read_values};
+use super::model::Patchable;
+use super::source::{Means, Source, mean_like, means};
+use super::sweep::Patching;
+use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
+use hooklens_model::error::{InputError, Result};
+
+/// One example of a [`Patching`]: a prompt whose run is patched, and where patches come from.
+pub(crate) struct Example<'p, M: Patchable> {
+    model: &'p M,
+    pub(crate) number: usize,
+    /// Number of examples.
+    of: usize,
+    pub(crate) prompt: &'p M::Prompt,
+    pub(crate) metric: &'p Metric,
+    source: &'p Source<M::Prompt>,
+    means: Option<&'p Means>,
+}
+
+/// What is patched in: the points' tensors of a whole run, and the metric in the run they are of.
+pub(crate) struct FromSource {
+    pub(crate) values: BTreeMap<PointId, Activation>,
+    pub(crate) metric: Option<f64>,
+}
+
+impl<M: Patchable> Patching<'_, M> {
+    /// What `of` makes of each example, with patches at these points.
+    pub(crate) fn each_example<R>(
+        &self,
+        ids: &[PointId],
+        of: impl FnMut(Example<'_, M>) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        self.each_example_from(&self.source, ids, of)
+    }
+
+    pub(super) fn each_example_from<R>(
+        &self,
+        source: &Source<M::Prompt>,
+        ids: &[PointId],
+        mut of: impl FnMut(Example<'_, M>) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        let means = match source {
+            Source::Mean { prompts, by_position } => Some(means(self.model(), prompts, *by_position, ids)?),
+            _ => None,
+        };
+        let (model, metric, means, count) = (self.model(), &self.metric, means.as_ref(), self.examples());
+        let example = |(number, prompt): (usize, &M::Prompt)| {
+            of(Example { model, number, of: count, prompt, metric, source, means })
+        };
+        self.base.iter().enumerate().map(example).collect()
+    }
+}
+
+impl<M: Patchable> Example<'_, M> {
+    /// The unpatched run.
+    pub(super) fn base_run(&self, points: Selection) -> Result<BaseRun> {
+        match self.model.restarts(self.prompt) {
+            Some((decoder, tokens)) => BaseRun::of_decoder(decoder, tokens, points, self.metric.needs()),
+            None => BaseRun::whole(self.model, self, points),
+        }
+    }
+
+    /// The metric of a run of this prompt or its source's.
+    pub(super) fn read(&self, logits: Tensor<3>, which: &str) -> Result<f64> {
+        Ok(read_values(self.metric.judge(logits, self.number)?, self.number, |_| which.to_string())?[0])
+    }
+
+    /// The unpatched run with gradients of the metric, and the metric.
+    pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
+        let mut judged = None;
+        let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
+        let options = M::making(options.copies_of(self.number, self.of), needs);
+        let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
+            let read = self.model.read(scored, self.prompt, needs);
+            let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
+            // A metric that fails is reported below; what is returned then is not used.
+            let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
+            judged = Some(made);
+            number
+        });
+        if let Some(Err(_)) = &judged {
+            judged.take().transpose()?;
+        }
+        let output = output?;
+        let judged = judged.ok_or(InputError::NoOutput { what: "logits" })??;
+        Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
+    }
+
+    /// Recordings of the unpatched run.
+    /// Options of a run whose rows are copies of this example: hooks of a scope act on them as on its row of the batch.
+    pub(crate) fn options<'h>(&self) -> ForwardOptions<'h> {
+        ForwardOptions::new().copies_of(self.number, self.of)
+    }
+
+    fn recorded(&self, prompt: &M::Prompt, points: &[&str]) -> Result<ActivationCache> {
+        let options = self.options().logits(Logits::None).record(points);
+        Ok(self.model.run(M::copies(prompt, 1)?, options)?.cache().take())
+    }
+
+    pub(crate) fn own_run(&self, points: &[&str]) -> Result<ActivationCache> {
+        self.recorded(self.prompt, points)
+    }
+
+    /// Recordings of the run that patches come from.
+    pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
+        match self.source {
+            Source::Run(prompts) => self.recorded(&prompts[self.number], points),
+            _ => Err(InputError::NeedsPairs { what: "this attribution" }.into()),
+        }
+    }
+
+    /// What is patched into a run that recorded these activations.
+    pub(crate) fn source(&self, unpatched: &ActivationCache, ids: &[PointId]) -> Result<FromSource> {
+        let catalog = self.model.catalog();
+        let of = |recorded: &ActivationCache, id: PointId| -> Result<Activation> {
+            Ok(recorded.activation(&*catalog.info(id).name)?.clone())
+        };
+        let each = |of: &dyn Fn(PointId) -> Result<Activation>| -> Result<BTreeMap<PointId, Activation>> {
+            ids.iter().map(|id| Ok((*id, of(*id)?))).collect()
+        };
+        match self.source {
+            Source::Run(prompts) => {
+                let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
+                let (prompt, needs) = (&prompts[self.number], self.metric.needs());
+                let options = M::making(self.options().record(names.as_slice()), needs);
+                let mut output = self.model.run(M::copies(prompt, 1)?, options)?;
+                let logits = self.model.read(M::scored(&output)?, prompt, needs)?;
+                let metric = Some(self.read(logits, "in the source's run")?);
+                let recorded = output.cache();
+                Ok(FromSource { values: each(&|id| of(recorded, id))?, metric })
+            }
+            Source::Zero => {
+                let zero = |id: PointId| {
+                    let like = of(unpatched, id)?;
+                    let shape = like.shape().to_vec();
+                    let flat: Tensor<1> = like.reshape(&[like.len()]).to_tensor()?;
+                    // Where a query may not look, its score stays minus infinity.
+                    let hidden = flat.clone().equal_elem(f32::NEG_INFINITY);
+                    let zero = flat.zeros_like().mask_fill(hidden, f32::NEG_INFINITY);
+                    Ok(Activation::from(zero).reshape(&shape))
+                };
+                Ok(FromSource { values: each(&zero)?, metric: None })
+            }
+            Source::Mean { .. } => {
+                let own = |id: PointId| {
+                    let like = of(unpatched, id)?;
+                    let mean = self.means.and_then(|means| means.get(&id)).cloned().unwrap_or_else(|| like.clone());
+                    Ok(mean_like(&mean, &like, catalog.info(id))?)
+                };
+                Ok(FromSource { values: each(&own)?, metric: None })
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What is asked of the logits: one number a row.
+
+use std::fmt;
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor, activation};
+
+use hooklens_hooks::HookError;
+
+use super::model::Patchable;
+use crate::activations::TokenChoice;
+use crate::error::PatchError;
+use hooklens_model::driver::Logits;
+use hooklens_model::error::{BoxError, InputError, Result};
+
+type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
+type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
+
+/// A number for each row of logits. It is told which example the rows are of, and may be
+/// differentiated.
+///
+/// ```
+/// use hooklens::patching::Metric;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let by_name = Metric::logit_diff(&model, "Mary", "John")?;
+/// let by_hand = Metric::last(|logits: Tensor<2>, _example| {
+///     let [rows, _] = logits.dims();
+///     (logits.clone().narrow(1, 1, 1) - logits.narrow(1, 2, 1)).reshape([rows])
+/// });
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// In a notebook, make a metric of your own in the cell that differentiates it: a function runs as the cell compiled it
+/// that wrote it, and Burn keeps a graph for each.
+#[derive(Clone)]
+pub struct Metric {
+    judge: Judge,
+}
+
+/// What is known by name is kept as data, so that the code that judges is that of who asks (see [`Metric`]).
+#[derive(Clone)]
+enum Judge {
+    LogitDiff { answer: Vec<u32>, wrong: Vec<u32> },
+    Logit(Vec<u32>),
+    LogProb(Vec<u32>),
+    Last(OfLast),
+    All(OfAll),
+}
+
+impl Metric {
+    /// A number from each row's last logits, `[row, d_vocab_out]` of one example to `[row]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let entropy = Metric::last(|logits: Tensor<2>, _example| {
+    ///     let log_probs = burn::tensor::activation::log_softmax(logits, 1);
+    ///     -(log_probs.clone().exp() * log_probs).sum_dim(1).squeeze_dim::<1>(1)
+    /// });
+    /// let found = Patching::new(&model, clean, corrupted, entropy)?.attn_head_out_all_pos()?;
+    /// assert!(found.baseline()[0] > 0.0); // in nats
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self { judge: Judge::Last(Arc::new(judge)) }
+    }
+
+    /// A number from each row's logits at every position, `[row, pos, d_vocab_out]` of one example
+    /// to `[row]`. It costs the unembedding of every position.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// // How large the logits are, at every position.
+    /// let size = Metric::all(|logits: Tensor<3>, _example| {
+    ///     let [rows, pos, vocab] = logits.dims();
+    ///     logits.square().reshape([rows, pos * vocab]).mean_dim(1).squeeze_dim::<1>(1)
+    /// });
+    /// assert!(Patching::new(&model, clean, corrupted, size)?.attn_out()?.baseline()[0] > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
+        Self { judge: Judge::All(Arc::new(judge)) }
+    }
+
+    /// The last logit of one token minus that of another: for all examples, or one for each.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let towards_mary = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?;
+    /// assert!(towards_mary.baseline()[0] < 0.0); // Mary gives: the answer is John
+    /// assert!(towards_mary.source().is_some_and(|clean| clean[0] > 0.0));
+    /// // With several examples a token for each.
+    /// assert!(Metric::logit_diff(&model, ["Mary", "Tom"], ["John", "Anna"]).is_ok());
+    /// assert!(Metric::logit_diff(&model, "Mary John", "Tom").is_err()); // not one token
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn logit_diff(
+        model: &impl Patchable,
+        answer: impl Into<TokenChoice>,
+        wrong: impl Into<TokenChoice>,
+    ) -> Result<Self> {
+        let (answer, wrong) = (ids(model, answer.into())?, ids(model, wrong.into())?);
+        Ok(Self { judge: Judge::LogitDiff { answer, wrong } })
+    }
+
+    /// The last logit of a token: for all examples, or one for each.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let by_logit = Metric::logit(&model, "Mary")?;
+    /// let found = Patching::new(&model, clean, corrupted, by_logit)?.attn_out()?;
+    /// let logits = model.forward_with(corrupted, ForwardOptions::new().logits(Logits::Last))?;
+    /// let mary = logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>();
+    /// assert!((found.baseline()[0] as f32 - mary).abs() < 1e-3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn logit(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
+        Ok(Self { judge: Judge::Logit(ids(model, answer.into())?) })
+    }
+
+    /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let by_log_prob = Metric::log_prob(&model, "Mary")?;
+    /// let found = Patching::new(&model, clean, corrupted, by_log_prob)?.attn_out()?;
+    /// assert!(found.baseline()[0] < found.source().map_or(f64::NAN, |clean| clean[0])); // in nats, at most 0
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A text that is not one token, an id without a logit.
+    pub fn log_prob(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
+        Ok(Self { judge: Judge::LogProb(ids(model, answer.into())?) })
+    }
+
+    /// Logits it needs.
+    pub(crate) fn needs(&self) -> Logits {
+        match self.judge {
+            Judge::All(_) => Logits::All,
+            _ => Logits::Last,
+        }
+    }
+
+    /// Whether it can judge so many examples.
+    pub(crate) fn check_examples(&self, examples: usize) -> Result<(), PatchError> {
+        let known = match &self.judge {
+            Judge::LogitDiff { answer, wrong } => known(answer).or(known(wrong)),
+            Judge::Logit(answer) | Judge::LogProb(answer) => known(answer),
+            Judge::Last(_) | Judge::All(_) => None,
+        };
+        match known {
+            Some(given) if given != examples => Err(PatchError::MetricExamples { given, examples }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of each row, `[row]`, of logits as [`Metric::needs`] says.
+    pub(crate) fn judge(&self, logits: Tensor<3>, example: usize) -> Result<Tensor<1>, PatchError> {
+        let [rows, _, d_vocab] = logits.dims();
+        let last = |logits: Tensor<3>| logits.reshape([rows, d_vocab]);
+        let judged = match &self.judge {
+            Judge::LogitDiff { answer, wrong } => {
+                let logits = last(logits);
+                column(logits.clone(), pick(answer, example)) - column(logits, pick(wrong, example))
+            }
+            Judge::Logit(answer) => column(last(logits), pick(answer, example)),
+            Judge::LogProb(answer) => column(activation::log_softmax(last(logits), 1), pick(answer, example)),
+            Judge::Last(judge) => judge(last(logits), example),
+            Judge::All(judge) => judge(logits, example),
+        };
+        match judged.dims() {
+            [given] if given == rows => Ok(judged),
+            [given] => Err(PatchError::MetricShape { rows, given }),
+        }
+    }
+}
+
+/// The values on the host, none of which may be no number; `site` tells where row so-and-so was
+/// patched.
+pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
+    let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
+    let data = hooklens_hooks::read(values).map_err(|e| unreadable(e.into()))?.convert::<f64>();
+    let values = data.try_into_vec::<f64>().map_err(|e| unreadable(e.into()))?;
+    match values.iter().position(|value| value.is_nan()) {
+        Some(row) => Err(PatchError::NotANumber { site: site(row), example, value: values[row] }.into()),
+        None => Ok(values),
+    }
+}
+
+/// Token ids: one, or one an example.
+fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
+    let ids = match choice {
+        // Of the language that is written, where another is read.
+        TokenChoice::Text(text) => vec![model.tokenizer()?.target().single(&text)?],
+        TokenChoice::Texts(texts) => {
+            let tokenizer = model.tokenizer()?.target();
+            texts.iter().map(|text| tokenizer.single(text)).collect::<Result<Vec<u32>, _>>()?
+        }
+        TokenChoice::Id(id) => vec![id],
+        TokenChoice::Rows(rows) => rows,
+        TokenChoice::Places(_) => {
+            let (given, allowed) =
+                ("a token a position".into(), "one token, or one an example: the last logits are read");
+            return Err(InputError::Setting { name: "answer", given, allowed: allowed.into() }.into());
+        }
+    };
+    let d_vocab = model.d_vocab_out();
+    if d_vocab == 0 {
+        return Err(InputError::NoHead { head: "unembedding" }.into());
+    }
+    if let Some(row) = ids.iter().position(|id| *id as usize >= d_vocab) {
+        return Err(InputError::Token { token: i64::from(ids[row]), row, position: 0, d_vocab }.into());
+    }
+    if ids.is_empty() {
+        return Err(InputError::Empty { what: "the list of answers".into() }.into());
+    }
+    Ok(ids)
+}
+
+fn known(ids: &[u32]) -> Option<usize> {
+    (ids.len() > 1).then_some(ids.len())
+}
+
+fn pick(ids: &[u32], example: usize) -> u32 {
+    if ids.len() == 1 { ids[0] } else { ids[example] }
+}
+
+fn column(rows: Tensor<2>, id: u32) -> Tensor<1> {
+    let id = Tensor::<1, Int>::from_ints([id as i32], &rows.device());
+    rows.select(1, id).squeeze_dim(1)
+}
+
+impl fmt::Debug for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Metric(of {:?} logits)", self.needs())
+    }
+}

@@ -1,0 +1,30 @@
+//! Which activation matters: put one from another run in its place and see what the model says.
+
+mod base_run;
+mod example;
+mod growing_batch;
+mod layout;
+mod metric;
+mod model;
+mod named;
+mod path;
+mod prompts;
+mod result;
+mod sites;
+mod source;
+mod sweep;
+
+pub use crate::error::PatchError;
+pub use metric::Metric;
+pub use model::PatchModel;
+pub use path::{Freeze, Receiver};
+pub use prompts::PatchPrompts;
+pub use result::PatchingResult;
+pub use sites::Sites;
+pub use source::Ablation;
+pub use sweep::Patching;
+
+pub(crate) use example::Example;
+pub use layout::position_labels;
+pub(crate) use layout::{Found, Layout};
+pub use model::Patchable;

@@ -1,0 +1,307 @@
+//! What patching asks of a model, whichever its kind.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Axis, PointId, Segment};
+
+use super::{Ablation, PatchPrompts};
+use crate::error::PatchError;
+use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
+use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
+use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// A model whose activations can be patched: a decoder, an encoder with a masked-token head, an encoder with a decoder,
+/// or one of these with hooks that stay.
+///
+/// What a [`Metric`](super::Metric) reads of a decoder are the logits behind the last token, of an encoder those of the
+/// masked token, and of an encoder with a decoder those behind the decoder's last token.
+///
+/// ```
+/// use hooklens::patching::Metric;
+/// use hooklens::prelude::*;
+///
+/// let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+/// let (clean, corrupted) = ([5, 6, 7, 1], [5, 9, 7, 1]);
+/// let patching = model.patching(clean, corrupted).logit_diff(4, 8)?;
+/// let encoder = patching.sweep(&Sites::new("encoder.*.hook_resid_pre").per([Axis::Pos]))?; // [layer, pos]
+/// let shares = encoder.normalized()?;
+/// // All that differs before the first layer is the second token.
+/// assert!((shares.values()[[0, 1]] - 1.0).abs() < 1e-3 && shares.values()[[0, 0]] == 0.0);
+/// let crossed = patching.sweep(&Sites::new("decoder.*.cross_attn.hook_z").per([Axis::Head]))?; // [layer, head]
+/// assert_eq!(crossed.mean().values().shape(), [2, model.config().n_heads]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+pub trait PatchModel: Patchable {
+    /// Patches of what the clean prompts make, into the runs on the corrupted ones: say next what is measured. The two
+    /// are of the same number and, pair by pair, the same length.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let clean = "When Mary and John went to the store, John gave a drink to";
+    /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// let map = model.patching(clean, corrupted).logit_diff("Mary", "John")?.resid_pre()?.normalized()?;
+    /// assert_eq!(map.values().shape(), [4, 15]); // [layer, pos]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn patching(&self, clean: impl Into<Self::Input>, corrupted: impl Into<Self::Input>) -> PatchPrompts<'_, Self> {
+        PatchPrompts::pairs(self, clean.into(), corrupted.into())
+    }
+
+    /// Ablations in the runs on these prompts: say next what is measured.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let heads = model.ablating(prompt, Ablation::Zero).logit_diff("Mary", "John")?.attn_head_out_all_pos()?;
+    /// assert_eq!(heads.effect().values().shape(), [4, 4]); // [layer, head]
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn ablating(&self, prompts: impl Into<Self::Input>, ablation: Ablation<Self::Input>) -> PatchPrompts<'_, Self> {
+        PatchPrompts::ablated(self, prompts.into(), ablation)
+    }
+}
+
+impl<M: Patchable> PatchModel for M {}
+
+/// What differs between the kinds.
+pub trait Patchable: HookedModel {
+    /// One prompt without padding.
+    type Prompt: Clone;
+
+    /// The prompts of an input.
+    fn prompts(&self, input: Self::Input) -> Result<Vec<Self::Prompt>>;
+
+    /// Copies of a prompt as one batch.
+    fn copies(prompt: &Self::Prompt, count: usize) -> Result<Self::Input>;
+
+    /// Number of tokens of each text in a prompt.
+    fn lengths(prompt: &Self::Prompt) -> Vec<usize>;
+
+    /// The tokens that stand along an axis of positions.
+    fn tokens_along<'p>(&self, prompt: &'p Self::Prompt, point: PointId, axis: Axis) -> &'p [u32];
+
+    /// Number of logits a position.
+    fn d_vocab_out(&self) -> usize;
+
+    /// Options of a run whose logits a metric reads.
+    fn making<'h>(options: ForwardOptions<'h>, needs: Logits) -> ForwardOptions<'h> {
+        options.logits(needs)
+    }
+
+    /// The logits a metric reads, `[row, 1, d_vocab]` or at every position, of a run on `prompt`.
+    fn read(&self, scored: Self::Scored, prompt: &Self::Prompt, needs: Logits) -> Result<Tensor<3>>;
+
+    /// The decoder whose runs can be taken up again at a layer and position, and the prompt's tokens.
+    fn restarts<'p>(&'p self, _prompt: &'p Self::Prompt) -> Option<(&'p HookedTransformer, &'p [u32])> {
+        None
+    }
+
+    /// A run of copies of a prompt whose hooks are at these points.
+    fn run_copies(
+        &self,
+        prompt: &Self::Prompt,
+        count: usize,
+        _points: &[PointId],
+        options: ForwardOptions<'_>,
+    ) -> Result<Self::Output> {
+        self.run(Self::copies(prompt, count)?, options)
+    }
+}
+
+impl Patchable for HookedTransformer {
+    type Prompt = Vec<u32>;
+
+    fn prompts(&self, input: Input) -> Result<Vec<Vec<u32>>> {
+        rows(&self.token_input(input)?)
+    }
+
+    fn copies(prompt: &Vec<u32>, count: usize) -> Result<Input> {
+        Ok(Tokens::new(vec![prompt.clone(); count])?.into())
+    }
+
+    fn lengths(prompt: &Vec<u32>) -> Vec<usize> {
+        vec![prompt.len()]
+    }
+
+    fn tokens_along<'p>(&self, prompt: &'p Vec<u32>, _: PointId, _: Axis) -> &'p [u32] {
+        prompt
+    }
+
+    fn d_vocab_out(&self) -> usize {
+        self.config().d_vocab_out
+    }
+
+    fn read(&self, logits: Tensor<3>, _: &Vec<u32>, _: Logits) -> Result<Tensor<3>> {
+        Ok(logits)
+    }
+
+    fn restarts<'p>(&'p self, prompt: &'p Vec<u32>) -> Option<(&'p HookedTransformer, &'p [u32])> {
+        // Layers that read more than the stream before them can't start from it alone.
+        let config = self.config();
+        let more = config.per_layer_inputs.is_some()
+            || config.shared_keys.iter().any(Option::is_some)
+            || self.points.splices.reach_back(self.catalog());
+        (!more).then_some((self, prompt))
+    }
+}
+
+/// A text's tokens and the type of each.
+#[derive(Debug, Clone)]
+pub struct EncoderPrompt {
+    tokens: Vec<u32>,
+    types: Vec<u32>,
+}
+
+impl Patchable for HookedEncoder {
+    type Prompt = EncoderPrompt;
+
+    fn prompts(&self, input: EncoderInput) -> Result<Vec<EncoderPrompt>> {
+        let made = self.to_tokens(input)?;
+        let [_, len] = made.tokens.shape();
+        let real = |row: usize| {
+            let columns = row * len..(row + 1) * len;
+            let is_real = |place: &usize| made.tokens.mask().is_none_or(|mask| mask[*place]);
+            columns.filter(is_real).map(|place| made.types[place]).collect()
+        };
+        let tokens = rows(&made.tokens)?;
+        Ok(tokens.into_iter().enumerate().map(|(row, tokens)| EncoderPrompt { tokens, types: real(row) }).collect())
+    }
+
+    fn copies(prompt: &EncoderPrompt, count: usize) -> Result<EncoderInput> {
+        let tokens = EncoderInput::from(Tokens::new(vec![prompt.tokens.clone(); count])?);
+        Ok(tokens.token_types(vec![prompt.types.clone(); count]))
+    }
+
+    fn lengths(prompt: &EncoderPrompt) -> Vec<usize> {
+        vec![prompt.tokens.len()]
+    }
+
+    fn tokens_along<'p>(&self, prompt: &'p EncoderPrompt, _: PointId, _: Axis) -> &'p [u32] {
+        &prompt.tokens
+    }
+
+    fn d_vocab_out(&self) -> usize {
+        self.config().d_vocab
+    }
+
+    fn making<'h>(options: ForwardOptions<'h>, _: Logits) -> ForwardOptions<'h> {
+        options
+    }
+
+    fn read(&self, output: EncoderOutput, prompt: &EncoderPrompt, needs: Logits) -> Result<Tensor<3>> {
+        let logits = output.logits.ok_or(InputError::NoHead { head: "masked-token" })?;
+        if needs == Logits::All {
+            return Ok(logits);
+        }
+        let mask = self.tokenizer()?.mask();
+        let masked: Vec<usize> = (0..prompt.tokens.len()).filter(|at| Some(prompt.tokens[*at]) == mask).collect();
+        match masked[..] {
+            [at] => Ok(logits.narrow(1, at, 1)),
+            _ => Err(PatchError::Masks { given: masked.len() }.into()),
+        }
+    }
+}
+
+/// What the encoder reads, and what the decoder has written.
+#[derive(Debug, Clone)]
+pub struct EncoderDecoderPrompt {
+    encoder: Vec<u32>,
+    decoder: Vec<u32>,
+}
+
+impl Patchable for HookedEncoderDecoder {
+    type Prompt = EncoderDecoderPrompt;
+
+    fn prompts(&self, input: EncoderDecoderInput) -> Result<Vec<EncoderDecoderPrompt>> {
+        let (read, written) = self.both_tokens(input)?;
+        let pairs = rows(&read)?.into_iter().zip(rows(&written)?);
+        Ok(pairs.map(|(encoder, decoder)| EncoderDecoderPrompt { encoder, decoder }).collect())
+    }
+
+    fn copies(prompt: &EncoderDecoderPrompt, count: usize) -> Result<EncoderDecoderInput> {
+        Ok((vec![prompt.encoder.clone(); count], vec![prompt.decoder.clone(); count]).into())
+    }
+
+    fn lengths(prompt: &EncoderDecoderPrompt) -> Vec<usize> {
+        vec![prompt.encoder.len(), prompt.decoder.len()]
+    }
+
+    fn tokens_along<'p>(&self, prompt: &'p EncoderDecoderPrompt, point: PointId, axis: Axis) -> &'p [u32] {
+        let segment = self.catalog().info(point).segment;
+        let of_encoder = match segment {
+            Segment::Encoder | Segment::CrossKeys => true,
+            // A pattern of cross attention has the decoder's queries and the encoder's keys.
+            _ => axis == Axis::Key && self.attends_to_encoder(point),
+        };
+        if of_encoder { &prompt.encoder } else { &prompt.decoder }
+    }
+
+    fn d_vocab_out(&self) -> usize {
+        self.config().d_decoder_vocab
+    }
+
+    fn read(&self, logits: Tensor<3>, _: &EncoderDecoderPrompt, _: Logits) -> Result<Tensor<3>> {
+        Ok(logits)
+    }
+
+    /// Where no hook is in the encoder, it runs once for all copies.
+    fn run_copies(
+        &self,
+        prompt: &EncoderDecoderPrompt,
+        count: usize,
+        points: &[PointId],
+        options: ForwardOptions<'_>,
+    ) -> Result<EncoderDecoderOutput> {
+        if points.iter().any(|point| self.catalog().info(*point).segment == Segment::Encoder) {
+            return self.run(Self::copies(prompt, count)?, options);
+        }
+        let encoded = self.encode(&prompt.encoder)?.repeat(count);
+        self.decode_with(&encoded, vec![prompt.decoder.clone(); count], options)
+    }
+}
+
+impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
+    type Prompt = M::Prompt;
+
+    fn prompts(&self, input: M::Input) -> Result<Vec<M::Prompt>> {
+        self.model().prompts(input)
+    }
+
+    fn copies(prompt: &M::Prompt, count: usize) -> Result<M::Input> {
+        M::copies(prompt, count)
+    }
+
+    fn lengths(prompt: &M::Prompt) -> Vec<usize> {
+        M::lengths(prompt)
+    }
+
+    fn tokens_along<'p>(&self, prompt: &'p M::Prompt, point: PointId, axis: Axis) -> &'p [u32] {
+        self.model().tokens_along(prompt, point, axis)
+    }
+
+    fn d_vocab_out(&self) -> usize {
+        self.model().d_vocab_out()
+    }
+
+    fn making<'h>(options: ForwardOptions<'h>, needs: Logits) -> ForwardOptions<'h> {
+        M::making(options, needs)
+    }
+
+    fn read(&self, scored: M::Scored, prompt: &M::Prompt, needs: Logits) -> Result<Tensor<3>> {
+        self.model().read(scored, prompt, needs)
+    }
+}
+
+/// Rows of tokens without their padding.
+fn rows(tokens: &Tokens) -> Result<Vec<Vec<u32>>> {
+    let [batch, _] = tokens.shape();
+    let rows: Vec<Vec<u32>> = (0..batch).map(|row| tokens.real(row)).collect();
+    match rows.iter().position(Vec::is_empty) {
+        Some(row) => Err(InputError::Empty { what: format!("row {row}") }.into()),
+        None => Ok(rows),
+    }
+}

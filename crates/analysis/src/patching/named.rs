@@ -1,0 +1,174 @@
+//! The sweeps everyone speaks of, by TransformerLens's names.
+
+use hooklens_hooks::Axis;
+use ndarray::{Axis as Along, concatenate};
+
+use super::model::Patchable;
+use super::result::PatchingResult;
+use super::sites::Sites;
+use super::sweep::Patching;
+use crate::labeled::{LabeledArray, LabeledAxis};
+use hooklens_model::error::Result;
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $name:ident $points:literal [$($axis:ident),*];)*) => { $(
+        $(#[$doc])*
+        ///
+        /// ```
+        /// # use hooklens::{hook::Axis, patching::{Metric, Patching, Sites}, prelude::*};
+        /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+        /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+        /// # let patching = Patching::new(&model, "When Mary and", "When John and", metric)?;
+        #[doc = concat!("let named = patching.", stringify!($name), "()?;")]
+        #[doc = concat!("let sites = Sites::new(\"", $points, "\");")]
+        #[doc = concat!("let sites = sites.per([", $("Axis::", stringify!($axis), ", ",)* "]);")]
+        #[doc = "assert_eq!(named, patching.sweep(&sites)?);"]
+        /// # Ok::<(), hooklens::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`Patching::sweep`].
+        pub fn $name(&self) -> Result<PatchingResult> {
+            self.sweep(&Sites::new($points).per([$(Axis::$axis),*]))
+        }
+    )* };
+}
+
+impl<M: Patchable> Patching<'_, M> {
+    named! {
+        /// The residual stream before each layer, `[layer, pos]`.
+        resid_pre "blocks.*.hook_resid_pre" [Pos];
+        /// The residual stream before each MLP, `[layer, pos]`.
+        resid_mid "blocks.*.hook_resid_mid" [Pos];
+        /// What attention adds, `[layer, pos]`.
+        attn_out "blocks.*.hook_attn_out" [Pos];
+        /// What the MLP adds, `[layer, pos]`.
+        mlp_out "blocks.*.hook_mlp_out" [Pos];
+        /// Each head's output at each position, `[layer, pos, head]`.
+        attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
+        /// Each head's query at each position, `[layer, pos, head]`.
+        attn_head_q_by_pos "blocks.*.attn.hook_q" [Pos, Head];
+        /// Each key at each position, `[layer, pos, kv_head]`.
+        attn_head_k_by_pos "blocks.*.attn.hook_k" [Pos, Head];
+        /// Each value at each position, `[layer, pos, kv_head]`.
+        attn_head_v_by_pos "blocks.*.attn.hook_v" [Pos, Head];
+        /// Where each head looks from each position, `[layer, head, dest_pos]`.
+        attn_head_pattern_by_pos "blocks.*.attn.hook_pattern" [Head, Query];
+        /// How much each head looks from each position to each, `[layer, head, dest_pos, src_pos]`.
+        attn_head_pattern_dest_src_pos "blocks.*.attn.hook_pattern" [Head, Query, Key];
+        /// Each head's output, `[layer, head]`.
+        attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
+        /// Each head's queries, `[layer, head]`.
+        attn_head_q_all_pos "blocks.*.attn.hook_q" [Head];
+        /// Each head's keys, `[layer, kv_head]`.
+        attn_head_k_all_pos "blocks.*.attn.hook_k" [Head];
+        /// Each head's values, `[layer, kv_head]`.
+        attn_head_v_all_pos "blocks.*.attn.hook_v" [Head];
+        /// Where each head looks, `[layer, head]`.
+        attn_head_pattern_all_pos "blocks.*.attn.hook_pattern" [Head];
+        /// Each neuron at all positions, `[layer, d_mlp]`.
+        neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
+    }
+
+    /// Output, queries, keys, values and pattern of each head, `[activation, layer, head]`: of
+    /// models whose heads all have keys of their own.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.attn_head_all_pos_every()?.mean();
+    /// assert_eq!(every.axes()[0].labels, ["out", "q", "k", "v", "pattern"]);
+    /// assert_eq!(every.values().shape(), [5, 4, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Patching::sweep`]; [`PatchError::Shapes`](super::PatchError::Shapes) under grouped-query
+    /// attention.
+    pub fn attn_head_all_pos_every(&self) -> Result<PatchingResult> {
+        stacked(vec![
+            ("out", self.attn_head_out_all_pos()?),
+            ("q", self.attn_head_q_all_pos()?),
+            ("k", self.attn_head_k_all_pos()?),
+            ("v", self.attn_head_v_all_pos()?),
+            ("pattern", self.attn_head_pattern_all_pos()?),
+        ])
+    }
+
+    /// Output, queries, keys, values and pattern of each head at each position,
+    /// `[activation, layer, pos, head]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.attn_head_by_pos_every()?.mean();
+    /// assert_eq!(every.values().shape(), [5, 4, 3, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Patching::attn_head_all_pos_every`].
+    pub fn attn_head_by_pos_every(&self) -> Result<PatchingResult> {
+        let mut pattern = self.attn_head_pattern_by_pos()?;
+        let out = self.attn_head_out_by_pos()?;
+        // Heads come before positions there, and behind them in the others.
+        let turned = pattern.values.values().clone().permuted_axes(ndarray::IxDyn(&[0, 2, 1, 3]));
+        pattern.values = LabeledArray::of(out.values.axes().to_vec(), turned);
+        stacked(vec![
+            ("out", out),
+            ("q", self.attn_head_q_by_pos()?),
+            ("k", self.attn_head_k_by_pos()?),
+            ("v", self.attn_head_v_by_pos()?),
+            ("pattern", pattern),
+        ])
+    }
+
+    /// The stream before each layer, what attention adds and what the MLP adds,
+    /// `[activation, layer, pos]`.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let every = Patching::new(&model, "When Mary", "When John", metric)?.block_every()?.mean();
+    /// assert_eq!(every.axes()[0].labels, ["resid_pre", "attn_out", "mlp_out"]);
+    /// assert_eq!(every.values().shape(), [3, 4, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Patching::sweep`].
+    pub fn block_every(&self) -> Result<PatchingResult> {
+        stacked(vec![("resid_pre", self.resid_pre()?), ("attn_out", self.attn_out()?), ("mlp_out", self.mlp_out()?)])
+    }
+}
+
+/// Sweeps of one shape as one, along a new first axis.
+fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
+    let first = &sweeps[0].1;
+    let names = LabeledAxis::new("activation", sweeps.iter().map(|(name, _)| *name));
+    let views: Vec<_> = sweeps.iter().map(|(_, sweep)| sweep.values.values().view().insert_axis(Along(0))).collect();
+    let values = concatenate(Along(0), &views).map_err(|_| {
+        let differs = sweeps.iter().find(|(_, sweep)| sweep.values.values().shape() != first.values.values().shape());
+        let sites = |sweep: &PatchingResult| sweep.values.values().len();
+        let (point, given) = differs.map_or((String::new(), 0), |(name, sweep)| (name.to_string(), sites(sweep)));
+        super::PatchError::Shapes { first: sweeps[0].0.into(), expected: sites(first), point, given }
+    })?;
+    let axes = [&[names], first.values.axes()].concat();
+    let (baseline, source) = (first.baseline.clone(), first.source.clone());
+    Ok(PatchingResult { values: LabeledArray::of(axes, values), baseline, source })
+}

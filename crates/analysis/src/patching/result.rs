@@ -1,0 +1,262 @@
+//! What a sweep found.
+
+use ndarray::{ArrayD, Axis};
+use serde::{Deserialize, Serialize};
+
+use crate::error::PatchError;
+use crate::labeled::{LabeledArray, LabeledAxis};
+use hooklens_io::csv_text::{CsvLabels, CsvTable};
+
+/// The metric with each place patched, for every example, and what it is without a patch.
+///
+/// ```
+/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+/// # use hooklens::hook::Axis;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let clean = "When Mary and John went to the store, John gave a drink to";
+/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+/// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+/// assert_eq!(found.values().values().shape(), [4, 15, 1]); // layer, position, example
+/// assert_eq!(found.mean().values().shape(), [4, 15]);
+/// let shares = found.normalized()?;
+/// let (places, share) = &shares.largest(1)[0];
+/// println!("attention of layer {} at {} restores {:.0} %", places[0], places[1], share * 100.0);
+/// assert!(*share > 0.2);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PatchingResult {
+    pub(super) values: LabeledArray,
+    pub(super) baseline: Vec<f64>,
+    pub(super) source: Option<Vec<f64>>,
+}
+
+impl PatchingResult {
+    /// The results of sweeps over the same places as one: examples of the first, then those of the second, and so on. A
+    /// position at which their tokens differ is labeled by its number.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Metric, Patching, PatchingResult};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.attn_out();
+    /// let both = PatchingResult::joined([share()?, share()?])?;
+    /// assert_eq!(both.values().values().shape(), [4, 15, 2]); // layer, position, example
+    /// assert_eq!(both.mean(), share()?.mean());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PatchError::Shares`]: no results, or results of sweeps that differ.
+    pub fn joined(results: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
+        let wrong = |what: &'static str| PatchError::Shares { what };
+        let mut results = results.into_iter();
+        let Self { values, mut baseline, mut source } = results.next().ok_or_else(|| wrong("there are none"))?;
+        let (mut axes, mut arrays) = (values.axes().to_vec(), vec![values.values().clone()]);
+        for result in results {
+            let others = result.values.axes();
+            let alike = |(one, other): (&LabeledAxis, &LabeledAxis)| one.name == other.name;
+            if axes.len() != others.len() || !axes.iter().zip(others).all(alike) {
+                return Err(wrong("they are over other axes"));
+            }
+            let swept = axes.len() - 1;
+            for (axis, other) in axes[..swept].iter_mut().zip(others) {
+                if axis.labels.len() != other.labels.len() {
+                    return Err(wrong("they are over other places"));
+                }
+                for (place, (label, other)) in axis.labels.iter_mut().zip(&other.labels).enumerate() {
+                    let number = place.to_string();
+                    let position = |label: &str| label == number || label.starts_with(&format!("{number}: "));
+                    if label != other {
+                        if !(position(label) && position(other)) {
+                            return Err(wrong("they are over other places"));
+                        }
+                        *label = number;
+                    }
+                }
+            }
+            match (&mut source, result.source) {
+                (Some(all), Some(own)) => all.extend(own),
+                (None, None) => {}
+                _ => return Err(wrong("patches come from runs in some, and from none in others")),
+            }
+            baseline.extend(result.baseline);
+            arrays.push(result.values.values().clone());
+        }
+        let last = axes.len() - 1;
+        let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
+        let values = ndarray::concatenate(Axis(last), &views).map_err(|_| wrong("they are over other places"))?;
+        let examples = values.shape()[last];
+        axes[last] = LabeledAxis::numbered(axes[last].name.clone(), examples);
+        Ok(Self { values: LabeledArray::of(axes, values), baseline, source })
+    }
+
+    /// The metric of every example, an axis a swept one and last `example`.
+    pub fn values(&self) -> &LabeledArray {
+        &self.values
+    }
+
+    /// The metric of every example without a patch.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+    /// assert_eq!(found.baseline().len(), 1); // an example
+    /// assert!(found.source().is_some_and(|clean| clean[0] > found.baseline()[0]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn baseline(&self) -> &[f64] {
+        &self.baseline
+    }
+
+    /// The metric of every example in the run the patches come from; `None` for ablations by
+    /// zeros or means.
+    pub fn source(&self) -> Option<&[f64]> {
+        self.source.as_deref()
+    }
+
+    /// Mean over examples.
+    pub fn mean(&self) -> LabeledArray {
+        self.over_examples(|each| each.iter().sum::<f64>() / each.len() as f64)
+    }
+
+    /// Standard error of the mean over examples; no number for a single one.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let one = Patching::new(&model, clean, corrupted, metric.clone())?.attn_out()?;
+    /// assert!(one.standard_error().values()[[0, 0]].is_nan());
+    /// let other = "When Mary and John went to the park, John gave a drink to";
+    /// let two = Patching::new(&model, [clean, other], [corrupted, corrupted], metric)?.attn_out()?;
+    /// assert!(two.standard_error().values()[[1, 14]] > 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn standard_error(&self) -> LabeledArray {
+        self.over_examples(|each| {
+            let count = each.len() as f64;
+            let mean = each.iter().sum::<f64>() / count;
+            let squares: f64 = each.iter().map(|value| (value - mean).powi(2)).sum();
+            (squares / (count - 1.0) / count).sqrt()
+        })
+    }
+
+    /// Mean over examples of what the patch changes.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
+    /// let (effect, mean) = (found.effect(), found.mean());
+    /// assert!((effect.values()[[1, 10]] - (mean.values()[[1, 10]] - found.baseline()[0])).abs() < 1e-9);
+    /// assert_eq!(effect.values()[[0, 0]], 0.0); // both runs begin alike
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn effect(&self) -> LabeledArray {
+        let baseline = mean(&self.baseline);
+        self.mean().map(|value| value - baseline)
+    }
+
+    /// The share of the way from the unpatched run to the source's that the patch goes: 0 is no
+    /// effect, 1 all of it (means over examples). An ablation without a source run gives the
+    /// change as a share of the baseline.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let shares = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized()?;
+    /// assert!((shares.values()[[0, 10]] - 1.0).abs() < 1e-3); // the one token that differs: all of it
+    /// assert_eq!(shares.values()[[0, 3]], 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PatchError::NoDifference`] where the two runs' metrics are equal, and no share can be told.
+    pub fn normalized(&self) -> Result<LabeledArray, PatchError> {
+        let unpatched = mean(&self.baseline);
+        let clean = self.source.as_deref().map(mean);
+        let way = clean.map_or(unpatched, |clean| clean - unpatched);
+        if way == 0.0 {
+            return Err(PatchError::NoDifference { unpatched, clean });
+        }
+        Ok(self.mean().map(|value| (value - unpatched) / way))
+    }
+
+    /// CSV with a row per place: its labels, then the mean over examples, its standard error, the effect, and
+    /// the normalized effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
+    ///
+    /// ```
+    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
+    /// # use hooklens::hook::Axis;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let clean = "When Mary and John went to the store, John gave a drink to";
+    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
+    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
+    /// let csv = Patching::new(&model, clean, corrupted, metric)?.attn_head_out_all_pos()?.to_csv();
+    /// assert_eq!(csv.lines().count(), 1 + 16);
+    /// assert!(csv.starts_with("layer,head,"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn to_csv(&self) -> String {
+        self.csv(CsvLabels::Exact)
+    }
+
+    /// [`PatchingResult::to_csv`] with labels of a kind.
+    pub fn csv(&self, labels: CsvLabels) -> String {
+        let names = self.swept_axes().iter().map(|axis| axis.name.as_str());
+        let columns = names.chain(["mean", "standard_error", "effect", "normalized"]);
+        let mut table = CsvTable::new(columns, labels);
+        let (mean, error, effect) = (self.mean(), self.standard_error(), self.effect());
+        let normalized = self.normalized().ok();
+        for (place, value) in mean.values().indexed_iter() {
+            let all = [Some(&error), Some(&effect), normalized.as_ref()];
+            let cells = all.map(|column| column.map_or(String::new(), |column| column.values()[&place].to_string()));
+            table.row(mean.labels(&place), std::iter::once(value.to_string()).chain(cells));
+        }
+        table.finish()
+    }
+
+    fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabeledArray {
+        let values = self.values.values();
+        let last = Axis(values.ndim() - 1);
+        let over: ArrayD<f64> = values.map_axis(last, |each| of(&each.to_vec()));
+        LabeledArray::of(self.swept_axes().to_vec(), over)
+    }
+
+    /// All axes but that of the examples.
+    pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
+        let axes = self.values.axes();
+        &axes[..axes.len() - 1]
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

@@ -1,0 +1,9 @@
+//! Where LibTorch is built in, programs look for its libraries where the build found them: no `LD_LIBRARY_PATH`.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let windows = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "windows");
+    if let (Ok(folder), false) = (std::env::var("DEP_TCH_LIBTORCH_LIB"), windows) {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
+    }
+}

@@ -1,0 +1,226 @@
+//! `hooklens attention`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use clap::{ArgGroup, Args};
+use hooklens_hooks::{Positions, Record};
+use ndarray::{Array2, Axis, Ix3};
+use serde_json::{Value, json};
+
+use super::any_model::AnyModel;
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
+use super::out::{CsvArg, Kind, OutFile, said_file, spare, write};
+use super::terminal::{note, stdout};
+use super::{CliResult, Failure};
+use hooklens_analysis::experiments::{HeadScores, head_scores};
+use hooklens_model::driver::HookedModel;
+use hooklens_model::tokens::{Tokens, token_text};
+use hooklens_plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
+
+/// Most numbers that a table file may hold.
+const MOST_VALUES: usize = 4_000_000;
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+pub(super) struct AttentionArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    /// The prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Option<String>,
+    /// Token ids with commas between them
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    pub(super) tokens: Option<TokenRows>,
+    /// Layers to show: 0,2..4,-1 (default: all)
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    pub(super) layers: Vec<Positions>,
+    /// Heads to show of each layer: 0,2..4,-1 (default: all)
+    #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    pub(super) heads: Vec<Positions>,
+    /// Positions to show, as queries and as keys: A..B
+    #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
+    pub(super) positions: Positions,
+    /// How many heads to print, those with the highest scores first
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(super) top: usize,
+    /// Write an interactive page to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+}
+
+pub(super) fn run(args: &AttentionArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
+    let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
+    let (n_layers, n_heads) = match &model {
+        AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
+        AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),
+        AnyModel::EncoderDecoder(model) => (model.config().n_encoder_layers, model.config().n_heads),
+    };
+    let mut layers = chosen("--layers", &args.layers, n_layers)?;
+    if let (true, AnyModel::Decoder(model)) = (args.layers.is_empty(), &model) {
+        layers.retain(|layer| model.config().attends(*layer));
+    }
+    let heads = chosen("--heads", &args.heads, n_heads)?;
+    let row = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => model.prompt_row(text, None)?,
+        (None, Some(rows)) => rows.one("--tokens")?,
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens says what to show".into())),
+    };
+    let len = args.positions.resolve(row.len())?.len();
+    let count = layers.len() * heads.len();
+    // What can't be shown is not computed.
+    match args.out.as_ref().map(|out| out.kind) {
+        Some(Kind::Page) => AttentionView::check(count, len, true)?,
+        Some(Kind::Json | Kind::Csv) if count * len * len > MOST_VALUES => {
+            let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
+            return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());
+        }
+        _ => {}
+    }
+    let tokens = Tokens::new(vec![row])?;
+    let (patterns, by_layer) = match &model {
+        AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+        AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+        AnyModel::EncoderDecoder(model) => {
+            note("these are the encoder's patterns; the decoder's are recorded from Rust");
+            recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
+        }
+    };
+    let patterns = patterns.heads(heads)?.positions(args.positions.clone())?;
+    let mut scores = BTreeMap::new();
+    for (layer, of_layer) in layers.into_iter().zip(by_layer) {
+        scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
+    }
+    let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
+    if let Some(out) = &args.out {
+        written(args, out, &patterns, &found)?;
+    }
+    print(found, args.top)?;
+    said_file(args.out.as_ref())
+}
+
+/// Writes the file.
+fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, found: &[HeadSummary]) -> CliResult {
+    let title = args.model.model.clone();
+    match out.kind {
+        Kind::Page => AttentionView::of(patterns)?.title(title).save(&out.path)?,
+        Kind::Picture => PatternGrid::of(patterns)?.title(title).save(&out.path)?,
+        Kind::Csv => write(&out.path, patterns.to_labeled().csv(args.csv.labels()).as_bytes())?,
+        Kind::Json => {
+            let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
+            let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
+            write(&out.path, format!("{json}\n").as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// The patterns of some layers of a stack of blocks, and each layer's scores by head.
+fn recorded<M: HookedModel>(
+    model: &M,
+    input: M::Input,
+    tokens: &Tokens,
+    layers: &[usize],
+    stack: &str,
+) -> Result<(AttentionPatterns, Vec<Vec<HeadScores>>), Failure> {
+    let points: Vec<String> = layers.iter().map(|layer| format!("{stack}.{layer}.attn.hook_pattern")).collect();
+    let cache = model.record(input, Record::new(points.clone()))?;
+    let mut scores = Vec::new();
+    let mut patterns = Vec::new();
+    for (layer, point) in layers.iter().zip(&points) {
+        let pattern = cache.activation(point.as_str())?;
+        scores.push(head_scores(pattern, tokens)?);
+        let whole = pattern.to_ndarray()?.index_axis_move(Axis(0), 0);
+        let of_heads = whole.into_dimensionality::<Ix3>().map_err(|e| Failure::Failed(e.into()))?;
+        patterns.push((*layer, of_heads));
+    }
+    let texts = tokens.row(0).iter().map(|id| token_text(model.tokenizer().ok(), *id));
+    Ok((AttentionPatterns::new(texts, patterns)?, scores))
+}
+
+/// The indices chosen by these lists, of `count`; all if there is no list.
+fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, Failure> {
+    if asked.is_empty() {
+        return Ok((0..count).collect());
+    }
+    let mut all = BTreeSet::new();
+    for one in asked {
+        let lacking =
+            |_| Failure::Failed(format!("{what} {one}: the model has {count} of them, 0 to {}", count - 1).into());
+        all.extend(one.resolve(count).map_err(lacking)?);
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// One head's scores and where it attends most.
+#[derive(Debug, Clone)]
+struct HeadSummary {
+    name: String,
+    scores: HeadScores,
+    /// The target that gets most of its attention, and the share.
+    mostly: (String, f32),
+}
+
+impl HeadSummary {
+    fn of(head: &HeadAttention, scores: &BTreeMap<(usize, usize), HeadScores>) -> Self {
+        let scores = scores.get(&(head.layer, head.head)).copied().unwrap_or_default();
+        Self { name: head.name(), scores, mostly: mostly(&head.values) }
+    }
+
+    fn most(&self) -> f32 {
+        let HeadScores { previous_token, duplicate_token, induction, .. } = self.scores;
+        [previous_token, duplicate_token, induction, self.mostly.1].into_iter().fold(0.0, f32::max)
+    }
+
+    fn json(&self) -> Value {
+        let HeadScores { previous_token, duplicate_token, induction, .. } = self.scores;
+        let (place, share) = &self.mostly;
+        json!({
+            "head": self.name, "previous_token": previous_token, "duplicate_token": duplicate_token,
+            "induction": induction, "mostly": {"place": place, "share": share},
+        })
+    }
+}
+
+/// The place that gets most of a pattern's attention: the first token, or the one so many before the query.
+fn mostly(pattern: &Array2<f32>) -> (String, f32) {
+    let len = pattern.nrows();
+    let mean = |sum: f32| sum / len.max(1) as f32;
+    let mut best = ("first token".to_string(), mean(pattern.column(0).sum()));
+    for back in 0..len {
+        let share = mean((back..len).map(|query| pattern[[query, query - back]]).sum());
+        if share > best.1 {
+            best = (if back == 0 { "itself".into() } else { format!("{back} back") }, share);
+        }
+    }
+    best
+}
+
+fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
+    let all = found.len();
+    if all > top {
+        found.sort_by(|a, b| b.most().total_cmp(&a.most()));
+        found.truncate(top);
+    }
+    let mut out = stdout();
+    writeln!(out, "{:<8}previous  duplicate  induction  looks most at", "head")?;
+    for one in &found {
+        let (HeadScores { previous_token, duplicate_token, induction, .. }, (place, share)) = (one.scores, &one.mostly);
+        writeln!(
+            out,
+            "{:<8}{previous_token:>8.2}{duplicate_token:>11.2}{induction:>11.2}  {place} {share:.2}",
+            one.name
+        )?;
+    }
+    if found.len() < all {
+        writeln!(out, "... {} of {all} heads", found.len())?;
+    }
+    Ok(())
+}

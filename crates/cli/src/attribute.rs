@@ -1,0 +1,203 @@
+//! `hooklens attribute`.
+
+use hooklens_analysis::activations::Analyze;
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use hooklens_hooks::{Activation, Record};
+use ndarray::{ArrayD, IxDyn};
+use serde_json::json;
+
+use super::args::{DtypeArg, ModelArg, ProcessArg};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
+use super::pairs::{PairArgs, Pairs};
+use super::share::{Kind, Part, ShareArgs};
+use super::terminal::stdout;
+use super::{CliResult, Failure, load};
+use hooklens_analysis::activations::{Components, Direction, Stage};
+use hooklens_analysis::attribution::{EdgeScores, Gradient};
+use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_data::dump::DumpModel;
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::model::HookedTransformer;
+
+#[derive(Debug, Args)]
+pub(super) struct AttributeArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between
+    /// what writes to the residual stream and what reads from it
+    #[arg(long, value_enum, default_value = "heads")]
+    pub(super) to: ToArg,
+    /// The prompt whose answer is attributed (not for edges)
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    pub(super) prompt: Option<String>,
+    #[command(flatten)]
+    pub(super) pairs: PairArgs,
+    /// Edges: mean over so many gradients on the way from one prompt to the other (EAP-IG)
+    #[arg(long, value_name = "N")]
+    pub(super) integrated: Option<usize>,
+    /// How many of the largest to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) top: usize,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+    /// Shares are of edges
+    #[command(flatten)]
+    pub(super) share: ShareArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ToArg {
+    /// What each layer's attention and MLP add to the logit
+    Layers,
+    /// What each head adds to the logit
+    Heads,
+    /// What each neuron adds to the logit
+    Neurons,
+    /// Edges from writers to readers, by gradients
+    Edges,
+}
+
+pub(super) fn run(args: &AttributeArgs) -> CliResult {
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    args.share.file()?;
+    if args.share.shard()?.is_some() && args.to != ToArg::Edges {
+        return Err(Failure::Usage("--shard shares the prompts of --to edges; the others are of one prompt".into()));
+    }
+    let model = load("attribute", &args.model, &args.dtype, args.process)?;
+    if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
+}
+
+/// Direct logit attribution at the last position.
+fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
+    let row = match (&args.prompt, args.pairs.one_row()?) {
+        (Some(text), _) => model.prompt_row(text, None)?,
+        (None, Some(row)) => row,
+        (None, None) => {
+            let told = "direct attribution is of one --prompt (or --tokens), with its --answer (and --wrong)";
+            return Err(Failure::Usage(told.into()));
+        }
+    };
+    let (answer, wrong) = args.pairs.answers()?;
+    let recorded = model.record(&row, Record::all().positions(-1))?;
+    let analysis = model.analyze(&recorded)?;
+    let components: Components = match args.to {
+        ToArg::Layers => analysis.decompose_resid(Stage::Final)?,
+        ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
+        _ => analysis.stack_head_results(Stage::Final)?,
+    };
+    let direction = Direction::token(answer.choice());
+    let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
+    let shares = analysis.logit_attrs(&components, direction)?;
+    let shares = Activation::from(shares).to_ndarray()?;
+    let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
+    let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);
+    let answer = answer.label(model);
+    let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {}", wrong.label(model)));
+    check_finite(&flat)?;
+    let file = args.share.file()?;
+    if let Some(out) = &file {
+        let json = json!({"model": args.model.model, "prompt": args.prompt, "tokens": row, "logit": asked, "attribution": flat});
+        let picture = by_layer(&flat, args.to, model);
+        let title = format!("logit of {asked}");
+        Finding { json, csv: flat.csv(args.csv.labels()) }.write(out, heatmap(&picture, title))?;
+    }
+    writeln!(stdout(), "{} components of the logit of {asked}:", components.len())?;
+    print_largest(&flat, args.top)?;
+    said_file(file.as_ref())
+}
+
+/// A row a layer where components are heads or neurons, one row else.
+fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> LabeledArray {
+    let layers = model.config().n_layers;
+    let count = flat.values().len();
+    let (rows, name) = match to {
+        ToArg::Heads => (layers, "head"),
+        ToArg::Neurons if count.is_multiple_of(layers) => (layers, "neuron"),
+        _ => (1, "component"),
+    };
+    let values =
+        ArrayD::from_shape_fn(IxDyn(&[rows, count / rows]), |at| flat.values()[[at[0] * (count / rows) + at[1]]]);
+    let columns = match rows {
+        1 => LabeledAxis::new(name, flat.axes()[0].labels.iter()),
+        _ => LabeledAxis::numbered(name, count / rows),
+    };
+    let first = if rows == 1 { LabeledAxis::new("", [""]) } else { LabeledAxis::numbered("layer", rows) };
+    LabeledArray::of([first, columns], values)
+}
+
+/// The settings of a share's file that say how it is told.
+const MODEL: &str = "model";
+const INTEGRATED: &str = "integrated";
+
+fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
+    if args.share.shard()?.is_none() {
+        let scores = scores(args, model, args.pairs.read(model)?)?;
+        let told = Told { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
+        return report(&scores, &told, args.share.file()?.as_ref());
+    }
+    let settings = [
+        (MODEL, args.model.model.clone()),
+        ("weights", model.fingerprint_of_weights()?),
+        ("dictionary", model.parts()?.join(", ")),
+        ("prompts", args.pairs.described()?),
+        (INTEGRATED, args.integrated.map_or("no".into(), |pieces| pieces.to_string())),
+    ];
+    let Some(share) = args.share.share(Kind::AttributeEdges, settings)?.filter(|share| !share.is_done()) else {
+        return Ok(());
+    };
+    let found = args.pairs.read_share(model, &share)?.map(|pairs| scores(args, model, pairs)).transpose()?;
+    share.write(found.as_ref())
+}
+
+fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) -> Result<EdgeScores, Failure> {
+    let gradient = args.integrated.map_or(Gradient::AtBase, Gradient::Integrated);
+    Ok(pairs.patching(model, None)?.edges(gradient)?)
+}
+
+/// Joins the shares of an attribution, and reports it.
+pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+    let mut shares: Vec<EdgeScores> = Vec::new();
+    for part in parts {
+        shares.extend(part.result()?);
+    }
+    let Some(first) = parts.first() else { return Ok(()) };
+    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
+    let scores = EdgeScores::joined(shares).map_err(hooklens_model::error::Error::from)?;
+    let told = Told { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
+    report(&scores, &told, out)
+}
+
+/// What is said of scores beside their numbers, and how.
+struct Told<'t> {
+    model: &'t str,
+    integrated: Option<usize>,
+    top: usize,
+    csv: CsvArg,
+}
+
+fn report(scores: &EdgeScores, told: &Told<'_>, out: Option<&OutFile>) -> CliResult {
+    let count = scores.values().values().shape()[2];
+    if let Some(out) = out {
+        let mean = scores.mean();
+        let json = json!({"model": told.model, "prompts": count, "integrated": told.integrated, "edges": mean});
+        Finding { json, csv: mean.csv(told.csv.labels()) }.write(out, heatmap(&mean, "edges"))?;
+    }
+    let mut to = stdout();
+    writeln!(to, "{count} prompts; edges:")?;
+    for (writer, reader, score) in scores.largest(told.top) {
+        writeln!(
+            to,
+            "{writer:<8} -> {reader:<8} {score:+.3}",
+            writer = writer.to_string(),
+            reader = reader.to_string()
+        )?;
+    }
+    drop(to);
+    said_file(out)
+}

@@ -1,0 +1,287 @@
+//! `hooklens doctor`.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::CliResult;
+use super::info::{cached_token, device_json, types};
+use super::memory::{free, may_take};
+use super::terminal::{print_json, stdout};
+use hooklens_io::numerals::bytes;
+use hooklens_loading::loading::{ModelConfig, inspect};
+use hooklens_model::device::DeviceInfo;
+
+/// Features of this build that a user may look for.
+const FEATURES: [(&str, bool); 13] = [
+    ("hub", cfg!(feature = "hub")),
+    ("chat", cfg!(feature = "chat")),
+    ("plot", cfg!(feature = "plot")),
+    ("decompositions", cfg!(feature = "decompositions")),
+    ("arrow", cfg!(feature = "arrow")),
+    ("object-stores", cfg!(feature = "object-stores")),
+    ("libtorch", cfg!(feature = "libtorch")),
+    ("cuda", cfg!(feature = "cuda")),
+    ("wgpu", cfg!(feature = "wgpu")),
+    ("vulkan", cfg!(feature = "vulkan")),
+    ("metal", cfg!(feature = "metal")),
+    ("autotune", cfg!(feature = "autotune")),
+    ("remote", cfg!(feature = "remote")),
+];
+/// Where Linux says that a card of NVIDIA is there.
+const CARD: &str = "/proc/driver/nvidia/version";
+/// Tokens whose cache a model's memory is told with.
+const TOKENS: usize = 1000;
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Say what this model needs, too: a folder, a checkpoint file, a hub id, or embedded:NAME
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+struct Found {
+    processor: String,
+    cores: usize,
+    threads: usize,
+    instructions: &'static str,
+    memory: Option<u64>,
+    free: Option<u64>,
+    devices: Vec<DeviceInfo>,
+    /// What is wrong with variables of the environment.
+    variables: Vec<String>,
+    #[cfg(feature = "hub")]
+    cache: (std::path::PathBuf, usize),
+    needs: Option<Needs>,
+    /// The model that was asked about, where its weights are not at hand.
+    without_weights: Option<String>,
+}
+
+/// What a model takes on the CPU, in bytes.
+struct Needs {
+    name: String,
+    /// Weights as the files hold them.
+    stored: u64,
+    /// Weights in `f32`.
+    wide: u64,
+    /// Keys and values of a thousand tokens; of decoders.
+    cache: Option<u64>,
+}
+
+pub(super) fn run(args: &DoctorArgs) -> CliResult {
+    let needs = args.model.as_deref().map(needs).transpose()?.flatten();
+    let found = Found {
+        processor: processor().unwrap_or_else(|| std::env::consts::ARCH.into()),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: rayon::current_num_threads(),
+        instructions: hooklens_kernels::isa::Isa::current().name(),
+        memory: may_take(),
+        free: free(),
+        devices: hooklens_model::device::devices(),
+        variables: variables(|name| std::env::var(name).ok()),
+        #[cfg(feature = "hub")]
+        cache: cache(),
+        without_weights: args.model.clone().filter(|_| needs.is_none()),
+        needs,
+    };
+    let advice = found.advice(Path::new(CARD).exists());
+    if args.json {
+        return Ok(print_json(&found.json(&advice))?);
+    }
+    found.print(&advice)
+}
+
+/// What is wrong with variables that say how to compute.
+fn variables(of: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let name = "RAYON_NUM_THREADS";
+    if let Some(value) = of(name).filter(|value| value.trim().parse::<usize>().is_err()) {
+        wrong.push(format!("{name} is `{value}`, no number, and is passed over"));
+    }
+    let name = "HOOKLENS_DEVICE";
+    if let Some(error) = of(name).and_then(|value| hooklens_model::device::parse_device(&value).err()) {
+        wrong.push(format!("{name}: {error}; commands without --device fail"));
+    }
+    wrong
+}
+
+fn built() -> Vec<&'static str> {
+    FEATURES.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
+}
+
+/// What the processor calls itself.
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+/// The folder of the hub's models, and how many are there.
+#[cfg(feature = "hub")]
+fn cache() -> (std::path::PathBuf, usize) {
+    let folder = hooklens_loading::loading::cache_folder();
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let count = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("models--")).count();
+    (folder, count)
+}
+
+/// What a model takes; nothing where its weights are not at hand.
+fn needs(model: &str) -> hooklens_model::error::Result<Option<Needs>> {
+    let info = inspect(model)?;
+    let cache = match &info.config {
+        ModelConfig::Decoder(config) => Some((TOKENS * cached_token(config)) as u64),
+        _ => None,
+    };
+    Ok(info.weights.map(|stored| Needs {
+        name: model.to_string(),
+        stored: stored.files.stored_bytes() as u64,
+        wide: 4 * stored.parameters as u64,
+        cache,
+    }))
+}
+
+impl Found {
+    /// What to do about what was found.
+    fn advice(&self, card: bool) -> Vec<String> {
+        let mut told = Vec::new();
+        if cfg!(debug_assertions) {
+            told.push("this build is not optimized, and many times as slow: build with --release".to_string());
+        }
+        let (threads, cores) = (self.threads, self.cores);
+        if threads < cores {
+            told.push(format!("{threads} of {cores} cores are used: RAYON_NUM_THREADS says so"));
+        } else if threads > cores {
+            told.push(format!("{threads} threads share {cores} cores, which is slower: RAYON_NUM_THREADS says so"));
+        }
+        told.extend(self.variables.iter().cloned());
+        if self.instructions == "portable" && cfg!(target_arch = "x86_64") {
+            told.push(
+                "the processor has no AVX2 (a virtual machine may hide it): products are several times as slow".into(),
+            );
+        }
+        let cards = self.devices.iter().any(|device| device.name != "flex" && device.name != "libtorch");
+        if card && !cards {
+            let has = FEATURES.iter().any(|(name, there)| *there && ["libtorch", "cuda", "vulkan"].contains(name));
+            told.push(match has {
+                true => "there is a card of NVIDIA's, and this build opens none: its driver or LibTorch's CUDA build is missing".into(),
+                false => "there is a card of NVIDIA's: build with --features libtorch (or cuda, vulkan) to compute on it".into(),
+            });
+        }
+        for device in self.devices.iter().filter(|device| device.dtypes.is_empty()) {
+            told.push(format!("{} can't be opened: look at its driver", device.name));
+        }
+        if let Some(name) = &self.without_weights {
+            told.push(format!("the weights of {name} are not on this machine: what it needs is not known"));
+        }
+        if let (Some(needs), Some(free)) = (&self.needs, self.free.or(self.memory)) {
+            let cache = needs.cache.unwrap_or(0);
+            let Needs { name, stored, wide, .. } = needs;
+            if stored + cache > free {
+                let (stored, free) = (bytes(*stored), bytes(free));
+                told.push(format!(
+                    "{name} has {stored} of weights and {free} are free: it runs from the disk, slowly; take it in fewer bits \
+                     (a GGUF file), or another machine"
+                ));
+            } else if wide + cache > free {
+                let (wide, free) = (bytes(*wide), bytes(free));
+                told.push(format!(
+                    "{name} fits as its files hold it; in f32 ({wide}: processing, training, --dtype f32) it does not fit in \
+                     the {free} that are free"
+                ));
+            } else {
+                told.push(format!("{name} fits"));
+            }
+        }
+        told
+    }
+
+    fn print(&self, advice: &[String]) -> CliResult {
+        let mut out = stdout();
+        let mut line = |name: &str, value: String| writeln!(out, "{name:13} {value}");
+        line("hooklens", format!("{}, with {}", env!("CARGO_PKG_VERSION"), built().join(", ")))?;
+        line("processor", format!("{}, {} cores, {} threads", self.processor, self.cores, self.threads))?;
+        line("instructions", self.instructions.into())?;
+        if let Some(memory) = self.memory {
+            let free = self.free.map_or(String::new(), |free| format!(", {} free", bytes(free)));
+            line("memory", format!("{}{free}", bytes(memory)))?;
+        }
+        for (number, device) in self.devices.iter().enumerate() {
+            let memory = device.memory.map_or(String::new(), |size| format!(", {}", bytes(size)));
+            let types = types(device);
+            let name = if number == 0 { "devices" } else { "" };
+            line(name, format!("{}: {}{memory} ({})", device.name, device.description, types.join(", ")))?;
+        }
+        #[cfg(feature = "hub")]
+        line("models", format!("{} of the hub in {}", self.cache.1, self.cache.0.display()))?;
+        if let Some(needs) = &self.needs {
+            let cache =
+                needs.cache.map_or(String::new(), |size| format!(", {} of cache for {TOKENS} tokens", bytes(size)));
+            let (stored, wide) = (bytes(needs.stored), bytes(needs.wide));
+            line("needs", format!("{}: {stored} of weights as in the files, {wide} in f32{cache}", needs.name))?;
+        }
+        for (number, told) in advice.iter().enumerate() {
+            line(if number == 0 { "advice" } else { "" }, told.clone())?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, advice: &[String]) -> Value {
+        let needs = self.needs.as_ref().map(|needs| {
+            json!({ "model": needs.name, "stored": needs.stored, "f32": needs.wide, "cache_of_1000_tokens": needs.cache })
+        });
+        #[allow(unused_mut, reason = "builds without the hub have no cache")]
+        let mut told = json!({
+            "version": env!("CARGO_PKG_VERSION"), "features": built(), "processor": self.processor, "cores": self.cores,
+            "threads": self.threads, "instructions": self.instructions, "memory": self.memory, "free": self.free,
+            "devices": self.devices.iter().map(device_json).collect::<Vec<_>>(), "needs": needs, "advice": advice,
+        });
+        #[cfg(feature = "hub")]
+        {
+            told["cache"] = json!({ "folder": self.cache.0, "models": self.cache.1 });
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(threads: usize, needs: Option<[u64; 2]>) -> Found {
+        Found {
+            processor: "a processor".into(),
+            cores: 8,
+            threads,
+            instructions: "AVX2",
+            memory: Some(100),
+            free: Some(50),
+            devices: Vec::new(),
+            variables: Vec::new(),
+            #[cfg(feature = "hub")]
+            cache: Default::default(),
+            without_weights: None,
+            needs: needs.map(|[stored, wide]| Needs { name: "m".into(), stored, wide, cache: Some(5) }),
+        }
+    }
+
+    #[test]
+    fn advice_follows_what_was_found() {
+        let told = |found: Found, card: bool| found.advice(card).join("\n");
+        assert!(!told(found(8, None), false).contains("cores"));
+        assert!(told(found(2, None), false).contains("2 of 8 cores"));
+        assert!(told(found(9, None), false).contains("9 threads share 8 cores"));
+        let wrong = variables(|name| Some(if name == "HOOKLENS_DEVICE" { "flux" } else { "many" }.into())).join("\n");
+        assert!(wrong.contains("`many`") && wrong.contains("flux"), "{wrong}");
+        assert!(variables(|name| Some(if name == "HOOKLENS_DEVICE" { "cpu" } else { "2" }.into())).is_empty());
+        assert!(told(found(8, None), true).contains("NVIDIA"));
+        assert!(told(found(8, Some([20, 40])), false).contains("m fits"));
+        assert!(told(found(8, Some([20, 80])), false).contains("in f32"));
+        assert!(told(found(8, Some([46, 80])), false).contains("from the disk"));
+    }
+}

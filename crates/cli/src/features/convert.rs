@@ -1,0 +1,62 @@
+//! `hooklens features convert`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hooklens_hooks::Together;
+
+use super::locked::Locked;
+use crate::out::{said, spare, unwritten};
+use crate::{CliResult, Failure};
+use hooklens_features::{Labels, Opened, open};
+
+#[derive(Debug, Args)]
+pub(super) struct ConvertArgs {
+    /// A dictionary's file or folder, or the folder of transcoders of all layers
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// The point that it reads, where its files don't say it
+    #[arg(long, value_name = "POINT")]
+    at: Option<String>,
+    /// The factor that its inputs are multiplied by, where its files leave it out
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f32>,
+    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object; of transcoders of all layers
+    /// `layer,latent,label`, or an object of objects
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// The folder to write
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: &ConvertArgs) -> CliResult {
+    spare(Some(&args.out), [args.path.clone()].into_iter().chain(args.labels.clone()))?;
+    let _locked = Locked::take([&*args.out])?;
+    let mut files = Together::new();
+    match open(&args.path)? {
+        Opened::Dictionary(mut one) => {
+            if let Some(point) = &args.at {
+                one = one.at(point);
+            }
+            if let Some(factor) = args.scale {
+                one = one.with_scale(factor);
+            }
+            if let Some(path) = &args.labels {
+                one = one.with_labels(Labels::read(path)?)?;
+            }
+            one.add_files(&args.out, &mut files)?;
+        }
+        Opened::Transcoders(mut all) => {
+            if args.at.is_some() || args.scale.is_some() {
+                return Err(Failure::Usage("--at and --scale are for one dictionary".into()));
+            }
+            if let Some(path) = &args.labels {
+                all = all.with_labels(Labels::read_by_layer(path)?)?;
+            }
+            all.add_files(&args.out, &mut files)?;
+        }
+    }
+    files.finish().map_err(|e| unwritten(&args.out, &e))?;
+    said(&args.out)
+}

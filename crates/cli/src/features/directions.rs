@@ -1,0 +1,76 @@
+//! Directions that are shown: vectors of a file, or what sets two files of texts apart.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{Device, Tensor, TensorData};
+use clap::Args;
+
+use super::find::rows;
+use crate::{Failure, direction_file};
+use hooklens_analysis::experiments::SteeringVector;
+use hooklens_features::{Labels, Units};
+use hooklens_model::driver::HookedModel;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens};
+
+#[derive(Debug, Args)]
+pub(super) struct DirectionArgs {
+    /// Show directions at the point that --at names: vectors, or matrices with a direction a row, of a .safetensors,
+    /// .npz or .pt file, or of a .json array
+    #[arg(long, value_name = "FILE", requires = "at", conflicts_with_all = ["dictionary", "neurons", "heads", "more"])]
+    direction: Option<PathBuf>,
+    /// Show the direction from the last tokens of the prompts of --less to those of this file, at the point that --at
+    /// names
+    #[arg(long, value_name = "FILE", requires_all = ["less", "at"], conflicts_with_all = ["dictionary", "neurons", "heads"])]
+    more: Option<PathBuf>,
+    /// A file of prompts to compare those of --more with
+    #[arg(long, value_name = "FILE", requires = "more")]
+    less: Option<PathBuf>,
+    /// The point that directions are of, or that a dictionary reads where its files don't say it
+    #[arg(long, value_name = "POINT", conflicts_with_all = ["neurons", "heads"])]
+    pub(super) at: Option<String>,
+}
+
+impl DirectionArgs {
+    /// The files it reads.
+    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        [&self.direction, &self.more, &self.less].into_iter().flatten().cloned()
+    }
+
+    /// Whether directions are to be shown.
+    pub(super) fn is_asked(&self) -> bool {
+        self.direction.is_some() || self.more.is_some()
+    }
+
+    /// The directions, if any are asked for.
+    pub(super) fn units(&self, model: &HookedTransformer) -> Result<Option<Units>, Failure> {
+        let Some(point) = &self.at else { return Ok(None) };
+        if let Some(path) = &self.direction {
+            return of_file(path, point).map(Some);
+        }
+        let (Some(more), Some(less)) = (&self.more, &self.less) else { return Ok(None) };
+        let [more, less] = [rows(model, more, None)?, rows(model, less, None)?];
+        if more.is_empty() || less.is_empty() {
+            return Err(Failure::Failed("there are no prompts to compare".into()));
+        }
+        let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+        let padded = |rows: &[Vec<u32>]| Tokens::padded(rows, pad, PaddingSide::Right);
+        let apart = SteeringVector::between(model, &padded(&more)?, &padded(&less)?, point)?;
+        Ok(Some(Units::directions(apart.point(), apart.vector().clone().unsqueeze())))
+    }
+}
+
+/// Directions of a file, with the names of their tensors.
+fn of_file(path: &Path, point: &str) -> Result<Units, Failure> {
+    let named = direction_file::read(path)?;
+    let (count, width) = (named.len(), named.first().map_or(0, |(_, row)| row.len()));
+    let labels: Labels = named
+        .iter()
+        .enumerate()
+        .filter(|(_, (name, _))| !name.is_empty())
+        .map(|(place, (name, _))| (place, name.clone()))
+        .collect();
+    let numbers: Vec<f32> = named.into_iter().flat_map(|(_, row)| row).collect();
+    let directions = Tensor::<2>::from_data(TensorData::new(numbers, [count, width]), &Device::flex());
+    Ok(Units::directions(point, directions).with_labels(labels))
+}

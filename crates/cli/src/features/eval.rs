@@ -1,0 +1,267 @@
+//! `hooklens features eval`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::one::LayerArg;
+use crate::args::{DtypeArg, ModelArg, ProcessArg};
+use crate::corpus::CorpusArg;
+use crate::out::{CsvArg, Finding, OutFile, said_file, spare};
+use crate::share::{Kind, Part, Share, ShareArgs};
+use crate::terminal::{note, print_json, stdout};
+use crate::{CliResult, Failure, any_model};
+use hooklens_data::dump::{DumpModel, hash_of_rows};
+use hooklens_features::{
+    Dictionary, EvaluateOptions, Evaluation, EvaluationShare, Labels, Opened, SetEvaluation, Transcoders,
+};
+use hooklens_io::csv_text::{CsvLabels, CsvTable};
+use hooklens_model::model::HookedTransformer;
+use hooklens_plot::Histogram;
+
+/// Latents above which decoder rows are compared only when asked.
+const MANY: usize = 8192;
+
+#[derive(Debug, Args)]
+pub(super) struct EvalArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
+    #[command(flatten)]
+    layer: LayerArg,
+    #[command(flatten)]
+    corpus: CorpusArg,
+    /// The point that it reads, where its files don't say it
+    #[arg(long, value_name = "POINT")]
+    at: Option<String>,
+    /// Leave the token of a prompt's beginning out of every measure, whatever the dictionary says
+    #[arg(long, conflicts_with = "all_tokens")]
+    without_bos: bool,
+    /// Labels of latents, for the .csv: a .csv of `latent,label`, or a .json object
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// Prompts computed together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// Compare decoder rows with each other, whatever their number
+    #[arg(long)]
+    cosines: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    csv: CsvArg,
+    /// The file --out is .json; .csv with a line a latent; .svg, .png or .html with the histogram of densities
+    #[command(flatten)]
+    share: ShareArgs,
+}
+
+impl EvalArgs {
+    fn told(&self) -> Told {
+        Told { json: self.json, csv: self.csv }
+    }
+}
+
+pub(super) fn run(args: &EvalArgs) -> CliResult {
+    let [path] = &args.model.dictionary[..] else {
+        return Err(Failure::Usage("--dictionary names the one that is measured".into()));
+    };
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()))?;
+    args.share.file()?;
+    if args.share.shard()?.is_some() && args.labels.is_some() {
+        return Err(Failure::Usage("--labels are for the .csv, which shares do not write".into()));
+    }
+    let model =
+        any_model::plain_decoder("features eval", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
+    match args.layer.open(path, &args.model)? {
+        Opened::Dictionary(one) => of_one(args, &model, one),
+        Opened::Transcoders(_) if args.at.is_some() => Err(Failure::Usage("--at is for one dictionary".into())),
+        Opened::Transcoders(all) => of_all(args, &model, &all),
+    }
+}
+
+/// What is read, how it is measured, and of which share it is.
+struct Asked {
+    prompts: Vec<Vec<u32>>,
+    options: EvaluateOptions,
+    share: Option<Share>,
+}
+
+/// What is asked for; nothing of a share that is done.
+fn asked(
+    args: &EvalArgs,
+    model: &HookedTransformer,
+    one: &Dictionary,
+    hash: impl Fn() -> hooklens_model::error::Result<String>,
+) -> Result<Option<Asked>, Failure> {
+    one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
+    let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
+    let cosines = args.cosines || one.latents() <= MANY;
+    let bos = args.without_bos.then(|| model.bos_token()).flatten();
+    let excluded = one.metadata().exclude_special_tokens.ids(model)?;
+    let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
+    let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);
+    let options = options.leaving_out(left_out.iter().copied());
+    if args.share.shard()?.is_none() {
+        return Ok(Some(Asked { prompts, options, share: None }));
+    }
+    let paths: Vec<String> = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
+    let settings = [
+        ("model", args.model.model.clone()),
+        ("weights", model.fingerprint_of_weights()?),
+        ("dictionary", format!("{} ({})", paths.join(", "), hash()?)),
+        ("at", args.at.clone().unwrap_or_default()),
+        ("prompts", format!("{} ({})", prompts.len(), hash_of_rows(&prompts))),
+        ("batch size", args.batch_size.to_string()),
+        ("tokens left out", left_out.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
+        ("cosines", cosines.to_string()),
+    ];
+    let Some(share) = args.share.share(Kind::FeaturesEval, settings)?.filter(|share| !share.is_done()) else {
+        return Ok(None);
+    };
+    prompts = prompts[share.of(prompts.len())].to_vec();
+    Ok(Some(Asked { prompts, options, share: Some(share) }))
+}
+
+/// A bar for this many prompts.
+fn bar(prompts: usize) -> ProgressBar {
+    let bar = ProgressBar::new(prompts as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> CliResult {
+    if let Some(point) = &args.at {
+        one = one.at(point);
+    }
+    if let Some(path) = &args.labels {
+        one = one.with_labels(Labels::read(path)?)?;
+    }
+    let Some(Asked { prompts, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
+        return Ok(());
+    };
+    let bar = bar(prompts.len());
+    let measured = EvaluationShare::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    match share {
+        Some(share) => share.write(Some(&measured?)),
+        None => told(measured?.evaluation()?, one.labels(), args.told(), args.share.file()?.as_ref()),
+    }
+}
+
+fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliResult {
+    let Some(first) = all.layers().first() else { return Ok(()) };
+    if args.labels.is_some() {
+        return Err(Failure::Usage("--labels are those of one dictionary; --layer N names one".into()));
+    }
+    let Some(Asked { prompts, options, share }) = asked(args, model, first, || all.fingerprint())? else {
+        return Ok(());
+    };
+    let bar = bar(prompts.len());
+    let measured =
+        EvaluationShare::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    match share {
+        Some(share) => share.write(Some(&measured?)),
+        None => {
+            let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
+            told_of_all(&measured?.set_evaluation()?, &labels, args.told(), args.share.file()?.as_ref())
+        }
+    }
+}
+
+/// Joins the shares of an evaluation, and tells it.
+pub(crate) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+    let mut shares: Vec<EvaluationShare> = Vec::new();
+    for part in parts {
+        shares.extend(part.result()?);
+    }
+    let all = EvaluationShare::joined(shares)?;
+    let (none, how) = (Labels::default(), Told { json: false, csv });
+    match all.layers() {
+        1 => told(all.evaluation()?, &none, how, out),
+        layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
+    }
+}
+
+/// How an evaluation is printed.
+#[derive(Clone, Copy)]
+struct Told {
+    json: bool,
+    csv: CsvArg,
+}
+
+fn told(measured: Evaluation, labels: &Labels, told: Told, out: Option<&OutFile>) -> CliResult {
+    if let Some(file) = out {
+        Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, told.csv.labels()) }
+            .write(file, |path| picture([&measured], path))?;
+    }
+    if told.json {
+        // Where the file is would be no JSON.
+        return Ok(print_json(&measured.to_json())?);
+    }
+    write!(stdout(), "{measured}")?;
+    said_file(out)
+}
+
+fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], told: Told, out: Option<&OutFile>) -> CliResult {
+    if let Some(file) = out {
+        let each = measured.layers.iter().zip(labels.iter().copied());
+        Finding { json: measured.to_json(), csv: csv(each, true, told.csv.labels()) }
+            .write(file, |path| picture(&measured.layers, path))?;
+    }
+    if told.json {
+        // Where the file is would be no JSON.
+        return Ok(print_json(&measured.to_json())?);
+    }
+    write!(stdout(), "{measured}")?;
+    said_file(out)
+}
+
+/// The histogram of the densities of all latents.
+fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) -> CliResult {
+    let all = measured.into_iter().flat_map(|one| &one.density).filter(|density| **density > 0.0);
+    let active = all.map(|density| density.log10());
+    Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
+}
+
+/// A row per latent, with its label where some have one, of several layers with the layer in front.
+fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool, kind: CsvLabels) -> String {
+    let all: Vec<_> = all.into_iter().collect();
+    let labeled = all.iter().any(|(_, labels)| !labels.is_empty());
+    let measures = [
+        "density",
+        "tokens_a_prompt",
+        "encoder_norm",
+        "encoder_bias",
+        "encoder_decoder_cosine",
+        "largest_decoder_cosine",
+    ];
+    let names = layers.then_some("layer").into_iter().chain(["latent"]).chain(measures);
+    let mut table = CsvTable::new(names.chain(labeled.then_some("label")), kind);
+    for (layer, (measured, labels)) in all.into_iter().enumerate() {
+        let columns = [
+            &measured.density,
+            &measured.tokens_a_prompt,
+            &measured.encoder_norm,
+            &measured.encoder_bias,
+            &measured.encoder_decoder_cosine,
+            &measured.largest_decoder_cosine,
+        ];
+        for latent in 0..measured.density.len() {
+            let at = |all: &Vec<f64>| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
+            let places = layers.then(|| layer.to_string()).into_iter().chain([latent.to_string()]);
+            table.values(places.chain(columns.map(at)));
+            table.labels(labeled.then(|| labels.get(latent).unwrap_or_default()));
+            table.end_row();
+        }
+    }
+    table.finish()
+}

@@ -1,0 +1,95 @@
+//! `hooklens features info`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::CliResult;
+use crate::terminal::{print_json, stdout};
+use hooklens_features::{Dictionary, Opened, Transcoders, open};
+use hooklens_io::numerals::grouped;
+
+#[derive(Debug, Args)]
+pub(super) struct InfoArgs {
+    /// A dictionary's file or folder, or the folder of transcoders of all layers
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &InfoArgs) -> CliResult {
+    let described = match open(&args.path)? {
+        Opened::Dictionary(one) => of_one(&one),
+        Opened::Transcoders(all) => of_all(&all),
+    };
+    if args.json {
+        let object =
+            described.into_iter().map(|(name, value)| (name.to_string(), value)).collect::<serde_json::Map<_, _>>();
+        return Ok(print_json(&object.into())?);
+    }
+    let mut out = stdout();
+    for (name, value) in described {
+        let shown = match &value {
+            Value::Null => continue,
+            Value::String(text) => text.clone(),
+            Value::Bool(true) => "yes".into(),
+            Value::Bool(false) => "no".into(),
+            Value::Number(number) => number.as_u64().map_or(number.to_string(), |count| grouped(count as usize)),
+            other => other.to_string(),
+        };
+        writeln!(out, "{:<18} {shown}", name.replace('_', " "))?;
+    }
+    Ok(())
+}
+
+fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
+    let metadata = one.metadata();
+    vec![
+        ("format", one.format().into()),
+        ("kind", if one.is_transcoder() { "transcoder" } else { "sparse autoencoder" }.into()),
+        ("architecture", one.architecture().to_string().into()),
+        ("latents", one.latents().into()),
+        ("d_in", one.d_in().into()),
+        ("d_out", one.d_out().into()),
+        ("reads", json!(metadata.reads)),
+        ("writes", json!(metadata.writes)),
+        ("head", json!(metadata.head)),
+        ("normalization", one.normalization().name().into()),
+        ("subtracts_b_dec", one.centers_input().into()),
+        ("skip_connection", one.has_skip().into()),
+        ("model", json!(metadata.model)),
+        ("prepend_bos", json!(metadata.prepend_bos)),
+        (
+            "model_options",
+            if metadata.model_options.is_empty() { Value::Null } else { metadata.model_options.clone().into() },
+        ),
+        ("context_size", json!(metadata.context_size)),
+        ("dataset", json!(metadata.dataset)),
+        ("neuronpedia", json!(metadata.neuronpedia)),
+        ("labels", if one.labels().is_empty() { Value::Null } else { one.labels().len().into() }),
+    ]
+}
+
+fn of_all(all: &Transcoders) -> Vec<(&'static str, Value)> {
+    let kind = if all.is_cross_layer() { "cross-layer transcoder" } else { "transcoders, one a layer" };
+    let Some(first) = all.layers().first() else { return vec![("kind", kind.into())] };
+    let latents: usize = all.layers().iter().map(Dictionary::latents).sum();
+    vec![
+        ("format", first.format().into()),
+        ("kind", kind.into()),
+        ("layers", all.layers().len().into()),
+        ("architecture", first.architecture().to_string().into()),
+        ("latents", latents.into()),
+        ("latents_a_layer", first.latents().into()),
+        ("d_in", first.d_in().into()),
+        ("d_out", first.d_out().into()),
+        ("reads", json!(first.metadata().reads)),
+        ("writes", json!(first.metadata().writes)),
+        ("skip_connection", first.has_skip().into()),
+        ("model", json!(first.metadata().model)),
+    ]
+}

@@ -1,0 +1,128 @@
+//! `hooklens features show`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::directions::DirectionArgs;
+use super::one::{LayerArg, tell};
+use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
+use crate::corpus::CorpusArg;
+use crate::out::{said, spare};
+use crate::terminal::stdout;
+use crate::{CliResult, Failure, any_model};
+use hooklens_features::{DashboardOptions, Labels, Units, dashboards};
+
+/// Units that are shown unless some are named.
+const SHOWN: usize = 50;
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
+    #[command(flatten)]
+    layer: LayerArg,
+    #[command(flatten)]
+    corpus: CorpusArg,
+    /// Show the neurons of this layer's MLP, in the place of a dictionary's latents
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["dictionary", "heads"])]
+    neurons: Option<usize>,
+    /// Show the heads of this layer, by the norm of what they write
+    #[arg(long, value_name = "LAYER", conflicts_with = "dictionary")]
+    heads: Option<usize>,
+    #[command(flatten)]
+    direction: DirectionArgs,
+    /// The latents to show, separated by commas (default: the 50 that are active most)
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    latents: Vec<usize>,
+    /// A text whose activations are shown beside, by which the list can be sorted
+    #[arg(long, value_name = "TEXT")]
+    query: Option<String>,
+    /// Labels of latents: a .csv of `latent,label`, or a .json object
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// Keep activations of neurons and heads at the token of a prompt's beginning (of latents: --all-tokens)
+    #[arg(long, conflicts_with = "dictionary")]
+    with_bos: bool,
+    /// Prompts computed together
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// The file to write: .html, one page that needs nothing else; .jsonl, Neuronpedia's JSON, a latent a line
+    #[arg(long, value_name = "FILE.html|FILE.jsonl")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: &ShowArgs) -> CliResult {
+    let page = match args.out.extension().and_then(|ending| ending.to_str()) {
+        Some("html" | "htm") => true,
+        Some("jsonl") => false,
+        _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
+    };
+    if let Some(latent) = given_twice(&args.latents) {
+        return Err(Failure::Usage(format!("--latents names {latent} twice")));
+    }
+    let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone());
+    let inputs = inputs.chain(args.direction.files());
+    spare(Some(&args.out), inputs)?;
+    let opened = match &args.model.dictionary[..] {
+        [path] => {
+            let dictionary = args.layer.one(path, &args.model)?;
+            Some(args.direction.at.iter().fold(dictionary, |dictionary, point| dictionary.at(point)))
+        }
+        _ => None,
+    };
+    if args.neurons.is_none() && args.heads.is_none() && opened.is_none() && !args.direction.is_asked() {
+        let told = "--dictionary, --neurons, --heads, --direction or --more says what to show";
+        return Err(Failure::Usage(told.into()));
+    }
+    let model =
+        any_model::plain_decoder("features show", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
+    let (units, dictionary) = match (args.neurons, args.heads, args.direction.units(&model)?, opened) {
+        (Some(layer), ..) => (Units::neurons(layer), None),
+        (_, Some(layer), ..) => (Units::heads(layer), None),
+        (_, _, Some(directions), _) => (directions, None),
+        (.., Some(dictionary)) => (Units::latents(&dictionary)?, Some(dictionary)),
+        (.., None) => return Err(Failure::Usage("--at is the point of --direction or --more".into())),
+    };
+    let units = match &args.labels {
+        Some(path) => units.with_labels(Labels::read(path)?),
+        None => units,
+    };
+    let prepend_bos = dictionary.as_ref().and_then(|dictionary| dictionary.metadata().prepend_bos);
+    let left_out = match &dictionary {
+        Some(dictionary) => {
+            tell(dictionary, &model)?;
+            dictionary.metadata().exclude_special_tokens.ids(&model)?
+        }
+        None => model.bos_token().filter(|_| !args.with_bos).into_iter().collect(),
+    };
+    let prompts = args.corpus.rows(&model, prepend_bos)?;
+    let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);
+    let options = options
+        .dataset(args.corpus.files().iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
+    let options = args.query.iter().fold(options, |options, text| options.query(text));
+    let bar = ProgressBar::new(prompts.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let all = dashboards(&model, units, &prompts, options, |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let all = all?;
+    let shown: Vec<usize> = match args.latents.is_empty() {
+        true => all.by_density().into_iter().take(SHOWN).collect(),
+        false => args.latents.clone(),
+    };
+    match page {
+        true => all.save_page(shown.iter().copied(), &args.out)?,
+        false => all.save_neuronpedia(shown.iter().copied(), &args.out)?,
+    }
+    let active = all.by_density().len();
+    writeln!(stdout(), "{} tokens, {active} of {} active, {} shown", all.tokens(), all.len(), shown.len())?;
+    said(&args.out)
+}

@@ -1,0 +1,244 @@
+//! `hooklens generate`.
+
+use std::io::Write;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use serde_json::json;
+
+use super::any_model::{AnyModel, past_context};
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
+use super::terminal::{is_unread, print_json, stdout};
+use super::{CliResult, Failure};
+use hooklens_model::driver::HookedModel;
+use hooklens_model::generation::{GenerateOptions, Generation, Sampling, Stop};
+use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens};
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+pub(super) struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
+    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    prompt: Vec<String>,
+    /// Token ids: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows)]
+    tokens: Option<TokenRows>,
+    /// Tokens to add to each prompt at most
+    #[arg(long, value_name = "N")]
+    max_new_tokens: usize,
+    /// The most likely token each time (the default)
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
+    greedy: bool,
+    /// Divide logits by this and draw; 0 is greedy
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Draw from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the most likely tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Draw from tokens with at least this share of the most likely one's probability
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
+    /// Subtract this from a token's logit for each earlier occurrence
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    frequency_penalty: f64,
+    /// Divide the logits of tokens that have occurred by this
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Random seed: the same seed draws the same tokens
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// End a prompt's text once it holds this; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// The language of the prompts, as the tokenizer spells it, where their tokens tell it (NLLB, mBART): eng_Latn
+    #[arg(long, value_name = "TOKEN", conflicts_with = "tokens")]
+    source_language: Option<String>,
+    /// The first new token, as its text or its id: the language that NLLB and mBART translate into, such as fra_Latn
+    #[arg(long, value_name = "TOKEN")]
+    first_token: Option<String>,
+    /// How keys and values are kept; several at once with commas, as in `sliding,8bit`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
+    kv: Vec<KvArg>,
+    /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
+    #[arg(long, value_name = "true|false", num_args = 1)]
+    prepend_bos: Option<bool>,
+    /// Print JSON: tokens, text, log-probabilities, and why each prompt ended
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KvArg {
+    /// In memory that grows as needed
+    Growing,
+    /// In memory allocated at once
+    Preallocated,
+    /// Only the positions that the layers' windows still see
+    Sliding,
+    /// Quantized to 8 bits per element
+    #[value(name = "8bit")]
+    EightBit,
+    /// Quantized to 4 bits per element
+    #[value(name = "4bit")]
+    FourBit,
+    /// Offloaded to main memory
+    Memory,
+    /// In a temporary file
+    Disk,
+}
+
+impl KvArg {
+    /// The kind of cache that combines these, with a limit of `max_len` positions for a preallocated one.
+    fn kind(all: &[KvArg], max_len: usize) -> CacheKind {
+        all.iter().fold(CacheKind::GROWING, |kind, arg| match arg {
+            KvArg::Growing => kind,
+            KvArg::Preallocated => kind.limited(max_len),
+            KvArg::Sliding => kind.sliding(),
+            KvArg::EightBit => kind.quantized(Bits::Eight, 64),
+            KvArg::FourBit => kind.quantized(Bits::Four, 64),
+            KvArg::Memory => kind.offloaded(Offload::Memory),
+            KvArg::Disk => kind.offloaded(Offload::Disk),
+        })
+    }
+}
+
+pub(super) fn run(args: &GenerateArgs) -> CliResult {
+    let options = args.model.processed(args.dtype.dtype, args.process)?;
+    let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
+    let rows = match &args.tokens {
+        Some(rows) => rows.0.clone(),
+        None => rows_of(&model, args)?,
+    };
+    let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
+    let chance = args.temperature.is_some() || args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some();
+    let sampling = Sampling {
+        temperature: args.temperature.unwrap_or(if chance { 1.0 } else { 0.0 }),
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        frequency_penalty: args.frequency_penalty,
+        repetition_penalty: args.repetition_penalty,
+    };
+    let options = GenerateOptions::new()
+        .max_new_tokens(args.max_new_tokens)
+        .sampling(sampling)
+        .seed(args.seed)
+        .cache_kind(KvArg::kind(
+            &args.kv,
+            rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens),
+        ))
+        .stop_strings(args.stop.clone());
+    let options = match &args.first_token {
+        Some(token) => options.first_token(one_token(&model, token)?),
+        None => options,
+    };
+    if let AnyModel::Decoder(model) = &model {
+        let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+        past_context(model, longest.saturating_add(args.max_new_tokens));
+    }
+    let (made, before) = match &model {
+        AnyModel::Decoder(model) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {
+            return stream(model, &input, options);
+        }
+        AnyModel::Decoder(model) => (model.generate_with(&input, options)?, true),
+        // What was read is not part of what is written.
+        AnyModel::EncoderDecoder(model) => (model.generate_with(&input, options)?, false),
+        AnyModel::Encoder(_) => {
+            let told = "an encoder fills in masked tokens and writes no text; `hooklens info` lists its heads";
+            return Err(Failure::Failed(told.into()));
+        }
+    };
+    if args.json {
+        return print_generation(&made);
+    }
+    let mut out = stdout();
+    for row in &made.rows {
+        match &row.text {
+            Some(_) if !before => writeln!(out, "{}", model.tokenizer()?.decode_made(&row.new, true)?)?,
+            Some(_) => {
+                writeln!(out, "{}", model.tokenizer()?.decode_made(&[&row.prompt[..], &row.new].concat(), true)?)?
+            }
+            None => writeln!(out, "{}", ids(&row.new))?,
+        }
+    }
+    Ok(())
+}
+
+/// The tokens of each prompt.
+fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failure> {
+    let rows = |text: &String| match (&args.source_language, model) {
+        (None, model) => Ok(model.prompt_row(text, args.prepend_bos)?),
+        (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
+        (Some(_), _) => Err(Failure::Failed("--source-language is for models with an encoder and a decoder".into())),
+    };
+    args.prompt.iter().map(rows).collect()
+}
+
+/// The id of a token that is named by its text or its id.
+fn one_token(model: &AnyModel, token: &str) -> Result<u32, Failure> {
+    match model.tokenizer().ok().and_then(|tokenizer| tokenizer.id(token)).or(token.parse().ok()) {
+        Some(id) => Ok(id),
+        None => Err(Failure::Failed(format!("--first-token {token}: the vocabulary has no such token").into())),
+    }
+}
+
+fn ids(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Prints one row's text token by token.
+fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
+    let mut out = stdout();
+    let mut tokens = input.row(0).to_vec();
+    let mut shown = 0;
+    let mut show = |tokens: &[u32], all: bool| -> CliResult {
+        let text = model.tokenizer()?.decode_made(tokens, true)?;
+        // A character may be made of several tokens: half of one is not shown.
+        let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
+        if let Some(new) = whole.get(shown..) {
+            write!(out, "{new}")?;
+            out.flush()?;
+            shown = whole.len();
+        }
+        Ok(())
+    };
+    let steps = model.generate_steps(input, options)?;
+    show(&tokens, false)?;
+    for step in steps {
+        tokens.extend(step?.tokens[0]);
+        show(&tokens, false)?;
+        if is_unread() {
+            return Ok(());
+        }
+    }
+    show(&tokens, true)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_generation(made: &Generation) -> CliResult {
+    let rows: Vec<_> = (made.rows.iter())
+        .map(|row| {
+            let stop = match &row.stop {
+                Stop::Length => json!("length"),
+                Stop::Token(token) => json!({"token": token}),
+                Stop::Text(text) => json!({"text": text}),
+            };
+            json!({
+                "prompt_tokens": row.prompt, "new_tokens": row.new, "text": row.text,
+                "log_probs": row.log_probs, "stop": stop,
+            })
+        })
+        .collect();
+    Ok(print_json(&json!({ "rows": rows }))?)
+}

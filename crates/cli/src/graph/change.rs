@@ -1,0 +1,145 @@
+//! What is asked of a graph beside it: features changed, and what a head's score is made of.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use hooklens_features::graph::{
+    AttentionPairs, AttributionGraph, FeatureEdit, Hold, Replacement, generate_edited, intervene,
+};
+use hooklens_model::driver::HookedModel;
+use hooklens_model::error::Result;
+use hooklens_model::generation::GenerateOptions;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::token_text;
+
+/// A feature and what it becomes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Set(FeatureEdit);
+
+impl Set {
+    /// The only position it changes.
+    pub(super) fn one_position(&self) -> Option<usize> {
+        (!self.0.is_onward()).then(|| self.0.position())
+    }
+}
+
+/// As it is written, without the value.
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.0.layer(), self.0.position(), self.0.latent())
+    }
+}
+
+/// Reads `3:14:12=0`, `3:14+:12=x2`.
+pub(super) fn set(text: &str) -> Result<Set, String> {
+    let wrong = || "write LAYER:POS:LATENT=VALUE, as 3:14:12=0, 3:14:12=x2 or 3:14+:12=5".to_string();
+    let (place, value) = text.split_once('=').ok_or_else(wrong)?;
+    let [layer, pos, latent] = place.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
+    let (layer, latent, onward) = (number(layer)?, number(latent)?, pos.ends_with('+'));
+    let pos = number(pos.strip_suffix('+').unwrap_or(pos))?;
+    let (times, value) = value.strip_prefix('x').map_or((false, value), |value| (true, value));
+    let value = value.parse::<f32>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?;
+    let make = if times { FeatureEdit::times } else { FeatureEdit::set };
+    let edit = make(layer, pos, latent, value);
+    Ok(Set(if onward { edit.onward() } else { edit }))
+}
+
+/// What a model says with features changed.
+pub(super) struct Changed {
+    /// Tokens with their probabilities before and after, the likeliest of either.
+    pub(super) tokens: Vec<(String, f32, f32)>,
+    /// What it goes on with, before and after.
+    pub(super) texts: Option<[String; 2]>,
+}
+
+/// The model without and with features changed; nothing where none is.
+pub(super) fn changed(
+    graph: &AttributionGraph,
+    model: &HookedTransformer,
+    replacement: &Replacement,
+    sets: &[Set],
+    new: Option<usize>,
+    top: usize,
+) -> Result<Option<Changed>> {
+    if sets.is_empty() {
+        return Ok(None);
+    }
+    let edits: Vec<FeatureEdit> = sets.iter().map(|set| set.0).collect();
+    let prompt = || graph.tokens().to_vec();
+    let text = |id: u32| token_text(model.tokenizer().ok(), id);
+    let probabilities = |edits: &[FeatureEdit]| -> Result<Vec<f32>> {
+        let logits = intervene(model, prompt(), replacement, edits, Hold::Nothing)?.logits;
+        let last = logits.narrow(1, graph.tokens().len() - 1, 1);
+        Ok(burn::tensor::activation::softmax(last, 2).into_data().iter::<f32>().collect())
+    };
+    // A position behind the prompt is that of a token to come.
+    let (within, _): (Vec<FeatureEdit>, Vec<FeatureEdit>) =
+        edits.iter().partition(|edit| new.is_none() || edit.position() < graph.tokens().len());
+    let (before, after) = (probabilities(&[])?, probabilities(&within)?);
+    let mut order: Vec<usize> = (0..before.len()).collect();
+    order.sort_by(|a, b| before[*b].max(after[*b]).total_cmp(&before[*a].max(after[*a])));
+    let tokens = order.into_iter().take(top).map(|id| (text(id as u32), before[id], after[id])).collect();
+    let made = |edits: &[FeatureEdit], new: usize| -> Result<String> {
+        let made = generate_edited(model, prompt(), replacement, edits, GenerateOptions::new().max_new_tokens(new))?;
+        let row = made.rows.into_iter().next();
+        Ok(row.map(|row| row.text.unwrap_or_else(|| format!("{:?}", row.new))).unwrap_or_default())
+    };
+    let texts =
+        new.map(|new| Ok::<_, hooklens_model::error::Error>([made(&[], new)?, made(&edits, new)?])).transpose()?;
+    Ok(Some(Changed { tokens, texts }))
+}
+
+impl Changed {
+    pub(super) fn json(&self) -> Value {
+        let token =
+            |(token, before, after): &(String, f32, f32)| json!({ "token": token, "before": before, "after": after });
+        let texts = self.texts.as_ref().map(|[before, after]| json!({ "before": before, "after": after }));
+        json!({ "tokens": self.tokens.iter().map(token).collect::<Vec<_>>(), "text": texts })
+    }
+}
+
+/// A head, and from where to where it looks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looks {
+    pub(super) head: (usize, usize),
+    pub(super) positions: [usize; 2],
+}
+
+/// Reads `3.0:14:2`.
+pub(super) fn looks(text: &str) -> Result<Looks, String> {
+    let wrong = || "write LAYER.HEAD:FROM:TO, as 3.0:14:2".to_string();
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
+    let [head, query, key] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+    let (layer, head) = head.split_once('.').ok_or_else(wrong)?;
+    Ok(Looks { head: (number(layer)?, number(head)?), positions: [number(query)?, number(key)?] })
+}
+
+impl Looks {
+    pub(super) fn pairs(
+        self,
+        graph: &AttributionGraph,
+        model: &HookedTransformer,
+        replacement: &Replacement,
+        top: usize,
+    ) -> Result<(Self, AttentionPairs)> {
+        Ok((self, graph.attention_pairs(model, replacement, self.head, self.positions, top)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read() {
+        assert_eq!(set("3:14:12=0.5").unwrap().0, FeatureEdit::set(3, 14, 12, 0.5));
+        assert_eq!(set("3:14+:12=x-2").unwrap().0, FeatureEdit::times(3, 14, 12, -2.0).onward());
+        for wrong in ["", "3:14=1", "3:14:12", "3:14:12=", "3:14:12=nan", "a:1:2=3", "1:2:3:4=5"] {
+            assert!(set(wrong).unwrap_err().contains("LAYER:POS:LATENT=VALUE"), "{wrong}");
+        }
+        assert_eq!(looks("3.0:14:2").unwrap().positions, [14, 2]);
+        assert!(looks("3:14:2").is_err() && looks("3.0:14").is_err());
+    }
+}

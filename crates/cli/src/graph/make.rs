@@ -1,0 +1,417 @@
+//! `hooklens graph`: one prompt's graph, the mean of several prompts', the difference of two.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hooklens_hooks::DType;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::change::{self, Set};
+use super::tell::{self, Told};
+use crate::any_model::{dictionary, without_tokens};
+use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
+use crate::out::{said, spare};
+use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
+use crate::terminal::note;
+use crate::{CliResult, Failure, any_model, direction_file, size};
+use hooklens_features::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
+use hooklens_features::{Dictionary, Opened, open};
+use hooklens_io::numerals;
+use hooklens_model::driver::HookedModel;
+use hooklens_model::error::Result as LibResult;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::token_text;
+
+/// A graph that takes longer than this, in seconds, is announced.
+const LONG: f64 = 3.0;
+/// Deviations beyond which a graph is not taken for one: of a row as a share of what it sums, of an intervention as a share
+/// of the largest edge of what was changed. Sums of `f32` are true to far less; weights rounded to 16 bits are not.
+const PROVEN: f32 = 1e-4;
+/// The variable of reproducible builds that gives the date of outputs.
+const SOURCE_DATE: &str = "SOURCE_DATE_EPOCH";
+
+#[derive(Debug, Args)]
+pub(crate) struct MakeArgs {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    dtype: DtypeArg,
+    #[command(flatten)]
+    process: ProcessArg,
+    /// The prompt whose next token is explained
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "ioi", "pairs"])]
+    prompt: Option<String>,
+    /// The prompt as token ids: 1,2,3
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "prompt")]
+    tokens: Option<TokenRows>,
+    /// The graph of the prompt minus that of this one, of as many tokens
+    #[arg(long, value_name = "TEXT", requires = "prompt")]
+    against: Option<String>,
+    /// The mean of the graphs of so many prompts of the grammar that embedded:ioi was trained on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["prompt", "tokens", "answer", "wrong", "pairs"])]
+    ioi: Option<u32>,
+    /// The mean of the graphs of prompts of as many tokens: a file with {"clean": ..., "answer": ..., "wrong": ...} a line
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "tokens", "answer", "wrong"])]
+    pairs: Option<PathBuf>,
+    /// In the place of a dictionary, this many neurons of each MLP and position: those that write most
+    #[arg(long, value_name = "N", conflicts_with = "dictionary")]
+    neurons: Option<usize>,
+    /// Explain this token's logit (default: those of the likeliest tokens); may be given several times
+    #[arg(long, value_name = "TEXT")]
+    answer: Vec<String>,
+    /// The same by the token's id; several with commas between them
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with_all = ["answer", "ioi", "pairs"])]
+    answer_token: Vec<u32>,
+    /// Minus this one's
+    #[arg(long, value_name = "TEXT", requires = "answer")]
+    wrong: Vec<String>,
+    /// Minus the logit of the token with this id
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', requires = "answer_token")]
+    wrong_token: Vec<u32>,
+    /// Explain the stream behind the last token along these directions, as the unembedding reads it: vectors, or matrices with
+    /// a direction a row, of a .safetensors, .npz or .pt file, or of a .json array
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ioi", "pairs"])]
+    direction: Option<PathBuf>,
+    /// Explain so many of the likeliest tokens, or fewer that have --likely-share of the probability
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    likely: usize,
+    /// The probability of all tokens that are explained
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share, allow_negative_numbers = true)]
+    likely_share: f64,
+    /// Features of the graph at most, those with the largest influence
+    #[arg(long, value_name = "N", default_value_t = 7500)]
+    max_nodes: usize,
+    /// Keep effects in this folder, and go on from those that an interrupted run left there
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["against", "ioi", "pairs"])]
+    resume: Option<PathBuf>,
+    /// Effects that are kept in memory, as 2GB; more of them go to a temporary file
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1GiB")]
+    memory: u64,
+    /// Positions at the beginning without features (default: the beginning-of-sequence token; with --all-tokens none)
+    #[arg(long, value_name = "N")]
+    leave_out: Option<usize>,
+    /// The share of influence whose nodes are kept
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share, allow_negative_numbers = true)]
+    node_share: f64,
+    /// The share of influence whose edges are kept
+    #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = share, allow_negative_numbers = true)]
+    edge_share: f64,
+    /// Join features that act alike: whose effects have at least this cosine
+    #[arg(long, value_name = "COSINE", value_parser = share)]
+    group: Option<f64>,
+    /// Change so many features (and tokens, where there are fewer), one at a time, and compare what follows with the graph's
+    /// edges
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["against", "ioi", "pairs"])]
+    check: Option<u32>,
+    /// Say which attention heads carried each effect that is printed
+    #[arg(long, conflicts_with_all = ["against", "ioi", "pairs"])]
+    heads: bool,
+    /// Say what a head's score from a position to an earlier one is made of: pairs of what asks and what answers
+    #[arg(long, value_name = "LAYER.HEAD:FROM:TO", value_parser = change::looks, conflicts_with_all = ["against", "ioi", "pairs"])]
+    looks: Option<change::Looks>,
+    /// Change a feature and say what the model says then, nothing held: 3:14:12=0 (layer 3, position 14, latent 12), x2 for
+    /// twice what it is, 14+ for the position and all behind it; may be given several times
+    #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = change::set, conflicts_with_all = ["against", "ioi", "pairs"])]
+    set: Vec<Set>,
+    /// Go on for so many tokens, with features changed and without
+    #[arg(long, value_name = "N", requires = "set")]
+    generate: Option<usize>,
+    /// Effects and paths to print
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    top: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write what is kept: .html, one page that needs nothing else; .json, Neuronpedia's schema
+    #[arg(long, value_name = "FILE.html|FILE.json")]
+    out: Option<PathBuf>,
+}
+
+impl MakeArgs {
+    fn answers(&self) -> Vec<PairToken> {
+        pairs::tokens(&self.answer, &self.answer_token)
+    }
+
+    fn wrongs(&self) -> Vec<PairToken> {
+        pairs::tokens(&self.wrong, &self.wrong_token)
+    }
+}
+
+pub(super) fn run(args: &MakeArgs) -> CliResult {
+    let page = match args.out.as_deref().map(|out| out.extension().and_then(|ending| ending.to_str())) {
+        None | Some(Some("json")) => false,
+        Some(Some("html" | "htm")) => true,
+        Some(_) => return Err(Failure::Usage("the name of --out ends in .html or .json".into())),
+    };
+    spare(
+        args.out.as_deref(),
+        args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
+    )?;
+    let date = date()?;
+    let (replacement, dictionaries) = replacement(args)?;
+    let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
+    // The first one says how prompts begin.
+    let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
+    dictionaries.iter().flat_map(|one| one.concerns_on(&model, prepend_bos)).for_each(note);
+    let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
+    if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
+        return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
+    }
+    let graph = graph(args, &model, &replacement, prepend_bos)?;
+    report_left_out(args, &graph, &model, &dictionaries)?;
+    let pruned = graph.prune(args.node_share, args.edge_share)?;
+    let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
+    let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).transpose()?.unwrap_or_default();
+    let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, args.top)?;
+    let looks = args.looks.map(|looks| looks.pairs(&graph, &model, &replacement, args.top)).transpose()?;
+    let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
+    let groups: Vec<(String, Vec<usize>)> =
+        groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
+    let mut told = Told {
+        graph: &graph,
+        pruned: &pruned,
+        words: &words,
+        groups: &groups,
+        check,
+        heads: None,
+        changed,
+        looks,
+        top: args.top,
+    };
+    if args.heads {
+        told.split_by_head(&model, &replacement)?;
+    }
+    if let Some(out) = &args.out {
+        let slug = out.file_stem().map(|stem| stem.to_string_lossy().to_string()).unwrap_or_default();
+        let file = GraphFile::new(&graph, &pruned)
+            .named(slug, &*args.model.model)
+            .pruned_at(args.node_share, args.edge_share)
+            .with_tokens(&graph, &words)
+            .with_groups(&graph, groups.clone())
+            .with_pinned(&graph, told.on_paths());
+        let file = date.into_iter().fold(file, GraphFile::dated);
+        if page { file.save_page(out)? } else { file.save(out)? }
+    }
+    if args.json {
+        told.json()?
+    } else {
+        told.text()?;
+        args.out.iter().try_for_each(|out| said(out))?;
+    }
+    let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
+    if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
+        return Err(failed("the graph does not sum to the model's values", graph.deviation()));
+    }
+    match check {
+        Some(check) if check.deviation > PROVEN => Err(failed("interventions are not what edges say", check.deviation)),
+        _ => Ok(()),
+    }
+}
+
+/// Reports where the graph has no features though its prompt has tokens there.
+fn report_left_out(
+    args: &MakeArgs,
+    graph: &AttributionGraph,
+    model: &HookedTransformer,
+    dictionaries: &[Dictionary],
+) -> CliResult {
+    dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
+    let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
+    let each = each.collect::<LibResult<Vec<_>>>()?;
+    // Whether none of them is used at a token.
+    let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
+    let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
+    for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
+        let text = token_text(model.tokenizer().ok(), id);
+        note(format!("--set {set} changes nothing: the dictionary is not used at {text:?}"));
+    }
+    let by_default = args.leave_out.is_none() && graph.left_out() > 0;
+    if let Some(id) = graph.tokens().first().filter(|id| by_default && !is_excluded(id)) {
+        let text = token_text(model.tokenizer().ok(), *id);
+        note(format!("position 0 has no features: {text:?} begins every prompt; --leave-out 0 keeps them"));
+    }
+    Ok(())
+}
+
+/// What features are, and a dictionary of each set of them.
+fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
+    if let Some(count) = args.neurons {
+        return Ok((Replacement::neurons(count), Vec::new()));
+    }
+    if args.model.dictionary.is_empty() {
+        return match &*args.model.model {
+            "embedded:ioi" => Ok(opened(open("embedded:ioi-transcoders")?)),
+            _ => {
+                let told = "--dictionary names the transcoders or autoencoders whose latents are the graph's features; \
+                            --neurons N takes the MLPs' neurons";
+                Err(Failure::Usage(told.into()))
+            }
+        };
+    }
+    if let [path] = &args.model.dictionary[..] {
+        return Ok(opened(dictionary(path, &args.model)?));
+    }
+    let (mut all, mut firsts) = (Vec::new(), Vec::new());
+    for path in &args.model.dictionary {
+        let place = all.len();
+        match dictionary(path, &args.model)? {
+            Opened::Dictionary(one) => all.push(one),
+            Opened::Transcoders(own) if own.is_cross_layer() => {
+                let told = format!("{} is across layers, and takes no other beside it", path.display());
+                return Err(Failure::Usage(told));
+            }
+            Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
+        }
+        firsts.extend(all.get(place).cloned());
+    }
+    Ok((Replacement::dictionaries(all), firsts))
+}
+
+fn opened(opened: Opened) -> (Replacement, Vec<Dictionary>) {
+    match opened {
+        Opened::Dictionary(one) => (Replacement::dictionaries([one.clone()]), vec![one]),
+        Opened::Transcoders(all) => {
+            let first = all.layers().first().cloned();
+            (Replacement::transcoders(all), first.into_iter().collect())
+        }
+    }
+}
+
+fn graph(
+    args: &MakeArgs,
+    model: &HookedTransformer,
+    replacement: &Replacement,
+    prepend_bos: Option<bool>,
+) -> Result<AttributionGraph, Failure> {
+    let base = GraphOptions::new().likely(args.likely, args.likely_share).max_nodes(args.max_nodes);
+    let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
+    // A beginning-of-sequence token has features only where all tokens are asked for.
+    let leave_out = args.leave_out.or(args.model.all_tokens.then_some(0));
+    let base = leave_out.into_iter().fold(base, GraphOptions::leaving_out);
+    let base = args.resume.iter().fold(base, GraphOptions::resumable);
+    let id = |token: &PairToken| match token {
+        PairToken::Text(text) => model.to_single_token(text),
+        PairToken::Id(id) => Ok(*id),
+    };
+    let target = |answer: &PairToken, wrong: Option<&PairToken>| -> LibResult<GraphTarget> {
+        Ok(match wrong {
+            Some(wrong) => GraphTarget::difference_of_ids(model, id(answer)?, id(wrong)?),
+            None => GraphTarget::id(model, id(answer)?),
+        })
+    };
+    let many: Option<Vec<Line>> = match (args.ioi, &args.pairs) {
+        (Some(count), _) => Some(ioi_lines(count)?),
+        (_, Some(path)) => Some(file_lines(path)?),
+        _ => None,
+    };
+    if let Some(lines) = many {
+        return Ok(AttributionGraph::mean_of(lines.into_iter().map(|line| {
+            let row = match line.clean {
+                PairPrompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
+                PairPrompt::Tokens(ids) => ids,
+            };
+            let options = base.clone().target(target(&line.answer, line.wrong.as_ref())?);
+            one(model, row, replacement, &options)
+        }))?);
+    }
+    let mut options = base.clone();
+    let (answers, wrongs) = (args.answers(), args.wrongs());
+    let mut taken: Vec<(u32, Option<u32>)> = Vec::new();
+    for (place, answer) in answers.iter().enumerate() {
+        let wrong = wrongs.get(place).or(wrongs.last());
+        let ids = (id(answer)?, wrong.map(&id).transpose()?);
+        check_target(&taken, ids, answer, wrong)?;
+        taken.push(ids);
+        options = options.target(target(answer, wrong)?);
+    }
+    if let Some(path) = &args.direction {
+        let called = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        for (name, direction) in direction_file::read(path)? {
+            options = options.target(GraphTarget::direction(if name.is_empty() { &called } else { &name }, direction));
+        }
+    }
+    let row = match (&args.prompt, &args.tokens) {
+        (Some(text), _) => model.prompt_row(text, prepend_bos)?,
+        (None, Some(rows)) => rows.one("--tokens")?,
+        (None, None) => return Err(Failure::Usage("a graph is of one prompt".into())),
+    };
+    let graph = one(model, row, replacement, &options)?;
+    let Some(text) = &args.against else { return Ok(graph) };
+    // The same targets, whatever is likely behind the other prompt.
+    let again = match answers.is_empty() && args.direction.is_none() {
+        false => options,
+        true => graph.nodes().iter().fold(base, |options, node| match node.kind {
+            NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),
+            _ => options,
+        }),
+    };
+    let other = one(model, model.prompt_row(text, prepend_bos)?, replacement, &again)?;
+    Ok(graph.minus(&other)?)
+}
+
+/// An error for a target that is zero, or that another one is already: it would count twice. Texts that differ by spaces may
+/// be one token.
+fn check_target(
+    taken: &[(u32, Option<u32>)],
+    ids: (u32, Option<u32>),
+    answer: &PairToken,
+    wrong: Option<&PairToken>,
+) -> CliResult {
+    if let Some(wrong) = wrong.filter(|_| Some(ids.0) == ids.1) {
+        let told = format!("the answer {answer} and the wrong token {wrong} are the same token, {}", ids.0);
+        return Err(Failure::Usage(told));
+    }
+    if taken.contains(&ids) {
+        let minus = wrong.map_or(String::new(), |wrong| format!(" minus {wrong}"));
+        return Err(Failure::Usage(format!("the target {answer}{minus} is given twice (token {})", ids.0)));
+    }
+    Ok(())
+}
+
+fn one(
+    model: &HookedTransformer,
+    row: Vec<u32>,
+    replacement: &Replacement,
+    options: &GraphOptions,
+) -> LibResult<AttributionGraph> {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} features {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    let graph = AttributionGraph::with_progress(model, row, replacement, options, |told| {
+        if told.done == 0 && told.damaged > 0 {
+            let damaged = numerals::bytes(told.damaged);
+            note(format!("rows of effects in the folder of --resume are damaged: {damaged} are computed again"));
+        }
+        if told.done == 0 && told.seconds > LONG {
+            let memory = numerals::bytes(told.bytes as u64);
+            note(format!("{} features, about {:.0} s and {memory} beside the model", told.of, told.seconds));
+        }
+        bar.set_length(told.of as u64);
+        bar.set_position(told.done as u64);
+    });
+    bar.finish_and_clear();
+    graph
+}
+
+/// The time that the file says it was made at, in milliseconds since 1970: by default none, so that the same graph is the
+/// same file.
+fn date() -> Result<Option<u64>, Failure> {
+    let Some(text) = std::env::var_os(SOURCE_DATE) else { return Ok(None) };
+    let seconds = text.to_str().and_then(|text| text.parse::<u64>().ok());
+    match seconds.and_then(|seconds| seconds.checked_mul(1000)) {
+        Some(milliseconds) => Ok(Some(milliseconds)),
+        None => Err(Failure::Usage(format!(
+            "{SOURCE_DATE} is `{}`, and has to be whole seconds since 1970",
+            text.to_string_lossy()
+        ))),
+    }
+}
+
+/// A share or a cosine, from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be from 0 to 1".into()),
+    }
+}

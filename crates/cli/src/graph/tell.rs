@@ -1,0 +1,297 @@
+//! A graph in words.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::change::{Changed, Looks};
+use crate::CliResult;
+use crate::terminal::{print_json, stdout};
+use hooklens_features::graph::{
+    AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, HeadEffects, NodeKind, PrunedGraph, Replacement,
+};
+use hooklens_io::numerals::grouped;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// Tokens that a feature raises, and that it lowers, of those that are kept.
+pub(super) const TOKENS: usize = 5;
+/// Of these, in a line.
+const RAISED: usize = 3;
+/// Heads in a line.
+const HEADS: usize = 2;
+
+/// What is printed of a graph.
+pub(super) struct Told<'g> {
+    pub(super) graph: &'g AttributionGraph,
+    pub(super) pruned: &'g PrunedGraph,
+    pub(super) words: &'g FeatureTokens,
+    pub(super) groups: &'g [(String, Vec<usize>)],
+    pub(super) check: Option<GraphCheck>,
+    /// The effects on the first target by head.
+    pub(super) heads: Option<HeadEffects>,
+    pub(super) changed: Option<Changed>,
+    pub(super) looks: Option<(Looks, AttentionPairs)>,
+    pub(super) top: usize,
+}
+
+/// What a group of features is called: by the token that most of them raise.
+pub(super) fn group_name(number: usize, members: &[usize], words: &FeatureTokens) -> String {
+    let mut raised: BTreeMap<&str, usize> = BTreeMap::new();
+    for token in members.iter().filter_map(|node| words.get(node)).flat_map(|[raised, _]| raised) {
+        *raised.entry(token.trim()).or_default() += 1;
+    }
+    match raised.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 1) {
+        Some((token, _)) => format!("raise {token}"),
+        None => format!("group {}", number + 1),
+    }
+}
+
+impl Told<'_> {
+    /// Targets, by what they count.
+    fn targets(&self) -> Vec<(usize, f32)> {
+        let nodes = self.graph.nodes().iter().enumerate();
+        let mut targets: Vec<(usize, f32)> = nodes
+            .filter_map(|(node, own)| match own.kind {
+                NodeKind::Logit { weight, .. } => Some((node, weight)),
+                _ => None,
+            })
+            .collect();
+        targets.sort_by(|a, b| b.1.total_cmp(&a.1));
+        targets
+    }
+
+    /// Splits the effects on the first target by the head that carried them.
+    pub(super) fn split_by_head(&mut self, model: &HookedTransformer, replacement: &Replacement) -> Result<()> {
+        if let Some((target, _)) = self.targets().first() {
+            self.heads = Some(self.graph.heads(model, replacement, *target)?);
+        }
+        Ok(())
+    }
+
+    /// Which heads carried most of a node's effect on the first target.
+    fn by_heads(&self, source: usize) -> String {
+        let Some(heads) = &self.heads else { return String::new() };
+        let mut parts: Vec<String> = heads
+            .strongest(source, HEADS)
+            .into_iter()
+            .map(|(layer, head, carried)| format!("head {layer}.{head} {carried:+.3}"))
+            .collect();
+        parts.extend(
+            heads.direct(source).filter(|direct| *direct != 0.0).map(|direct| format!("directly {direct:+.3}")),
+        );
+        format!("  by {}", parts.join(", "))
+    }
+
+    /// What acts most on a node: its number and its effect.
+    fn inputs(&self, node: usize) -> Vec<(usize, f32)> {
+        let effects = self.graph.effects_on(node).unwrap_or_default();
+        let mut inputs: Vec<(usize, f32)> =
+            effects.iter().copied().enumerate().filter(|(_, effect)| *effect != 0.0).collect();
+        inputs.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+        inputs.truncate(self.top);
+        inputs
+    }
+
+    /// Nodes of the strongest paths to the first target.
+    pub(super) fn on_paths(&self) -> Vec<usize> {
+        let Some((target, _)) = self.targets().first().copied() else { return Vec::new() };
+        self.graph.paths(self.pruned, target, self.top).into_iter().flat_map(|path| path.nodes).collect()
+    }
+
+    /// What features, errors, tokens with positions, constants, and features that the graph leaves out add to a node.
+    fn parts(&self, node: usize) -> [f32; 5] {
+        let mut parts = [0.0; 5];
+        let effects = self.graph.effects_on(node).unwrap_or_default();
+        for (source, effect) in self.graph.nodes().iter().zip(effects) {
+            let part = match source.kind {
+                _ if source.is_feature() => 0,
+                NodeKind::Error => 1,
+                _ => 2,
+            };
+            parts[part] += effect;
+        }
+        parts[3] = self.graph.constant(node).unwrap_or(0.0);
+        if self.graph.active() > self.features() {
+            parts[4] = self.graph.value(node).unwrap_or(0.0) - parts[..4].iter().sum::<f32>();
+        }
+        parts
+    }
+
+    /// Features of the graph.
+    fn features(&self) -> usize {
+        self.graph.nodes().iter().filter(|node| node.is_feature()).count()
+    }
+
+    fn raised(&self, node: usize) -> String {
+        let Some([raised, _]) = self.words.get(&node) else { return String::new() };
+        let raised: Vec<String> = raised.iter().take(RAISED).map(|text| format!("{text:?}")).collect();
+        format!("  raises {}", raised.join(" "))
+    }
+
+    pub(super) fn text(&self) -> CliResult {
+        let (graph, mut out) = (self.graph, stdout());
+        let count = |kept: &dyn Fn(&NodeKind) -> bool| {
+            self.pruned.nodes().iter().filter(|node| kept(&graph.nodes()[**node].kind)).count()
+        };
+        let errors = count(&|kind| *kind == NodeKind::Error);
+        let features = self.pruned.nodes().iter().filter(|node| graph.nodes()[**node].is_feature()).count();
+        let all = self.features();
+        let prompts = if graph.prompts() > 1 { format!(" of {} prompts", graph.prompts()) } else { String::new() };
+        writeln!(out, "{:?}: {} tokens{prompts}", graph.prompt(), graph.tokens().len())?;
+        let active = if graph.active() > all { format!(" of {}", grouped(graph.active())) } else { String::new() };
+        let scores = graph.scores();
+        writeln!(
+            out,
+            "{}{active} active features; every row sums to its value, to {:.1e}; replacement score {:.3}, completeness {:.3}",
+            grouped(all),
+            graph.deviation(),
+            scores.replacement,
+            scores.completeness,
+        )?;
+        writeln!(out, "kept: {features} features, {errors} errors, {} edges", grouped(self.pruned.edges().len()))?;
+        if let Some(check) = self.check {
+            let GraphCheck { edits, tokens, edges, deviation, .. } = check;
+            let tokens = if tokens > 0 { format!(" and {tokens} tokens") } else { String::new() };
+            writeln!(
+                out,
+                "checked: {edits} features{tokens} changed, {} edges agree to {deviation:.1e}",
+                grouped(edges)
+            )?;
+        }
+        let targets = self.targets();
+        let Some((target, weight)) = targets.first().copied() else { return Ok(()) };
+        let own = &graph.nodes()[target];
+        let share = match own.kind {
+            NodeKind::Logit { token: Some(_), .. } if weight < 1.0 => format!(" (probability {weight:.3})"),
+            _ => String::new(),
+        };
+        let [by_features, by_errors, by_tokens, constant, others] = self.parts(target);
+        let others = if others == 0.0 { String::new() } else { format!(", features left out {others:+.2}") };
+        writeln!(
+            out,
+            "\nwhy {:?}{share}: {:+.2} = features {by_features:+.2}, errors {by_errors:+.2}, tokens {by_tokens:+.2}, \
+             constant {constant:+.2}{others}",
+            own.label,
+            graph.value(target).unwrap_or(0.0),
+        )?;
+        for (source, effect) in self.inputs(target) {
+            writeln!(out, "  {effect:+8.3}  {}{}{}", graph.words(source), self.raised(source), self.by_heads(source))?;
+        }
+        let paths = graph.paths(self.pruned, target, self.top);
+        if !paths.is_empty() {
+            writeln!(out, "\nstrongest paths, by their share of all that acts:")?;
+        }
+        for path in paths {
+            writeln!(out, "  {:6.2}%  {}", 100.0 * path.share, graph.path_words(&path))?;
+        }
+        let others: Vec<String> = targets[1..]
+            .iter()
+            .take(self.top)
+            .map(|(node, weight)| format!("{:?} {weight:.3}", graph.nodes()[*node].label))
+            .collect();
+        if !others.is_empty() {
+            writeln!(out, "\nother targets: {}", others.join(", "))?;
+        }
+        if let Some((Looks { head: (layer, head), positions: [query, key] }, pairs)) = &self.looks {
+            let text = |pos: usize| graph.token_texts().get(pos).map_or("", String::as_str);
+            writeln!(
+                out,
+                "\nhead {layer}.{head} from {query} {:?} to {key} {:?}: a score of {:+.2}, of it",
+                text(*query),
+                text(*key),
+                pairs.score
+            )?;
+            for pair in &pairs.strongest {
+                let (asks, answers) = (self.side(pair.query), self.side(pair.key));
+                writeln!(out, "  {:+8.3}  {asks} looks for {answers}", pair.score)?;
+            }
+        }
+        if let Some(changed) = &self.changed {
+            writeln!(out, "\nwith features changed, probabilities before and after:")?;
+            for (token, before, after) in &changed.tokens {
+                writeln!(out, "  {before:.3} {after:.3}  {token:?}")?;
+            }
+            if let Some([before, after]) = &changed.texts {
+                writeln!(out, "goes on: {before:?}\nand changed: {after:?}")?;
+            }
+        }
+        if !self.groups.is_empty() {
+            writeln!(out, "\ngroups that act alike:")?;
+        }
+        for (name, members) in self.groups {
+            let members: Vec<String> = members.iter().map(|node| graph.words(*node)).collect();
+            writeln!(out, "  {name}: {}", members.join(", "))?;
+        }
+        Ok(())
+    }
+
+    /// One side of a score.
+    fn side(&self, node: Option<usize>) -> String {
+        node.map_or("a constant".to_string(), |node| self.graph.words(node))
+    }
+
+    pub(super) fn json(&self) -> CliResult {
+        let (graph, scores) = (self.graph, self.graph.scores());
+        let first = self.targets().first().map(|(node, _)| *node);
+        let target = |(node, weight): (usize, f32)| -> Value {
+            let input = |(source, effect): (usize, f32)| {
+                json!({
+                    "node": graph.words(source), "effect": effect,
+                    "raises": self.words.get(&source).map(|[raised, _]| raised),
+                    "heads": self.heads.as_ref().filter(|_| first == Some(node)).map(|heads| {
+                        let carried = heads.strongest(source, HEADS).into_iter();
+                        let carried = carried.map(|(layer, head, by)| json!({ "layer": layer, "head": head, "carried": by }));
+                        json!({ "carried": carried.collect::<Vec<_>>(), "direct": heads.direct(source) })
+                    }),
+                })
+            };
+            let paths = graph.paths(self.pruned, node, self.top).into_iter();
+            let paths: Vec<Value> = paths
+                .map(|path| {
+                    let nodes: Vec<String> = path.nodes.iter().rev().map(|node| graph.words(*node)).collect();
+                    json!({ "share": path.share, "nodes": nodes })
+                })
+                .collect();
+            let [features, errors, tokens, constant, features_left_out] = self.parts(node);
+            json!({
+                "target": graph.nodes()[node].label, "weight": weight, "value": graph.value(node),
+                "features": features, "errors": errors, "tokens": tokens, "constant": constant,
+                "features_left_out": features_left_out,
+                "inputs": self.inputs(node).into_iter().map(input).collect::<Vec<_>>(), "paths": paths,
+            })
+        };
+        let check = self.check.map(|check| {
+            json!({
+                "edits": check.edits, "tokens": check.tokens, "edges": check.edges, "deviation": check.deviation,
+            })
+        });
+        let looks = self.looks.as_ref().map(|(looks, pairs)| {
+            let pair = |pair: &hooklens_features::graph::AttentionPair| {
+                json!({
+                    "query": self.side(pair.query), "key": self.side(pair.key), "score": pair.score,
+                })
+            };
+            let strongest: Vec<Value> = pairs.strongest.iter().map(pair).collect();
+            json!({ "head": looks.head, "positions": looks.positions, "score": pairs.score, "pairs": strongest })
+        });
+        let groups: Vec<Value> = self
+            .groups
+            .iter()
+            .map(|(name, members)| {
+                let members: Vec<String> = members.iter().map(|node| graph.words(*node)).collect();
+                json!({ "name": name, "features": members })
+            })
+            .collect();
+        Ok(print_json(&json!({
+            "tokens": graph.token_texts(), "prompts": graph.prompts(),
+            "active": graph.active(), "left_out": graph.left_out(), "deviation": graph.deviation(),
+            "replacement": scores.replacement, "completeness": scores.completeness,
+            "nodes": self.pruned.nodes().len(), "edges": self.pruned.edges().len(),
+            "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
+            "groups": groups, "check": check, "looks": looks,
+            "changed": self.changed.as_ref().map(Changed::json),
+        }))?)
+    }
+}

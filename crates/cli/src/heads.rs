@@ -1,0 +1,137 @@
+//! `hooklens heads`.
+
+use hooklens_analysis::experiments::Experiments;
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use ndarray::{Axis, stack};
+use rand::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+
+use super::args::{DtypeArg, ModelArg, ProcessArg};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spare};
+use super::terminal::stdout;
+use super::{CliResult, Failure, load};
+use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
+use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_model::driver::Input;
+use hooklens_model::model::HookedTransformer;
+
+#[derive(Debug, Args)]
+pub(super) struct HeadsArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    /// A prompt; may be given several times (default: random tokens, twice over)
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prompt: Vec<String>,
+    /// How a score is computed. `mean`, as `dump` and `attention` print it: mean attention to the target, over the
+    /// queries that have one; `mul` and `abs`: TransformerLens's detect_head, over all queries
+    #[arg(long, value_enum, default_value = "mean")]
+    pub(super) measure: MeasureArg,
+    /// Leave attention to the first token out (mul and abs)
+    #[arg(long)]
+    pub(super) exclude_bos: bool,
+    /// Leave a token's attention to itself out (mul and abs)
+    #[arg(long)]
+    pub(super) exclude_current_token: bool,
+    /// Random seed of the random tokens
+    #[arg(long, default_value_t = 0)]
+    pub(super) seed: u64,
+    /// How many heads to print for each pattern
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) top: usize,
+    /// Write all scores to a file: .json, .csv, .svg, .png or .html
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum MeasureArg {
+    /// Mean attention to the target, over the queries that have one
+    Mean,
+    /// Share of all attention
+    Mul,
+    /// One minus the mean distance
+    Abs,
+}
+
+pub(super) fn run(args: &HeadsArgs) -> CliResult {
+    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
+    if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
+        return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
+    }
+    let model = load("heads", &args.model, &args.dtype, args.process)?;
+    let input: Input = match &args.prompt[..] {
+        [] => Input::Rows(repeated(&model, args.seed)),
+        texts => texts.to_vec().into(),
+    };
+    let all = match args.measure {
+        MeasureArg::Mean => model.head_scores(input)?,
+        MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
+        MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
+    };
+    check_finite(&all)?;
+    if let Some(file) = &args.out {
+        let json = json!({"model": args.model.model, "scores": all});
+        Finding { json, csv: all.csv(args.csv.labels()) }.write(file, heatmap(&all, &args.model.model))?;
+    }
+    let mut out = stdout();
+    for (place, name) in all.axes()[0].labels.iter().enumerate() {
+        let own = all.at("pattern", place as isize)?;
+        let best: Vec<String> =
+            (own.largest(args.top).iter()).map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1])).collect();
+        writeln!(out, "{name:<16}{}", best.join("   "))?;
+    }
+    drop(out);
+    said_file(args.out.as_ref())
+}
+
+/// TransformerLens's scores, `[pattern, layer, head]`.
+fn detected(
+    model: &HookedTransformer,
+    input: &Input,
+    error: HeadError,
+    args: &HeadsArgs,
+) -> Result<LabeledArray, Failure> {
+    let patterns = [
+        ("previous token", HeadPattern::PreviousToken),
+        ("duplicate token", HeadPattern::DuplicateToken),
+        ("induction", HeadPattern::Induction),
+    ];
+    let mut scores = Vec::new();
+    for (_, pattern) in &patterns {
+        let mut detection = HeadDetection::new(pattern.clone()).error(error);
+        if args.exclude_bos {
+            detection = detection.exclude_bos();
+        }
+        if args.exclude_current_token {
+            detection = detection.exclude_current_token();
+        }
+        scores.push(model.detect_heads(input.clone(), &detection)?);
+    }
+    let views: Vec<_> = scores.iter().map(|found| found.values().view()).collect();
+    let mut axes = vec![LabeledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
+    axes.extend(scores[0].axes().iter().cloned());
+    Ok(LabeledArray::of(axes, stack(Axis(0), &views)?))
+}
+
+/// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model
+/// has one.
+fn repeated(model: &HookedTransformer, seed: u64) -> Vec<Vec<u32>> {
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    let config = model.config();
+    let bos = model.bos_token();
+    let len = (config.n_ctx.saturating_sub(1) / 2).clamp(1, 25);
+    let row = |_| {
+        let once: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.d_vocab as u32)).collect();
+        bos.into_iter().chain(once.clone()).chain(once).collect()
+    };
+    (0..4).map(row).collect()
+}

@@ -1,0 +1,178 @@
+//! The command line: parse, call the library, print.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod any_model;
+mod args;
+mod attention;
+mod attribute;
+mod bench;
+pub mod benchmark;
+mod command;
+mod completions;
+mod corpus;
+mod direction_file;
+mod doctor;
+mod dump;
+mod features;
+mod findings;
+mod generate;
+mod given;
+mod graph;
+mod heads;
+mod hooks;
+mod info;
+mod lens;
+mod loading_bar;
+mod man;
+mod memory;
+mod merge;
+mod notebook;
+mod out;
+mod pairs;
+mod parity;
+pub mod parity_check;
+mod patch;
+mod prompt_files;
+#[cfg(feature = "remote")]
+mod serve;
+mod shard_arg;
+mod share;
+mod signals;
+mod size;
+mod terminal;
+mod vocabulary;
+mod written;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{DtypeArg, ModelArg, ProcessArg};
+use command::{Cli, Command};
+use terminal::say;
+
+use hooklens_model::error::error_chain;
+use hooklens_model::model::HookedTransformer;
+
+type CliResult = Result<(), Failure>;
+
+/// Why a command failed.
+#[derive(Debug)]
+enum Failure {
+    /// The arguments make no sense together: exit code 2.
+    Usage(String),
+    /// The work was stopped by a signal and goes on when the command is run again: exit code 75, `EX_TEMPFAIL`, upon which
+    /// schedulers start it again.
+    Stopped(String),
+    /// The work failed: exit code 1.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+/// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage, 75 when a signal
+/// stopped it and it goes on when it is run again.
+pub fn main() -> ExitCode {
+    hooklens_model::device::keep_freed_memory();
+    signals::exit_on_abort();
+    hooklens_io::caught::print_others_only();
+    if let Some(told) = too_many_threads() {
+        say(format_args!("error: {told}"));
+        return ExitCode::from(2);
+    }
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return told_by_clap(&error),
+    };
+    if let Err(told) = start_threads() {
+        say(format_args!("error: {told}"));
+        return ExitCode::FAILURE;
+    }
+    signals::watch();
+    let done = match command {
+        Command::Hooks(args) => hooks::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Vocabulary(args) => vocabulary::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Patch(args) => patch::run(&args),
+        Command::Attribute(args) => attribute::run(&args),
+        Command::Lens(args) => lens::run(&args),
+        Command::Heads(args) => heads::run(&args),
+        Command::Attention(args) => attention::run(&args),
+        Command::Features(args) => features::run(&args),
+        Command::Graph(args) => graph::run(&args),
+        Command::Parity(args) => parity::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Merge(args) => merge::run(&args),
+        Command::Notebook(args) => notebook::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+        #[cfg(feature = "remote")]
+        Command::Serve(args) => serve::run(&args),
+    };
+    // What is left in memory of what was printed is an error here, not lost.
+    match done.and_then(|()| Ok(terminal::stdout().flush()?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(reason)) => {
+            say(format_args!("error: {reason}\n\nFor more information, try '--help'."));
+            ExitCode::from(2)
+        }
+        Err(Failure::Stopped(reason)) => {
+            say(format_args!("stopped: {reason}"));
+            ExitCode::from(75)
+        }
+        Err(Failure::Failed(error)) => {
+            say(format_args!("error: {}", error_chain(&*error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints help, or what is wrong with the arguments, which may hold anything.
+fn told_by_clap(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let shown = terminal::shown(&text);
+    if error.use_stderr() && shown != text {
+        say(text.trim_end());
+    } else if let Err(failed) = error.print()
+        && !error.use_stderr()
+    {
+        return match failed.kind() {
+            std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        };
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// What is wrong, if more threads are asked for than a machine may start.
+fn too_many_threads() -> Option<String> {
+    const MOST: usize = 4096;
+    let asked = std::env::var("RAYON_NUM_THREADS").ok()?.parse().unwrap_or(0);
+    (asked > MOST).then(|| format!("RAYON_NUM_THREADS is {asked}; it may be {MOST} at most"))
+}
+
+/// Starts the threads that compute, here and at once: where they are first needed there is nobody to tell that the system
+/// starts no more.
+fn start_threads() -> Result<(), String> {
+    rayon::ThreadPoolBuilder::new().build_global().map_err(|error| {
+        let count = std::env::var("RAYON_NUM_THREADS").ok().filter(|count| !count.is_empty());
+        let count = count.map_or("one for each core".to_string(), |count| format!("RAYON_NUM_THREADS is {count}"));
+        let why = error_chain(&error);
+        format!("can't start the threads that compute ({count}): {why}; RAYON_NUM_THREADS=1 needs one only")
+    })
+}
+
+/// A decoder.
+fn load(command: &str, model: &ModelArg, dtype: &DtypeArg, process: ProcessArg) -> Result<HookedTransformer, Failure> {
+    any_model::decoder(command, model, model.processed(dtype.dtype, process)?)
+}

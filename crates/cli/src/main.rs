@@ -1,0 +1,7 @@
+//! The `hooklens` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hooklens_cli::main()
+}

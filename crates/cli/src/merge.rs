@@ -1,0 +1,172 @@
+//! `hooklens merge`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::out::{CsvArg, OutFile, spare};
+use super::share::{Found, Kind, Part, shares_in};
+use super::terminal::{note, stdout};
+use super::{CliResult, Failure, attribute, features, patch};
+use hooklens_data::dump::{Shard, Shards, is_whole, merge, merge_unverified, shards_in};
+use hooklens_io::numerals::{bytes, grouped};
+use hooklens_io::object_stores::is_url;
+use hooklens_model::error::Error;
+
+/// How long to wait before looking again.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Looking costs requests there.
+const PAUSE_OF_STORES: Duration = Duration::from_secs(5);
+/// Missing shards that are named.
+const NAMED: usize = 12;
+
+#[derive(Debug, Args)]
+pub(super) struct MergeArgs {
+    /// The shards' folders, which lie within the folder they make (default: all that lie there)
+    #[arg(value_name = "SHARD")]
+    pub(super) shards: Vec<PathBuf>,
+    /// The folder of the whole dump or its URL in a store, or the folder of the shares of a sweep, of scores of
+    /// edges or of an evaluation
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) out: PathBuf,
+    /// Of shares of a sweep, of scores of edges or of an evaluation: write all results to a file: .json, .csv, .svg, .png or .html
+    #[arg(long, value_name = "FILE", conflicts_with = "shards")]
+    pub(super) results: Option<OutFile>,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+    /// Wait until all shards are there and complete
+    #[arg(long, conflicts_with = "shards")]
+    pub(super) wait: bool,
+    /// Compare the lengths of the shards' files only, not their bytes
+    #[arg(long)]
+    pub(super) no_verify: bool,
+}
+
+pub(super) fn run(args: &MergeArgs) -> CliResult {
+    if let Some(parts) = parts(args)? {
+        spare(args.results.as_ref().map(|results| &*results.path), parts.iter().map(|part| part.path.clone()))?;
+        let merged = match parts[0].kind {
+            Kind::Patch => patch::merged,
+            Kind::FeaturesEval => features::merged_evaluation,
+            Kind::AttributeEdges => attribute::merged,
+        };
+        return merged(&parts, args.csv, args.results.as_ref());
+    }
+    if args.results.is_some() {
+        return Err(Failure::Usage(format!("--results are those of shares, and {} is of a dump", args.out.display())));
+    }
+    let Some(shards) = (if args.shards.is_empty() { found(args)? } else { Some(args.shards.clone()) }) else {
+        note(format!("{} is one dump already", args.out.display()));
+        return Ok(());
+    };
+    let merged = if args.no_verify { merge_unverified } else { merge };
+    let report = merged(&args.out, &shards)?;
+    let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
+    writeln!(stdout(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
+    Ok(())
+}
+
+/// Whether nothing lies in a folder, or it is not there.
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// Waits for what is on its way, and says for what.
+struct Waiting {
+    told: String,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn new(folder: &Path) -> Self {
+        Self { told: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
+    }
+
+    /// Waits for a while; what is waited for is said where it is not what was said before.
+    fn wait(&mut self, what: String) {
+        if what != self.told {
+            note(format!("waiting: {what}"));
+            self.told = what;
+        }
+        sleep(self.pause);
+    }
+}
+
+/// The shares of results in the folder, when they are all there; nothing of a dump's folder.
+fn parts(args: &MergeArgs) -> Result<Option<Vec<Part>>, Failure> {
+    let mut waiting = Waiting::new(&args.out);
+    loop {
+        let what = match shares_in(&args.out)? {
+            Some(Found::Whole(parts)) => return Ok(Some(parts)),
+            // The first job may not have written anything yet.
+            None if args.wait && !is_url(&args.out) && is_empty(&args.out) => "nothing is there yet".to_string(),
+            None => return Ok(None),
+            Some(Found::Missing { of, missing }) => {
+                format!("{} of {of} shares are complete; {}", of - missing.len(), named(&missing))
+            }
+        };
+        if !args.wait {
+            return Err(Failure::Failed(format!("{}: {what}", args.out.display()).into()));
+        }
+        waiting.wait(what);
+    }
+}
+
+/// The folder's shards, when they are all there; nothing where they are one dump already, as a job that is run again finds
+/// them.
+fn found(args: &MergeArgs) -> Result<Option<Vec<PathBuf>>, Failure> {
+    match is_whole(&args.out).map_err(Error::from)? {
+        Some(true) => return Ok(None),
+        Some(false) => {
+            let told = format!("{} holds a dump that is not complete, and no shards to merge", args.out.display());
+            return Err(Failure::Failed(told.into()));
+        }
+        None => {}
+    }
+    let mut waiting = Waiting::new(&args.out);
+    loop {
+        // The first job may not have made the folder yet.
+        let found = match args.wait && !is_url(&args.out) && !args.out.exists() {
+            true => Shards::default(),
+            false => shards_in(&args.out).map_err(Error::from)?,
+        };
+        if found.are_whole() {
+            return Ok(Some(found.complete));
+        }
+        let what = problems(&found);
+        if !args.wait || !found.foreign.is_empty() {
+            return Err(Failure::Failed(format!("{}: {what}", args.out.display()).into()));
+        }
+        waiting.wait(what);
+    }
+}
+
+/// Shards that are missing, the first of them by name.
+fn named(missing: &[Shard]) -> String {
+    let named: Vec<String> = missing.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = missing.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("missing: {}{more}", named.join(", "))
+}
+
+/// What keeps shards from being one dump.
+fn problems(found: &Shards) -> String {
+    if found.of == 0 && found.foreign.is_empty() {
+        return "no folder in it holds a shard".into();
+    }
+    let mut parts = Vec::new();
+    if !found.missing.is_empty() {
+        parts.push(named(&found.missing));
+    }
+    for one in &found.unfinished {
+        let (done, rows) = (grouped(one.done), grouped(one.rows));
+        parts.push(format!("not complete: {} ({}), {done} of {rows} prompts", one.shard, one.folder.display()));
+    }
+    for one in &found.foreign {
+        parts.push(format!("foreign: {}: {}", one.folder.display(), one.reason));
+    }
+    format!("{} of {} shards are complete; {}", found.complete.len(), found.of, parts.join("; "))
+}

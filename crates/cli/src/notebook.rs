@@ -1,0 +1,101 @@
+//! `hooklens notebook`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::out::{said, spare, write};
+use super::terminal::stdout;
+use super::{CliResult, Failure};
+use hooklens_loading::loading::sources;
+
+#[derive(Debug, Args)]
+pub(super) struct NotebookArgs {
+    /// The notebook to write
+    #[arg(value_name = "FILE.ipynb")]
+    file: PathBuf,
+    /// The model it opens: `embedded:NAME`, a folder, or a hub id such as gpt2
+    #[arg(long, default_value = "embedded:induction")]
+    model: String,
+    /// The text whose attention it shows
+    #[arg(long, default_value = "king drum sun star moon tea king drum sun star moon tea")]
+    prompt: String,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) fn run(args: &NotebookArgs) -> CliResult {
+    if args.file.extension().is_none_or(|ending| ending != "ipynb") {
+        return Err(Failure::Usage(format!("{}: the name of a notebook ends in .ipynb", args.file.display())));
+    }
+    if args.file.exists() && !args.force {
+        return Err(Failure::Failed(format!("{} is there; --force writes over it", args.file.display()).into()));
+    }
+    spare(Some(&args.file), sources(&args.model))?;
+    write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
+    said(&args.file)?;
+    let mut out = stdout();
+    writeln!(out, "It runs on Rust's kernel: cargo install --locked evcxr_jupyter@0.22.0 && evcxr_jupyter --install")?;
+    Ok(())
+}
+
+/// The notebook, in Jupyter's format 4.5.
+fn notebook(args: &NotebookArgs) -> Value {
+    let (model, prompt) = (&args.model, &args.prompt);
+    let cells = [
+        ("markdown", "The first cell compiles hooklens: some minutes, once.".to_string()),
+        ("code", format!("{}\nuse hooklens::prelude::*;", dependency(model))),
+        ("code", format!("let model = HookedTransformer::from_pretrained({model:?})?;\nmodel")),
+        (
+            "code",
+            format!(
+                "let tokens = model.to_tokens({prompt:?})?;\nlet (logits, cache) = model.run_with_cache(&tokens, \"*hook_pattern\")?;\ncache"
+            ),
+        ),
+        (
+            "code",
+            "use hooklens::plot::AttentionPatterns;\n\nAttentionPatterns::of(&model, &cache, &tokens, 0)?".to_string(),
+        ),
+    ];
+    let cells: Vec<Value> =
+        cells.into_iter().enumerate().map(|(place, (kind, text))| cell(place, kind, &text)).collect();
+    json!({
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Rust", "language": "rust", "name": "rust"},
+            "language_info": {"file_extension": ".rs", "mimetype": "text/rust", "name": "Rust"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    })
+}
+
+fn cell(place: usize, kind: &str, text: &str) -> Value {
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let id = format!("cell-{place}");
+    match kind {
+        "code" => {
+            json!({"cell_type": kind, "id": id, "metadata": {}, "source": lines, "execution_count": null, "outputs": []})
+        }
+        _ => json!({"cell_type": kind, "id": id, "metadata": {}, "source": lines}),
+    }
+}
+
+/// The line that names hooklens to the kernel: the source this program was built from while it is there, with the
+/// features that opening the model takes.
+fn dependency(model: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let place = match source.join("Cargo.toml").is_file() {
+        true => format!("path = {:?}", source.display().to_string()),
+        false => format!("version = {:?}", env!("CARGO_PKG_VERSION")),
+    };
+    let of_hub = !model.starts_with("embedded:") && !Path::new(model).exists();
+    let asked = [("hub", of_hub), ("libtorch", cfg!(feature = "libtorch")), ("cuda", cfg!(feature = "cuda"))];
+    let asked = asked.into_iter().filter_map(|(name, wanted)| wanted.then_some(name));
+    // All a notebook may use but the program: `plot` is what shows values.
+    let features: Vec<&str> = ["chat", "decompositions", "plot"].into_iter().chain(asked).collect();
+    format!(":dep hooklens = {{ {place}, default-features = false, features = {features:?} }}")
+}

@@ -1,0 +1,156 @@
+//! Output of results: a table on the terminal, or a file by its ending.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::terminal::{shown, stdout};
+use super::{CliResult, Failure};
+use hooklens_analysis::labeled::LabeledArray;
+use hooklens_io::csv_text::CsvLabels;
+use hooklens_model::error::Error;
+use hooklens_plot::Heatmap;
+
+/// A file to write findings to.
+#[derive(Debug, Clone)]
+pub(super) struct OutFile {
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+}
+
+/// The kind of file, by its ending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Json,
+    Csv,
+    Picture,
+    Page,
+}
+
+impl FromStr for OutFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let kind = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("json") => Kind::Json,
+            Some("csv") => Kind::Csv,
+            Some("svg" | "png") => Kind::Picture,
+            Some("html" | "htm") => Kind::Page,
+            _ => return Err("the name ends in .json, .csv, .svg, .png or .html".into()),
+        };
+        Ok(Self { path, kind })
+    }
+}
+
+/// How labels are written to a .csv.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct CsvArg {
+    /// In a .csv, put an apostrophe before labels that a spreadsheet would take for a formula: those that begin with =, +, - or @
+    /// (and before those that begin with an apostrophe)
+    #[arg(long)]
+    spreadsheet_safe: bool,
+}
+
+impl CsvArg {
+    pub(super) fn labels(self) -> CsvLabels {
+        if self.spreadsheet_safe { CsvLabels::SpreadsheetSafe } else { CsvLabels::Exact }
+    }
+}
+
+/// An error if an output can't be written, or would replace what is read, by whatever name: a file, or one of a folder's.
+pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
+    let Some(out) = out else { return Ok(()) };
+    // What is not there yet replaces nothing.
+    let Ok(real) = out.canonicalize() else { return Ok(()) };
+    if !real.is_dir() {
+        hooklens_hooks::check_output(out).map_err(|e| unwritten(out, &e))?;
+    }
+    for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
+        // A folder's files may be links to where they lie.
+        let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
+        let mut files = entries.filter_map(|entry| entry.path().canonicalize().ok());
+        if real == input || (real.is_file() && files.any(|file| file == real)) {
+            let told = format!("{} is what is read ({}); choose another place", out.display(), input.display());
+            return Err(Failure::Failed(told.into()));
+        }
+    }
+    Ok(())
+}
+
+/// A result in the forms it can be written in.
+pub(super) struct Finding {
+    pub(super) json: Value,
+    pub(super) csv: String,
+}
+
+impl Finding {
+    /// Writes the file, whole or not at all; a picture is drawn only if it is asked for. To be called before anything is
+    /// printed: a standard output that can't be written to loses no file.
+    pub(super) fn write(self, out: &OutFile, picture: impl FnOnce(&Path) -> CliResult) -> CliResult {
+        match out.kind {
+            Kind::Json => write(&out.path, format!("{:#}\n", self.json).as_bytes()),
+            Kind::Csv => write(&out.path, self.csv.as_bytes()),
+            Kind::Picture | Kind::Page => picture(&out.path),
+        }
+    }
+}
+
+/// Draws a heatmap to a file.
+pub(super) fn heatmap<'f>(
+    array: &'f LabeledArray,
+    title: impl Into<String> + 'f,
+) -> impl FnOnce(&Path) -> CliResult + 'f {
+    move |path| Ok(Heatmap::of(array)?.title(title).save(path)?)
+}
+
+/// Writes a file, whole or not at all.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> CliResult {
+    hooklens_hooks::write_file(path, bytes).map_err(|e| unwritten(path, &e))
+}
+
+/// The error for a file or folder that can't be written.
+pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()).into())
+}
+
+/// Prints where a file was written, if one was.
+pub(super) fn said_file(out: Option<&OutFile>) -> CliResult {
+    out.map_or(Ok(()), |out| said(&out.path))
+}
+
+/// Prints where something was written.
+pub(super) fn said(path: &Path) -> CliResult {
+    writeln!(stdout(), "-> {}", path.display())?;
+    Ok(())
+}
+
+/// An error that names the first place where a value is no finite number.
+pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
+    let Some((place, _)) = array.values().indexed_iter().find(|(_, value)| !value.is_finite()) else { return Ok(()) };
+    let labels = array.axes().iter().enumerate().map(|(axis, own)| format!("{} {}", own.name, own.labels[place[axis]]));
+    let what = format!("the value at {}", labels.collect::<Vec<_>>().join(", "));
+    Err(Error::NotANumber { what }.into())
+}
+
+/// Prints the values of the largest magnitude, largest first.
+pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
+    let mut out = stdout();
+    let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
+    writeln!(out, "{}", names.join("  "))?;
+    let sized = array.map(|value| value.abs());
+    // A line break in a label is none of the table.
+    let on_line = |label: &str| shown(label).replace('\n', "↵").replace('\t', "\\t");
+    let width = |label: &String| on_line(label).chars().count();
+    let widths: Vec<usize> =
+        array.axes().iter().map(|axis| axis.labels.iter().map(width).max().unwrap_or(0).max(axis.name.len())).collect();
+    for (labels, place) in sized.largest_places(count) {
+        let cells: Vec<String> =
+            labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label))).collect();
+        writeln!(out, "{}  {:+.3}", cells.join("  "), array.values()[&place])?;
+    }
+    Ok(())
+}

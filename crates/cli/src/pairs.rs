@@ -1,0 +1,503 @@
+//! Pairs of prompts and what is asked of them.
+
+use std::fmt;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Failure;
+use super::args::{TokenRows, token_rows};
+use super::share::{Share, setting_name};
+use super::written::WrittenArg;
+use hooklens_analysis::activations::TokenChoice;
+use hooklens_analysis::error::PatchError;
+use hooklens_analysis::experiments::ioi_prompts;
+pub use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
+use hooklens_io::regular;
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::encoder::{EncoderInput, HookedEncoder};
+use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
+use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
+
+#[derive(Debug, Args)]
+pub(super) struct PairArgs {
+    /// A prompt to which the answer is known; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    clean: Vec<String>,
+    /// The same prompt so changed that the answer is another, of as many tokens; one for each --clean
+    #[arg(long, value_name = "TEXT")]
+    corrupted: Vec<String>,
+    /// The right next token: one for all, or one for each prompt
+    #[arg(long, value_name = "TEXT")]
+    answer: Vec<String>,
+    /// A wrong next token to compare with
+    #[arg(long, value_name = "TEXT")]
+    wrong: Vec<String>,
+    /// The clean prompts as token ids, taken as they are: commas within a prompt, semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "clean")]
+    tokens: Option<TokenRows>,
+    /// The corrupted prompts as token ids, one for each clean one
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "corrupted")]
+    corrupted_tokens: Option<TokenRows>,
+    /// The id of the right next token: one for all, or one for each prompt with commas between them
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "answer")]
+    answer_token: Vec<u32>,
+    /// The id of a wrong next token to compare with
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "wrong")]
+    wrong_token: Vec<u32>,
+    #[command(flatten)]
+    written: WrittenArg,
+    /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line: texts, or lists of token ids and ids of
+    /// tokens
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token"])]
+    pairs: Option<PathBuf>,
+    /// What was read of it: a pipe can be read only once.
+    #[arg(skip)]
+    of_file: OnceLock<Vec<Line>>,
+    /// So many pairs of the grammar that embedded:ioi was trained on, at most a million
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token", "pairs"])]
+    ioi: Option<u32>,
+    /// What to measure
+    #[arg(long, value_enum, default_value = "logit-diff")]
+    metric: MetricArg,
+}
+
+impl PairArgs {
+    /// The file they are read from.
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        self.pairs.as_ref()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MetricArg {
+    /// Logit of the answer minus that of the wrong one
+    LogitDiff,
+    /// Logit of the answer
+    Logit,
+    /// Log-probability of the answer
+    LogProb,
+}
+
+/// Prompts with their answers.
+pub(super) struct Pairs<I> {
+    clean: I,
+    corrupted: Option<I>,
+    metric: Metric,
+    /// The clean prompts of all shares, for their mean.
+    all: Option<I>,
+    /// Where each is from, of a file.
+    places: Vec<String>,
+}
+
+/// A prompt: a text, or token ids that are taken as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a prompt is a text or a list of token ids")]
+pub(super) enum PairPrompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// A token: its text, or its id.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a token is a text or an id")]
+pub(super) enum PairToken {
+    Text(String),
+    Id(u32),
+}
+
+impl fmt::Display for PairToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PairToken::Text(text) => write!(f, "{text:?}"),
+            PairToken::Id(id) => write!(f, "{id}"),
+        }
+    }
+}
+
+/// A prompt with its answer.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Line {
+    pub(super) clean: PairPrompt,
+    pub(super) corrupted: Option<PairPrompt>,
+    pub(super) answer: PairToken,
+    pub(super) wrong: Option<PairToken>,
+    /// Where it is from, of a file.
+    #[serde(skip)]
+    pub(super) place: Option<String>,
+}
+
+/// Prompts of the grammar that `embedded:ioi` was trained on.
+pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
+    if count == 0 {
+        return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
+    }
+    let line = |prompt: hooklens_analysis::experiments::IoiPrompt| Line {
+        clean: PairPrompt::Text(prompt.text),
+        corrupted: Some(PairPrompt::Text(prompt.corrupted)),
+        answer: PairToken::Text(prompt.answer.into()),
+        wrong: Some(PairToken::Text(prompt.wrong.into())),
+        place: None,
+    };
+    Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
+}
+
+/// The longest file of pairs, in bytes: all of them are run together, and a stream may have no end.
+const LONGEST: u64 = 1 << 26;
+
+/// Prompts of a file of JSON lines.
+pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
+    let failed =
+        |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
+    let text = text(path).map_err(|e| Failure::Failed(format!("{}: {e}", path.display()).into()))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = lines.map(|(number, line)| {
+        let read: Line = serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string()))?;
+        Ok(Line { place: Some(format!("{}, line {}", path.display(), number + 1)), ..read })
+    });
+    let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
+    if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) }
+}
+
+fn text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let read = BufReader::new(regular::open_stream(path)?).take(LONGEST + 1).read_to_string(&mut text)?;
+    match read as u64 > LONGEST {
+        true => Err(std::io::Error::other(format!("it is longer than {} MiB", LONGEST >> 20))),
+        false => Ok(text),
+    }
+}
+
+impl PairArgs {
+    pub(super) fn read<M: PairModel>(&self, model: &M) -> Result<Pairs<M::Input>, Failure> {
+        self.pairs(model, self.lines()?)
+    }
+
+    /// Those of a share, with the mean's prompts of all; nothing where none is left for it.
+    pub(super) fn read_share<M: PairModel>(
+        &self,
+        model: &M,
+        share: &Share,
+    ) -> Result<Option<Pairs<M::Input>>, Failure> {
+        let lines = self.lines()?;
+        let own = lines[share.of(lines.len())].to_vec();
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let all = lines.into_iter().map(|line| line.clean).collect();
+        let all = Some(model.input(all, &self.written)?);
+        Ok(Some(Pairs { all, ..self.pairs(model, own)? }))
+    }
+
+    /// What tells their prompts from others.
+    pub(super) fn described(&self) -> Result<String, Failure> {
+        let mut hash = Xxh3::new();
+        let lines = self.lines()?;
+        for Line { clean, corrupted, answer, wrong, .. } in &lines {
+            for prompt in [Some(clean), corrupted.as_ref()] {
+                match prompt {
+                    Some(PairPrompt::Tokens(ids)) => hash_ids(&mut hash, ids),
+                    Some(PairPrompt::Text(text)) => hash_text(&mut hash, text),
+                    None => hash_text(&mut hash, ""),
+                }
+            }
+            for token in [Some(answer), wrong.as_ref()] {
+                match token {
+                    Some(PairToken::Id(id)) => hash_ids(&mut hash, &[*id]),
+                    Some(PairToken::Text(text)) => hash_text(&mut hash, text),
+                    None => hash_text(&mut hash, ""),
+                }
+            }
+        }
+        let written = self.written.described().map_or(String::new(), |written| format!(", {written}"));
+        Ok(format!("{} of {} pairs ({:032x}){written}", setting_name(&self.metric), lines.len(), hash.digest128()))
+    }
+
+    fn pairs<M: PairModel>(&self, model: &M, lines: Vec<Line>) -> Result<Pairs<M::Input>, Failure> {
+        if self.metric == MetricArg::LogitDiff {
+            lines.iter().try_for_each(check_answers)?;
+        }
+        let same = |line: &Line| line.corrupted.as_ref() == Some(&line.clean);
+        if lines.iter().all(same) {
+            let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
+            return Err(Failure::Usage(format!(
+                "there is nothing to measure: the clean and the corrupted {what} the same"
+            )));
+        }
+        let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
+        let mut places = Vec::new();
+        for line in lines {
+            places.extend(line.place);
+            clean.push(line.clean);
+            corrupted.extend(line.corrupted);
+            answer.push(line.answer);
+            wrong.extend(line.wrong);
+        }
+        if self.metric == MetricArg::LogitDiff && wrong.len() != answer.len() {
+            return Err(Failure::Usage("a logit difference needs --wrong beside --answer".into()));
+        }
+        if !corrupted.is_empty() && corrupted.len() != clean.len() {
+            let (clean, corrupted) = (clean.len(), corrupted.len());
+            return Err(Failure::Usage(format!("{clean} clean prompts, but {corrupted} corrupted ones")));
+        }
+        // Only what is wrong is looked for one by one.
+        let place_of = |error: Error| {
+            let is_wrong = |token: &PairToken| {
+                choice(model, std::slice::from_ref(token)).and_then(|choice| Metric::logit(model, choice)).is_err()
+            };
+            let line = answer.iter().position(is_wrong).or_else(|| wrong.iter().position(is_wrong));
+            placed(error, line.and_then(|line| places.get(line)))
+        };
+        let metric = || {
+            let right = choice(model, &answer)?;
+            match self.metric {
+                MetricArg::LogitDiff => Metric::logit_diff(model, right, choice(model, &wrong)?),
+                MetricArg::Logit => Metric::logit(model, right),
+                MetricArg::LogProb => Metric::log_prob(model, right),
+            }
+        };
+        let metric = metric().map_err(place_of)?;
+        let corrupted = if corrupted.is_empty() { None } else { Some(model.input(corrupted, &self.written)?) };
+        Ok(Pairs { clean: model.input(clean, &self.written)?, corrupted, metric, all: None, places })
+    }
+
+    /// The one answer and wrong answer of a single prompt.
+    pub(super) fn answers(&self) -> Result<(PairToken, Option<PairToken>), Failure> {
+        match (&tokens(&self.answer, &self.answer_token)[..], &tokens(&self.wrong, &self.wrong_token)[..]) {
+            ([answer], []) => Ok((answer.clone(), None)),
+            ([answer], [wrong]) if answer == wrong => Err(nothing_to_measure(answer, None)),
+            ([answer], [wrong]) => Ok((answer.clone(), Some(wrong.clone()))),
+            _ => Err(Failure::Usage(
+                "give one --answer or --answer-token, and perhaps one --wrong or --wrong-token".into(),
+            )),
+        }
+    }
+
+    /// The one prompt that is given as token ids.
+    pub(super) fn one_row(&self) -> Result<Option<Vec<u32>>, Failure> {
+        self.tokens.as_ref().map(|rows| rows.one("--tokens")).transpose()
+    }
+
+    fn lines(&self) -> Result<Vec<Line>, Failure> {
+        if let Some(count) = self.ioi {
+            return ioi_lines(count);
+        }
+        if let Some(path) = &self.pairs {
+            return match self.of_file.get() {
+                Some(lines) => Ok(lines.clone()),
+                None => file_lines(path).map(|lines| self.of_file.get_or_init(|| lines).clone()),
+            };
+        }
+        let clean = prompts(&self.clean, self.tokens.as_ref());
+        let count = clean.len();
+        if count == 0 {
+            return Err(Failure::Usage("give --clean (or --tokens) and --answer, --pairs, or --ioi".into()));
+        }
+        let each = |given: Vec<PairToken>, name: &str| match given.len() {
+            len if len == count => Ok(given.into_iter().map(Some).collect()),
+            1 => Ok(vec![Some(given[0].clone()); count]),
+            0 => Ok(vec![None; count]),
+            len => Err(Failure::Usage(format!("{count} clean prompts, but {len} of --{name}"))),
+        };
+        let (answers, wrong): (Vec<Option<PairToken>>, Vec<_>) = (
+            each(tokens(&self.answer, &self.answer_token), "answer")?,
+            each(tokens(&self.wrong, &self.wrong_token), "wrong")?,
+        );
+        let corrupted = prompts(&self.corrupted, self.corrupted_tokens.as_ref());
+        let corrupted: Vec<Option<PairPrompt>> = match corrupted.len() {
+            0 => vec![None; count],
+            len if len == count => corrupted.into_iter().map(Some).collect(),
+            len => return Err(Failure::Usage(format!("{count} clean prompts, but {len} corrupted ones"))),
+        };
+        let rest = answers.into_iter().zip(wrong).zip(corrupted);
+        let line = |(clean, ((answer, wrong), corrupted)): (PairPrompt, ((Option<PairToken>, _), _))| {
+            let told = "--answer or --answer-token says what the next token should be";
+            let answer = answer.ok_or_else(|| Failure::Usage(told.into()))?;
+            Ok(Line { clean, corrupted, answer, wrong, place: None })
+        };
+        clean.into_iter().zip(rest).map(line).collect()
+    }
+}
+
+/// Prompts of the command line.
+fn prompts(texts: &[String], rows: Option<&TokenRows>) -> Vec<PairPrompt> {
+    match rows {
+        Some(rows) => rows.0.iter().cloned().map(PairPrompt::Tokens).collect(),
+        None => texts.iter().cloned().map(PairPrompt::Text).collect(),
+    }
+}
+
+/// Tokens of the command line.
+pub(super) fn tokens(texts: &[String], ids: &[u32]) -> Vec<PairToken> {
+    texts.iter().cloned().map(PairToken::Text).chain(ids.iter().copied().map(PairToken::Id)).collect()
+}
+
+fn hash_text(hash: &mut Xxh3, text: &str) {
+    hash.update(text.as_bytes());
+    hash.update(&[0xff]);
+}
+
+/// As no text is.
+fn hash_ids(hash: &mut Xxh3, ids: &[u32]) {
+    hash.update(&[0xfe]);
+    hash.update(&(ids.len() as u64).to_le_bytes());
+    ids.iter().for_each(|id| hash.update(&id.to_le_bytes()));
+}
+
+impl<I: Clone> Pairs<I> {
+    /// Patches clean into corrupted or, ablating, into the clean runs.
+    pub(super) fn patching<M: Patchable<Input = I>>(
+        self,
+        model: &M,
+        ablate: Option<AblateArg>,
+    ) -> Result<Patching<'_, M>, Failure> {
+        if let Some(ablate) = ablate {
+            let ablation = match ablate {
+                AblateArg::Zero => Ablation::Zero,
+                AblateArg::Mean => Ablation::Mean(self.all.unwrap_or_else(|| self.clean.clone())),
+            };
+            return Ok(Patching::ablating(model, self.clean, ablation, self.metric)?);
+        }
+        let corrupted = self.corrupted.ok_or_else(|| {
+            Failure::Usage("patching needs --corrupted prompts beside the clean ones (or --ablate)".into())
+        })?;
+        Patching::new(model, self.clean, corrupted, self.metric).map_err(|error| match error.downcast_ref() {
+            Some(PatchError::Lengths { example, .. }) => {
+                let place = self.places.get(*example);
+                placed(error, place)
+            }
+            _ => error.into(),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum AblateArg {
+    /// Zeros
+    Zero,
+    /// The mean over the prompts
+    Mean,
+}
+
+/// Fails if a pair's answer is its wrong token, so that their difference is zero whatever is patched.
+fn check_answers(line: &Line) -> Result<(), Failure> {
+    match &line.wrong {
+        Some(wrong) if *wrong == line.answer => Err(nothing_to_measure(wrong, line.place.as_deref())),
+        _ => Ok(()),
+    }
+}
+
+fn nothing_to_measure(token: &PairToken, place: Option<&str>) -> Failure {
+    let place = place.map_or(String::new(), |place| format!("{place}: "));
+    Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token}"))
+}
+
+/// An error with the place of the pair that it is about.
+fn placed(error: Error, place: Option<&String>) -> Failure {
+    match place {
+        Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
+        None => error.into(),
+    }
+}
+
+/// The tokens as ids, where some are; else by their texts.
+fn choice<M: HookedModel>(model: &M, tokens: &[PairToken]) -> LibResult<TokenChoice> {
+    let texts: Option<Vec<String>> = tokens.iter().map(PairToken::text).map(|text| text.map(str::to_string)).collect();
+    if let Some(texts) = texts {
+        return Ok(TokenChoice::Texts(texts));
+    }
+    let ids = tokens.iter().map(|token| match token {
+        PairToken::Text(text) => Ok(model.tokenizer()?.target().single(text)?),
+        PairToken::Id(id) => Ok(*id),
+    });
+    Ok(TokenChoice::Rows(ids.collect::<LibResult<_>>()?))
+}
+
+impl PairToken {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Id(_) => None,
+        }
+    }
+
+    /// What is shown of it.
+    pub(super) fn label<M: HookedModel>(&self, model: &M) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Id(id) => token_text(model.tokenizer().ok(), *id),
+        }
+    }
+
+    /// The token of which a logit is attributed.
+    pub(super) fn choice(&self) -> TokenChoice {
+        match self {
+            Self::Text(text) => TokenChoice::Text(text.clone()),
+            Self::Id(id) => TokenChoice::Id(*id),
+        }
+    }
+}
+
+/// The rows of prompts, whose texts are tokenized so.
+fn rows_of(prompts: &[PairPrompt], row: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Tokens> {
+    let rows = prompts.iter().map(|prompt| match prompt {
+        PairPrompt::Text(text) => row(text),
+        PairPrompt::Tokens(ids) => Ok(ids.clone()),
+    });
+    Ok(Tokens::padded(&rows.collect::<LibResult<Vec<_>>>()?, 0, PaddingSide::Right)?)
+}
+
+/// The texts, if all are.
+fn texts_of(prompts: &[PairPrompt]) -> Option<Vec<String>> {
+    let text = |prompt: &PairPrompt| match prompt {
+        PairPrompt::Text(text) => Some(text.clone()),
+        PairPrompt::Tokens(_) => None,
+    };
+    prompts.iter().map(text).collect()
+}
+
+/// A model that prompts of the command line can be patched in.
+pub(super) trait PairModel: Patchable {
+    /// Prompts as the model's input; `written` is what the decoder of an encoder-decoder has written.
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Self::Input, Failure>;
+}
+
+impl PairModel for HookedTransformer {
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Input, Failure> {
+        no_decoder_prompt(written, "a decoder alone")?;
+        Ok(rows_of(&prompts, |text| self.prompt_row(text, None))?.into())
+    }
+}
+
+impl PairModel for HookedEncoder {
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<EncoderInput, Failure> {
+        no_decoder_prompt(written, "an encoder")?;
+        if let Some(texts) = texts_of(&prompts) {
+            return Ok(texts.into());
+        }
+        Ok(rows_of(&prompts, |text| Ok(self.to_tokens(text)?.tokens.real(0)))?.into())
+    }
+}
+
+impl PairModel for HookedEncoderDecoder {
+    fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<EncoderDecoderInput, Failure> {
+        let rows = vec![written.row(self)?; prompts.len()];
+        if let Some(texts) = texts_of(&prompts) {
+            return Ok((texts, rows).into());
+        }
+        Ok((rows_of(&prompts, |text| Ok(self.to_tokens(text)?.real(0)))?, rows).into())
+    }
+}
+
+fn no_decoder_prompt(written: &WrittenArg, model: &'static str) -> LibResult<()> {
+    match written.is_given() {
+        false => Ok(()),
+        true => Err(InputError::NoSuchOption { option: "--decoder-prompt", model }.into()),
+    }
+}

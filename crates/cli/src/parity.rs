@@ -1,0 +1,69 @@
+//! `hooklens parity`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::args::{DtypeArg, ModelArg, ProcessArg};
+use super::terminal::{print_json, stdout};
+use super::{CliResult, Failure};
+use crate::parity_check::compare;
+
+#[derive(Debug, Args)]
+pub(super) struct ParityArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    /// A safetensors file of tokens and what another implementation computes from them
+    #[arg(long, value_name = "FILE")]
+    pub(super) reference: PathBuf,
+    /// The largest difference allowed, as a share of a tensor's largest value
+    #[arg(long, value_name = "SHARE", default_value_t = 1e-4)]
+    pub(super) tolerance: f32,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) fn run(args: &ParityArgs) -> CliResult {
+    if !args.tolerance.is_finite() || args.tolerance < 0.0 {
+        return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
+    }
+    let options = args.model.processed(args.dtype.dtype, args.process)?;
+    let report = compare(&args.model.model, options, &args.reference)?;
+    let beyond = report.first_beyond(args.tolerance);
+    let mut out = stdout();
+    if args.json {
+        let rows = report.compared.iter().map(|one| {
+            json!({"name": one.name, "shape": one.shape, "largest": one.largest, "difference": one.difference,
+                "relative": one.relative()})
+        });
+        let value = json!({"model": args.model.model, "reference": args.reference, "tolerance": args.tolerance,
+            "agrees": beyond.is_none(), "compared": rows.collect::<Vec<_>>()});
+        print_json(&value)?;
+    } else {
+        write!(out, "{report}")?;
+        if let Some(worst) = report.worst() {
+            let count = report.compared.len();
+            writeln!(
+                out,
+                "\n{count} tensors compared; the worst is `{}`, off by {:.2e}",
+                worst.name,
+                worst.relative()
+            )?;
+        }
+    }
+    match beyond {
+        None => Ok(()),
+        Some(first) => {
+            let (name, off, limit) = (&first.name, first.relative(), args.tolerance);
+            Err(format!("`{name}` is the first that differs by more than {limit:e} of its largest value: {off:.2e}")
+                .into())
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `hooklens patch`.
+
+use std::io::{IsTerminal, Write};
+
+use clap::{Args, ValueEnum};
+use hooklens_hooks::Axis;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::any_model::AnyModel;
+use super::args::{DtypeArg, ModelArg, ProcessArg};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
+use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
+use super::share::{Kind, Part, ShareArgs, setting_name};
+use super::terminal::{note, stdout};
+use super::{CliResult, Failure};
+use hooklens_analysis::patching::{PatchingResult, Sites};
+use hooklens_data::dump::DumpModel;
+
+#[derive(Debug, Args)]
+pub(super) struct PatchArgs {
+    #[command(flatten)]
+    pub(super) model: ModelArg,
+    #[command(flatten)]
+    pub(super) dtype: DtypeArg,
+    #[command(flatten)]
+    pub(super) process: ProcessArg,
+    #[command(flatten)]
+    pub(super) pairs: PairArgs,
+    /// Points to patch: a name, glob or shorthand
+    #[arg(long, value_name = "GLOB", default_value = "blocks.*.hook_resid_pre")]
+    pub(super) at: String,
+    /// Axes along which places are patched one by one; none patches each point whole
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "pos")]
+    pub(super) per: Vec<PerArg>,
+    /// Patch what the corrupted prompts make into the clean ones' runs
+    #[arg(long, conflicts_with = "ablate")]
+    pub(super) reverse: bool,
+    /// Ablate in the clean prompts' runs instead of patching
+    #[arg(long, value_enum)]
+    pub(super) ablate: Option<AblateArg>,
+    /// Estimate by gradients (attribution patching): two runs forth and one back for each prompt
+    #[arg(long)]
+    pub(super) estimate: bool,
+    /// How many of the largest effects to print
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) top: usize,
+    #[command(flatten)]
+    pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) share: ShareArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum PerArg {
+    /// Nothing: points are patched whole
+    None,
+    /// Token positions
+    Pos,
+    /// Heads
+    Head,
+    /// Positions that look (scores and patterns)
+    Dest,
+    /// Positions looked at (scores and patterns)
+    Src,
+    /// Neurons
+    Neuron,
+}
+
+pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
+    let axis = |per: &PerArg| match per {
+        PerArg::None => None,
+        PerArg::Pos => Some(Axis::Pos),
+        PerArg::Head => Some(Axis::Head),
+        PerArg::Dest => Some(Axis::Query),
+        PerArg::Src => Some(Axis::Key),
+        PerArg::Neuron => Some(Axis::DMlp),
+    };
+    per.iter().filter_map(axis).collect()
+}
+
+pub(super) fn run(args: &PatchArgs) -> CliResult {
+    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
+    args.share.file()?;
+    args.share.shard()?;
+    match AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)? {
+        AnyModel::Decoder(model) => sweep(args, &model),
+        AnyModel::Encoder(model) => sweep(args, &model),
+        AnyModel::EncoderDecoder(model) => sweep(args, &model),
+    }
+}
+
+fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
+    let settings = || -> Result<Vec<(&'static str, String)>, Failure> {
+        Ok(vec![
+            ("model", args.model.model.clone()),
+            ("weights", model.fingerprint_of_weights()?),
+            ("dictionary", model.parts()?.join(", ")),
+            ("prompts", args.pairs.described()?),
+            ("at", args.at.clone()),
+            ("per", args.per.iter().map(setting_name).collect::<Vec<_>>().join(",")),
+            ("ablate", args.ablate.as_ref().map_or("no".into(), setting_name)),
+            ("reverse", args.reverse.to_string()),
+            (ESTIMATE, args.estimate.to_string()),
+            (PICTURE, args.ablate.is_none().to_string()),
+        ])
+    };
+    let told = Told { model: &args.model.model, at: &args.at, estimate: args.estimate, shares: args.ablate.is_none() };
+    if args.share.shard()?.is_none() {
+        let pairs = args.pairs.read(model)?;
+        return report(&swept(args, model, pairs)?, &told, args.top, args.csv, args.share.file()?.as_ref());
+    }
+    let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
+        return Ok(());
+    };
+    let found = args.pairs.read_share(model, &share)?.map(|pairs| swept(args, model, pairs)).transpose()?;
+    share.write(found.as_ref())
+}
+
+fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> Result<PatchingResult, Failure> {
+    let bar = ProgressBar::new(1);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} patches {per_sec} {eta}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let mut patching = pairs.patching(model, args.ablate)?.on_progress(|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    if args.reverse {
+        patching = patching.reversed();
+    }
+    let sites = Sites::new(args.at.as_str()).per(axes(&args.per));
+    let found = match args.estimate {
+        true => patching.attribution(args.at.as_str())?.sweep(&sites)?,
+        false => patching.sweep(&sites)?,
+    };
+    bar.finish_and_clear();
+    Ok(found)
+}
+
+/// What is said of a sweep beside its numbers.
+struct Told<'t> {
+    model: &'t str,
+    at: &'t str,
+    estimate: bool,
+    /// Whether shares of the way to another run are pictured, not effects.
+    shares: bool,
+}
+
+/// The settings of a share's file that say how it is told.
+const ESTIMATE: &str = "estimate";
+const PICTURE: &str = "shares of the way are pictured";
+
+/// Joins the shares of a sweep, and reports it.
+pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+    let mut results: Vec<PatchingResult> = Vec::new();
+    for part in parts {
+        results.extend(part.result()?);
+    }
+    let Some(first) = parts.first() else { return Ok(()) };
+    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
+    let is = |name: &str| setting(name) == "true";
+    let told = Told { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
+    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &told, 10, csv, out)
+}
+
+fn report(found: &PatchingResult, told: &Told<'_>, top: usize, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+    let count = found.baseline().len();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let effect = found.effect();
+    check_finite(&effect)?;
+    if let Some(out) = out {
+        let normalized = found.normalized();
+        if let Err(none) = &normalized {
+            note(format!("{none}; effects are written in their place"));
+        }
+        let normalized = normalized.ok();
+        let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
+        let json = json!({
+            "model": told.model, "at": told.at, "estimate": told.estimate, "prompts": count,
+            "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
+            "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
+        });
+        let title = format!("{}{}", if told.estimate { "estimated: " } else { "" }, told.at);
+        Finding { json, csv: found.csv(csv.labels()) }.write(out, heatmap(picture, title))?;
+    }
+    let what = if told.estimate { "estimated effect" } else { "effect" };
+    let source =
+        found.source().map_or(String::new(), |source| format!(", {:+.3} where patches come from", mean(source)));
+    writeln!(stdout(), "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
+    print_largest(&effect, top)?;
+    said_file(out)
+}

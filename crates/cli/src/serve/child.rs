@@ -1,0 +1,196 @@
+//! The process of a session, as the server in front of it sees it.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child as Process, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::TryRngCore;
+use rand::rngs::OsRng;
+
+use super::ServeArgs;
+use super::head;
+use super::report::Report;
+
+/// How long a process may take to begin: it may have to wake a GPU.
+const START: Duration = Duration::from_secs(60);
+
+/// How long it may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// What happens to a connection to the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It will be let through to the check of its token.
+    Expected,
+    /// It may compute.
+    Opened,
+    /// It may not.
+    Refused,
+    /// The process closed it.
+    Ended,
+}
+
+/// The process; ended when dropped.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: Process,
+    input: Mutex<ChildStdin>,
+    address: SocketAddr,
+    heard: Arc<Heard>,
+}
+
+/// What its output is sorted into.
+#[derive(Debug, Default)]
+struct Heard {
+    connections: Mutex<HashMap<SocketAddr, Sender<Event>>>,
+    ended: AtomicBool,
+}
+
+impl Child {
+    pub(super) fn start(args: &ServeArgs) -> Result<Self, String> {
+        let program = program().map_err(|e| format!("where this program lies is not known: {e}"))?;
+        let mut command = Command::new(program);
+        // What it prints is shown as text, not colored.
+        command.env("NO_COLOR", "1").args(["serve", "--session", "--device", &args.device.join(",")]);
+        if let Some(bytes) = args.memory() {
+            command.args(["--max-memory", &bytes.to_string()]);
+        }
+        // Its token is in the environment it inherits: arguments can be read by everybody.
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("the process of a session does not start: {e}"))?;
+        let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err("the process of a session has no pipes".to_string());
+        };
+        let secret = secret()?;
+        let (begun, begins) = channel();
+        let heard = Arc::new(Heard::default());
+        let thread = {
+            let (heard, secret) = (heard.clone(), secret.clone());
+            std::thread::Builder::new().spawn(move || heard.listen(BufReader::new(output), &secret, &begun))
+        };
+        let told = thread.and_then(|_| writeln!(input, "{secret}"));
+        let address = told.ok().and_then(|()| begins.recv_timeout(START).ok());
+        let Some(address) = address else {
+            let _ = process.kill();
+            let _ = process.wait();
+            return Err("the process of a session ended before it was ready".to_string());
+        };
+        Ok(Self { process, input: Mutex::new(input), address, heard })
+    }
+
+    /// Whether it would open a session: starts one, answers a request, and ends it.
+    pub(super) fn try_out(args: &ServeArgs) -> Result<(), String> {
+        let child = Self::start(args)?;
+        let (events, heard) = channel();
+        let mut stream = &child.connect(&events, &heard)?.stream;
+        let mut answer = [0; 12];
+        let answered = stream
+            .set_read_timeout(Some(START))
+            .and_then(|()| stream.write_all(head::request("AAAAAAAAAAAAAAAAAAAAAA==").as_bytes()))
+            .and_then(|()| stream.read_exact(&mut answer));
+        match answered {
+            Ok(()) if answer == *b"HTTP/1.1 101" => Ok(()),
+            _ => Err("the process of a session does not serve; its memory may be too small".to_string()),
+        }
+    }
+
+    /// Whether it has not ended.
+    pub(super) fn lives(&self) -> bool {
+        !self.heard.ended.load(Ordering::Acquire)
+    }
+
+    /// A connection, of which it tells the sender; the receiver is the same channel's.
+    pub(super) fn connect(&self, events: &Sender<Event>, heard: &Receiver<Event>) -> Result<Connection<'_>, String> {
+        let lost = |e: std::io::Error| format!("the process of a session can't be reached: {e}");
+        let stream = TcpStream::connect_timeout(&self.address, ANSWER).map_err(lost)?;
+        stream.set_nodelay(true).map_err(lost)?;
+        let from = stream.local_addr().map_err(lost)?;
+        self.heard.connections().insert(from, events.clone());
+        let connection = Connection { stream, from, child: self };
+        if !self.lives() {
+            return Err("the process of a session has ended".to_string());
+        }
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(input, "{from}").and_then(|()| input.flush()).map_err(lost)?;
+        drop(input);
+        match heard.recv_timeout(ANSWER) {
+            Ok(Event::Expected) => Ok(connection),
+            _ => Err("the process of a session does not answer".to_string()),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Nobody is connected to it; what it still computes is for nobody.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Heard {
+    fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Sender<Event>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sorts the lines until there are no more; what is no report is Burn's log, and goes on to our own output.
+    fn listen(&self, lines: impl BufRead, secret: &str, begun: &Sender<SocketAddr>) {
+        for line in lines.split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            let (from, event) = match Report::read(&line, secret) {
+                Some(Report::Listens(address)) => {
+                    let _ = begun.send(address);
+                    continue;
+                }
+                Some(Report::Expects(from)) => (from, Event::Expected),
+                Some(Report::Opens(from)) => (from, Event::Opened),
+                Some(Report::Refuses(from)) => (from, Event::Refused),
+                None => {
+                    let _ = writeln!(std::io::stdout(), "{}", hooklens_io::shown_text::shown(&line));
+                    continue;
+                }
+            };
+            if let Some(events) = self.connections().get(&from) {
+                let _ = events.send(event);
+            }
+        }
+        self.ended.store(true, Ordering::Release);
+        for events in self.connections().values() {
+            let _ = events.send(Event::Ended);
+        }
+    }
+}
+
+/// A connection to the process; forgotten when dropped.
+#[derive(Debug)]
+pub(super) struct Connection<'a> {
+    pub(super) stream: TcpStream,
+    from: SocketAddr,
+    child: &'a Child,
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.child.heard.connections().remove(&self.from);
+    }
+}
+
+/// This program. On Linux it is found even if its file has been replaced since it was started.
+fn program() -> std::io::Result<PathBuf> {
+    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+}
+
+fn secret() -> Result<String, String> {
+    let mut bytes = [0; 16];
+    OsRng.try_fill_bytes(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+}

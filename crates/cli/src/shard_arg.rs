@@ -1,0 +1,105 @@
+//! `--shard`: which share of the prompts a job dumps.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::{CliResult, Failure};
+use hooklens_data::dump::{Shard, folders};
+use hooklens_io::object_stores::is_url;
+use hooklens_model::error::Error;
+
+/// A share that is given, or that the job's variables say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ShardArg {
+    Given(Shard),
+    /// Of so many, where that is given.
+    Auto(Option<usize>),
+}
+
+impl FromStr for ShardArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("auto") {
+            Some("") => Ok(Self::Auto(None)),
+            Some(of) => {
+                let count = of.strip_prefix('/').and_then(|of| of.parse().ok()).filter(|of| *of > 0);
+                count.map(|of| Self::Auto(Some(of))).ok_or_else(|| format!("`{text}` is no shard; write auto/8"))
+            }
+            None => text.parse().map(Self::Given),
+        }
+    }
+}
+
+/// What a share's folder or file is called.
+pub(super) fn name_of(shard: Shard) -> String {
+    format!("{:05}-of-{:05}", shard.index(), shard.of())
+}
+
+/// Of how many a share is that is called so, if it is one.
+pub(super) fn shares_of(name: &str) -> Option<usize> {
+    let (index, of) = name.split_once("-of-")?;
+    let numbers = [index, of].iter().all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+    of.parse().ok().filter(|_| numbers)
+}
+
+impl ShardArg {
+    pub(super) fn shard(self) -> Result<Shard, String> {
+        match self {
+            Self::Given(shard) => Ok(shard),
+            Self::Auto(of) => Shard::of_job(of),
+        }
+    }
+
+    /// Where it goes: a folder that is given, or one of its own within it.
+    pub(super) fn folder(self, shard: Shard, out: &Path) -> PathBuf {
+        match self {
+            Self::Given(_) => out.to_path_buf(),
+            Self::Auto(_) => out.join(name_of(shard)),
+        }
+    }
+
+    /// An error where shares of another division lie: some tasks of a job that are submitted again are another job, whose
+    /// shares are others.
+    pub(super) fn check(self, shard: Shard, out: &Path) -> CliResult {
+        let folders = match is_url(out) {
+            true => folders(out).map_err(Error::from)?,
+            // It may not be there yet.
+            false => folders(out).unwrap_or_default(),
+        };
+        let names = folders.iter().filter_map(|folder| folder.file_name());
+        let other = names.filter_map(|name| shares_of(name.to_str()?)).find(|of| *of != shard.of());
+        match other.filter(|_| self.resumes()) {
+            None => Ok(()),
+            Some(other) => Err(Failure::Usage(format!(
+                "this job has {} tasks, and {} holds shares of {other}; tasks that are run again by themselves are told with \
+                 --shard I/{other} and --out {}",
+                shard.of(),
+                out.display(),
+                out.join(format!("{:05}-of-{other:05}", 1)).display()
+            ))),
+        }
+    }
+
+    /// Whether a job that is started again goes on by itself.
+    pub(super) fn resumes(self) -> bool {
+        matches!(self, Self::Auto(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_given_or_the_jobs() {
+        assert_eq!("3/8".parse(), Ok(ShardArg::Given(Shard::new(3, 8).unwrap())));
+        assert_eq!("auto".parse(), Ok(ShardArg::Auto(None)));
+        assert_eq!("auto/8".parse(), Ok(ShardArg::Auto(Some(8))));
+        for wrong in ["auto/0", "auto8", "auto/x", "9/8", ""] {
+            assert!(wrong.parse::<ShardArg>().is_err(), "{wrong}");
+        }
+        let (shard, auto) = (Shard::new(3, 8).unwrap(), ShardArg::Auto(None));
+        assert_eq!(auto.folder(shard, Path::new("acts")), Path::new("acts/00003-of-00008"));
+    }
+}

@@ -1,0 +1,48 @@
+//! `hooklens vocabulary`.
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::json;
+
+use super::CliResult;
+use super::args::NameArg;
+use super::terminal::{print_json, stdout};
+use hooklens_loading::loading::inspect;
+use hooklens_model::error::InputError;
+use hooklens_model::tokens::token_text;
+use hooklens_plot::token_text::visible;
+
+#[derive(Debug, Args)]
+pub(super) struct VocabularyArgs {
+    #[command(flatten)]
+    model: NameArg,
+    /// Only tokens whose text contains this
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &VocabularyArgs) -> CliResult {
+    let tokenizer = inspect(&args.model.model)?.tokenizer.ok_or(InputError::NoTokenizer)?;
+    let tokens = tokenizer.vocabulary();
+    let texts = tokens.iter().map(|(id, token)| (*id, token, token_text(Some(&tokenizer), *id)));
+    let wanted = args.contains.as_deref().unwrap_or_default();
+    let listed: Vec<_> = texts.filter(|(_, _, text)| text.contains(wanted)).collect();
+    if listed.is_empty() {
+        return Err(format!("none of the {} tokens contains {wanted:?}", tokens.len()).into());
+    }
+    let mut out = stdout();
+    if args.json {
+        let entry = |(id, token, text): &(u32, &String, String)| json!({"id": id, "token": token, "text": text});
+        let listed: Vec<_> = listed.iter().map(entry).collect();
+        return Ok(print_json(&json!({"model": args.model.model, "size": tokens.len(), "tokens": listed}))?);
+    }
+    let width = tokens.last().map_or(0, |(id, _)| id.to_string().len());
+    for (id, _, text) in &listed {
+        writeln!(out, "{id:>width$}  {}", visible(text))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! A column of a Parquet or an Arrow file.
+
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, Schema};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::reader::ChunkReader;
+
+use super::{Place, PlacedPrompts, Prompt};
+use crate::error::DumpError;
+use hooklens_io::caught::caught;
+use hooklens_io::object_stores::Object;
+use hooklens_io::regular;
+
+/// Rows that are read together.
+const TOGETHER: usize = 1024;
+/// What a column is looked for as where nothing is named.
+const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
+
+/// What is wrong with a row of nothing.
+const NULL: &str = "is null";
+
+/// Why a file could not be read, where readers of tables keep words only.
+type Cause = Box<dyn Fn() -> Option<std::io::Error>>;
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
+
+/// The prompts of a column. A damaged file may make the reader panic: that is an error, too.
+pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+    caught(|| opened(path, field)).unwrap_or_else(|_| Err(damaged(path)))
+}
+
+fn damaged(path: &Path) -> DumpError {
+    let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "the table is damaged");
+    DumpError::File { path: path.to_path_buf(), source }
+}
+
+fn opened(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    match Object::at(path).map_err(failed)? {
+        #[cfg(feature = "object-stores")]
+        Some(object) => {
+            let reader = object.open().map_err(failed)?;
+            opened_from(reader.clone(), path, field, Box::new(move || reader.fault()))
+        }
+        #[cfg(not(feature = "object-stores"))]
+        Some(object) => match object {},
+        None => opened_from(regular::open(path).map_err(failed)?, path, field, Box::new(|| None)),
+    }
+}
+
+fn opened_from<F: Read + Seek + ChunkReader + 'static>(
+    mut file: F,
+    path: &Path,
+    field: Option<&str>,
+    fault: Cause,
+) -> Result<PlacedPrompts, DumpError> {
+    let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
+    let other = |error: ArrowError| failed(fault().unwrap_or_else(|| std::io::Error::other(error)));
+    let mut start = [0; 6];
+    let begun = file.read(&mut start).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    let (batches, column): (Batches, Vec<String>) = match &start[..begun] {
+        [b'P', b'A', b'R', b'1', ..] => {
+            let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| other(error.into()))?;
+            let column = column(builder.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            let root = builder.schema().index_of(&column[0]).map_err(other)?;
+            let mask = ProjectionMask::roots(builder.parquet_schema(), [root]);
+            let reader = builder.with_projection(mask).with_batch_size(TOGETHER).build();
+            (Box::new(reader.map_err(|error| other(error.into()))?), column)
+        }
+        b"ARROW1" => {
+            let reader = FileReader::try_new(BufReader::new(file), None).map_err(other)?;
+            let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            (Box::new(reader), column)
+        }
+        // As `datasets` keeps them.
+        _ => {
+            let reader = StreamReader::try_new(BufReader::new(file), None).map_err(other)?;
+            let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
+            (Box::new(reader), column)
+        }
+    };
+    let rows = Rows { batches, column, path: path.into(), batch: None, number: 0, ended: false, fault };
+    Ok(Box::new(rows))
+}
+
+/// The way to the column that is named, or to the only one of a usual name.
+fn column(schema: &Schema, field: Option<&str>) -> Result<Vec<String>, String> {
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let has = || names.iter().take(12).copied().collect::<Vec<_>>().join(", ");
+    let Some(field) = field else {
+        let usual = USUAL.iter().find(|name| names.contains(name));
+        return usual
+            .map(|name| vec![(*name).to_string()])
+            .ok_or_else(|| format!("none of its columns is called {}; name one of {}", USUAL.join(", "), has()));
+    };
+    if names.contains(&field) {
+        return Ok(vec![field.to_string()]);
+    }
+    let way: Vec<String> = field.split('.').map(str::to_string).collect();
+    match names.contains(&&*way[0]) && way.len() > 1 {
+        true => Ok(way),
+        false => Err(format!("it has no column `{field}`; it has {}", has())),
+    }
+}
+
+struct Rows {
+    batches: Batches,
+    column: Vec<String>,
+    path: Arc<Path>,
+    /// Its column, the structures it is in first, and the next row.
+    batch: Option<(Vec<ArrayRef>, usize)>,
+    /// The row, from one.
+    number: usize,
+    ended: bool,
+    fault: Cause,
+}
+
+impl Rows {
+    /// Where the row is that was read last.
+    fn place(&self) -> Place {
+        Place::row(&self.path, self.number)
+    }
+
+    fn bad(&self, reason: String) -> DumpError {
+        DumpError::Prompt { place: self.place(), reason, source: None }
+    }
+
+    fn prompt(&mut self) -> Result<Option<Prompt>, DumpError> {
+        loop {
+            if let Some((way, row)) = &mut self.batch
+                && let Some(array) = way.last().cloned()
+                && *row < array.len()
+            {
+                let (at, null) = (*row, way.iter().any(|array| array.is_null(*row)));
+                *row += 1;
+                self.number += 1;
+                let made = if null { Err(NULL.to_string()) } else { prompt(&array, at) };
+                return made.map(Some).map_err(|reason| self.bad(format!("`{}` {reason}", self.column.join("."))));
+            }
+            let Some(batch) = self.batches.next() else { return Ok(None) };
+            let failed = |source| DumpError::File { path: self.path.to_path_buf(), source };
+            let cause = |error| (self.fault)().unwrap_or_else(|| std::io::Error::other(error));
+            let batch = batch.map_err(|error| failed(cause(error)))?;
+            let array = within(&batch, &self.column).ok_or_else(|| {
+                failed(std::io::Error::other(format!("it has no column `{}`", self.column.join("."))))
+            })?;
+            self.batch = Some((array, 0));
+        }
+    }
+}
+
+/// A column, or a field of a column of structures: these first, as a field of nothing is nothing.
+fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
+    let mut way = vec![batch.column_by_name(&column[0])?.clone()];
+    for name in &column[1..] {
+        way.push(way.last()?.as_struct_opt()?.column_by_name(name)?.clone());
+    }
+    Some(way)
+}
+
+/// One row's text or token ids; of a dictionary-encoded column, those its number stands for.
+fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
+    let text = |text: &str| Ok(Prompt::Text(text.to_string()));
+    match array.data_type() {
+        DataType::Utf8 => text(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => text(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => text(array.as_string_view().value(row)),
+        DataType::List(_) => tokens(&array.as_list::<i32>().value(row)),
+        DataType::LargeList(_) => tokens(&array.as_list::<i64>().value(row)),
+        DataType::FixedSizeList(..) => tokens(&array.as_fixed_size_list().value(row)),
+        DataType::Dictionary(..) => {
+            let row = array.slice(row, 1);
+            let row = row.as_any_dictionary();
+            let values = row.values();
+            // Of a row that is not null: there are values.
+            match row.normalized_keys().first() {
+                Some(key) if values.is_valid(*key) => prompt(values, *key),
+                _ => Err(NULL.to_string()),
+            }
+        }
+        other => Err(format!("is of {other}: neither texts nor lists of token ids")),
+    }
+}
+
+fn tokens(list: &ArrayRef) -> Result<Prompt, String> {
+    use arrow_array::types::{
+        Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    };
+    macro_rules! ids {
+        ($($kind:ident => $of:ty),*) => {
+            match list.data_type() {
+                $(DataType::$kind => list.as_primitive::<$of>().iter().map(|id| u32::try_from(id?).ok()).collect(),)*
+                other => return Err(format!("is of lists of {other}: not of token ids")),
+            }
+        };
+    }
+    let ids: Option<Vec<u32>> = ids!(
+        Int8 => Int8Type, Int16 => Int16Type, Int32 => Int32Type, Int64 => Int64Type,
+        UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type
+    );
+    ids.map(Prompt::Tokens).ok_or_else(|| "holds what is no token id".to_string())
+}
+
+impl Iterator for Rows {
+    type Item = Result<(Prompt, Place), DumpError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = caught(|| self.prompt()).unwrap_or_else(|_| Err(damaged(&self.path)));
+        self.ended = !matches!(next, Ok(Some(_)));
+        Some(next.transpose()?.map(|prompt| (prompt, self.place())))
+    }
+}

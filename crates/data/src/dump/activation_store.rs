@@ -1,0 +1,559 @@
+//! Activations of dumps in random order, read while they are used.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use hooklens_hooks::{HookError, nearest};
+use ndarray::ArrayView2;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::stored::{Piece, StoredFile, files_of, lacks, model_of};
+use super::{DumpModel, DumpedModel, Shard};
+use crate::error::DumpError;
+use hooklens_io::object_stores::is_url;
+use hooklens_model::error::{Error, InputError, LoadError, Result};
+
+/// Bytes that are read together, one behind the other: what a disk likes, and little enough to mix many of.
+const PIECE: usize = 4 << 20;
+
+/// Files of a store, or pieces of them, that are on their way together.
+const AT_ONCE: usize = 16;
+/// Those of a disk, which waits for one reader between two pieces.
+const AT_ONCE_HERE: usize = 2;
+
+/// Batches of vectors of dumps larger than memory, without padding, in random order: for dictionaries and probes.
+///
+/// Each epoch goes through pieces of the files in an order by lot; the vectors of so many pieces as make
+/// [`ActivationStore::buffer`] are shuffled together, and the next are read meanwhile, so that twice as many are in
+/// memory. The seed decides the order, whatever the size of the batches: a reader goes on where another ended by
+/// [`Batches::position`].
+///
+/// ```
+/// use hooklens::dump::{ActivationStore, Dump};
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let out = folder.path().join("activations");
+/// let prompts: Vec<Vec<u32>> = (1..60).map(|id| vec![0, id, id]).collect();
+/// Dump::new("resid_post1").run(&model, &prompts, &out)?;
+/// let store = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]).leaving_out([0]).batch_size(50);
+/// let mut seen = 0;
+/// for batch in store.batches()? {
+///     let batch = batch?;
+///     let vectors = batch.vectors("blocks.1.hook_resid_post")?; // [vector, d_model]
+///     assert_eq!(vectors.dim(), (batch.tokens().len(), 64));
+///     seen += vectors.nrows();
+/// }
+/// assert_eq!(seen, 59 * 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ActivationStore {
+    dumps: Vec<PathBuf>,
+    points: Vec<String>,
+    batch: usize,
+    buffer: usize,
+    seed: u64,
+    left_out: Vec<u32>,
+    shard: Option<Shard>,
+    epochs: Option<u64>,
+    start: u64,
+}
+
+/// A batch of vectors, of every point the same tokens'.
+#[derive(Debug, Clone)]
+pub struct ActivationBatch {
+    tokens: Vec<u32>,
+    points: BTreeMap<String, Vec<f32>>,
+}
+
+/// Batches of an [`ActivationStore`], one by one; after an error nothing more comes.
+#[derive(Debug)]
+pub struct Batches {
+    points: Vec<(String, usize)>,
+    batch: usize,
+    of_epoch: u64,
+    position: u64,
+    chunks: Option<Receiver<Result<Chunk>>>,
+    chunk: Option<Chunk>,
+}
+
+/// Pieces that are shuffled together.
+#[derive(Debug)]
+struct Chunk {
+    pieces: Vec<Piece>,
+    /// Piece and place of each vector, in the order in which they are served.
+    order: Vec<[u32; 2]>,
+    served: usize,
+}
+
+/// Places of a file that are read together.
+#[derive(Debug, Clone, Copy)]
+struct Range {
+    file: usize,
+    first: usize,
+    places: usize,
+    /// Vectors that are served, of those places.
+    vectors: usize,
+}
+
+/// What is read, and in which order.
+#[derive(Debug)]
+struct Reading {
+    files: Vec<StoredFile>,
+    ranges: Vec<Range>,
+    left_out: Vec<u32>,
+    seed: u64,
+    buffer: usize,
+    epochs: Option<u64>,
+    /// Pieces that are read at once.
+    at_once: usize,
+}
+
+impl ActivationStore {
+    /// Vectors of these points, from dumps: files, folders, or folders of shards, of a store too (`s3://bucket/folder`, `gs://`,
+    /// `az://`), in a build with the feature `object-stores`.
+    pub fn new<P: AsRef<Path>, N: Into<String>>(
+        dumps: impl IntoIterator<Item = P>,
+        points: impl IntoIterator<Item = N>,
+    ) -> Self {
+        Self {
+            dumps: dumps.into_iter().map(|dump| dump.as_ref().to_path_buf()).collect(),
+            points: points.into_iter().map(Into::into).collect(),
+            batch: 1024,
+            buffer: 1 << 16,
+            seed: 0,
+            left_out: Vec::new(),
+            shard: None,
+            epochs: Some(1),
+            start: 0,
+        }
+    }
+
+    /// Vectors a batch; the last may have fewer. Default 1,024.
+    pub fn batch_size(mut self, vectors: usize) -> Self {
+        self.batch = vectors.max(1);
+        self
+    }
+
+    /// Vectors that are shuffled together, at least. Default 65,536.
+    pub fn buffer(mut self, vectors: usize) -> Self {
+        self.buffer = vectors.max(1);
+        self
+    }
+
+    /// What the order is drawn with.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Leaves vectors at these tokens out: those of texts' beginnings, say.
+    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.left_out = tokens.into_iter().collect();
+        self
+    }
+
+    /// Reads a share of all, so that several readers have everything once.
+    pub fn shard(mut self, shard: Shard) -> Self {
+        self.shard = Some(shard);
+        self
+    }
+
+    /// Goes through everything so often. Default 1.
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
+    /// Goes through everything again and again.
+    pub fn endless(mut self) -> Self {
+        self.epochs = None;
+        self
+    }
+
+    /// Goes on behind so many vectors, as if they had been served: [`Batches::position`] of a reader that ended.
+    pub fn starting_at(mut self, position: u64) -> Self {
+        self.start = position;
+        self
+    }
+
+    /// What dumps still lack, a line each: what is being made, or failed, is read as far as it has come.
+    ///
+    /// # Errors
+    /// A manifest that can't be read.
+    pub fn incomplete(&self) -> Result<Vec<String>> {
+        let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
+        Ok(lacks.into_iter().flatten().collect())
+    }
+
+    /// The model whose activations the dumps hold; nothing where none of them records it, as files of other programs.
+    ///
+    /// # Errors
+    /// [`DumpError::AnotherModel`] for dumps of two models, or of one that was processed or edited otherwise; a manifest that
+    /// can't be read.
+    pub fn model(&self) -> Result<Option<DumpedModel>> {
+        let models = self.models()?;
+        let mut known = self.dumps.iter().zip(models).filter_map(|(dump, model)| Some((dump, model?)));
+        let Some((_, mut first)) = known.next() else { return Ok(None) };
+        for (dump, model) in known {
+            model.check_same(dump, &first)?;
+            if model.prepend_bos != first.prepend_bos {
+                first.prepend_bos = None;
+            }
+        }
+        Ok(Some(first))
+    }
+
+    /// Checks that the dumps hold this model's activations, without hooks that edit them and with the same parts.
+    ///
+    /// ```
+    /// use hooklens::dump::{ActivationStore, Dump};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("activations");
+    /// Dump::new("resid_post1").run(&model, &[vec![0, 21, 4]], &out)?;
+    /// let store = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]);
+    /// store.check_model(&model)?;
+    /// let processed = model.processed(&hooklens::Processing::standard())?;
+    /// assert!(store.check_model(&processed).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Gives what the dumps record, as [`ActivationStore::model`] does.
+    ///
+    /// # Errors
+    /// [`DumpError::AnotherModel`]; as [`ActivationStore::model`]. Dumps that record no model pass:
+    /// [`ActivationStore::unidentified`] names them.
+    pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
+        let Some(dumped) = self.model()? else { return Ok(None) };
+        let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
+        let own = DumpedModel::of_model(model, Vec::new())?;
+        let own = if dumped.identity.is_some() && own.identity.is_some() { own } else { own.fingerprinted(model)? };
+        dumped.check_same(path, &own)?;
+        Ok(Some(dumped))
+    }
+
+    /// Dumps that do not record whose activations they hold.
+    ///
+    /// # Errors
+    /// A manifest that can't be read.
+    pub fn unidentified(&self) -> Result<Vec<&Path>> {
+        let models = self.models()?;
+        let unknown = self.dumps.iter().zip(models).filter(|(_, model)| model.is_none());
+        Ok(unknown.map(|(dump, _)| dump.as_path()).collect())
+    }
+
+    /// What each dump records of its model.
+    fn models(&self) -> Result<Vec<Option<DumpedModel>>> {
+        self.dumps.iter().map(|dump| model_of(dump)).collect()
+    }
+
+    /// Opens the dumps and begins to read.
+    ///
+    /// # Errors
+    /// Dumps of different models ([`DumpError::AnotherModel`]); a file that is no dump or lacks a point, nearest names with it; points whose vectors have other widths in another
+    /// file; nothing to serve.
+    pub fn batches(&self) -> Result<Batches> {
+        self.model()?;
+        let (mut files, mut ranges) = (Vec::new(), Vec::new());
+        self.each_file(|file, tokens| {
+            ranges.extend(self.ranges(files.len(), &file, &tokens));
+            files.push(file);
+        })?;
+        let widths = files.first().map_or(Vec::new(), |file| file.widths().collect());
+        let ranges = self.own(ranges);
+        let of_epoch = ranges.iter().map(|range| range.vectors as u64).sum();
+        if of_epoch == 0 {
+            let what = format!(
+                "what {} of the dumps",
+                self.shard.map_or("is read".into(), |shard| format!("shard {shard} has"))
+            );
+            return Err(InputError::Empty { what }.into());
+        }
+        let (left_out, seed, buffer, epochs) = (self.left_out.clone(), self.seed, self.buffer, self.epochs);
+        let at_once = self.at_once();
+        let reading = Reading { files, ranges, left_out, seed, buffer, epochs, at_once };
+        let start = self.start;
+        // Nothing waits in between: one chunk is served while the next is read.
+        let (sender, chunks) = sync_channel(0);
+        let begun = thread::Builder::new().name("activations".into()).spawn(move || reading.all(start, &sender));
+        begun.map_err(LoadError::file(&self.dumps[0]))?;
+        let points = self.points.iter().cloned().zip(widths).collect();
+        Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None })
+    }
+
+    /// The first vectors, as many as are shuffled together.
+    pub fn first(&self) -> Result<ActivationBatch> {
+        let first = self.clone().batch_size(self.buffer).starting_at(0).batches()?.next();
+        first.unwrap_or_else(|| Err(InputError::Empty { what: "what is read of the dumps".into() }.into()))
+    }
+
+    /// Vectors of these points instead.
+    pub fn of(mut self, points: &[String]) -> Self {
+        self.points = points.to_vec();
+        self
+    }
+
+    /// Widths of the points' vectors, by name.
+    pub fn widths(&self) -> Result<BTreeMap<String, usize>> {
+        let none = || InputError::Empty { what: "the list of dumps".into() };
+        let files = files_of(self.dumps.first().ok_or_else(none)?)?;
+        // A dump has one file at least; the others are compared with it when they are opened.
+        Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
+    }
+
+    /// What tells its vectors from others: the models, all tokens, and those that are left out.
+    pub fn described(&self) -> Result<String> {
+        let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
+        self.each_file(|_, tokens| {
+            files += 1;
+            for token in tokens {
+                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
+                count += usize::from(token.is_some());
+            }
+        })?;
+        let (hash, left_out) = (hash.digest128(), &self.left_out);
+        let models = self.models()?;
+        let known = |model: DumpedModel| model.fingerprint.or(model.identity);
+        let models: Vec<String> = models.into_iter().flatten().filter_map(known).collect();
+        let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
+        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
+    }
+
+    /// Files, or pieces of them, that are read at once.
+    fn at_once(&self) -> usize {
+        if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { AT_ONCE_HERE }
+    }
+
+    /// Goes through all files, of which there is one at least, with their tokens.
+    fn each_file(&self, mut look: impl FnMut(StoredFile, Vec<Option<u32>>)) -> Result<()> {
+        let mut paths = Vec::new();
+        for dump in &self.dumps {
+            paths.extend(files_of(dump)?);
+        }
+        let opened = |path: &PathBuf| -> Result<(StoredFile, Vec<Option<u32>>)> {
+            let mut file = StoredFile::open(path, &self.points)?;
+            let tokens = file.tokens()?;
+            Ok((file, tokens))
+        };
+        let at_once = self.at_once();
+        let mut widths: Option<Vec<usize>> = None;
+        for paths in paths.chunks(4 * at_once) {
+            for (path, opened) in paths.iter().zip(together(paths, at_once, opened)) {
+                let (file, tokens) = opened?;
+                let widths = widths.get_or_insert_with(|| file.widths().collect());
+                let differs = widths.iter().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != b);
+                if let Some(((first, own), point)) = differs {
+                    let reason = format!("vectors of `{point}` are {own} wide, and in another file {first}");
+                    return Err(DumpError::Refused { path: path.clone(), reason }.into());
+                }
+                look(file, tokens);
+            }
+        }
+        match widths {
+            None => Err(InputError::Empty { what: "the list of dumps".into() }.into()),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The ranges of a file. Masks are small: how many vectors each has is known before any is read.
+    fn ranges(&self, number: usize, file: &StoredFile, tokens: &[Option<u32>]) -> Vec<Range> {
+        let together = (PIECE / file.bytes_a_place().max(1)).clamp(1, u32::MAX as usize);
+        let range = |(part, tokens): (usize, &[Option<u32>])| {
+            let vectors = tokens.iter().filter(|token| is_served(token, &self.left_out)).count();
+            Range { file: number, first: part * together, places: tokens.len(), vectors }
+        };
+        tokens.chunks(together).enumerate().map(range).collect()
+    }
+
+    /// This reader's of all ranges.
+    fn own(&self, mut ranges: Vec<Range>) -> Vec<Range> {
+        if let Some(shard) = self.shard {
+            ranges = ranges.into_iter().skip(shard.index() - 1).step_by(shard.of()).collect();
+        }
+        ranges.retain(|range| range.vectors > 0);
+        ranges
+    }
+}
+
+/// What is made of each, so many at once: to read an object is to wait for it, mostly.
+fn together<I: Sync, O: Send>(all: &[I], at_once: usize, make: impl Fn(&I) -> O + Sync) -> Vec<O> {
+    let threads = (at_once > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(at_once).build());
+    match threads {
+        Some(Ok(threads)) => threads.install(|| all.par_iter().with_max_len(1).map(&make).collect()),
+        // On a system that starts no more threads, as on this machine's disk: one by one.
+        _ => all.iter().map(make).collect(),
+    }
+}
+
+/// Whether the vector at a token is served.
+fn is_served(token: &Option<u32>, left_out: &[u32]) -> bool {
+    token.is_some_and(|id| !left_out.contains(&id))
+}
+
+impl Reading {
+    /// Random numbers of one purpose.
+    fn random(&self, epoch: u64, chunk: u64) -> ChaCha8Rng {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(epoch.wrapping_mul(1 << 32).wrapping_add(chunk));
+        random
+    }
+
+    /// Reads chunk by chunk until nobody wants more.
+    fn all(&self, start: u64, sender: &SyncSender<Result<Chunk>>) {
+        let of_epoch: u64 = self.ranges.iter().map(|range| range.vectors as u64).sum();
+        let (mut epoch, mut skip) = (start / of_epoch, start % of_epoch);
+        while self.epochs.is_none_or(|epochs| epoch < epochs) {
+            let mut order = self.ranges.clone();
+            order.shuffle(&mut self.random(epoch, 0));
+            let (mut first, mut number) = (0, 0);
+            while first < order.len() {
+                let (mut end, mut vectors) = (first, 0);
+                while end < order.len() && vectors < self.buffer {
+                    vectors += order[end].vectors;
+                    end += 1;
+                }
+                number += 1;
+                if skip >= vectors as u64 {
+                    skip -= vectors as u64;
+                } else {
+                    let chunk = self.chunk(&order[first..end], self.random(epoch, number), skip as usize);
+                    let failed = chunk.is_err();
+                    if sender.send(chunk).is_err() || failed {
+                        return;
+                    }
+                    skip = 0;
+                }
+                first = end;
+            }
+            epoch += 1;
+        }
+    }
+
+    fn chunk(&self, ranges: &[Range], mut random: ChaCha8Rng, served: usize) -> Result<Chunk> {
+        let mut pieces = Vec::with_capacity(ranges.len());
+        let mut order = Vec::new();
+        let read = |range: &Range| self.files[range.file].piece(range.first, range.places);
+        for (number, piece) in together(ranges, self.at_once, read).into_iter().enumerate() {
+            let piece = piece?;
+            let served = piece.tokens.iter().enumerate().filter(|(_, token)| is_served(token, &self.left_out));
+            let before = order.len();
+            order.extend(served.map(|(place, _)| [number as u32, place as u32]));
+            // Where a reader goes on is told by what was counted.
+            if order.len() - before != ranges[number].vectors {
+                return Err(self.files[ranges[number].file].changed());
+            }
+            pieces.push(piece);
+        }
+        order.shuffle(&mut random);
+        Ok(Chunk { pieces, order, served })
+    }
+}
+
+impl Batches {
+    /// Vectors of an epoch.
+    pub fn vectors_an_epoch(&self) -> u64 {
+        self.of_epoch
+    }
+
+    /// Vectors served so far, of all epochs: [`ActivationStore::starting_at`] goes on there.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Adds vectors to a batch until it is full or nothing is left.
+    fn fill(&mut self, to: &mut ActivationBatch) -> Result<()> {
+        while to.tokens.len() < self.batch {
+            let chunk = match self.chunk.take().filter(|chunk| chunk.served < chunk.order.len()) {
+                Some(chunk) => chunk,
+                None => match self.chunks.as_ref().map(Receiver::recv) {
+                    Some(Ok(chunk)) => chunk?,
+                    _ => return Ok(()),
+                },
+            };
+            let chunk = self.chunk.insert(chunk);
+            let end = (chunk.served + self.batch - to.tokens.len()).min(chunk.order.len());
+            let places = &chunk.order[chunk.served..end];
+            let piece = |piece: u32| &chunk.pieces[piece as usize];
+            let token = |[number, place]: &[u32; 2]| piece(*number).tokens[*place as usize].unwrap_or_default();
+            to.tokens.extend(places.iter().map(token));
+            for (point, (name, width)) in self.points.iter().enumerate() {
+                let vectors = to.points.entry(name.clone()).or_insert_with(|| Vec::with_capacity(self.batch * width));
+                let mut finite = true;
+                for [number, place] in places {
+                    finite &= piece(*number).add_vector(point, *place as usize, *width, vectors);
+                }
+                if !finite {
+                    return Err(Error::NotANumber { what: format!("an activation of `{name}` in the dump") });
+                }
+            }
+            chunk.served = end;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<ActivationBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut batch = ActivationBatch { tokens: Vec::with_capacity(self.batch), points: BTreeMap::new() };
+        if let Err(error) = self.fill(&mut batch) {
+            (self.chunks, self.chunk) = (None, None);
+            return Some(Err(error));
+        }
+        self.position += batch.tokens.len() as u64;
+        (!batch.tokens.is_empty()).then_some(Ok(batch))
+    }
+}
+
+impl ActivationBatch {
+    /// The token at each vector.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Vectors of a point, `[vector, width]`.
+    ///
+    /// # Errors
+    /// A point that the store was not asked for.
+    pub fn vectors(&self, point: &str) -> Result<ArrayView2<'_, f32>> {
+        let vectors = self.numbers(point)?;
+        let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
+        ArrayView2::from_shape(shape, vectors).map_err(|_| self.lacks(point))
+    }
+
+    /// [`ActivationBatch::vectors`] on a device.
+    ///
+    /// # Errors
+    /// As [`ActivationBatch::vectors`].
+    pub fn tensor(&self, point: &str, device: &Device) -> Result<Tensor<2>> {
+        let vectors = self.numbers(point)?;
+        let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
+        Ok(Tensor::from_data(TensorData::new(vectors.to_vec(), shape), device))
+    }
+
+    /// Vectors of all points, one behind the other.
+    pub fn into_vectors(self) -> BTreeMap<String, Vec<f32>> {
+        self.points
+    }
+
+    fn numbers(&self, point: &str) -> Result<&[f32]> {
+        self.points.get(point).map(Vec::as_slice).ok_or_else(|| self.lacks(point))
+    }
+
+    fn lacks(&self, point: &str) -> Error {
+        let (held, nearest) = (self.points.len(), nearest(point, self.points.keys().map(String::as_str)));
+        HookError::NotRecorded { name: point.to_string(), held, nearest }.into()
+    }
+}

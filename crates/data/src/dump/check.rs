@@ -1,0 +1,83 @@
+//! Everything that can be wrong with a dump's prompts and points, found before its first batch.
+
+use std::ops::Range;
+
+#[cfg(feature = "arrow")]
+use hooklens_hooks::DType;
+use hooklens_hooks::{Axis, HookError, Positions};
+
+use super::placing::PromptRow;
+use super::{Dump, DumpModel};
+use crate::error::DumpError;
+use hooklens_model::driver::Logits;
+use hooklens_model::error::{Error, InputError, Result};
+
+impl Dump {
+    /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
+    /// is kept of each row.
+    pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<PromptRow>> {
+        if rows.is_empty() {
+            return Err(InputError::Empty { what: "the list of prompts".into() }.into());
+        }
+        let points = self.selection.resolve(model.catalog())?;
+        let written = !self.read.is_empty();
+        if written && self.read.len() != rows.len() {
+            return Err(InputError::Rows { encoder: self.read.len(), decoder: rows.len() }.into());
+        }
+        if self.logits != Logits::None && !M::LOGITS && !written {
+            return Err(DumpError::OfDecoder { point: "logits".into() }.into());
+        }
+        points.iter().try_for_each(|id| model.check_point(*id, written))?;
+        let routed = points.iter().map(|id| model.catalog().info(*id)).find(|p| p.axes.first() == Some(&Axis::Routed));
+        if let Some(point) = routed.filter(|_| to_file) {
+            return Err(DumpError::NotRectangular { point: point.name.to_string() }.into());
+        }
+        #[cfg(feature = "arrow")]
+        if self.tables {
+            let untold = points.iter().map(|id| model.catalog().info(*id));
+            if let Some(point) = untold.into_iter().find(|point| !super::table::is_by_token(point.axes)) {
+                return Err(DumpError::NotByToken { point: point.name.to_string() }.into());
+            }
+            if self.logits == Logits::Last {
+                return Err(DumpError::NotByToken { point: "logits of the last token".into() }.into());
+            }
+            if to_file || self.dtype == DType::BF16 {
+                return Err(DumpError::NotOfTables { what: if to_file { "one file" } else { "bf16" } }.into());
+            }
+        }
+        if !self.prefix.is_empty() {
+            model.check_prompt(&self.prefix, 0)?;
+        }
+        let checked = |row: &Vec<u32>| -> Result<PromptRow> {
+            if row.is_empty() {
+                return Err(InputError::Empty { what: "it".into() }.into());
+            }
+            match written {
+                true => model.check_written(row, self.prefix.len())?,
+                false => model.check_prompt(row, self.prefix.len())?,
+            }
+            Ok(PromptRow { len: row.len(), kept: self.kept(row.len())? })
+        };
+        let named = |(number, row)| {
+            checked(row).map_err(|source| DumpError::Row { number: number + 1, source: Box::new(source) }.into())
+        };
+        for (number, row) in self.read.iter().enumerate() {
+            let empty = row.is_empty().then(|| InputError::Empty { what: "it".into() }.into());
+            empty
+                .map_or_else(|| model.check_prompt(row, 0), Err)
+                .map_err(|source| Error::from(DumpError::Row { number: number + 1, source: Box::new(source) }))?;
+        }
+        rows.iter().enumerate().map(named).collect()
+    }
+
+    /// The positions kept of a prompt of `len` tokens.
+    fn kept(&self, len: usize) -> Result<Range<usize>, HookError> {
+        let Positions::Range(start, end) = self.positions else { return self.positions.resolve(len) };
+        let place = |n: isize| if n < 0 { n + len as isize } else { n }.clamp(0, len as isize) as usize;
+        let (start, end) = (start.map_or(0, place), end.map_or(len, place));
+        if start < end {
+            return Ok(start..end);
+        }
+        Err(HookError::Positions { asked: self.positions.to_string(), row: None, len, cached: 0 })
+    }
+}

@@ -1,0 +1,127 @@
+//! The forward passes over the batches, with or without a shared prefix.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use hooklens_hooks::{Activation, ActivationCache, Axis, Filler, Record};
+
+use super::placing::{Named, Placing};
+use super::{Dump, DumpModel, Seen, Watcher};
+use hooklens_analysis::experiments::{SharedPrefix, common_prefix};
+use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
+use hooklens_model::error::Result;
+use hooklens_model::kv_cache::KeyValueCache;
+use hooklens_model::tokens::{PaddingSide, Tokens};
+
+/// The length of the common prefix of a batch's rows if it is worth computing separately, which takes
+/// a pass of its own. A batch of one row may share with its neighbors.
+pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
+    const LEAST_SAVED: usize = 64;
+    let (alike, saved) = if batch.len() > 1 {
+        let alike = common_prefix(&rows[batch.clone()]);
+        (alike, alike * (batch.len() - 1))
+    } else {
+        let with = |range: Range<usize>| rows.get(range).map_or(0, common_prefix);
+        let before = if batch.start > 0 { with(batch.start - 1..batch.end) } else { 0 };
+        let alike = before.max(with(batch.start..batch.end + 1));
+        (alike, alike)
+    };
+    (saved >= LEAST_SAVED).then_some(alike)
+}
+
+impl Dump {
+    /// The shared prefix of the batches, if sharing is wanted and possible.
+    pub(super) fn shared_prefix<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<SharedPrefix<'m>>> {
+        let points = self.selection.resolve(model.catalog())?;
+        let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));
+        let can = self.share_prefix && self.prefix.is_empty() && !routed;
+        let record = Record::new(self.selection.clone()).dtype(self.dtype);
+        Ok(if can { model.sharing(record, self.logits) } else { None })
+    }
+
+    /// The prefix, computed once for all batches.
+    pub(super) fn prefilled<M: DumpModel>(&self, model: &M) -> Result<Option<KeyValueCache>> {
+        if self.prefix.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(model.behind(&self.prefix, &|input, options| model.run(input, options))?))
+    }
+
+    pub(super) fn compute<M: DumpModel>(
+        &self,
+        model: &M,
+        batch: &[Vec<u32>],
+        first_row: usize,
+        placing: &Placing,
+        prefix: Option<&mut KeyValueCache>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<Vec<Named>> {
+        let pad = model.filler();
+        let tokens = Tokens::padded(batch, pad, self.padding_side)?;
+        let record = Record::new(self.selection.clone()).positions(placing.recorded()).dtype(self.dtype);
+        let mut options = ForwardOptions::new().logits(self.logits).record(record);
+        if let Some(cache) = prefix {
+            options = options.kv_cache(cache);
+        }
+        let input = match self.read.get(first_row..first_row + batch.len()) {
+            Some(read) => model.batch_written(Tokens::padded(read, pad, PaddingSide::Right)?, tokens.clone())?,
+            None => M::batch(tokens.clone()),
+        };
+        let mut output = model.run(input, options)?;
+        let (logits, cache) = (M::logits(&mut output), output.cache().take());
+        watcher(Seen::Batch(&tokens, &cache));
+        self.named(&tokens, logits, &cache, false, pad)
+    }
+
+    /// A batch whose prompts begin alike: padded at the right, every position recorded.
+    pub(super) fn compute_shared<M: DumpModel>(
+        &self,
+        model: &M,
+        batch: &[Vec<u32>],
+        shared_prefix: &mut SharedPrefix<'_>,
+        shared: usize,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<Vec<Named>> {
+        let pad = model.filler();
+        let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
+        let output = shared_prefix.run_sharing(batch, shared)?;
+        watcher(Seen::Batch(&tokens, &output.cache));
+        self.named(&tokens, output.logits, &output.cache, true, pad)
+    }
+
+    /// The tensors of a batch; `every` tells whether recordings hold every column.
+    fn named(
+        &self,
+        tokens: &Tokens,
+        logits: Option<Tensor<3>>,
+        cache: &ActivationCache,
+        every: bool,
+        pad: u32,
+    ) -> Result<Vec<Named>> {
+        let shape = tokens.shape();
+        let integers = |values: Vec<i32>| {
+            Activation::from(Tensor::<2, Int>::from_data(TensorData::new(values, shape), &Device::flex()))
+        };
+        let whole =
+            |name: &str, activation, axes, filler| Named { name: name.into(), activation, axes, whole: true, filler };
+        let ids = integers(tokens.ids().iter().map(|id| *id as i32).collect());
+        let mut tensors = vec![
+            whole("tokens", ids, &[Axis::Batch, Axis::Pos], i64::from(pad).to_le_bytes().to_vec()),
+            whole("attention_mask", integers(vec![1; shape[0] * shape[1]]), &[Axis::Batch, Axis::Pos], Vec::new()),
+        ];
+        if let Some(logits) = logits {
+            let axes: &[Axis] = match self.logits {
+                Logits::All => &[Axis::Batch, Axis::Pos, Axis::Vocab],
+                _ => &[Axis::Batch, Axis::One, Axis::Vocab],
+            };
+            tensors.push(whole("logits", Activation::from(logits).cast(self.dtype), axes, Vec::new()));
+        }
+        for (name, activation) in cache.iter() {
+            let point = cache.catalog().info(cache.catalog().find(name)?);
+            let filler = if point.filler == Filler::MinusInfinity { self.dtype.minus_infinity() } else { Vec::new() };
+            let axes = point.axes;
+            tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: every, filler });
+        }
+        Ok(tensors)
+    }
+}

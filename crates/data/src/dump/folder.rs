@@ -1,0 +1,238 @@
+//! A folder of files, one a batch, that can be continued.
+
+use std::collections::HashMap;
+use std::fs;
+#[cfg(feature = "arrow")]
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use hooklens_hooks::{FolderLock, HookError, remove_unfinished, write_views, write_views_to};
+use rayon::prelude::*;
+
+use super::batch::Batch;
+use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
+use super::place::{self, Files, Own};
+use super::placing::FileTensor;
+use super::sparse::by_entries;
+use super::writer::Sink;
+use super::{Dump, DumpReport, object_log};
+use crate::error::DumpError;
+use hooklens_io::object_stores::Object;
+
+/// Writes a file a batch, and for each a line of the log that lists the finished ones.
+pub(super) struct FolderSink {
+    folder: PathBuf,
+    manifest: Manifest,
+    own: Own,
+    /// None where an earlier run has done all, in a store.
+    log: Option<Log>,
+    tables: bool,
+    _lock: Option<FolderLock>,
+}
+
+impl FolderSink {
+    /// Opens the folder, making it if need be. If the dump resumes, finished files of a run with the
+    /// same settings are kept.
+    pub(super) fn open(
+        folder: &Path,
+        mut manifest: Manifest,
+        dump: &Dump,
+        first_row: usize,
+    ) -> Result<Self, DumpError> {
+        let of_store = place::object(folder)?.is_some();
+        let lock = if of_store { None } else { Some(made(folder)?) };
+        let mut own = Own::new(folder.join(NAME));
+        match Manifest::read(folder)? {
+            Some(_) if !dump.resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
+            Some(before) => {
+                before.check_same(&manifest, folder)?;
+                if before.shard != manifest.shard {
+                    let of = |manifest: &Manifest| manifest.shard.map_or("all".to_string(), |shard| shard.to_string());
+                    let (path, what) = (folder.join(NAME), "shard".to_string());
+                    return Err(DumpError::Mismatch { path, what, before: of(&before), now: of(&manifest) });
+                }
+                if !of_store {
+                    remove_unfinished(folder).map_err(place::failed(folder))?;
+                }
+                let was_complete = before.complete;
+                let own_rows = before.own_rows();
+                let listed = if was_complete { before.files } else { Log::read(folder)? };
+                // Earlier versions shared out whole batches.
+                if let Some(begins) = listed.first().map(|entry| entry.first_row)
+                    && manifest.shard.is_some()
+                    && (begins, own_rows) != (first_row, manifest.own_rows())
+                {
+                    let of = |first: usize, rows: usize| format!("{rows}, from number {} on", first + 1);
+                    let (path, what) = (folder.join(NAME), "prompts of the shard".to_string());
+                    let now = of(first_row, manifest.own_rows());
+                    return Err(DumpError::Mismatch { path, what, before: of(begins, own_rows), now });
+                }
+                manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row)?;
+                if of_store && was_complete && manifest.rows_done() == manifest.own_rows() {
+                    let folder = folder.to_path_buf();
+                    return Ok(Self { folder, manifest, own, log: None, tables: dump.tables, _lock: lock });
+                }
+                own = Own::taken(folder.join(NAME));
+            }
+            None => check_empty(folder, of_store)?,
+        }
+        // The log first: a manifest without one would say that nothing is finished.
+        let log = Some(Log::begin(folder, &manifest.files)?);
+        manifest.write(&mut own)?;
+        Ok(Self { folder: folder.to_path_buf(), manifest, own, log, tables: dump.tables, _lock: lock })
+    }
+
+    /// How many batches, from the first on, need not be computed again.
+    pub(super) fn finished(&self) -> usize {
+        self.manifest.files.len()
+    }
+}
+
+fn refused(folder: &Path, reason: &str) -> DumpError {
+    DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() }
+}
+
+/// Makes a folder of this machine, and locks it.
+fn made(folder: &Path) -> Result<FolderLock, DumpError> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(refused(folder, "it is a file; a dump goes to a folder or to a name ending in .safetensors"));
+    }
+    fs::create_dir_all(folder).map_err(place::failed(folder))?;
+    Ok(FolderLock::take(folder)?)
+}
+
+/// An error where a folder holds something else than a dump; what an interrupted start left is removed.
+fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
+    let held = "the folder is not empty and holds no dump";
+    if of_store {
+        let files = Files::of(folder)?;
+        let other = files.names().find(|name| !object_log::is_own(name));
+        return other.map_or(Ok(()), |_| Err(refused(folder, held)));
+    }
+    let failed = place::failed(folder);
+    remove_unfinished(folder).map_err(&failed)?;
+    for entry in fs::read_dir(folder).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
+        // A log of nothing is what an interrupted start leaves.
+        let empty_log = entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        if !empty_log && !FolderLock::is_lock(&entry.file_name()) {
+            return Err(refused(folder, held));
+        }
+    }
+    Ok(())
+}
+
+/// The files, from the first on, that follow each other and are as they were written.
+fn sound_files(
+    folder: &Path,
+    mut listed: Vec<BatchFile>,
+    dump: &Dump,
+    rows: usize,
+    first_row: usize,
+) -> Result<Vec<BatchFile>, DumpError> {
+    let end = first_row + dump.own_rows(rows);
+    let expected = |number: usize, entry: &BatchFile| {
+        let row = first_row + number * dump.batch_size;
+        let own = file_name(row / dump.batch_size, dump.tables);
+        // A merged dump's files lie in folders.
+        let named = entry.is_within() && Path::new(&entry.file).file_name() == Some(own.as_ref());
+        named && row < end && entry.first_row == row && entry.rows == dump.batch_size.min(end - row)
+    };
+    let count = listed.iter().enumerate().take_while(|(number, entry)| expected(*number, entry)).count();
+    listed.truncate(count);
+    let files = Files::of(folder)?;
+    let sound: Vec<bool> = listed.par_iter().map(|entry| files.is_sound(entry, dump.verify)).collect();
+    Ok(listed.into_iter().zip(sound).take_while(|(_, sound)| *sound).map(|(entry, _)| entry).collect())
+}
+
+/// The name of a batch's file.
+fn file_name(batch: usize, tables: bool) -> String {
+    format!("shard-{batch:05}.{}", if tables { "parquet" } else { "safetensors" })
+}
+
+/// A batch's tensors as a file holds them.
+fn tensors_of(tensors: Vec<FileTensor>, batch: &Batch) -> Vec<FileTensor> {
+    let placed = tensors.into_iter().zip(&batch.tensors);
+    placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect()
+}
+
+/// Writes a batch's tensors to a file; gives its length and its hash.
+fn write_tensors(path: &Path, tensors: &[FileTensor]) -> Result<(u64, u128), DumpError> {
+    // The error names the file already.
+    let cause = |error: HookError| match error {
+        HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
+        other => std::io::Error::other(other),
+    };
+    let hash = write_views(path, named(tensors), metadata()).map_err(|error| place::failed(path)(cause(error)))?;
+    Ok((fs::metadata(path).map_err(place::failed(path))?.len(), hash))
+}
+
+/// Puts a batch's tensors into a store while they are made one file; gives its length and its hash.
+fn put_tensors(object: &Object, tensors: &[FileTensor]) -> std::io::Result<(u64, u128)> {
+    let mut writer = object.writer();
+    let hash = write_views_to(&mut writer, named(tensors), metadata())?;
+    Ok((writer.finish()?, hash))
+}
+
+fn named(tensors: &[FileTensor]) -> Vec<(String, &FileTensor)> {
+    tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
+}
+
+fn metadata() -> HashMap<String, String> {
+    HashMap::from([("format".to_string(), "pt".to_string())])
+}
+
+#[cfg(feature = "arrow")]
+fn write_table(path: &Path, object: Option<&Object>, bytes: &[u8]) -> std::io::Result<(u64, u128)> {
+    match object {
+        None => hooklens_hooks::write_file(path, bytes)?,
+        Some(object) => {
+            let mut writer = object.writer();
+            writer.write_all(bytes)?;
+            writer.finish()?;
+        }
+    }
+    Ok((bytes.len() as u64, xxhash_rust::xxh3::xxh3_128(bytes)))
+}
+
+impl Sink for FolderSink {
+    fn write(&mut self, batch: Batch) -> Result<(), DumpError> {
+        let file = file_name(batch.number, self.tables);
+        let path = self.folder.join(&file);
+        place::check_no_link(&path)?;
+        let failed = place::failed(&path);
+        let object = place::object(&path)?;
+        let tensors = batch.place(batch.placing.widths(), &path)?;
+        let (bytes, hash) = match (self.tables, &object) {
+            #[cfg(feature = "arrow")]
+            (true, object) => {
+                let bytes = super::table::bytes(&batch, &tensors);
+                let bytes = bytes.map_err(|error| failed(std::io::Error::other(error)))?;
+                write_table(&path, object.as_ref(), &bytes).map_err(failed)?
+            }
+            (_, None) => write_tensors(&path, &tensors_of(tensors, &batch))?,
+            (_, Some(object)) => put_tensors(object, &tensors_of(tensors, &batch)).map_err(failed)?,
+        };
+        let entry = BatchFile::new(file, batch.first_row, batch.placing.rows(), bytes, hash);
+        if let Some(log) = &mut self.log {
+            log.add(&entry)?;
+        }
+        self.manifest.files.push(entry);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<DumpReport, DumpError> {
+        if self.manifest.rows_done() == self.manifest.own_rows()
+            && let Some(log) = self.log.take()
+        {
+            self.manifest.complete = true;
+            self.manifest.write(&mut self.own)?;
+            log.remove()?;
+        }
+        Ok(DumpReport {
+            bytes: self.manifest.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
+            files: self.manifest.files.iter().map(|entry| self.folder.join(&entry.file)).collect(),
+            ..DumpReport::default()
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! The manifest of a dump that is a folder, and the log of its finished files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+
+use hooklens_hooks::{Unfinished, append};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::object_log::ObjectLog;
+use super::place::{self, Own};
+use super::{Dump, DumpedModel, Shard};
+use crate::error::DumpError;
+use hooklens_io::object_stores::is_url;
+
+/// Name of the manifest within the folder.
+pub(super) const NAME: &str = "manifest.json";
+
+/// Version 4: a checksum of each file.
+const VERSION: u32 = 4;
+
+/// Name of the list of finished files, a JSON object a line, while the dump is not complete.
+pub(super) const LOG: &str = "shards.jsonl";
+
+/// The settings of a dump and, once it is complete, its files. Until then they are listed in
+/// the log: a line a file, so that a dump of many files does not write them all again and
+/// again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) format: String,
+    pub(super) version: u32,
+    pub(super) rows: usize,
+    /// Hash of all token ids, so that other prompts are not taken for the same.
+    pub(super) input: String,
+    pub(super) settings: BTreeMap<String, String>,
+    /// Whose activations these are; nothing in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) model: Option<DumpedModel>,
+    #[serde(rename = "shards")]
+    pub(super) files: Vec<BatchFile>,
+    /// Which shard of the prompts is here; none for all of them.
+    #[serde(rename = "part", default, skip_serializing_if = "Option::is_none")]
+    pub(super) shard: Option<Shard>,
+    /// Prompts of that shard.
+    #[serde(rename = "part_rows", default, skip_serializing_if = "Option::is_none")]
+    pub(super) shard_rows: Option<usize>,
+    pub(super) complete: bool,
+}
+
+/// One finished file: a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BatchFile {
+    pub(super) file: String,
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    pub(super) bytes: u64,
+    /// Hash of the file's bytes.
+    pub(super) checksum: String,
+}
+
+impl BatchFile {
+    /// A file that was written, of `bytes` with this hash.
+    pub(super) fn new(file: String, first_row: usize, rows: usize, bytes: u64, hash: u128) -> Self {
+        Self { file, first_row, rows, bytes, checksum: hex(hash) }
+    }
+
+    /// Whether its name stays within the folder.
+    pub(super) fn is_within(&self) -> bool {
+        !self.file.is_empty() && Path::new(&self.file).components().all(|part| matches!(part, Component::Normal(_)))
+    }
+}
+
+/// The list of finished files, added to line by line.
+pub(super) enum Log {
+    File { path: PathBuf, file: File },
+    Objects(ObjectLog),
+}
+
+impl Log {
+    /// Replaces the folder's log by one of these files.
+    pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
+        if is_url(folder) {
+            return Ok(Self::Objects(ObjectLog::begin(folder, files)?));
+        }
+        let path = folder.join(LOG);
+        place::check_no_link(&path)?;
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let mut unfinished = Unfinished::beside(&path).map_err(failed)?;
+        for entry in files {
+            let line = line(entry).map_err(failed)?;
+            unfinished.write_all(&line).map_err(failed)?;
+        }
+        let file = unfinished.finish().map_err(failed)?;
+        Ok(Self::File { path, file })
+    }
+
+    /// Adds a file that is on the disk, or in the store.
+    pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
+        let (path, file) = match self {
+            Self::File { path, file } => (path, file),
+            Self::Objects(log) => return log.add(entry),
+        };
+        let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
+        let line = line(entry).map_err(failed)?;
+        append(file, &line).and_then(|()| file.sync_data()).map_err(failed)
+    }
+
+    /// Removes it: the manifest lists all.
+    pub(super) fn remove(self) -> Result<(), DumpError> {
+        match self {
+            Self::File { path, .. } => fs::remove_file(&path).map_err(|source| DumpError::File { path, source }),
+            Self::Objects(log) => log.remove(),
+        }
+    }
+
+    /// The files a folder's log lists, up to a line that was cut off.
+    pub(super) fn read(folder: &Path) -> Result<Vec<BatchFile>, DumpError> {
+        let text = match is_url(folder) {
+            true => ObjectLog::read(folder)?,
+            false => place::read(&folder.join(LOG))?.unwrap_or_default(),
+        };
+        Ok(text.split(|b| *b == b'\n').map_while(|line| serde_json::from_slice(line).ok()).collect())
+    }
+}
+
+/// A file's line of the log.
+pub(super) fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(entry)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl Manifest {
+    pub(super) fn new(dump: &Dump, model: DumpedModel, rows: &[Vec<u32>]) -> Self {
+        let mut settings: BTreeMap<_, _> = dump.settings().into_iter().collect();
+        settings.extend(model.fingerprint.iter().map(|fingerprint| ("weights".to_string(), fingerprint.clone())));
+        for (name, all) in [("edits", &model.edits), ("part", &model.parts)] {
+            if !all.is_empty() {
+                settings.insert(name.into(), all.join(", "));
+            }
+        }
+        Self {
+            format: "hooklens-dump".into(),
+            version: VERSION,
+            rows: rows.len(),
+            input: hash_of_rows(rows),
+            settings,
+            model: Some(model),
+            files: Vec::new(),
+            shard: dump.shard,
+            shard_rows: dump.shard.map(|_| dump.own_rows(rows.len())),
+            complete: false,
+        }
+    }
+
+    /// Reads a folder's manifest; `None` if it has none.
+    pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
+        let path = folder.join(NAME);
+        let Some(text) = place::read(&path)? else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
+    }
+
+    /// Whose activations its files hold; of a manifest of an earlier version, what its settings say.
+    pub(super) fn model(&self) -> Option<DumpedModel> {
+        self.model.clone().or_else(|| DumpedModel::of_settings(&self.settings))
+    }
+
+    /// Prompts it is complete with.
+    pub(super) fn own_rows(&self) -> usize {
+        self.shard_rows.unwrap_or(self.rows)
+    }
+
+    /// Prompts whose files it lists.
+    pub(super) fn rows_done(&self) -> usize {
+        self.files.iter().map(|entry| entry.rows).fold(0, usize::saturating_add)
+    }
+
+    /// Replaces the folder's manifest in one step.
+    pub(super) fn write(&self, own: &mut Own) -> Result<(), DumpError> {
+        own.put(serde_json::to_vec_pretty(self).map_err(|error| own.failed(error.into()))?)
+    }
+
+    /// Whether a run with the settings of `now` would continue this one.
+    pub(super) fn check_same(&self, now: &Manifest, folder: &Path) -> Result<(), DumpError> {
+        let differs = |what: &str, before: &dyn ToString, now: &dyn ToString| DumpError::Mismatch {
+            path: folder.join(NAME),
+            what: what.to_string(),
+            before: before.to_string(),
+            now: now.to_string(),
+        };
+        if (&self.format, self.version) != (&now.format, now.version) {
+            return Err(differs(
+                "format",
+                &format!("{} {}", self.format, self.version),
+                &format!("{} {}", now.format, now.version),
+            ));
+        }
+        for name in self.settings.keys().chain(now.settings.keys()) {
+            let [before, now] =
+                [self, now].map(|manifest| manifest.settings.get(name).map_or("nothing", String::as_str));
+            if before != now {
+                return Err(differs(name, &before, &now));
+            }
+        }
+        if self.rows != now.rows {
+            return Err(differs("number of prompts", &self.rows, &now.rows));
+        }
+        if self.input != now.input {
+            return Err(differs("set of prompts", &self.input, &now.input));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a folder holds a whole dump; nothing where it holds none.
+///
+/// # Errors
+/// A manifest that can't be read.
+pub fn is_whole(folder: &Path) -> Result<Option<bool>, DumpError> {
+    Ok(Manifest::read(folder)?.map(|manifest| manifest.complete && manifest.shard.is_none()))
+}
+
+/// Hash of all ids and row ends.
+pub fn hash_of_rows(rows: &[Vec<u32>]) -> String {
+    let words = rows.iter().flat_map(|row| row.iter().copied().chain([u32::MAX]));
+    hash_bytes(&words.flat_map(u32::to_le_bytes).collect::<Vec<_>>())
+}
+
+/// XXH3 of 128 bits: the same on every machine and in every version.
+fn hash_bytes(bytes: &[u8]) -> String {
+    hex(xxh3_128(bytes))
+}
+
+/// A hash as it is written.
+pub(super) fn hex(hash: u128) -> String {
+    format!("{hash:032x}")
+}

@@ -1,0 +1,41 @@
+//! Activations of many prompts, written to disk as they are made.
+
+mod activation_store;
+mod batch;
+mod builder;
+mod check;
+mod compute;
+mod dumped_model;
+mod file;
+mod finite;
+mod folder;
+mod job;
+mod manifest;
+mod merge;
+mod model;
+mod object_log;
+mod place;
+mod placing;
+mod report;
+mod run;
+mod shard;
+mod shards;
+mod sparse;
+mod stored;
+#[cfg(feature = "arrow")]
+mod table;
+mod watch;
+mod writer;
+
+pub use crate::corpus::{Prompt, read_prompts};
+pub use activation_store::{ActivationBatch, ActivationStore, Batches};
+pub use builder::Dump;
+pub use dumped_model::DumpedModel;
+pub use manifest::{hash_of_rows, is_whole};
+pub use merge::{merge, merge_unverified};
+pub use model::DumpModel;
+pub use place::folders;
+pub use report::DumpReport;
+pub use shard::Shard;
+pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};
+pub use watch::{Seen, Watcher};

@@ -1,0 +1,254 @@
+//! Where each real position of a batch goes in the output.
+//!
+//! A batch is computed at the length of its own longest prompt, and the positions asked for may
+//! lie anywhere in it. In the output every row has the same positions, as many as the longest
+//! needs, and the filler where a row has none does not depend on how rows were batched.
+
+use std::ops::Range;
+
+use burn::tensor::Bytes;
+use hooklens_hooks::{Activation, Axis, Positions};
+use safetensors::{Dtype, View};
+
+use hooklens_model::tokens::PaddingSide;
+
+/// One row of a batch.
+#[derive(Debug, Clone)]
+pub(super) struct PromptRow {
+    /// Tokens of the row.
+    pub(super) len: usize,
+    /// Those of them that are kept.
+    pub(super) kept: Range<usize>,
+}
+
+/// Sizes of the output, the same for all its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Widths {
+    /// Longest row.
+    pub(super) len: usize,
+    /// Most positions kept of a row.
+    pub(super) kept: usize,
+}
+
+impl Widths {
+    /// What these rows need.
+    pub(super) fn of<'r>(rows: impl Iterator<Item = &'r PromptRow>) -> Self {
+        let wider = |a: Self, row: &PromptRow| Self { len: a.len.max(row.len), kept: a.kept.max(row.kept.len()) };
+        rows.fold(Self { len: 0, kept: 0 }, wider)
+    }
+}
+
+/// How the rows of one batch are laid out.
+#[derive(Debug)]
+pub(super) struct Placing {
+    rows: Vec<PromptRow>,
+    /// Where the output pads.
+    side: PaddingSide,
+    /// Where the batch was padded.
+    source: PaddingSide,
+    /// Keys of a prefix before those of the batch.
+    prefix: usize,
+    /// Columns of the batch.
+    columns: usize,
+    /// Whether recordings hold every column, rather than each row's kept ones.
+    whole: bool,
+}
+
+/// A tensor on its way to a file.
+#[derive(Debug)]
+pub(super) struct FileTensor {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: Bytes,
+}
+
+/// A named tensor of a batch, with its axes.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) activation: Activation,
+    pub(super) axes: &'static [Axis],
+    /// Whether it holds every column, whatever positions are kept.
+    pub(super) whole: bool,
+    /// What stands where there is no position, as the file holds an element; zero if empty.
+    pub(super) filler: Vec<u8>,
+}
+
+/// Places to copy along one axis: from, how many, to.
+type Segments = Vec<(usize, usize, usize)>;
+
+impl Placing {
+    pub(super) fn new(rows: Vec<PromptRow>, side: PaddingSide, prefix: usize, positions: &Positions) -> Self {
+        let columns = rows.iter().map(|row| row.len).max().unwrap_or(0);
+        Self { rows, side, source: side, prefix, columns, whole: *positions == Positions::All }
+    }
+
+    /// The same for a batch that was padded at the right.
+    pub(super) fn padded_right(&mut self) {
+        self.source = PaddingSide::Right;
+    }
+
+    /// Rows of the batch.
+    pub(super) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The first position that is kept of a row.
+    #[cfg(feature = "arrow")]
+    pub(super) fn first_kept(&self, row: usize) -> usize {
+        self.rows.get(row).map_or(0, |row| row.kept.start)
+    }
+
+    /// What a file of this batch alone needs.
+    pub(super) fn widths(&self) -> Widths {
+        Widths::of(self.rows.iter())
+    }
+
+    /// First column of a row's tokens.
+    fn begin(&self, row: &PromptRow) -> usize {
+        if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
+    }
+
+    /// The columns to record: each row's kept ones, then as many others as the widest row needs.
+    pub(super) fn recorded(&self) -> Positions {
+        if self.whole {
+            return Positions::All;
+        }
+        let width = self.widths().kept;
+        let of_row = |row: &PromptRow| {
+            let begin = self.begin(row);
+            let kept = row.kept.clone().map(|at| begin + at);
+            kept.chain(std::iter::repeat(begin)).take(width).collect()
+        };
+        Positions::Columns(self.rows.iter().map(of_row).collect())
+    }
+
+    /// The tensor, whose elements are `bytes`, as the output holds it.
+    pub(super) fn place(&self, named: &Named, bytes: Bytes, widths: Widths) -> FileTensor {
+        let dtype = named.activation.file_dtype();
+        let shape = named.activation.shape().to_vec();
+        let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
+        // Batch and position in one axis are taken apart here and put together in the end.
+        let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
+        let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
+        if together {
+            let columns = if self.whole || named.whole { self.columns } else { self.widths().kept };
+            let inner = dims[0] / (self.rows() * columns).max(1);
+            axes.splice(0..1, [Axis::Batch, Axis::Pos, Axis::Head]);
+            dims.splice(0..1, [self.rows(), columns, inner]);
+        }
+        let placed: Vec<Option<usize>> =
+            axes.iter().zip(&dims).map(|(axis, len)| self.width(*axis, *len, named, widths)).collect();
+        let out: Vec<usize> = placed.iter().zip(&dims).map(|(width, len)| width.unwrap_or(*len)).collect();
+        let uniform = self.rows.iter().all(|row| {
+            let full = Widths { len: row.len, kept: row.kept.len() };
+            full == widths
+        });
+        let moved = self.source != self.side && !uniform;
+        if axes.first() != Some(&Axis::Batch) || (uniform && out == dims && !moved) {
+            return asis(bytes);
+        }
+        let size = dtype.bitsize() / 8;
+        let mut filled = named.filler.repeat(if named.filler.is_empty() { 0 } else { out.iter().product() });
+        filled.resize(out.iter().product::<usize>() * size, 0);
+        let (in_row, out_row) = (dims[1..].iter().product::<usize>(), out[1..].iter().product::<usize>());
+        for (number, row) in self.rows.iter().enumerate() {
+            let segments: Vec<Segments> = (1..dims.len())
+                .map(|axis| match placed[axis] {
+                    Some(width) => self.segments(row, axes[axis], dims[axis], width, named),
+                    None => vec![(0, dims[axis], 0)],
+                })
+                .collect();
+            let copy = Copy { dims: &dims[1..], out: &out[1..], segments: &segments, size };
+            copy.run(&bytes, number * in_row, &mut filled, number * out_row);
+        }
+        let mut shape = out;
+        if together {
+            let first = shape[..3].iter().product();
+            shape.splice(0..3, [first]);
+        }
+        FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) }
+    }
+
+    /// Width in the output of an axis that runs over positions.
+    fn width(&self, axis: Axis, len: usize, named: &Named, widths: Widths) -> Option<usize> {
+        match axis {
+            Axis::Key => Some(self.prefix + widths.len),
+            Axis::Pos | Axis::Query if named.whole || !self.whole => Some(widths.kept),
+            // Rotated keys begin with those of the prefix.
+            Axis::Pos | Axis::Query => Some(widths.len + len - self.columns),
+            _ => None,
+        }
+    }
+
+    /// Which ranges of an axis of length `len` are copied to where in one of length `width`.
+    fn segments(&self, row: &PromptRow, axis: Axis, len: usize, width: usize, named: &Named) -> Segments {
+        let kept = row.kept.len();
+        let begin = self.begin(row);
+        let to = |count: usize| if self.side == PaddingSide::Left { width - count } else { 0 };
+        if axis == Axis::Key || (self.whole && !named.whole) {
+            let before = len - self.columns;
+            let to = if self.side == PaddingSide::Left { width - row.len } else { before };
+            return vec![(0, before, 0), (before + begin, row.len, to)];
+        }
+        match named.whole {
+            true => vec![(begin + row.kept.start, kept, to(kept))],
+            false => vec![(0, kept, to(kept))],
+        }
+    }
+}
+
+/// Copies the inside of one row.
+struct Copy<'c> {
+    dims: &'c [usize],
+    out: &'c [usize],
+    segments: &'c [Segments],
+    /// Bytes of an element.
+    size: usize,
+}
+
+impl Copy<'_> {
+    fn run(&self, from: &[u8], at: usize, to: &mut [u8], place: usize) {
+        self.axis(0, from, at, to, place);
+    }
+
+    /// Copies from element `at` on, `axis` and all behind it.
+    fn axis(&self, axis: usize, from: &[u8], at: usize, to: &mut [u8], place: usize) {
+        let (inner, out_inner): (usize, usize) =
+            (self.dims[axis + 1..].iter().product(), self.out[axis + 1..].iter().product());
+        // Nothing further in changes place: what is behind lies in one run.
+        let whole = (axis + 1..self.dims.len())
+            .all(|a| self.segments[a][..] == [(0, self.dims[a], 0)] && self.dims[a] == self.out[a]);
+        for (start, count, goal) in &self.segments[axis] {
+            if whole {
+                let (at, place) = (at + start * inner, place + goal * out_inner);
+                let bytes = count * inner * self.size;
+                let (at, place) = (at * self.size, place * self.size);
+                to[place..place + bytes].copy_from_slice(&from[at..at + bytes]);
+                continue;
+            }
+            for i in 0..*count {
+                self.axis(axis + 1, from, at + (start + i) * inner, to, place + (goal + i) * out_inner);
+            }
+        }
+    }
+}
+
+impl View for &FileTensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        std::borrow::Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

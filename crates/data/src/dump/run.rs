@@ -1,0 +1,211 @@
+//! The dump itself: batch by batch, to a file or a folder.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use hooklens_hooks::HookError;
+
+use super::batch::{Batch, Noted};
+use super::compute::worth_sharing;
+use super::file::FileSink;
+use super::folder::FolderSink;
+use super::manifest::Manifest;
+use super::placing::{Placing, PromptRow, Widths};
+use super::writer::{Sink, Writer};
+use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, Watcher};
+use crate::error::DumpError;
+use hooklens_io::object_stores::is_url;
+use hooklens_model::device::synchronize;
+use hooklens_model::driver::Input;
+use hooklens_model::error::{InputError, Result};
+
+impl Dump {
+    /// Runs the model on each row of token ids and writes what was asked for: to one file if
+    /// `out` ends in `.safetensors`, else to a folder of files, one a batch, with a manifest.
+    ///
+    /// One file holds a tensor a point, all rows padded to the longest; a folder's file the same for one
+    /// batch. Beside them stand `tokens` and `attention_mask`, `[row, pos]`, and `logits` if asked
+    /// for. Padding is zeros (minus infinity in scores). A file appears when it is whole, and then
+    /// replaces one of the same name; a folder's files appear one by one, and a folder that holds
+    /// a dump is only ever continued.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
+    /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
+    /// written, a folder that holds something else. Whatever was finished stays.
+    pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
+        self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
+    }
+
+    /// [`Dump::run`], showing each batch to `watcher` before it is written.
+    ///
+    /// ```
+    /// use hooklens::dump::{Dump, Seen};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("out.safetensors");
+    /// let mut largest = 0f32;
+    /// Dump::new("resid_post1").run_watched(&model, &[vec![0, 51], vec![0, 9]], &out, &mut |seen| {
+    ///     if let Seen::Batch(_, recorded) = seen {
+    ///         let stream = recorded.get(hook::resid_post(1)).map(|x| x.abs().max().into_scalar::<f32>());
+    ///         largest = largest.max(stream.unwrap_or(0.0));
+    ///     }
+    /// })?;
+    /// assert!(largest > 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Dump::run`].
+    pub fn run_watched<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        out: impl AsRef<Path>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport> {
+        let out = out.as_ref();
+        if model.tells_rows_apart() && rows.len() > 1 {
+            let reason = "a dump runs its prompts in batches of its own, so that row numbers are not the prompts'";
+            let option = "hooks on rows or by a recording's rows";
+            return Err(InputError::Conflict { option, with: "a dump of several prompts", reason }.into());
+        }
+        if model.counts_from_the_end() && !self.prefix.is_empty() {
+            let reason = "the prefix is run alone, so that its own last tokens would be counted";
+            let option = "hooks at positions counted from the end";
+            return Err(InputError::Conflict { option, with: "a dump with a prefix", reason }.into());
+        }
+        let to_file = out.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+        let placed = self.check(model, rows, to_file)?;
+        if to_file {
+            if is_url(out) {
+                let reason = "one file is not written to a store of objects; name a folder there".to_string();
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
+            }
+            if self.shard.is_some() {
+                let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
+            }
+            if self.resume {
+                let reason = "only a folder can be continued; a file appears when it is whole".to_string();
+                return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
+            }
+            let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?;
+            let dumped = if dumped.identity.is_none() { dumped.fingerprinted(model)? } else { dumped };
+            let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()), dumped)?;
+            return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
+        }
+        let selection = self.selection.spelled_out(model.catalog())?;
+        let named = Self { selection, ..self.clone() };
+        let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?.fingerprinted(model)?;
+        let manifest = Manifest::new(&named, dumped, rows);
+        let sink = FolderSink::open(out, manifest, self, self.own(rows.len()).start)?;
+        let finished = sink.finished();
+        self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
+    }
+
+    /// Which of `rows` prompts this dump computes: all, or its shard's, whatever the size of its batches.
+    fn own(&self, rows: usize) -> Range<usize> {
+        self.shard.map_or(0..rows, |shard| shard.share_of(rows))
+    }
+
+    /// How many of `rows` prompts those are.
+    pub fn own_rows(&self, rows: usize) -> usize {
+        self.own(rows).len()
+    }
+
+    /// The hooks that edit, as the manifest describes them.
+    ///
+    /// # Errors
+    /// [`HookError::Unnamed`] where others continue the dump, or this run continues another's.
+    fn edits_of<M: DumpModel>(&self, model: &M) -> Result<Vec<String>> {
+        let alone = !self.resume && self.shard.is_none();
+        let described = |identity: Result<String, HookError>| match identity {
+            Err(HookError::Unnamed { hook }) if alone => Ok(format!("{hook} without a name")),
+            identity => Ok(identity?),
+        };
+        model.hook_identities()?.into_iter().map(described).collect()
+    }
+
+    fn stream<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        placed: &[PromptRow],
+        // Batches of a folder that are done.
+        of_folder: Option<usize>,
+        sink: Box<dyn Sink>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport> {
+        // A file appears when it is whole: there is no stopping before.
+        let (finished, to_folder) = (of_folder.unwrap_or(0), of_folder.is_some());
+        let mut prefix = self.prefilled(model)?;
+        let mut shared_prefix = self.shared_prefix(model)?;
+        let non_finite = self.allow_non_finite.then(Noted::default);
+        let writer = Writer::start(sink)?;
+        let (mut tokens_run, mut left) = (0, 0);
+        let own = self.own(rows.len());
+        let skipped = (finished * self.batch_size).min(own.len());
+        if skipped > 0 {
+            watcher(Seen::Resumed(skipped));
+        }
+        for first_row in own.clone().step_by(self.batch_size).skip(finished) {
+            if to_folder && self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                left = own.end - first_row;
+                break;
+            }
+            let own_rows = first_row..own.end.min(first_row + self.batch_size);
+            let (batch, placed) = (&rows[own_rows.clone()], &placed[own_rows.clone()]);
+            let mut placing = Placing::new(placed.to_vec(), self.padding_side, self.prefix.len(), &self.positions);
+            let computed = match (&mut shared_prefix, worth_sharing(rows, own_rows)) {
+                (Some(shared_prefix), Some(shared)) => {
+                    placing.padded_right();
+                    self.compute_shared(model, batch, shared_prefix, shared, watcher)
+                }
+                _ => self.compute(model, batch, first_row, &placing, prefix.as_mut(), watcher),
+            };
+            let tensors = match computed {
+                Ok(tensors) => tensors,
+                Err(error) => {
+                    // Batches already handed over still reach the disk.
+                    writer.finish()?;
+                    return Err(error);
+                }
+            };
+            tokens_run += batch.iter().map(Vec::len).sum::<usize>();
+            // Of a shard the first batch may begin within one of the whole dump.
+            let number = first_row / self.batch_size;
+            if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone() }) {
+                break;
+            }
+        }
+        // What a device could not do it may say late.
+        let late = synchronize(&model.devices());
+        let mut report = writer.finish()?;
+        late?;
+        report.rows = own.len() - left;
+        report.left = left;
+        report.tokens = tokens_run;
+        report.resumed = finished;
+        if let Some(noted) = non_finite {
+            report.non_finite = noted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        }
+        report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
+        Ok(report)
+    }
+}

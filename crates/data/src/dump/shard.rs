@@ -1,0 +1,122 @@
+//! One job's share of a dump that several jobs make.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Shards at most: no cluster runs as many jobs, and each that is missing is listed.
+const MOST: usize = 1_000_000;
+
+/// One of several jobs of a dump, which runs its share of the prompts: the `index`-th of `of`, from one. Written `3/8`.
+///
+/// Shards differ by one prompt at most, and which prompts a shard has depends on their number alone.
+///
+/// ```
+/// use hooklens::dump::Shard;
+/// assert_eq!("3/8".parse::<Shard>()?, Shard::new(3, 8)?);
+/// assert!("9/8".parse::<Shard>().is_err());
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
+pub struct Shard {
+    index: usize,
+    of: usize,
+}
+
+/// A shard as a file holds it, which may be one that there is not.
+#[derive(Deserialize)]
+struct Stored {
+    index: usize,
+    of: usize,
+}
+
+impl TryFrom<Stored> for Shard {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        Self::new(stored.index, stored.of)
+    }
+}
+
+impl Shard {
+    /// The `index`-th shard of `of`.
+    ///
+    /// # Errors
+    /// What is wrong, if there is no such shard.
+    pub fn new(index: usize, of: usize) -> Result<Self, String> {
+        if of == 0 {
+            return Err("there are no shards of none".into());
+        }
+        if of > MOST {
+            return Err(format!("{of} shards are too many: at most {MOST}"));
+        }
+        if index == 0 || index > of {
+            return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
+        }
+        Ok(Self { index, of })
+    }
+
+    /// Which it is, from one.
+    pub fn index(self) -> usize {
+        self.index
+    }
+
+    /// Of how many.
+    pub fn of(self) -> usize {
+        self.of
+    }
+
+    /// Those of `count` that are its share, one behind the other, as even as can be.
+    pub fn share_of(self, count: usize) -> Range<usize> {
+        let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;
+        end(self.index - 1)..end(self.index)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
+        let (index, of) = numbers.ok_or_else(|| format!("`{text}` is no shard; write 3/8 for the third of eight"))?;
+        Self::new(index, of)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_are_none_are_refused() {
+        for (index, of) in [(0, 3), (4, 3), (0, 0), (1, 1_000_000_001), (0, 1_000_000_001), (usize::MAX, usize::MAX)] {
+            assert!(
+                Shard::new(index, of).is_err() && format!("{index}/{of}").parse::<Shard>().is_err(),
+                "{index}/{of}"
+            );
+            let json = serde_json::json!({"index": index, "of": of});
+            assert!(serde_json::from_value::<Shard>(json).is_err(), "{index}/{of}");
+        }
+        let shard = Shard::new(3, 1_000_000).unwrap();
+        assert_eq!(serde_json::from_value::<Shard>(serde_json::to_value(shard).unwrap()).unwrap(), shard);
+    }
+
+    #[test]
+    fn shards_share_everything_once() {
+        for of in 1..9 {
+            for count in 0..30 {
+                let shards = (1..=of).flat_map(|index| Shard::new(index, of).unwrap().share_of(count));
+                assert_eq!(shards.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Dumps, read back: which files they are of, and where in a file its vectors lie.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use hooklens_hooks::DType;
+
+use super::DumpedModel;
+use super::manifest::{Log, Manifest};
+use super::place;
+use super::shards::shards_in;
+use crate::error::DumpError;
+use hooklens_io::object_stores::Ranges;
+use hooklens_io::regular;
+use hooklens_loading::weight_files::{Location, WeightFiles, read_at};
+use hooklens_model::error::{Error, LoadError, Result};
+
+/// The files of a dump: one, or those of a folder that are finished, or of all shards that lie in it.
+///
+/// # Errors
+/// What is no dump, or can't be read.
+pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
+    let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
+    let mut files = match is_folder(dump)? {
+        true => Vec::new(),
+        false => vec![dump.to_path_buf()],
+    };
+    for (folder, manifest) in manifests(dump)? {
+        files.extend(finished(&folder, manifest)?);
+    }
+    if files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
+        return Err(wrong("it is of tables (Parquet), which other programs read; dump safetensors").into());
+    }
+    match files.is_empty() {
+        true => Err(wrong("no finished file of a dump is there").into()),
+        false => Ok(files),
+    }
+}
+
+/// What a dump still lacks, if anything.
+pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
+    if !is_folder(dump)? {
+        return Ok(None);
+    }
+    let at = dump.display();
+    Ok(match Manifest::read(dump)? {
+        Some(manifest) if manifest.complete => None,
+        Some(manifest) => {
+            let done: usize = Log::read(dump)?.iter().map(|file| file.rows).fold(0, usize::saturating_add);
+            Some(format!("{at} is not complete: {done} of {} prompts", manifest.own_rows()))
+        }
+        None => {
+            let found = shards_in(dump)?;
+            let complete = found.complete.len();
+            (!found.are_whole()).then(|| format!("{at}: {complete} of {} shards are complete", found.of))
+        }
+    })
+}
+
+/// The model that made a dump, where its manifest or its file says it.
+pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
+    if is_folder(dump)? {
+        return Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.model()));
+    }
+    let (_, files) = opened(dump)?;
+    let Some(text) = files.metadata(DumpedModel::KEY) else { return Ok(None) };
+    let wrong = |error: serde_json::Error| {
+        let reason = format!("`{}` in its header can't be read: {error}", DumpedModel::KEY);
+        DumpError::Refused { path: dump.to_path_buf(), reason }
+    };
+    Ok(Some(serde_json::from_str(text).map_err(wrong)?))
+}
+
+/// The header of a file, of an object in a store with what reads the rest.
+fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
+    Ok(match place::object(path)? {
+        None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
+        Some(object) => {
+            let object = object.ranges().map_err(LoadError::file(path))?;
+            (Some(object.clone()), WeightFiles::of_object(path, object)?)
+        }
+    })
+}
+
+/// Whether a dump is a folder, by its name in a store, which has none to ask for.
+fn is_folder(dump: &Path) -> Result<bool> {
+    Ok(match place::object(dump)? {
+        None => dump.is_dir(),
+        Some(_) => dump.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("safetensors")),
+    })
+}
+
+/// The manifest of a dump's folder, or those of the shards in it that are complete; of a file there is none.
+fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
+    if !is_folder(dump)? {
+        return Ok(Vec::new());
+    }
+    if let Some(manifest) = Manifest::read(dump)? {
+        return Ok(vec![(dump.to_path_buf(), manifest)]);
+    }
+    let mut all = Vec::new();
+    for folder in shards_in(dump)?.complete {
+        all.extend(Manifest::read(&folder)?.map(|manifest| (folder, manifest)));
+    }
+    Ok(all)
+}
+
+/// The files of a folder that are finished.
+fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
+    let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
+    Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
+}
+
+/// Points of scores `[row, head, query, key]`: with equal numbers of heads and positions they have the shape of vectors.
+const SCORES: [&str; 2] = ["hook_pattern", "hook_attn_scores"];
+
+/// Vectors of one point in a file, one behind the other: `[row, pos, ...]`.
+#[derive(Debug, Clone, Copy)]
+struct Vectors {
+    start: u64,
+    dtype: DType,
+    width: usize,
+}
+
+/// A file of a dump: where its tokens, its mask and the vectors of some points are.
+#[derive(Debug)]
+pub(super) struct StoredFile {
+    path: PathBuf,
+    /// Where it lies, if that is a store.
+    object: Option<Ranges>,
+    /// Places of tokens, padding among them.
+    pub(super) places: usize,
+    tokens: u64,
+    mask: u64,
+    points: Vec<Vectors>,
+}
+
+/// The vectors of some places of a file that are no padding, as they lie in the file.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// The token at each place, nothing at padding.
+    pub(super) tokens: Vec<Option<u32>>,
+    points: Vec<(DType, Vec<u8>)>,
+}
+
+/// A file that is open.
+enum Open<'f> {
+    File(File),
+    Object(&'f Ranges),
+}
+
+impl StoredFile {
+    /// Reads what is where; the file is not kept open.
+    pub(super) fn open(path: &Path, points: &[String]) -> Result<Self> {
+        let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
+        let (object, files) = opened(path)?;
+        let integers = |name: &str| {
+            let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, and is no dump")))?;
+            match (&info.place, &*info.dtype, &info.shape[..]) {
+                (Location::File { bytes, .. }, "i64", [rows, positions]) => {
+                    Ok((bytes.start as u64, [*rows, *positions]))
+                }
+                _ => Err(wrong(format!("its `{name}` are no rows of integers: {} {:?}", info.dtype, info.shape))),
+            }
+        };
+        let ((tokens, shape), (mask, of_mask)) = (integers("tokens")?, integers("attention_mask")?);
+        if shape != of_mask {
+            return Err(wrong(format!("its tokens have shape {shape:?}, and their mask {of_mask:?}")).into());
+        }
+        let vectors = |name: &String| {
+            let Some(info) = files.info(name) else {
+                if files.info(&format!("{name}.indices")).is_some() {
+                    return Err(wrong(format!("`{name}` is of latents, of which it holds the few that are not zero")));
+                }
+                let nearest = files.nearest(name).join(", ");
+                return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
+            };
+            let vectors = match (&info.place, info.float) {
+                (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 2 && info.shape[..2] == shape => {
+                    Some(Vectors { start: bytes.start as u64, dtype, width: info.shape[2..].iter().product() })
+                }
+                _ => None,
+            };
+            if SCORES.iter().any(|end| name.ends_with(end)) {
+                return Err(wrong(format!(
+                    "`{name}` is scores of positions by each other: it has no vector for each token"
+                )));
+            }
+            let own = &info.shape;
+            vectors.ok_or_else(|| {
+                wrong(format!("`{name}` has shape {own:?}, and its tokens {shape:?}: it has no vector for each token"))
+            })
+        };
+        let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { path: path.to_path_buf(), object, places: shape[0] * shape[1], tokens, mask, points })
+    }
+
+    /// Widths of the points' vectors.
+    pub(super) fn widths(&self) -> impl Iterator<Item = usize> {
+        self.points.iter().map(|vectors| vectors.width)
+    }
+
+    /// Bytes of all vectors of a place.
+    pub(super) fn bytes_a_place(&self) -> usize {
+        self.points.iter().map(|vectors| vectors.width * vectors.dtype.size()).sum()
+    }
+
+    fn bytes(&self, file: &Open<'_>, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let read = match file {
+            Open::File(file) => read_at(file, at, &mut bytes),
+            Open::Object(object) => object.read_at(at, &mut bytes),
+        };
+        read.map_err(LoadError::file(&self.path))?;
+        Ok(bytes)
+    }
+
+    fn opened(&self) -> Result<Open<'_>> {
+        match &self.object {
+            Some(object) => Ok(Open::Object(object)),
+            None => Ok(Open::File(regular::open(&self.path).map_err(LoadError::file(&self.path))?)),
+        }
+    }
+
+    fn tokens_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<Option<u32>>> {
+        let integers = |start: u64| self.bytes(file, start + 8 * first as u64, 8 * count);
+        let (tokens, mask) = (integers(self.tokens)?, integers(self.mask)?);
+        let numbers = |bytes: &[u8]| -> Vec<i64> {
+            bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+        };
+        let token = |(id, real): (i64, i64)| (real != 0).then(|| u32::try_from(id).ok()).flatten();
+        Ok(numbers(&tokens).into_iter().zip(numbers(&mask)).map(token).collect())
+    }
+
+    /// The tokens of a file, row by row, nothing at padding. Of an object, what was read of it when it was opened has them,
+    /// and is let go.
+    pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
+        let tokens = self.tokens_in(&self.opened()?, 0, self.places)?;
+        self.object.iter_mut().for_each(Ranges::let_go);
+        Ok(tokens)
+    }
+
+    /// The error where its tokens are not those that it had before.
+    pub(super) fn changed(&self) -> Error {
+        DumpError::Refused { path: self.path.clone(), reason: "it was changed while it was read".into() }.into()
+    }
+
+    /// What is at some places of a file.
+    pub(super) fn piece(&self, first: usize, count: usize) -> Result<Piece> {
+        let file = self.opened()?;
+        let vectors = |vectors: &Vectors| {
+            let size = vectors.width * vectors.dtype.size();
+            Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
+        };
+        let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
+        Ok(Piece { tokens: self.tokens_in(&file, first, count)?, points })
+    }
+}
+
+impl Piece {
+    /// Adds a vector of one of the points; whether its numbers are finite.
+    pub(super) fn add_vector(&self, point: usize, place: usize, width: usize, to: &mut Vec<f32>) -> bool {
+        let (dtype, bytes) = &self.points[point];
+        let size = width * dtype.size();
+        let bytes = &bytes[place * size..][..size];
+        let before = to.len();
+        match dtype {
+            DType::F32 => to.extend(bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x))),
+            DType::BF16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::bf16::from_le_bytes(*x).to_f32())),
+            DType::F16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::f16::from_le_bytes(*x).to_f32())),
+            // The one type that is left.
+            _ => to.extend(bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32)),
+        }
+        // Exponents of ones alone, looked for in a way that takes many at a time.
+        to[before..].iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
+    }
+}

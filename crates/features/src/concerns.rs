@@ -1,0 +1,221 @@
+//! Where a dictionary and a model do not agree.
+
+use hooklens_hooks::Axis;
+use serde_json::Value;
+
+use super::dictionary::Dictionary;
+use crate::error::FeatureError;
+use hooklens_model::config::{NormKind, Positional};
+use hooklens_model::driver::{HookedModel, private};
+use hooklens_model::error::Result;
+use hooklens_model::model::{Block, HookedTransformer, Norm};
+
+/// A step of processing, by TransformerLens's name, that changes activations; those that move logits alone are left out.
+struct Step {
+    name: &'static str,
+    /// Whether a model, at a point, is otherwise than one that went through the step (`true`) or did not.
+    differs: fn(&HookedTransformer, &str, bool) -> bool,
+}
+
+const STEPS: [Step; 3] = [
+    Step { name: "center_writing_weights", differs: centered_otherwise },
+    Step { name: "fold_ln", differs: folded_otherwise },
+    Step { name: "fold_value_biases", differs: biased_otherwise },
+];
+
+/// The stream, and everything that is added to it, loses its mean. Norms take that away, so that nothing after one changes.
+fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    let Ok(id) = model.catalog().find(point) else { return false };
+    let info = model.catalog().info(id);
+    let of_stream = info.axes.last() == Some(&Axis::DModel)
+        && read_norm(model, point).is_none()
+        && !is_normalized_embedding(model, point)
+        // Vectors of positions that are computed stay as they are.
+        && (point != "hook_pos_embed" || model.config().positional == Positional::Learned);
+    of_stream && model.is_centered().is_some_and(|centered| centered != done)
+}
+
+/// Whether a point shows the embedding behind a norm of its own, to which nothing centered was added: its mean is that of the
+/// norm's weights.
+fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
+    let config = model.config();
+    let first = match point.strip_prefix("blocks.0.") {
+        None => ["hook_embed", "embed.ln.hook_normalized"].contains(&point),
+        Some(_) if config.positional == Positional::Learned => false,
+        Some("hook_resid_pre" | "hook_attn_in" | "hook_q_input" | "hook_k_input" | "hook_v_input") => true,
+        Some("hook_mlp_in") => config.parallel,
+        Some(_) => false,
+    };
+    config.post_embedding_norm && first
+}
+
+/// The weights of a norm are taken from what it gives and from what reads that. (TransformerLens shows what an RMS norm gives
+/// before its weight, and moves no weights into experts.)
+fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    let Some((norm, shown)) = read_norm(model, point) else { return false };
+    if shown == Shown::ByNorm && !norm.centers() {
+        return false;
+    }
+    match done && model.config().experts.is_none() {
+        true => norm.has_effect(),
+        false => model.has_folded_norms(),
+    }
+}
+
+/// Values, and their sums over positions, lose a constant.
+fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
+    // Other mixers' values keep their biases.
+    if ![".attn.hook_v", ".attn.hook_z", ".attn.hook_result"].iter().any(|end| point.ends_with(end)) {
+        return false;
+    }
+    let bias = block_of(model, point).and_then(|block| block.attn.as_ref()?.v.bias.as_ref());
+    match done {
+        true => bias.is_some_and(|bias| bias.val().abs().max().into_scalar::<f64>() > 0.0),
+        false => model.has_folded_value_biases(),
+    }
+}
+
+/// Where what a norm gives is seen: at its own point, or where it is read.
+#[derive(PartialEq, Eq)]
+enum Shown {
+    ByNorm,
+    ByReader,
+}
+
+/// The norm before linear maps whose output a point shows; nothing at other points.
+fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm, Shown)> {
+    if point == "ln_final.hook_normalized" {
+        return Some((&model.weights.ln_final, Shown::ByNorm));
+    }
+    let block = block_of(model, point)?;
+    // Beside RMS norms it has no weights.
+    let mlp = || block.mlp.as_ref()?.norm.as_ref().filter(|_| model.config().norm.centers());
+    let found = match point.splitn(3, '.').nth(2)? {
+        "ln1.hook_normalized" => Some((&block.ln1, Shown::ByNorm)),
+        "ln2.hook_normalized" => Some((block.ln2.as_ref()?, Shown::ByNorm)),
+        "mlp.hook_in" => Some((block.ln2.as_ref()?, Shown::ByReader)),
+        "mlp.ln.hook_normalized" => Some((mlp()?, Shown::ByNorm)),
+        "mlp.hook_post" => Some((mlp()?, Shown::ByReader)),
+        _ => None,
+    };
+    found.filter(|(norm, _)| norm.kind != NormKind::None)
+}
+
+fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> {
+    let layer: usize = point.strip_prefix("blocks.")?.split('.').next()?.parse().ok()?;
+    model.weights.blocks.get(layer)
+}
+
+/// An error where a dictionary's files say that its model was processed otherwise than this one, by a step that changes a
+/// point that it reads or writes. What is not said is not compared.
+pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
+    let decoder = model.processed_model().and_then(|model| model.downcast_ref::<HookedTransformer>());
+    let Some(decoder) = decoder else { return Ok(()) };
+    let metadata = dictionary.metadata();
+    for Step { name, differs } in STEPS {
+        let Some(trained) = metadata.model_options.get(name).and_then(Value::as_bool) else { continue };
+        for point in metadata.reads.iter().chain(&metadata.writes) {
+            // As the model has it, which may be asked for in short.
+            let Ok(id) = model.catalog().find(point) else { continue };
+            let point = &model.catalog().info(id).name;
+            if differs(decoder, point, trained) {
+                let (dictionary, point) = (dictionary.name().to_string(), point.to_string());
+                return Err(FeatureError::Processing { dictionary, point, step: name, trained }.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Dictionary {
+    /// What of the model is otherwise than it was for the activations this dictionary was trained on, a sentence each:
+    /// the model itself, by its name; whether prompts get a token of their beginning by the model's habit. What is not said
+    /// is not compared. (A model whose weights were processed otherwise is an error where the dictionary is used:
+    /// [`FeatureError::Processing`].)
+    ///
+    /// ```no_run
+    /// # use hooklens::features::Dictionary;
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("gpt2")?;
+    /// let sae = Dictionary::open("gpt2-small-res-jb/blocks.8.hook_resid_pre")?;
+    /// for concern in sae.concerns(&model) {
+    ///     eprintln!("note: {concern}"); // trained on another model
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn concerns(&self, model: &HookedTransformer) -> Vec<String> {
+        self.concerns_on(model, None)
+    }
+
+    /// [`Dictionary::concerns`] where prompts get a token of their beginning (`true`) or get none, instead of by the model's
+    /// habit.
+    ///
+    /// ```
+    /// use hooklens::features::Dictionary;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let sae = Dictionary::open("embedded:ioi-sae")?;
+    /// // As the dictionary wants it.
+    /// assert!(sae.concerns_on(&model, sae.metadata().prepend_bos).is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn concerns_on(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
+        let mut concerns = Vec::new();
+        let metadata = self.metadata();
+        let given = &model.load_report().name;
+        if let Some(said) = metadata.model.as_ref().filter(|said| !same_model(said, given)) {
+            concerns.push(format!("{} was trained on the model {said}, and this one is {given}", self.name()));
+        }
+        if let Some(bos) = metadata.prepend_bos
+            && bos != prepend_bos.unwrap_or(model.config().default_prepend_bos)
+            && model.tokenizer().is_ok_and(|tokenizer| tokenizer.bos().is_some())
+        {
+            let with = |bos: bool| if bos { "with" } else { "without" };
+            concerns.push(format!(
+                "{} was trained on prompts {} a token of their beginning, and these are {} one",
+                self.name(),
+                with(bos),
+                with(!bos)
+            ));
+        }
+        concerns
+    }
+}
+
+/// Whether two names may be of one model: owners, places and spellings are not compared.
+fn same_model(one: &str, other: &str) -> bool {
+    let plain = |name: &str| -> String {
+        let name = name.split('@').next().unwrap_or_default().trim_end_matches('/');
+        let last = name.rsplit(['/', ':']).next().unwrap_or_default();
+        let last = last.strip_suffix(".gguf").or_else(|| last.strip_suffix(".safetensors")).unwrap_or(last);
+        last.to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect()
+    };
+    // TransformerLens's short name.
+    let plain = |name: &str| plain(name).replace("gpt2small", "gpt2");
+    let (one, other) = (plain(one), plain(other));
+    // Names that say nothing, and folders that are called by more or less than the model.
+    one.is_empty() || other.is_empty() || one == "unknown" || one.contains(&other) || other.contains(&one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_model;
+
+    #[test]
+    fn names_of_one_model_are_told_from_others() {
+        for (one, other) in [
+            ("gpt2-small", "openai-community/gpt2"),
+            ("google/gemma-2-2b", "./models/gemma-2-2b/"),
+            ("embedded:ioi", "embedded:ioi"),
+            ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct@main"),
+            ("gemma-2-2b", ""),
+        ] {
+            assert!(same_model(one, other), "{one} {other}");
+        }
+        for (one, other) in
+            [("gpt2-small", "embedded:ioi"), ("gemma-2-2b", "google/gemma-2-9b"), ("gpt2-xl", "pythia-70m")]
+        {
+            assert!(!same_model(one, other), "{one} {other}");
+        }
+    }
+}

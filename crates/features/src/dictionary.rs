@@ -1,0 +1,704 @@
+//! Dictionaries: sparse autoencoders and transcoders.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::{DType, Device, Tensor};
+use hooklens_kernels::latents::Keep;
+
+use super::architecture::Architecture;
+use super::labels::Labels;
+use super::matrix::Matrix;
+use super::metadata::Metadata;
+use super::normalization::{Normalization, Undo};
+use crate::error::FeatureError;
+use hooklens_model::cpu;
+use hooklens_model::error::Result;
+
+/// A sparse autoencoder or a transcoder: activations as sums of a few of many directions, its latents.
+///
+/// `pre = normalized(x) − b_dec (if so trained) · W_enc + b_enc`, `acts` by the [`Architecture`], `x̂ = acts · W_dec +
+/// b_dec`, normalized back. A transcoder's reconstruction is of another point, and may have a skip connection from its
+/// input.
+///
+/// Weights stay in their files until they are used; of a decoder that lies there by rows, only those of active latents are
+/// read.
+///
+/// ```
+/// use hooklens::features::{Dictionary, DictionaryWeights};
+/// use hooklens::prelude::*;
+/// let device = Device::flex();
+/// let weights = DictionaryWeights {
+///     encoder: Tensor::from_floats([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]], &device), // [d_in, latent]
+///     encoder_bias: Tensor::zeros([3], &device),
+///     decoder: Tensor::from_floats([[1.0, 0.0], [0.0, 1.0], [-0.5, -0.5]], &device), // [latent, d_out]
+///     decoder_bias: Tensor::zeros([2], &device),
+///     skip: None,
+/// };
+/// let sae = Dictionary::new("by hand", weights)?;
+/// let x = Tensor::<3>::from_floats([[[2.0, -1.0]]], &device); // [batch, pos, d_in]
+/// let acts = sae.encode(x.clone())?;
+/// assert_eq!(acts.to_data().iter::<f32>().collect::<Vec<_>>(), [2.0, 0.0, 0.0]);
+/// assert_eq!(sae.decode(acts)?.to_data().iter::<f32>().collect::<Vec<_>>(), [2.0, 0.0]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dictionary {
+    pub(super) name: Arc<str>,
+    pub(super) format: &'static str,
+    pub(super) architecture: Architecture,
+    pub(super) normalization: Normalization,
+    pub(super) metadata: Metadata,
+    /// Whether `b_dec` is subtracted from the input.
+    pub(super) centered: bool,
+    /// Whether latents are chosen by their pre-activations times the norms of their decoder rows, and activations are
+    /// these products.
+    pub(super) by_norms: bool,
+    /// Whether the input is heads' outputs, `[.., head, d_head]`, flattened.
+    pub(super) by_heads: bool,
+    /// What activations are multiplied by before they are decoded, `[latent]`.
+    pub(super) finetuned: Option<Tensor<1>>,
+    pub(super) encoder: Matrix,
+    pub(super) decoder: Matrix,
+    pub(super) encoder_bias: Tensor<1>,
+    pub(super) decoder_bias: Tensor<1>,
+    pub(super) skip: Option<Matrix>,
+    pub(super) labels: Labels,
+    pub(super) norms: OnceLock<Tensor<1>>,
+}
+
+/// The weights of a [`Dictionary`].
+///
+/// # Shapes
+/// - encoder `[d_in, latent]`, encoder_bias `[latent]`, decoder `[latent, d_out]`, decoder_bias `[d_out]`, skip
+///   `[d_in, d_out]`
+#[derive(Clone, Debug)]
+pub struct DictionaryWeights {
+    /// `W_enc`; a column is a latent's.
+    pub encoder: Tensor<2>,
+    /// `b_enc`.
+    pub encoder_bias: Tensor<1>,
+    /// `W_dec`; a row is a latent's direction.
+    pub decoder: Tensor<2>,
+    /// `b_dec`.
+    pub decoder_bias: Tensor<1>,
+    /// What the input is multiplied by and added to a transcoder's reconstruction.
+    pub skip: Option<Tensor<2>>,
+}
+
+/// What a dictionary computes of its normalized input before its activation function.
+pub(super) struct Encoded {
+    /// Pre-activations, `[rows, latent]`; of a gated dictionary magnitudes. Nothing where there is no such thing.
+    pub(super) pre: Option<Tensor<2>>,
+    /// What decides which latents of a gated dictionary are active.
+    gate: Option<Tensor<2>>,
+    /// The input of the encoder.
+    input: Tensor<2>,
+}
+
+impl Dictionary {
+    /// A sparse autoencoder of these weights, `standard` and without normalization, that does not subtract `b_dec` from
+    /// its input; the other methods change that.
+    ///
+    /// # Errors
+    /// [`FeatureError::Width`] for weights that do not fit together.
+    pub fn new(name: impl Into<Arc<str>>, weights: DictionaryWeights) -> Result<Self> {
+        let DictionaryWeights { encoder, encoder_bias, decoder, decoder_bias, skip } = weights;
+        let name = name.into();
+        let ([d_in, latents], [_, d_out]) = (encoder.dims(), decoder.dims());
+        let mut asked = vec![
+            ("encoder_bias", encoder_bias.dims()[0], latents),
+            ("decoder's rows", decoder.dims()[0], latents),
+            ("decoder_bias", decoder_bias.dims()[0], d_out),
+        ];
+        if let Some(skip) = &skip {
+            asked.extend([("skip's rows", skip.dims()[0], d_in), ("skip's columns", skip.dims()[1], d_out)]);
+        }
+        if let Some((what, given, wanted)) = asked.into_iter().find(|(_, given, wanted)| given != wanted) {
+            return Err(FeatureError::Width { dictionary: name.to_string(), what: what.into(), wanted, given }.into());
+        }
+        Ok(Self {
+            name,
+            format: "made here",
+            architecture: Architecture::Standard,
+            normalization: Normalization::None,
+            metadata: Metadata::default(),
+            centered: false,
+            by_norms: false,
+            by_heads: false,
+            finetuned: None,
+            encoder: Matrix::made(encoder),
+            decoder: Matrix::made(decoder),
+            encoder_bias: encoder_bias.detach(),
+            decoder_bias: decoder_bias.detach(),
+            skip: skip.map(Matrix::made),
+            labels: Labels::default(),
+            norms: OnceLock::new(),
+        })
+    }
+
+    /// The same with another activation function.
+    ///
+    /// ```
+    /// # use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
+    /// # use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([2, 3], &device), encoder_bias: Tensor::zeros([3], &device),
+    /// #     decoder: Tensor::ones([3, 2], &device), decoder_bias: Tensor::zeros([2], &device), skip: None,
+    /// # };
+    /// let sae = Dictionary::new("by hand", weights)?.with_architecture(Architecture::TopK { k: 1 })?;
+    /// assert_eq!(sae.encode(Tensor::<2>::ones([1, 2], &device))?.sum().into_scalar::<f32>(), 2.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for a k of 0 or above the number of latents, groups that don't divide them, thresholds
+    /// that are not as many.
+    pub fn with_architecture(mut self, architecture: Architecture) -> Result<Self> {
+        let latents = self.latents();
+        let wrong = match &architecture {
+            Architecture::TopK { k } | Architecture::AbsTopK { k } if *k == 0 || *k > latents => {
+                Some(format!("k is {k} of {latents} latents"))
+            }
+            Architecture::GroupMax { k } if *k == 0 || !latents.is_multiple_of(*k) => {
+                Some(format!("{latents} latents are not {k} groups of one length"))
+            }
+            Architecture::JumpRelu { thresholds, .. } if thresholds.len() != latents => {
+                Some(format!("{} thresholds for {latents} latents", thresholds.len()))
+            }
+            Architecture::Gated { gate_bias, log_scale }
+                if gate_bias.len() != latents || log_scale.len() != latents =>
+            {
+                Some(format!("{} and {} numbers of the gate for {latents} latents", gate_bias.len(), log_scale.len()))
+            }
+            Architecture::MatchingPursuit { .. } if self.is_transcoder() => {
+                Some("matching pursuit takes away from what it reads, so it is no transcoder's".into())
+            }
+            _ => None,
+        };
+        if let Some(reason) = wrong {
+            return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
+        }
+        self.architecture = architecture;
+        Ok(self)
+    }
+
+    /// The same with another normalization of its input.
+    #[must_use]
+    pub fn with_normalization(mut self, normalization: Normalization) -> Self {
+        self.normalization = normalization;
+        self
+    }
+
+    /// The same, in which latents are chosen by their pre-activations times the norms of their decoder rows, and
+    /// activations are these products; or not.
+    #[must_use]
+    pub fn with_decoder_norms(mut self, by_norms: bool) -> Self {
+        self.by_norms = by_norms;
+        self
+    }
+
+    /// The same, subtracting `b_dec` from its input, or not.
+    #[must_use]
+    pub fn with_centered_input(mut self, centered: bool) -> Self {
+        self.centered = centered;
+        self
+    }
+
+    /// The same with the factor its inputs are multiplied by, where its files leave it out: `sqrt(d_in)` over the mean
+    /// norm of the activations it was trained on.
+    #[must_use]
+    pub fn with_scale(mut self, factor: f32) -> Self {
+        self.normalization = Normalization::Scale(Some(factor));
+        self
+    }
+
+    /// The same for another point of a model, or with other things said of it.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        // What files say of the heads of their point holds at this point only.
+        if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
+            self.by_heads = metadata.reads_all_heads();
+        }
+        self.metadata = metadata;
+        self
+    }
+
+    /// The same, read at another point of a model.
+    #[must_use]
+    pub fn at(self, point: impl Into<String>) -> Self {
+        let metadata = Metadata { reads: Some(point.into()), ..self.metadata.clone() };
+        self.with_metadata(metadata)
+    }
+
+    /// The same with other tokens at which it is not used: `[]` for none. What its files say is what is left out where
+    /// nothing else is asked for, in models, measures and searches.
+    ///
+    /// ```
+    /// use hooklens::features::{Dictionary, ExcludedTokens};
+    /// let sae = Dictionary::open("embedded:ioi-sae")?;
+    /// assert_eq!(sae.metadata().exclude_special_tokens, ExcludedTokens::Ids(vec![0]));
+    /// let everywhere = sae.excluding([]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.metadata.exclude_special_tokens = tokens.into_iter().collect();
+        self
+    }
+
+    /// The same on another device.
+    #[must_use]
+    pub fn to_device(&self, device: &Device) -> Self {
+        let vector = |vector: &Tensor<1>| vector.clone().to_device(device);
+        Self {
+            encoder: self.encoder.to_device(device),
+            decoder: self.decoder.to_device(device),
+            encoder_bias: vector(&self.encoder_bias),
+            decoder_bias: vector(&self.decoder_bias),
+            skip: self.skip.as_ref().map(|skip| skip.to_device(device)),
+            finetuned: self.finetuned.as_ref().map(vector),
+            norms: OnceLock::new(),
+            ..self.clone()
+        }
+    }
+
+    /// Names that people gave to its latents.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The same with these labels.
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] for a label of a latent that is not there.
+    pub fn with_labels(mut self, labels: Labels) -> Result<Self> {
+        labels.check(&self.name, self.latents())?;
+        self.labels = labels;
+        Ok(self)
+    }
+
+    /// What it is called: the file or folder it was read from, or the name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The format it was read from.
+    pub fn format(&self) -> &'static str {
+        self.format
+    }
+
+    /// Its activation function.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// What is done to its input.
+    pub fn normalization(&self) -> Normalization {
+        self.normalization
+    }
+
+    /// Whether `b_dec` is subtracted from its input.
+    pub fn centers_input(&self) -> bool {
+        self.centered
+    }
+
+    /// Where it belongs.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The points it reads and writes.
+    pub(super) fn points(&self) -> Result<[&str; 2]> {
+        let read = self.metadata.reads.as_deref();
+        let read = read.ok_or_else(|| FeatureError::NoPoint { dictionary: self.name.to_string() })?;
+        Ok([read, self.metadata.writes.as_deref().unwrap_or(read)])
+    }
+
+    /// Width of what it reads.
+    pub fn d_in(&self) -> usize {
+        self.encoder.shape()[0]
+    }
+
+    /// Width of what it reconstructs.
+    pub fn d_out(&self) -> usize {
+        self.decoder.shape()[1]
+    }
+
+    /// Number of latents.
+    pub fn latents(&self) -> usize {
+        self.encoder.shape()[1]
+    }
+
+    /// Whether it reconstructs another point than it reads.
+    pub fn is_transcoder(&self) -> bool {
+        self.metadata.is_transcoder()
+    }
+
+    /// Whether its reconstruction has a skip connection from its input.
+    pub fn has_skip(&self) -> bool {
+        self.skip.is_some()
+    }
+
+    /// `W_enc`, `[d_in, latent]`.
+    ///
+    /// # Errors
+    /// A file that can't be read.
+    pub fn encoder(&self) -> Result<Tensor<2>> {
+        self.encoder.get(false)
+    }
+
+    /// `b_enc`, `[latent]`; of a gated dictionary `b_mag`.
+    pub fn encoder_bias(&self) -> Tensor<1> {
+        self.encoder_bias.clone()
+    }
+
+    /// `W_dec`, `[latent, d_out]`.
+    ///
+    /// # Errors
+    /// A file that can't be read.
+    pub fn decoder(&self) -> Result<Tensor<2>> {
+        self.decoder.get(true)
+    }
+
+    /// `b_dec`, `[d_out]`.
+    pub fn decoder_bias(&self) -> Tensor<1> {
+        self.decoder_bias.clone()
+    }
+
+    /// What a transcoder's input is multiplied by and added, `[d_in, d_out]`.
+    ///
+    /// # Errors
+    /// A file that can't be read.
+    pub fn skip(&self) -> Result<Option<Tensor<2>>> {
+        self.skip.as_ref().map(|skip| skip.get(false)).transpose()
+    }
+
+    /// The direction of one latent, `[d_out]`: what one of its activation adds to a reconstruction. Nothing else of the
+    /// decoder is read, unless its file is PyTorch's or deflated.
+    ///
+    /// ```no_run
+    /// # use hooklens::features::Dictionary;
+    /// # use hooklens::prelude::*;
+    /// let sae = Dictionary::open("gemma-scope/layer_12/width_16k/average_l0_82")?;
+    /// let steering = sae.direction(4231)?; // add it to the stream, or look at it through the unembedding
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] if there is no such latent; a file that can't be read.
+    pub fn direction(&self, latent: usize) -> Result<Tensor<1>> {
+        self.check_latent(latent)?;
+        let row = self.decoder.row(latent)?.cast(DType::F32);
+        let row = match self.by_norms {
+            true => row.clone() / row.square().sum_dim(1).sqrt(),
+            false => row,
+        };
+        let row = match &self.finetuned {
+            Some(factors) => row * factors.clone().narrow(0, latent, 1).unsqueeze::<2>(),
+            None => row,
+        };
+        Ok(row.reshape([self.d_out()]))
+    }
+
+    /// An error for a latent that is not there.
+    pub(super) fn check_latent(&self, latent: usize) -> Result<()> {
+        match latent < self.latents() {
+            true => Ok(()),
+            false => {
+                Err(FeatureError::Latent { dictionary: self.name.to_string(), latent, count: self.latents() }.into())
+            }
+        }
+    }
+
+    /// Activations of the latents, on the device of the input.
+    ///
+    /// # Shapes
+    /// - input: `[..., d_in]`; of a dictionary of heads' outputs flattened, `[..., head * d_head]`
+    /// - output: `[..., latent]`
+    ///
+    /// # Errors
+    /// [`FeatureError::Width`] for an input of another width, [`FeatureError::NoScale`]; a file that can't be read.
+    pub fn encode<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
+        let (shape, device) = (x.dims(), x.device());
+        let (x, _) = self.normalized(self.rows(x)?)?;
+        let acts = self.activate(self.encoded(x)?)?;
+        Ok(placed(unflattened(acts, shape), &device))
+    }
+
+    /// The reconstruction of activations of the latents, in the space of the decoder: without what undoes the
+    /// normalization of an input, and without its skip connection. [`Dictionary::forward`] has both.
+    ///
+    /// # Shapes
+    /// - input: `[..., latent]`
+    /// - output: `[..., d_out]`
+    ///
+    /// # Errors
+    /// [`FeatureError::Width`] for another number of latents; a file that can't be read.
+    pub fn decode<const D: usize>(&self, acts: Tensor<D>) -> Result<Tensor<D>> {
+        let (shape, device) = (acts.dims(), acts.device());
+        self.check_width("the activations of latents", shape[D - 1], self.latents())?;
+        let rows = shape[..D - 1].iter().product();
+        let acts = placed(acts, &self.device()).reshape([rows, self.latents()]);
+        Ok(placed(unflattened(self.decoded(acts)?, shape), &device))
+    }
+
+    /// The reconstruction of what is read.
+    ///
+    /// # Shapes
+    /// - input: `[..., d_in]`
+    /// - output: `[..., d_out]`
+    ///
+    /// # Errors
+    /// As [`Dictionary::encode`].
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
+        let (shape, device) = (x.dims(), x.device());
+        let raw = self.rows(x)?;
+        let (x, undo) = self.normalized(raw.clone())?;
+        let acts = self.activate(self.encoded(x)?)?;
+        let output = undo.apply(self.with_skip(self.decoded(acts)?, &raw)?);
+        Ok(placed(unflattened(output, shape), &device))
+    }
+
+    /// Where its weights are.
+    pub(super) fn device(&self) -> Device {
+        self.encoder_bias.device()
+    }
+
+    pub(crate) fn check_width(&self, what: &str, given: usize, wanted: usize) -> Result<()> {
+        match given == wanted {
+            true => Ok(()),
+            false => {
+                let (dictionary, what) = (self.name.to_string(), what.to_string());
+                Err(FeatureError::Width { dictionary, what, wanted, given }.into())
+            }
+        }
+    }
+
+    /// The input as rows, `[rows, d_in]`, in the element type that is computed in.
+    pub(super) fn rows<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<2>> {
+        let shape = x.dims();
+        self.check_width("the input", shape[D - 1], self.d_in())?;
+        let rows = placed(x, &self.device()).reshape([shape[..D - 1].iter().product(), self.d_in()]);
+        Ok(match rows.dtype() {
+            DType::F32 | DType::F64 => rows,
+            _ => rows.cast(DType::F32),
+        })
+    }
+
+    /// Rows `[rows, d_in]` as the encoder reads them.
+    pub(super) fn normalized(&self, x: Tensor<2>) -> Result<(Tensor<2>, Undo)> {
+        if self.normalization == Normalization::Scale(None) {
+            return Err(FeatureError::NoScale { dictionary: self.name.to_string() }.into());
+        }
+        let (x, undo) = self.normalization.apply(x);
+        let x = match self.centered {
+            true => {
+                let center = self.decoder_bias.clone().cast(x.dtype()).unsqueeze::<2>();
+                x - center
+            }
+            false => x,
+        };
+        Ok((x, if self.is_transcoder() { Undo::default() } else { undo }))
+    }
+
+    /// What the encoder makes of normalized rows.
+    pub(super) fn encoded(&self, input: Tensor<2>) -> Result<Encoded> {
+        if let Architecture::MatchingPursuit { .. } = self.architecture {
+            return Ok(Encoded { pre: None, gate: None, input });
+        }
+        let dtype = input.dtype();
+        let vector = |of: &[f32]| {
+            let data = burn::tensor::TensorData::new(of.to_vec(), [1, of.len()]);
+            Tensor::<2>::from_data(data, (&self.encoder_bias.device(), DType::F32)).cast(dtype)
+        };
+        if let Architecture::Gated { gate_bias, log_scale } = &self.architecture {
+            let base = product(&input, self.encoder()?, None);
+            let bias = self.encoder_bias.clone().cast(dtype).unsqueeze::<2>();
+            let magnitude = base.clone() * vector(log_scale).exp() + bias;
+            return Ok(Encoded { pre: Some(magnitude), gate: Some(base + vector(gate_bias)), input });
+        }
+        let pre = product(&input, self.encoder()?, Some(self.encoder_bias.clone()));
+        Ok(Encoded { pre: Some(pre), gate: None, input })
+    }
+
+    /// Activations, `[rows, latent]`.
+    pub(super) fn activate(&self, encoded: Encoded) -> Result<Tensor<2>> {
+        let Encoded { pre, gate, input } = encoded;
+        let Some(pre) = pre else { return self.pursued(input) };
+        let pre = match self.by_norms {
+            true => pre.clone() * self.decoder_norms()?.cast(pre.dtype()).unsqueeze::<2>(),
+            false => pre,
+        };
+        Ok(match &self.architecture {
+            Architecture::JumpRelu { thresholds, positive } => {
+                keep(pre, Keep::Above { thresholds, positive: *positive })
+            }
+            Architecture::TopK { k } => keep(pre, Keep::Largest(*k)),
+            Architecture::AbsTopK { k } => keep(pre, Keep::Furthest(*k)),
+            Architecture::GroupMax { k } => keep(pre, Keep::LargestOfEach(*k)),
+            _ => {
+                let acts = keep(pre, Keep::Positive);
+                match gate {
+                    Some(gate) => acts.mask_fill(gate.lower_equal_elem(0.0), 0.0),
+                    None => acts,
+                }
+            }
+        })
+    }
+
+    /// Matching pursuit over rows `[rows, d_in]`.
+    fn pursued(&self, input: Tensor<2>) -> Result<Tensor<2>> {
+        let Architecture::MatchingPursuit { residual_threshold, max_iterations, until_repeated } = self.architecture
+        else {
+            return Ok(input);
+        };
+        let ([rows, _], latents, device) = (input.dims(), self.latents(), input.device());
+        let dtype = input.dtype();
+        let decoder = self.decoder()?.cast(dtype);
+        let mut left = input;
+        let mut acts = Tensor::<2>::zeros([rows, latents], (&device, dtype));
+        let mut going = Tensor::<2>::ones([rows, 1], (&device, dtype));
+        for _ in 0..max_iterations {
+            let along = left.clone().matmul(decoder.clone().transpose()).clamp_min(0.0);
+            let best = along.clone().detach().argmax(1); // [rows, 1]
+            let value = along.gather(1, best.clone()) * going.clone();
+            let before = acts.clone().detach().greater_elem(0.0).int().sum_dim(1);
+            let chosen = Tensor::<2>::zeros([rows, latents], (&device, dtype)).scatter(
+                1,
+                best,
+                value,
+                burn::tensor::IndexingUpdateOp::Add,
+            );
+            left = left - chosen.clone().matmul(decoder.clone());
+            acts = acts + chosen;
+            let after = acts.clone().detach().greater_elem(0.0).int().sum_dim(1);
+            let small = left.clone().detach().square().sum_dim(1).sqrt().lower_elem(residual_threshold);
+            let done = if until_repeated { before.equal(after).bool_or(small) } else { small };
+            going = going.mask_fill(done, 0.0);
+            if going.clone().max().into_scalar::<f32>() == 0.0 {
+                break;
+            }
+        }
+        Ok(acts)
+    }
+
+    /// Reconstructions of activations `[rows, latent]`, in the decoder's space.
+    pub(super) fn decoded(&self, acts: Tensor<2>) -> Result<Tensor<2>> {
+        let dtype = acts.dtype();
+        let acts = match self.by_norms {
+            true => acts / self.decoder_norms()?.cast(dtype).unsqueeze::<2>(),
+            false => acts,
+        };
+        let acts = match &self.finetuned {
+            Some(factors) => acts * factors.clone().cast(dtype).unsqueeze::<2>(),
+            None => acts,
+        };
+        let unbiased = matches!(self.architecture, Architecture::MatchingPursuit { .. }) && !self.centered;
+        let (decoder, bias) = (self.decoder()?, (!unbiased).then(|| self.decoder_bias.clone()));
+        if dtype == DType::F32
+            && let Some(combined) = cpu::combine(&acts, &decoder, bias.as_ref())
+        {
+            // A row that is not finite shows itself where its latent is active.
+            let rows = |of: &Tensor<2>| 0..of.dims()[0];
+            if cpu::not_finite(&combined, rows(&combined)).is_some() && cpu::not_finite(&acts, rows(&acts)).is_none() {
+                self.decoder.check(&decoder, rows(&decoder))?;
+            }
+            return Ok(combined);
+        }
+        let combined = acts.matmul(decoder.cast(dtype));
+        Ok(match bias {
+            Some(bias) => combined + bias.cast(dtype).unsqueeze::<2>(),
+            None => combined,
+        })
+    }
+
+    /// A reconstruction with the skip connection from the input, both `[rows, width]`.
+    pub(super) fn with_skip(&self, output: Tensor<2>, raw: &Tensor<2>) -> Result<Tensor<2>> {
+        Ok(match self.skip()? {
+            Some(skip) => output + product(raw, skip, None),
+            None => output,
+        })
+    }
+
+    /// Norms of the decoder's rows, `[latent]`. The whole decoder is read, once.
+    ///
+    /// # Errors
+    /// A file that can't be read.
+    pub fn decoder_norms(&self) -> Result<Tensor<1>> {
+        if let Some(norms) = self.norms.get() {
+            return Ok(norms.clone());
+        }
+        let norms = self.decoder()?.cast(DType::F32).square().sum_dim(1).sqrt().reshape([self.latents()]);
+        Ok(self.norms.get_or_init(|| norms).clone())
+    }
+}
+
+/// `x · weight + bias` in the element type of `x`.
+fn product(x: &Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    let dtype = x.dtype();
+    if dtype == DType::F32
+        && let Some([output]) = cpu::linear(x, &[(cpu::Weight::Plain(weight.clone()), bias.clone())])
+    {
+        return output;
+    }
+    let output = x.clone().matmul(weight.cast(dtype));
+    match bias {
+        Some(bias) => output + bias.cast(dtype).unsqueeze::<2>(),
+        None => output,
+    }
+}
+
+/// Applies an activation function; by Burn's operations where the kernel declines.
+fn keep(pre: Tensor<2>, which: Keep<'_>) -> Tensor<2> {
+    let pre = match pre.dtype() {
+        DType::F32 => match cpu::keep(pre, which) {
+            Ok(acts) => return acts,
+            Err(pre) => pre,
+        },
+        _ => pre,
+    };
+    let [rows, latents] = pre.dims();
+    let largest = |pre: Tensor<2>, k: usize| {
+        let k = k.min(pre.dims()[1]);
+        let (values, places) = pre.clone().topk_with_indices(k, 1);
+        pre.zeros_like().scatter(1, places, values.clamp_min(0.0), burn::tensor::IndexingUpdateOp::Add)
+    };
+    match which {
+        Keep::Positive => {
+            let dropped = pre.clone().lower_equal_elem(0.0);
+            pre.mask_fill(dropped, 0.0)
+        }
+        Keep::Above { thresholds, positive } => {
+            let data = burn::tensor::TensorData::new(thresholds.to_vec(), [1, latents]);
+            let thresholds = Tensor::<2>::from_data(data, (&pre.device(), DType::F32)).cast(pre.dtype());
+            let low = pre.clone().lower_equal(thresholds.expand([rows, latents]));
+            let dropped = if positive { low.bool_or(pre.clone().lower_equal_elem(0.0)) } else { low };
+            pre.mask_fill(dropped, 0.0)
+        }
+        Keep::Largest(k) => largest(pre, k),
+        Keep::Furthest(k) => {
+            let sizes = largest(pre.clone().abs(), k);
+            pre.mask_fill(sizes.equal_elem(0.0), 0.0)
+        }
+        Keep::LargestOfEach(groups) => {
+            let grouped = pre.reshape([rows * groups, latents / groups]);
+            largest(grouped, 1).reshape([rows, latents])
+        }
+    }
+}
+
+/// A tensor on a device, with gradients where it had them.
+pub(super) fn placed<const D: usize>(given: Tensor<D>, device: &Device) -> Tensor<D> {
+    let from = given.device();
+    match from == *device {
+        true => given,
+        false => given.to_device(&device.clone().with_autodiff_context_from(&from)),
+    }
+}
+
+/// Rows in the shape of the tensor they were made from, but for the last axis.
+fn unflattened<const D: usize>(rows: Tensor<2>, mut shape: [usize; D]) -> Tensor<D> {
+    shape[D - 1] = rows.dims()[1];
+    rows.reshape(shape)
+}

@@ -1,0 +1,284 @@
+//! What an evaluation measures, as text and JSON.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// Latents active at more of the tokens than this are called dense.
+const DENSE: [f64; 2] = [0.01, 0.1];
+/// The formula of the explained variance.
+const VARIANCE: &str = "1 - E|x - x̂|² / (E|x|² - |E x|²)";
+/// Bins of the histogram of densities, by their decimal logarithms from -8 to 0.
+const BINS: usize = 32;
+
+/// Measures of a dictionary, over all tokens of the prompts unless said otherwise; as SAELens's evaluation has them.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// Tokens measured.
+    pub tokens: usize,
+    /// Tokens that were left out of every measure.
+    pub left_out: Vec<u32>,
+    /// Mean number of active latents.
+    pub l0: f64,
+    /// Mean sum of activations' magnitudes.
+    pub l1: f64,
+    /// Mean of `‖x − x̂‖²`.
+    pub mse: f64,
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same, as of one token.
+    pub explained_variance: f64,
+    /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, those apart that are their batch's mean: an earlier
+    /// formula, for figures made by it, which depends on how tokens fall into batches.
+    pub explained_variance_legacy: f64,
+    /// Mean cosine of `x` and `x̂`.
+    pub cosine: f64,
+    /// Mean of `‖x‖`.
+    pub l2_norm_in: f64,
+    /// Mean of `‖x̂‖`.
+    pub l2_norm_out: f64,
+    /// Mean of `‖x̂‖ / ‖x‖`.
+    pub l2_ratio: f64,
+    /// `E‖x̂‖² / E(x · x̂)`: 1 without bias.
+    pub relative_reconstruction_bias: f64,
+    /// Mean loss of the model, in nats; NaN, as other losses, where no measured token has a next one.
+    pub loss: f64,
+    /// Mean loss with the reconstruction in the place of the point; of a layer of [`SetEvaluation`], as all that follow,
+    /// with those of all layers in their places.
+    pub loss_with_dictionary: f64,
+    /// Mean loss with zeros in the place of the point.
+    pub loss_with_zeros: f64,
+    /// `(loss with zeros − loss with the dictionary) / (loss with zeros − loss)`: SAELens's `ce_loss_score`.
+    pub loss_recovered: f64,
+    /// Mean KL divergence of the predictions with the reconstruction from the model's.
+    pub kl_with_dictionary: f64,
+    /// The same with zeros.
+    pub kl_with_zeros: f64,
+    /// `(KL with zeros − KL with the dictionary) / KL with zeros`.
+    pub kl_score: f64,
+    /// Share of tokens at which each latent is active, `[latent]`.
+    pub density: Vec<f64>,
+    /// Tokens a prompt at which each latent is active, of prompts where it is at all; NaN where it never is.
+    pub tokens_a_prompt: Vec<f64>,
+    /// Cosine of each latent's encoder column and decoder row; nothing of a transcoder between widths that differ.
+    pub encoder_decoder_cosine: Vec<f64>,
+    /// Norm of each latent's encoder column.
+    pub encoder_norm: Vec<f64>,
+    /// Each latent's encoder bias.
+    pub encoder_bias: Vec<f64>,
+    /// Largest cosine of each decoder row with another; nothing if not asked for.
+    pub largest_decoder_cosine: Vec<f64>,
+}
+
+impl Evaluation {
+    /// Share of latents that are active at none of the tokens.
+    pub fn dead(&self) -> f64 {
+        self.share(|density| density == 0.0)
+    }
+
+    /// Shares of latents that are active at more than 1 % and more than 10 % of the tokens.
+    pub fn dense(&self) -> [f64; 2] {
+        DENSE.map(|bound| self.share(|density| density > bound))
+    }
+
+    /// Why losses are not defined, if they are not.
+    fn next_token(&self) -> Option<&'static str> {
+        (!self.loss.is_finite()).then_some("(no next token)")
+    }
+
+    fn share(&self, of: impl Fn(f64) -> bool) -> f64 {
+        if self.tokens == 0 {
+            return f64::NAN;
+        }
+        self.density.iter().filter(|density| of(**density)).count() as f64 / self.density.len().max(1) as f64
+    }
+
+    /// The histogram of latents' densities: decimal logarithms at which bins begin, and how many latents are in each.
+    /// Dead ones are in none.
+    pub fn histogram(&self) -> Vec<(f64, usize)> {
+        let width = 8.0 / BINS as f64;
+        let mut bins: Vec<(f64, usize)> = (0..BINS).map(|bin| (-8.0 + bin as f64 * width, 0)).collect();
+        for density in self.density.iter().filter(|density| **density > 0.0) {
+            let bin = ((density.log10() + 8.0) / width).floor().clamp(0.0, (BINS - 1) as f64) as usize;
+            bins[bin].1 += 1;
+        }
+        bins
+    }
+
+    /// All of it as JSON, under SAELens's names where it has one. What is no finite number is null.
+    pub fn to_json(&self) -> Value {
+        let [dense, very_dense] = self.dense();
+        json!({
+            "metrics": {
+                "model_performance_preservation": {
+                    "ce_loss_score": self.loss_recovered,
+                    "ce_loss_with_ablation": self.loss_with_zeros,
+                    "ce_loss_with_sae": self.loss_with_dictionary,
+                    "ce_loss_without_sae": self.loss,
+                },
+                "model_behavior_preservation": {
+                    "kl_div_score": self.kl_score,
+                    "kl_div_with_ablation": self.kl_with_zeros,
+                    "kl_div_with_sae": self.kl_with_dictionary,
+                },
+                "reconstruction_quality": {
+                    "explained_variance": self.explained_variance,
+                    "explained_variance_legacy": self.explained_variance_legacy,
+                    "mse": self.mse,
+                    "cossim": self.cosine,
+                },
+                "shrinkage": {
+                    "l2_norm_in": self.l2_norm_in,
+                    "l2_norm_out": self.l2_norm_out,
+                    "l2_ratio": self.l2_ratio,
+                    "relative_reconstruction_bias": self.relative_reconstruction_bias,
+                },
+                "sparsity": { "l0": self.l0, "l1": self.l1 },
+                "latents": { "dead": self.dead(), "dense": dense, "very_dense": very_dense },
+                "token_stats": { "total_tokens": self.tokens, "left_out": self.left_out },
+            },
+            "feature_metrics": {
+                "feature_density": self.density,
+                "consistent_activation_heuristic": self.tokens_a_prompt,
+                "encoder_decoder_cosine_sim": self.encoder_decoder_cosine,
+                "encoder_norm": self.encoder_norm,
+                "encoder_bias": self.encoder_bias,
+                "max_decoder_cosine_sim": self.largest_decoder_cosine,
+            },
+        })
+    }
+}
+
+/// A measure as text: a mean of nothing, or a share of zero, is not defined.
+pub(crate) fn defined(measure: f64, decimals: usize) -> String {
+    if measure.is_finite() { format!("{measure:.decimals$}") } else { "not defined".into() }
+}
+
+/// A share of latents by their activity at this many tokens.
+fn percent(share: f64, tokens: usize) -> String {
+    if tokens == 0 { "not defined".into() } else { format!("{:.2} %", 100.0 * share) }
+}
+
+/// What is said of tokens that were left out.
+fn without(ids: &[u32]) -> String {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    match &ids[..] {
+        [] => "all of them".into(),
+        [one] => format!("without token {one}"),
+        several => format!("without tokens {}", several.join(", ")),
+    }
+}
+
+/// A table, a measure a line.
+impl fmt::Display for Evaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [dense, very_dense] = self.dense();
+        let percent = |share: f64| percent(share, self.tokens);
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        let left_out = without(&self.left_out);
+        let next = self.next_token();
+        let varies = if self.explained_variance.is_finite() { VARIANCE } else { "(no two different activations)" };
+        let mut lines = vec![
+            ("tokens", self.tokens.to_string(), &*left_out),
+            ("L0", defined(self.l0, 2), "active latents a token"),
+            ("L1", defined(self.l1, 4), ""),
+            ("explained variance", defined(self.explained_variance, 4), varies),
+            ("MSE", defined(self.mse, 6), "summed over the width"),
+            ("cosine", defined(self.cosine, 4), ""),
+            ("L2 ratio", defined(self.l2_ratio, 4), "|x̂| / |x|"),
+            ("reconstruction bias", defined(self.relative_reconstruction_bias, 4), "E|x̂|² / E(x·x̂)"),
+            ("loss", defined(self.loss, 4), next.unwrap_or("of the model, in nats")),
+            ("loss with dictionary", defined(self.loss_with_dictionary, 4), next.unwrap_or_default()),
+            ("loss with zeros", defined(self.loss_with_zeros, 4), next.unwrap_or_default()),
+            ("loss recovered", defined(self.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("KL with dictionary", defined(self.kl_with_dictionary, 6), "from the model's predictions"),
+            ("KL with zeros", defined(self.kl_with_zeros, 6), ""),
+            ("KL score", defined(self.kl_score, 4), ""),
+            ("dead latents", percent(self.dead()), "active at no token"),
+            ("dense latents", percent(dense), "active at more than 1 % of tokens"),
+            ("very dense latents", percent(very_dense), "at more than 10 %"),
+        ];
+        if !self.largest_decoder_cosine.is_empty() {
+            let mean = format!("{:.4}", mean(&self.largest_decoder_cosine));
+            lines.push(("largest cosine", mean, "of a decoder row with another, on average"));
+        }
+        for (name, value, remark) in lines {
+            writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures of transcoders of all layers.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SetEvaluation {
+    /// Each layer's: how it reconstructs is its own; losses and divergences are of the model with all layers'
+    /// transcoders in the places of the MLPs, and with zeros there, and so the same for all layers.
+    pub layers: Vec<Evaluation>,
+}
+
+impl SetEvaluation {
+    /// Share of the loss that zeros in the places of all MLPs cost which their transcoders recover.
+    pub fn loss_recovered(&self) -> f64 {
+        self.layers.first().map_or(f64::NAN, |layer| layer.loss_recovered)
+    }
+
+    /// All of it as JSON: the measures of the model, and a list of each layer's under the names of
+    /// [`Evaluation::to_json`].
+    pub fn to_json(&self) -> Value {
+        const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
+        let mut layers: Vec<Value> = self.layers.iter().map(Evaluation::to_json).collect();
+        let mut metrics = serde_json::Map::new();
+        for layer in &mut layers {
+            let Some(Value::Object(own)) = layer.get_mut("metrics") else { continue };
+            metrics.extend(OF_MODEL.iter().filter_map(|name| Some((name.to_string(), own.remove(*name)?))));
+        }
+        json!({ "metrics": metrics, "layers": layers })
+    }
+}
+
+/// A table, a layer a line, and below it what the model loses.
+impl fmt::Display for SetEvaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["layer", "L0", "explained variance", "MSE", "cosine", "L2 ratio", "dead", "dense"];
+        let line = |cells: [String; 8]| {
+            let cells =
+                cells.iter().zip(names).map(|(cell, name)| format!("{cell:>width$}", width = name.len().max(8)));
+            cells.collect::<Vec<_>>().join("  ")
+        };
+        writeln!(f, "{}", line(names.map(str::to_string)))?;
+        for (layer, one) in self.layers.iter().enumerate() {
+            let cells = [
+                layer.to_string(),
+                defined(one.l0, 2),
+                defined(one.explained_variance, 4),
+                defined(one.mse, 6),
+                defined(one.cosine, 4),
+                defined(one.l2_ratio, 4),
+                percent(one.dead(), one.tokens),
+                percent(one.dense()[0], one.tokens),
+            ];
+            writeln!(f, "{}", line(cells))?;
+        }
+        let Some(first) = self.layers.first() else { return Ok(()) };
+        let next = first.next_token();
+        let lines = [
+            ("tokens", first.tokens.to_string(), &*without(&first.left_out)),
+            ("loss", defined(first.loss, 4), next.unwrap_or("of the model, in nats")),
+            (
+                "loss with all",
+                defined(first.loss_with_dictionary, 4),
+                next.unwrap_or("transcoders in the places of the MLPs"),
+            ),
+            ("loss with zeros", defined(first.loss_with_zeros, 4), next.unwrap_or_default()),
+            ("loss recovered", defined(first.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("KL with all", defined(first.kl_with_dictionary, 6), "from the model's predictions"),
+            ("KL with zeros", defined(first.kl_with_zeros, 6), ""),
+            ("KL score", defined(first.kl_score, 4), ""),
+        ];
+        for (name, value, remark) in lines {
+            writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! How dictionaries reconstruct activations, added up over tokens.
+
+use burn::tensor::Tensor;
+
+use super::sums::Sums;
+use crate::transcoders::{Transcoders, combined};
+use hooklens_model::error::Result;
+
+/// Adds how each layer reconstructs what it writes; one dictionary is a set of one layer. `rows` gives a point's activations,
+/// `[row, width]`, of which the `counted` rows are added, in prompts of `len` rows.
+pub(crate) fn add_reconstructions(
+    all: &Transcoders,
+    sums: &mut [Sums],
+    rows: &dyn Fn(&str, usize) -> Result<Tensor<2>>,
+    (counted, len): (&[bool], usize),
+) -> Result<()> {
+    // What latents of earlier layers write to each.
+    let mut written: Vec<Option<Tensor<2>>> = vec![None; sums.len()];
+    for (layer, (one, sums)) in all.layers().iter().zip(sums).enumerate() {
+        let [read, write] = one.points()?;
+        let input = rows(read, one.d_in())?;
+        let (acts, output) = (one.encode(input.clone())?, one.forward(input)?);
+        for (to, written) in written.iter_mut().enumerate().skip(layer + 1) {
+            if let Some(decoder) = all.across(layer, to) {
+                let more = combined(acts.clone(), decoder)?;
+                *written = Some(written.take().map_or(more.clone(), |sum| sum + more));
+            }
+        }
+        let output = written[layer].take().map_or(output.clone(), |written| output + written);
+        sums.add(&rows(write, one.d_out())?, &output, &acts, (counted, len));
+    }
+    Ok(())
+}

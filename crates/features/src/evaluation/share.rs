@@ -1,0 +1,315 @@
+//! What some of the prompts say of dictionaries, to be added to what others say.
+
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::sums::{Losses, Sums};
+use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
+use crate::dictionary::Dictionary;
+use crate::error::FeatureError;
+use crate::splice::{SpliceDictionary, Splicing};
+use crate::transcoders::Transcoders;
+use hooklens_model::driver::HookedModel;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// Sums over the tokens of some prompts, of a dictionary or of transcoders of all layers. Those of several shares of the
+/// prompts, measured by several processes, are joined, and give what [`evaluate`](super::evaluate) gives of all prompts.
+///
+/// ```
+/// use hooklens::features::{EvaluateOptions, EvaluationShare, evaluate, open, Opened};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let Opened::Dictionary(sae) = open("embedded:ioi-sae")? else { return Ok(()) };
+/// let prompts: Vec<Vec<u32>> = ["When Mary and John went to the store", "John gave a drink to Mary"]
+///     .iter()
+///     .map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec()))
+///     .collect::<Result<_, hooklens::Error>>()?;
+/// let options = EvaluateOptions::new().batch_size(1);
+/// let share = |of: usize| EvaluationShare::of(&model, &sae, &prompts[of..of + 1], &options, |_| {});
+/// let joined = EvaluationShare::joined([share(0)?, share(1)?])?.evaluation()?;
+/// let whole = evaluate(&model, &sae, &prompts, &options, |_| {})?;
+/// assert_eq!(joined.tokens, whole.tokens);
+/// assert!((joined.loss_recovered - whole.loss_recovered).abs() < 1e-9);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationShare {
+    name: String,
+    left_out: Vec<u32>,
+    losses: Losses,
+    layers: Vec<Layer>,
+}
+
+/// A dictionary's sums, and what its weights say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Layer {
+    sums: Sums,
+    #[serde(with = "numbers")]
+    encoder_decoder_cosine: Vec<f64>,
+    #[serde(with = "numbers")]
+    encoder_norm: Vec<f64>,
+    #[serde(with = "numbers")]
+    encoder_bias: Vec<f64>,
+    #[serde(with = "numbers")]
+    largest_decoder_cosine: Vec<f64>,
+}
+
+impl EvaluationShare {
+    /// Measures a dictionary, as [`evaluate`](super::evaluate) does.
+    ///
+    /// # Errors
+    /// As [`evaluate`](super::evaluate); no prompts at all are none.
+    pub fn of(
+        model: &HookedTransformer,
+        dictionary: &Dictionary,
+        prompts: &[Vec<u32>],
+        options: &EvaluateOptions,
+        progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        let left_out = options.left_out(model, dictionary)?;
+        let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
+        let spliced = model.splice_dictionary_with(dictionary, &splicing)?;
+        let own = match model.devices().first() {
+            Some(device) => dictionary.to_device(device),
+            None => dictionary.clone(),
+        };
+        let own = Transcoders::new(dictionary.name(), vec![own]);
+        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
+    }
+
+    /// Measures transcoders of all layers, as [`evaluate_transcoders`](super::evaluate_transcoders) does.
+    ///
+    /// # Errors
+    /// As [`evaluate_transcoders`](super::evaluate_transcoders); no prompts at all are none.
+    pub fn of_transcoders(
+        model: &HookedTransformer,
+        transcoders: &Transcoders,
+        prompts: &[Vec<u32>],
+        options: &EvaluateOptions,
+        progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        let first = transcoders.layers().first();
+        let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
+        let left_out = options.left_out(model, first)?;
+        for layer in transcoders.layers() {
+            // Tokens are counted once for all layers.
+            if options.left_out(model, layer)? != left_out {
+                let reason =
+                    "its layers were trained without different tokens; `leaving_out` of the options names one list";
+                let dictionary = transcoders.name().to_string();
+                return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
+            }
+        }
+        let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
+        let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
+        let own = match model.devices().first() {
+            Some(device) => transcoders.to_device(device),
+            None => transcoders.clone(),
+        };
+        Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
+    }
+
+    fn measured(
+        models: [&HookedTransformer; 2],
+        own: &Transcoders,
+        prompts: &[Vec<u32>],
+        (options, left_out): (&EvaluateOptions, Vec<u32>),
+        progress: impl FnMut(usize),
+    ) -> Result<Self> {
+        let sites = own.layers().iter().map(Dictionary::points).collect::<Result<Vec<_>>>()?;
+        let mut sums: Vec<Sums> = sites.iter().map(|_| Sums::default()).collect();
+        let each = |batch: &Batch<'_>| {
+            let rows = |point: &str, width: usize| batch.rows(point, width);
+            add_reconstructions(own, &mut sums, &rows, (batch.counted, batch.len))
+        };
+        let losses = run(models, &sites, prompts, (options, &left_out), each, progress)?;
+        let layers = sums.into_iter().zip(own.layers()).map(|(sums, one)| Layer::new(sums, one, options));
+        Ok(Self { name: own.name().to_string(), layers: layers.collect::<Result<_>>()?, left_out, losses })
+    }
+
+    /// All shares as one.
+    ///
+    /// # Errors
+    /// No shares; shares of other dictionaries, or without other tokens.
+    pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self> {
+        let mut shares = shares.into_iter();
+        let wrong = |name: &str, reason: &str| FeatureError::Kind { dictionary: name.into(), reason: reason.into() };
+        let mut all = shares.next().ok_or_else(|| wrong("the evaluation", "there are no shares of it"))?;
+        for share in shares {
+            // Other processors round norms otherwise.
+            let near = |(one, other): (&f64, &f64)| (one - other).abs() <= 1e-4 * one.abs();
+            let same = |(one, other): (&Layer, &Layer)| {
+                let norms = one.encoder_norm.iter().zip(&other.encoder_norm);
+                one.encoder_bias == other.encoder_bias && norms.into_iter().all(near)
+            };
+            if share.layers.len() != all.layers.len() || !all.layers.iter().zip(&share.layers).all(same) {
+                return Err(wrong(&share.name, "a share is of another dictionary").into());
+            }
+            if share.left_out != all.left_out {
+                return Err(wrong(&share.name, "a share leaves other tokens out").into());
+            }
+            all.losses.join(&share.losses);
+            all.layers.iter_mut().zip(&share.layers).for_each(|(one, other)| one.sums.join(&other.sums));
+        }
+        Ok(all)
+    }
+
+    /// The measures of the dictionary; of several layers, of the first.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub fn evaluation(self) -> Result<Evaluation> {
+        let name = self.name.clone();
+        let first = self.set_evaluation()?.layers.into_iter().next();
+        first.ok_or_else(|| FeatureError::NoPoint { dictionary: name }.into())
+    }
+
+    /// The measures of all layers.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub fn set_evaluation(self) -> Result<SetEvaluation> {
+        if self.layers.iter().any(|layer| layer.sums.density().is_empty()) {
+            let reason = "there are no prompts to measure it on".to_string();
+            return Err(FeatureError::Kind { dictionary: self.name, reason }.into());
+        }
+        let (losses, left_out) = (&self.losses, &self.left_out);
+        Ok(SetEvaluation { layers: self.layers.into_iter().map(|layer| layer.evaluation(losses, left_out)).collect() })
+    }
+
+    /// How many dictionaries it is of: one, or one a layer.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+}
+
+impl Layer {
+    fn new(sums: Sums, own: &Dictionary, options: &EvaluateOptions) -> Result<Self> {
+        let numbers = |of: Tensor<2>| -> Vec<f64> { of.to_data().iter().collect() };
+        let (encoder, decoder) = (own.encoder()?, own.decoder()?);
+        let wide = |matrix: Tensor<2>| matrix.cast(burn::tensor::DType::F32);
+        let encoder = wide(encoder).transpose();
+        let decoder = wide(decoder);
+        let norms = |rows: &Tensor<2>| rows.clone().square().sum_dim(1).sqrt();
+        let encoder_norms = norms(&encoder);
+        let cosines = match own.d_in() == own.d_out() {
+            true => {
+                let product = (encoder.clone() * decoder.clone()).sum_dim(1);
+                numbers(product / (encoder_norms.clone() * norms(&decoder)))
+            }
+            false => Vec::new(),
+        };
+        let largest = if options.cosines { largest_cosines(decoder.clone() / norms(&decoder)) } else { Vec::new() };
+        Ok(Self {
+            sums,
+            encoder_decoder_cosine: cosines,
+            encoder_norm: numbers(encoder_norms),
+            encoder_bias: own.encoder_bias().to_data().iter().collect(),
+            largest_decoder_cosine: largest,
+        })
+    }
+
+    fn evaluation(self, losses: &Losses, left_out: &[u32]) -> Evaluation {
+        let sums = self.sums;
+        let n = sums.tokens as f64;
+        let [predicted, positions] = [losses.predicted as f64, losses.positions as f64];
+        let [loss, with, zeros] = [losses.loss, losses.dictionary, losses.zeros].map(|sum| sum / predicted);
+        let [kl, kl_zeros] = [losses.kl_dictionary, losses.kl_zeros].map(|sum| sum / positions);
+        Evaluation {
+            tokens: sums.tokens,
+            left_out: left_out.to_vec(),
+            l0: sums.l0(),
+            l1: sums.l1 / n,
+            mse: sums.mse(),
+            explained_variance: sums.explained_variance(),
+            explained_variance_legacy: sums.legacy / sums.legacy_tokens as f64,
+            cosine: sums.cosine / n,
+            l2_norm_in: sums.norm_in / n,
+            l2_norm_out: sums.norm_out / n,
+            l2_ratio: sums.ratio / n,
+            relative_reconstruction_bias: sums.square_out / sums.product,
+            loss,
+            loss_with_dictionary: with,
+            loss_with_zeros: zeros,
+            loss_recovered: (zeros - with) / (zeros - loss),
+            kl_with_dictionary: kl,
+            kl_with_zeros: kl_zeros,
+            kl_score: (kl_zeros - kl) / kl_zeros,
+            density: sums.density(),
+            tokens_a_prompt: sums.active.iter().zip(&sums.prompts).map(|(a, p)| *a as f64 / *p as f64).collect(),
+            encoder_decoder_cosine: self.encoder_decoder_cosine,
+            encoder_norm: self.encoder_norm,
+            encoder_bias: self.encoder_bias,
+            largest_decoder_cosine: self.largest_decoder_cosine,
+        }
+    }
+}
+
+/// The largest cosine of each of these rows of norm 1 with another, block by block.
+fn largest_cosines(rows: Tensor<2>) -> Vec<f64> {
+    const BLOCK: usize = 512;
+    let [count, _] = rows.dims();
+    let mut largest = Vec::with_capacity(count);
+    for start in (0..count).step_by(BLOCK) {
+        let some = BLOCK.min(count - start);
+        let products: Vec<f32> =
+            rows.clone().narrow(0, start, some).matmul(rows.clone().transpose()).to_data().iter().collect();
+        for (place, row) in products.chunks_exact(count).enumerate() {
+            let others = row.iter().enumerate().filter(|(other, _)| *other != start + place).map(|(_, x)| *x);
+            largest.push(f64::from(others.fold(f32::NEG_INFINITY, f32::max)));
+        }
+    }
+    largest
+}
+
+/// Numbers as JSON has them, and as text those that it has not: `NaN`, `inf`.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Finite(f64),
+    Other(String),
+}
+
+impl From<f64> for Number {
+    fn from(x: f64) -> Self {
+        if x.is_finite() { Self::Finite(x) } else { Self::Other(x.to_string()) }
+    }
+}
+
+impl Number {
+    fn read<E: serde::de::Error>(self) -> std::result::Result<f64, E> {
+        match self {
+            Self::Finite(x) => Ok(x),
+            Self::Other(text) => text.parse().map_err(|_| E::custom(format!("`{text}` is no number"))),
+        }
+    }
+}
+
+/// A number that may not be finite.
+pub(super) mod number {
+    use super::Number;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in super::super) fn serialize<S: Serializer>(x: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        Number::from(*x).serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<f64, D::Error> {
+        Number::deserialize(deserializer)?.read()
+    }
+}
+
+/// Numbers that may not be finite.
+mod numbers {
+    use super::Number;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(all: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(all.iter().map(|x| Number::from(*x)))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+        Vec::<Number>::deserialize(deserializer)?.into_iter().map(Number::read).collect()
+    }
+}

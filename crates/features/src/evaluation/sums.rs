@@ -1,0 +1,215 @@
+//! Sums over tokens, from which measures are made.
+
+use burn::tensor::{Tensor, activation::log_softmax};
+use serde::{Deserialize, Serialize};
+
+use super::share::number;
+
+/// Sums over tokens, of one dictionary.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    pub(super) tokens: usize,
+    pub(super) l0: f64,
+    pub(super) l1: f64,
+    pub(super) error: f64,
+    #[serde(with = "number")]
+    pub(super) legacy: f64,
+    /// Tokens that are not alone in their batch, nor all alike.
+    pub(super) legacy_tokens: usize,
+    #[serde(with = "number")]
+    pub(super) cosine: f64,
+    pub(super) norm_in: f64,
+    pub(super) norm_out: f64,
+    pub(super) ratio: f64,
+    pub(super) square_in: f64,
+    pub(super) square_out: f64,
+    pub(super) product: f64,
+    pub(super) mean: Vec<f64>,
+    pub(super) active: Vec<u64>,
+    pub(super) prompts: Vec<u64>,
+}
+
+/// Losses and divergences, with the dictionary and with zeros.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Losses {
+    pub(super) predicted: usize,
+    pub(super) loss: f64,
+    pub(super) dictionary: f64,
+    pub(super) zeros: f64,
+    pub(super) positions: usize,
+    pub(super) kl_dictionary: f64,
+    pub(super) kl_zeros: f64,
+}
+
+impl Sums {
+    /// Adds those of other tokens, of the same dictionary.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.tokens += other.tokens;
+        self.legacy_tokens += other.legacy_tokens;
+        let scalars = [
+            (&mut self.l0, other.l0),
+            (&mut self.l1, other.l1),
+            (&mut self.error, other.error),
+            (&mut self.legacy, other.legacy),
+            (&mut self.cosine, other.cosine),
+            (&mut self.norm_in, other.norm_in),
+            (&mut self.norm_out, other.norm_out),
+            (&mut self.ratio, other.ratio),
+            (&mut self.square_in, other.square_in),
+            (&mut self.square_out, other.square_out),
+            (&mut self.product, other.product),
+        ];
+        scalars.into_iter().for_each(|(sum, more)| *sum += more);
+        // A share without prompts has none of them.
+        let len = self.mean.len().max(other.mean.len());
+        self.mean.resize(len, 0.0);
+        self.mean.iter_mut().zip(&other.mean).for_each(|(sum, more)| *sum += more);
+        for (all, more) in [(&mut self.active, &other.active), (&mut self.prompts, &other.prompts)] {
+            all.resize(all.len().max(more.len()), 0);
+            all.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+    }
+
+    /// Adds the `counted` rows of activations, their reconstructions and latents, in prompts of `len` rows.
+    pub(super) fn add(
+        &mut self,
+        x: &Tensor<2>,
+        output: &Tensor<2>,
+        acts: &Tensor<2>,
+        (counted, len): (&[bool], usize),
+    ) {
+        let ([_, width], [_, latents]) = (x.dims(), acts.dims());
+        let numbers = |of: &Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
+        let (x, output, acts) = (numbers(x), numbers(output), numbers(acts));
+        self.mean.resize(width, 0.0);
+        self.active.resize(latents, 0);
+        self.prompts.resize(latents, 0);
+        let rows = || counted.iter().enumerate().filter(|(_, counted)| **counted).map(|(row, _)| row);
+        let count = rows().count();
+        let mut mean = vec![0.0; width];
+        for row in rows() {
+            mean.iter_mut().zip(&x[row * width..]).for_each(|(sum, x)| *sum += f64::from(*x));
+        }
+        self.mean.iter_mut().zip(&mean).for_each(|(all, batch)| *all += batch);
+        mean.iter_mut().for_each(|sum| *sum /= count.max(1) as f64);
+        let mut fired = vec![false; latents];
+        for row in 0..counted.len() {
+            if row % len == 0 {
+                fired.fill(false);
+            }
+            if !counted[row] {
+                continue;
+            }
+            let (x, output) = (&x[row * width..][..width], &output[row * width..][..width]);
+            let (mut xx, mut yy, mut xy, mut error, mut spread) = (0.0, 0.0, 0.0, 0.0, 0.0);
+            for ((x, y), mean) in x.iter().zip(output).zip(&mean) {
+                let (x, y) = (f64::from(*x), f64::from(*y));
+                xx += x * x;
+                yy += y * y;
+                xy += x * y;
+                error += (x - y) * (x - y);
+                spread += (x - mean) * (x - mean);
+            }
+            self.square_in += xx;
+            self.square_out += yy;
+            self.product += xy;
+            self.error += error;
+            if spread > 0.0 {
+                self.legacy += 1.0 - error / spread;
+                self.legacy_tokens += 1;
+            }
+            self.norm_in += xx.sqrt();
+            self.norm_out += yy.sqrt();
+            // A vector of zeros has no direction, and no cosine with any.
+            self.cosine += if xx * yy > 0.0 { xy / (xx * yy).sqrt() } else { 0.0 };
+            let short = xx.sqrt() < 1e-4;
+            self.ratio += yy.sqrt() / if short { 1.0 } else { xx.sqrt() };
+            for (latent, act) in acts[row * latents..][..latents].iter().enumerate().filter(|(_, act)| **act != 0.0) {
+                self.l0 += 1.0;
+                self.l1 += f64::from(act.abs());
+                self.active[latent] += 1;
+                if !std::mem::replace(&mut fired[latent], true) {
+                    self.prompts[latent] += 1;
+                }
+            }
+            self.tokens += 1;
+        }
+    }
+
+    /// Mean number of active latents.
+    pub(crate) fn l0(&self) -> f64 {
+        self.l0 / self.tokens as f64
+    }
+
+    /// Mean of `‖x − x̂‖²`.
+    pub(crate) fn mse(&self) -> f64 {
+        self.error / self.tokens as f64
+    }
+
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same.
+    pub(crate) fn explained_variance(&self) -> f64 {
+        let n = self.tokens as f64;
+        let of_mean: f64 = self.mean.iter().map(|sum| (sum / n) * (sum / n)).sum();
+        let spread = self.square_in / n - of_mean;
+        // What is left of equal sums is their rounding.
+        if spread > 1e-12 * self.square_in / n { 1.0 - self.mse() / spread } else { f64::NAN }
+    }
+
+    /// Share of tokens at which each latent is active, `[latent]`.
+    pub(crate) fn density(&self) -> Vec<f64> {
+        self.active.iter().map(|count| *count as f64 / self.tokens as f64).collect()
+    }
+
+    /// Tokens added.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+}
+
+impl Losses {
+    /// Adds those of other tokens.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.predicted += other.predicted;
+        self.positions += other.positions;
+        let sums = [
+            (&mut self.loss, other.loss),
+            (&mut self.dictionary, other.dictionary),
+            (&mut self.zeros, other.zeros),
+            (&mut self.kl_dictionary, other.kl_dictionary),
+            (&mut self.kl_zeros, other.kl_zeros),
+        ];
+        sums.into_iter().for_each(|(sum, more)| *sum += more);
+    }
+
+    pub(super) fn add_losses(
+        &mut self,
+        each: [Tensor<2>; 3],
+        counted: &[bool],
+        real: &dyn Fn(usize) -> bool,
+        len: usize,
+    ) {
+        let [plain, with, zeros] = each.map(|each| each.to_data().iter::<f64>().collect::<Vec<_>>());
+        for (at, loss) in plain.iter().enumerate() {
+            let token = at / (len - 1) * len + at % (len - 1);
+            if counted[token] && real(token + 1) {
+                self.predicted += 1;
+                self.loss += loss;
+                self.dictionary += with[at];
+                self.zeros += zeros[at];
+            }
+        }
+    }
+
+    pub(super) fn add_divergences(&mut self, logits: [Tensor<3>; 3], counted: &[bool]) {
+        let [plain, with, zeros] = logits.map(|logits| log_softmax(logits, 2));
+        let of = |other: Tensor<3>| -> Vec<f64> {
+            (plain.clone().exp() * (plain.clone() - other)).sum_dim(2).to_data().iter().collect()
+        };
+        let (with, zeros) = (of(with), of(zeros));
+        for (at, _) in counted.iter().enumerate().filter(|(_, counted)| **counted) {
+            self.positions += 1;
+            self.kl_dictionary += with[at];
+            self.kl_zeros += zeros[at];
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Latents that matter to a text: by activation, by attribution, by the difference between texts.
+
+use hooklens_hooks::Record;
+
+use super::dictionary::Dictionary;
+use super::show::{Units, activations, logit_effects};
+use super::splice::{SpliceDictionary, check_place};
+use crate::error::FeatureError;
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// A latent that was found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct FoundLatent {
+    /// The latent.
+    pub latent: usize,
+    /// By what it was found: its activation, its attribution, its difference.
+    pub score: f32,
+    /// The position in the text where it was, if it is about one.
+    pub position: Option<usize>,
+}
+
+/// The largest magnitudes first.
+fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
+    found.retain(|one| one.score != 0.0);
+    found.sort_by(|a, b| b.score.abs().total_cmp(&a.score.abs()).then(a.latent.cmp(&b.latent)));
+    found
+}
+
+/// Latents that are active in a prompt, each where it is most, the strongest first; at one position if that is given.
+/// Tokens that the dictionary was trained without are passed over, unless they are asked for
+/// ([`Dictionary::excluding`]).
+///
+/// ```
+/// use hooklens::features::{Dictionary, latents_by_activation};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let sae = Dictionary::open("embedded:ioi-sae")?;
+/// let prompt = model.to_tokens("When Mary and John went to the store")?.row(0).to_vec();
+/// let found = latents_by_activation(&model, &sae, &prompt, Some(2))?;
+/// assert!(found[0].score >= found[1].score && found[0].position == Some(2));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// A point that the model lacks or of another width; a position that the prompt lacks.
+pub fn latents_by_activation(
+    model: &HookedTransformer,
+    dictionary: &Dictionary,
+    prompt: &[u32],
+    position: Option<usize>,
+) -> Result<Vec<FoundLatent>> {
+    check_position(dictionary, prompt, position)?;
+    check_place(model, dictionary)?;
+    let left_out = dictionary.metadata().exclude_special_tokens.ids(model)?;
+    let (acts, _, _) = activations(model, &Units::latents(dictionary)?.on(model), &[prompt.to_vec()])?;
+    let count = acts.dims()[1];
+    let values: Vec<f32> = acts.to_data().iter().collect();
+    let best = |latent: usize| {
+        let at = |pos: usize| if left_out.contains(&prompt[pos]) { 0.0 } else { values[pos * count + latent] };
+        let places = position.map_or(0..prompt.len(), |pos| pos..pos + 1);
+        let pos = places.max_by(|a, b| at(*a).abs().total_cmp(&at(*b).abs())).unwrap_or(0);
+        FoundLatent { latent, score: at(pos), position: Some(pos) }
+    };
+    Ok(sorted((0..count).map(best).collect()))
+}
+
+fn check_position(dictionary: &Dictionary, prompt: &[u32], position: Option<usize>) -> Result<()> {
+    match position.filter(|pos| *pos >= prompt.len()) {
+        Some(pos) => {
+            let reason = format!("the prompt has {} tokens, and no position {pos}", prompt.len());
+            Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Latents by what they do to the logit of a token behind a prompt, or to its difference from another's: activation times
+/// gradient, at every position, the strongest first.
+///
+/// ```
+/// use hooklens::features::{Dictionary, latents_by_attribution};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let sae = Dictionary::open("embedded:ioi-sae")?;
+/// let text = "When Mary and John went to the store, John gave a drink to";
+/// let prompt = model.to_tokens(text)?.row(0).to_vec();
+/// let (mary, john) = (model.to_single_token("Mary")?, model.to_single_token("John")?);
+/// let found = latents_by_attribution(&model, &sae, &prompt, mary, Some(john))?;
+/// assert_eq!(found[0].position, Some(14)); // where the answer is said
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`SpliceDictionary::splice_dictionary`]; a token without a logit.
+pub fn latents_by_attribution(
+    model: &HookedTransformer,
+    dictionary: &Dictionary,
+    prompt: &[u32],
+    answer: u32,
+    wrong: Option<u32>,
+) -> Result<Vec<FoundLatent>> {
+    let vocabulary = model.config().d_vocab_out;
+    if let Some(id) = [Some(answer), wrong].into_iter().flatten().find(|id| *id as usize >= vocabulary) {
+        let reason = format!("the model has no logit of a token {id}");
+        return Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into());
+    }
+    let spliced = model.splice_dictionary(dictionary)?;
+    let [_, host] = dictionary.points()?;
+    let name = format!("{host}.hook_sae_acts_post");
+    let options = ForwardOptions::new().logits(Logits::Last).record(Record::new(&*name));
+    let output = spliced.run_with_gradients(vec![prompt.to_vec()], options, |logits| {
+        let of = |id: u32| logits.clone().narrow(2, id as usize, 1).sum();
+        wrong.map_or_else(|| of(answer), |wrong| of(answer) - of(wrong))
+    })?;
+    let acts: Vec<f32> = output.cache.activation(&*name)?.to_data()?.iter().collect();
+    let slopes: Vec<f32> = output.cache.activation(format!("{name}_grad"))?.to_data()?.iter().collect();
+    let count = dictionary.latents();
+    let all = acts.iter().zip(&slopes).enumerate().map(|(place, (act, slope))| FoundLatent {
+        latent: place % count,
+        score: act * slope,
+        position: Some(place / count),
+    });
+    Ok(sorted(all.collect()))
+}
+
+/// Latents by the difference of their mean activations between two sets of prompts, in their standard deviations over
+/// both: the most different first. Positive are those of the first.
+///
+/// ```
+/// use hooklens::features::{Dictionary, latents_by_difference};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let sae = Dictionary::open("embedded:ioi-sae")?;
+/// let row = |text: &str| -> Result<Vec<u32>, hooklens::Error> { Ok(model.to_tokens(text)?.row(0).to_vec()) };
+/// let with = [row("When Mary and John went to the store")?, row("When Mary and Anna went to the park")?];
+/// let without = [row("When James and John went to the store")?, row("When James and Anna went to the park")?];
+/// assert!(latents_by_difference(&model, &sae, &with, &without, &[0])?[0].score.abs() > 0.1);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`latents_by_activation`]; sets of which no token is left.
+pub fn latents_by_difference(
+    model: &HookedTransformer,
+    dictionary: &Dictionary,
+    first: &[Vec<u32>],
+    second: &[Vec<u32>],
+    left_out: &[u32],
+) -> Result<Vec<FoundLatent>> {
+    const TOGETHER: usize = 16;
+    check_place(model, dictionary)?;
+    let units = Units::latents(dictionary)?.on(model);
+    let count = dictionary.latents();
+    let sums = |prompts: &[Vec<u32>]| -> Result<(Vec<f64>, Vec<f64>, f64)> {
+        let (mut sum, mut square, mut tokens) = (vec![0f64; count], vec![0f64; count], 0.0);
+        for batch in prompts.chunks(TOGETHER) {
+            let (acts, real, _) = activations(model, &units, batch)?;
+            let values: Vec<f32> = acts.to_data().iter().collect();
+            let rows = values.chunks_exact(count.max(1)).zip(&real);
+            for (row, _) in rows.filter(|(_, id)| id.is_some_and(|id| !left_out.contains(&id))) {
+                tokens += 1.0;
+                for ((sum, square), x) in sum.iter_mut().zip(&mut square).zip(row) {
+                    *sum += f64::from(*x);
+                    *square += f64::from(*x) * f64::from(*x);
+                }
+            }
+        }
+        match tokens > 0.0 {
+            true => Ok((sum, square, tokens)),
+            false => {
+                let reason = "a set of prompts has no tokens".to_string();
+                Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into())
+            }
+        }
+    };
+    let ((a, aa, m), (b, bb, n)) = (sums(first)?, sums(second)?);
+    let difference = |latent: usize| {
+        let mean = (a[latent] + b[latent]) / (m + n);
+        let spread = ((aa[latent] + bb[latent]) / (m + n) - mean * mean).max(0.0).sqrt();
+        let apart = a[latent] / m - b[latent] / n;
+        let score = if spread > 0.0 { apart / spread } else { 0.0 };
+        FoundLatent { latent, score: score as f32, position: None }
+    };
+    Ok(sorted((0..count).map(difference).collect()))
+}
+
+/// The tokens whose logits a latent raises most, by its direction, the last norm's weights and the unembedding: ids, and
+/// by how much one of its activation raises them. Nothing where what it writes is not one vector of the stream.
+///
+/// # Errors
+/// [`FeatureError::Latent`] if there is no such latent.
+pub fn promoted_tokens(
+    model: &HookedTransformer,
+    dictionary: &Dictionary,
+    latent: usize,
+    count: usize,
+) -> Result<Vec<(u32, f32)>> {
+    dictionary.check_latent(latent)?;
+    let effects = most_moved(model, &Units::latents(dictionary)?, &[latent], count)?;
+    Ok(effects.into_iter().next().map(|[promoted, _]| promoted).unwrap_or_default())
+}
+
+/// Tokens and by how much their logits are moved.
+pub(crate) type Moved = Vec<(u32, f32)>;
+
+/// The tokens whose logits each of some units raises most, and those it lowers most.
+pub(crate) fn most_moved(
+    model: &HookedTransformer,
+    units: &Units,
+    which: &[usize],
+    count: usize,
+) -> Result<Vec<[Moved; 2]>> {
+    let mut all = Vec::new();
+    // A row is as long as the vocabulary.
+    for some in which.chunks(64) {
+        let Some(effects) = logit_effects(model, units, some)? else {
+            return Ok(vec![Default::default(); which.len()]);
+        };
+        let [_, vocabulary] = effects.dims();
+        let effects: Vec<f32> = effects.to_data().iter().collect();
+        for row in effects.chunks_exact(vocabulary.max(1)) {
+            let mut order: Vec<u32> = (0..vocabulary as u32).collect();
+            let mut first = |sign: f32| -> Moved {
+                let by =
+                    |a: &u32, b: &u32| (sign * row[*b as usize]).total_cmp(&(sign * row[*a as usize])).then(a.cmp(b));
+                let count = count.min(order.len());
+                if count < order.len() {
+                    order.select_nth_unstable_by(count, by);
+                }
+                let mut first = order[..count].to_vec();
+                first.sort_by(by);
+                first.into_iter().map(|id| (id, row[id as usize])).collect()
+            };
+            all.push([first(1.0), first(-1.0)]);
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,141 @@
+//! Fingerprints of dictionaries.
+
+use super::architecture::Architecture;
+use super::dictionary::Dictionary;
+use super::matrix::Matrix;
+use super::normalization::Normalization;
+use super::transcoders::Transcoders;
+use hooklens_model::error::Result;
+use hooklens_model::model::Hashed;
+
+impl Dictionary {
+    /// A hash of all weights and of what is done with them (XXH3, 128 bits), as [`HookedTransformer::fingerprint`] is of a
+    /// model: the same dictionary has the same in every process, any other another.
+    ///
+    /// ```
+    /// use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
+    /// use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([4, 8], &device), encoder_bias: Tensor::zeros([8], &device),
+    /// #     decoder: Tensor::ones([8, 4], &device), decoder_bias: Tensor::zeros([4], &device), skip: None,
+    /// # };
+    /// let sae = Dictionary::new("by hand", weights)?;
+    /// assert_eq!(sae.fingerprint()?, sae.clone().fingerprint()?);
+    /// assert_ne!(sae.fingerprint()?, sae.clone().with_architecture(Architecture::TopK { k: 2 })?.fingerprint()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If weights can't be read.
+    ///
+    /// [`HookedTransformer::fingerprint`]: crate::HookedTransformer::fingerprint
+    pub fn fingerprint(&self) -> Result<String> {
+        self.hash_with("", [])
+    }
+
+    /// The hash of it with more that is said and more matrices.
+    pub(super) fn hash_with<'m>(&'m self, told: &str, more: impl IntoIterator<Item = &'m Matrix>) -> Result<String> {
+        let said = format!(
+            "{} {} {} {} {} {told}",
+            hashed_architecture(&self.architecture),
+            hashed_normalization(self.normalization),
+            self.centered,
+            self.by_norms,
+            self.by_heads
+        );
+        let mut hashed = Hashed::default();
+        let own = [&self.encoder, &self.decoder].into_iter().chain(&self.skip);
+        for (number, matrix) in own.chain(more).enumerate() {
+            hashed.add(&format!("matrix {number}"), &matrix.shape(), matrix.get(false)?);
+        }
+        let vectors = [&self.encoder_bias, &self.decoder_bias].into_iter().chain(&self.finetuned);
+        for (number, vector) in vectors.enumerate() {
+            hashed.add(&format!("vector {number}"), &vector.dims(), vector.clone().unsqueeze());
+        }
+        hashed.finish(said.as_bytes())
+    }
+}
+
+impl Transcoders {
+    /// The hash of a set: of every layer's transcoder, and of what they write to later layers.
+    ///
+    /// # Errors
+    /// If weights can't be read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut hashed = Vec::new();
+        for (from, layer) in self.layers().iter().enumerate() {
+            let across = (from + 1..self.layers().len()).filter_map(|to| self.across(from, to));
+            hashed.push(layer.hash_with("", across)?);
+        }
+        Hashed::default().finish(hashed.join(" ").as_bytes())
+    }
+}
+
+/// The text that is hashed of an architecture. It is stored in manifests by its hash: it does not follow names in the code.
+fn hashed_architecture(architecture: &Architecture) -> String {
+    match architecture {
+        Architecture::Standard => "Standard".into(),
+        Architecture::JumpRelu { thresholds, positive } => {
+            format!("JumpRelu {{ thresholds: {thresholds:?}, positive: {positive} }}")
+        }
+        Architecture::TopK { k } => format!("TopK {{ k: {k} }}"),
+        Architecture::AbsTopK { k } => format!("AbsTopK {{ k: {k} }}"),
+        Architecture::GroupMax { k } => format!("GroupMax {{ k: {k} }}"),
+        Architecture::Gated { gate_bias, log_scale } => {
+            format!("Gated {{ gate_bias: {gate_bias:?}, log_scale: {log_scale:?} }}")
+        }
+        Architecture::MatchingPursuit { residual_threshold, max_iterations, until_repeated } => format!(
+            "MatchingPursuit {{ residual_threshold: {residual_threshold:?}, max_iterations: {max_iterations}, \
+             until_repeated: {until_repeated} }}"
+        ),
+    }
+}
+
+/// The text that is hashed of a normalization.
+fn hashed_normalization(normalization: Normalization) -> String {
+    match normalization {
+        Normalization::None => "None".into(),
+        Normalization::ConstantNorm => "ConstantNorm".into(),
+        Normalization::LayerNorm => "LayerNorm".into(),
+        Normalization::Scale(factor) => format!("Scale({factor:?})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fingerprints are in manifests of dumps: these texts stay as they are.
+    #[test]
+    fn hashed_texts_stay() {
+        let told = |architecture| hashed_architecture(&architecture);
+        assert_eq!(told(Architecture::Standard), "Standard");
+        assert_eq!(
+            told(Architecture::JumpRelu { thresholds: vec![0.1, 1.0], positive: true }),
+            "JumpRelu { thresholds: [0.1, 1.0], positive: true }"
+        );
+        assert_eq!(told(Architecture::TopK { k: 32 }), "TopK { k: 32 }");
+        assert_eq!(told(Architecture::AbsTopK { k: 32 }), "AbsTopK { k: 32 }");
+        assert_eq!(told(Architecture::GroupMax { k: 32 }), "GroupMax { k: 32 }");
+        assert_eq!(
+            told(Architecture::Gated { gate_bias: vec![-0.5], log_scale: vec![1e-7] }),
+            "Gated { gate_bias: [-0.5], log_scale: [1e-7] }"
+        );
+        let pursuit =
+            Architecture::MatchingPursuit { residual_threshold: 0.5, max_iterations: 9, until_repeated: true };
+        assert_eq!(
+            told(pursuit),
+            "MatchingPursuit { residual_threshold: 0.5, max_iterations: 9, until_repeated: true }"
+        );
+        let all = [
+            Normalization::None,
+            Normalization::ConstantNorm,
+            Normalization::LayerNorm,
+            Normalization::Scale(Some(1.5)),
+            Normalization::Scale(None),
+        ];
+        let all = all.map(hashed_normalization);
+        assert_eq!(all, ["None", "ConstantNorm", "LayerNorm", "Scale(Some(1.5))", "Scale(None)"]);
+    }
+}

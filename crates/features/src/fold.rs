@@ -1,0 +1,178 @@
+//! Dictionaries with factors folded into their weights.
+
+use std::sync::OnceLock;
+
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::architecture::Architecture;
+use super::dictionary::Dictionary;
+use super::matrix::Matrix;
+use super::normalization::Normalization;
+use crate::error::FeatureError;
+use hooklens_model::error::Result;
+
+/// The least norm a row is divided by.
+const LEAST: f64 = 1e-8;
+
+impl Dictionary {
+    /// The same dictionary whose decoder rows have norm 1, so that activations of different latents compare: each is
+    /// multiplied by its row's norm.
+    ///
+    /// ```
+    /// # use hooklens::features::{Dictionary, DictionaryWeights};
+    /// # use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([2, 3], &device), encoder_bias: Tensor::zeros([3], &device),
+    /// #     decoder: Tensor::ones([3, 2], &device), decoder_bias: Tensor::zeros([2], &device), skip: None,
+    /// # };
+    /// let sae = Dictionary::new("by hand", weights)?;
+    /// let folded = sae.fold_decoder_norms()?;
+    /// let x = Tensor::<2>::ones([1, 2], &device);
+    /// let gap = folded.forward(x.clone())? - sae.forward(x)?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-6);
+    /// assert!((folded.decoder_norms()? - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for dictionaries in which other latents would be chosen; a file that can't be read.
+    pub fn fold_decoder_norms(&self) -> Result<Self> {
+        if self.by_norms && self.finetuned.is_none() {
+            return self.fold_ranking_norms();
+        }
+        let chooses = matches!(
+            self.architecture,
+            Architecture::TopK { .. }
+                | Architecture::AbsTopK { .. }
+                | Architecture::GroupMax { .. }
+                | Architecture::MatchingPursuit { .. }
+        );
+        if chooses {
+            let reason = format!("with norms folded in, {} would choose other latents", self.architecture);
+            return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
+        }
+        let folded = self.fold_finetuned()?;
+        folded.times_norms(&folded.decoder_norms()?, true)
+    }
+
+    /// The same dictionary that does not multiply pre-activations by norms of decoder rows, which are 1. Activations,
+    /// thresholds and finetuned factors stay.
+    pub(super) fn fold_ranking_norms(&self) -> Result<Self> {
+        if !self.by_norms {
+            return Ok(self.clone());
+        }
+        self.check_encoder("decoder norms")?;
+        // Thresholds are compared with products of pre-activations and norms already.
+        let folded = self.times_norms(&self.decoder_norms()?, false)?;
+        Ok(Self { by_norms: false, ..folded })
+    }
+
+    /// The same dictionary whose decoder has the finetuned factors. Activations stay.
+    pub(super) fn fold_finetuned(&self) -> Result<Self> {
+        let Some(factors) = &self.finetuned else { return Ok(self.clone()) };
+        // Factors would change the norms.
+        if self.by_norms {
+            return self.fold_ranking_norms()?.fold_finetuned();
+        }
+        self.check_encoder("finetuned factors")?;
+        let decoder = Matrix::made(wide(self.decoder()?) * columns(factors));
+        Ok(Self { decoder, finetuned: None, norms: OnceLock::new(), ..self.clone() })
+    }
+
+    /// The same transcoder that does not subtract `b_dec` from its input, which no format of transcoders can say. Activations
+    /// stay.
+    pub(super) fn fold_center(&self) -> Result<Self> {
+        if !self.centered || !self.is_transcoder() {
+            return Ok(self.clone());
+        }
+        self.check_encoder("`b_dec`")?;
+        let moved = self.decoder_bias.clone().unsqueeze::<2>().matmul(wide(self.encoder()?)).reshape([self.latents()]);
+        let mut folded = Self { centered: false, ..self.clone() };
+        folded.encoder_bias = match &mut folded.architecture {
+            Architecture::Gated { gate_bias, log_scale } => {
+                gate_bias.iter_mut().zip(moved.to_data().iter::<f32>()).for_each(|(bias, moved)| *bias -= moved);
+                let scale = TensorData::new(log_scale.clone(), [log_scale.len()]);
+                let scale = Tensor::<1>::from_data(scale, (&moved.device(), DType::F32)).exp();
+                self.encoder_bias.clone() - moved * scale
+            }
+            _ => self.encoder_bias.clone() - moved,
+        };
+        Ok(folded)
+    }
+
+    /// The same dictionary that takes its input as it is where it would be scaled by one factor. Activations stay.
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for matching pursuit, whose activations would change; a file that can't be read.
+    pub fn fold_scale(&self) -> Result<Self> {
+        let Normalization::Scale(Some(factor)) = self.normalization else { return Ok(self.clone()) };
+        self.check_encoder("the scale of its inputs")?;
+        // What is chosen by norms keeps its units where they are folded first.
+        if self.by_norms {
+            return self.fold_ranking_norms()?.fold_scale();
+        }
+        let (encoder, decoder) = (wide(self.encoder()?) * factor, wide(self.decoder()?));
+        if self.is_transcoder() {
+            // A transcoder's output was not scaled, so its bias does not fit a scaled input any more.
+            if self.centered {
+                return self.fold_center()?.fold_scale();
+            }
+            let folded = self.with_matrices(encoder, decoder);
+            return Ok(Self { normalization: Normalization::None, ..folded });
+        }
+        let folded = self.with_matrices(encoder, decoder / factor);
+        Ok(Self {
+            normalization: Normalization::None,
+            decoder_bias: self.decoder_bias.clone() / factor,
+            skip: self.skip()?.map(|skip| Matrix::made(wide(skip) / factor)),
+            ..folded
+        })
+    }
+
+    /// An error for a dictionary whose decoder encodes: what is folded into one of them would change the other.
+    fn check_encoder(&self, folded: &str) -> Result<()> {
+        match self.architecture {
+            Architecture::MatchingPursuit { .. } => {
+                let reason = format!("with {folded} folded in, {} would have other activations", self.architecture);
+                Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Pre-activations times these norms, and decoder rows divided by them.
+    fn times_norms(&self, norms: &Tensor<1>, thresholds: bool) -> Result<Self> {
+        let norms = norms.clone().clamp_min(LEAST);
+        let mut folded =
+            self.with_matrices(wide(self.encoder()?) * rows(&norms), wide(self.decoder()?) / columns(&norms));
+        folded.encoder_bias = self.encoder_bias.clone() * norms.clone();
+        let scale = |numbers: &mut [f32]| {
+            numbers.iter_mut().zip(norms.to_data().iter::<f32>()).for_each(|(number, norm)| *number *= norm);
+        };
+        match &mut folded.architecture {
+            Architecture::JumpRelu { thresholds: numbers, .. } if thresholds => scale(numbers),
+            Architecture::Gated { gate_bias, .. } => scale(gate_bias),
+            _ => {}
+        }
+        Ok(folded)
+    }
+
+    fn with_matrices(&self, encoder: Tensor<2>, decoder: Tensor<2>) -> Self {
+        let (encoder, decoder) = (Matrix::made(encoder), Matrix::made(decoder));
+        Self { encoder, decoder, norms: OnceLock::new(), ..self.clone() }
+    }
+}
+
+fn wide(matrix: Tensor<2>) -> Tensor<2> {
+    matrix.cast(DType::F32)
+}
+
+fn rows(vector: &Tensor<1>) -> Tensor<2> {
+    vector.clone().unsqueeze()
+}
+
+fn columns(vector: &Tensor<1>) -> Tensor<2> {
+    let [len] = vector.dims();
+    vector.clone().reshape([len, 1])
+}

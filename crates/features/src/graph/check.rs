@@ -1,0 +1,141 @@
+//! The test of a graph: what a held intervention changes is what its edges say.
+
+use burn::tensor::{Tensor, TensorData};
+
+use super::attribution_graph::{AttributionGraph, NodeKind};
+use super::capture::{Captured, capture};
+use super::host;
+use super::intervene::{Hold, Intervened, Intervention};
+use super::replacement::Replacement;
+use super::target::{GraphTarget, What};
+use crate::error::GraphError;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// How many times its activation a feature is changed by at most.
+const MOST: f32 = 1e4;
+
+/// How well interventions agree with a graph's edges.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct GraphCheck {
+    /// Features that were changed, one at a time.
+    pub edits: usize,
+    /// Tokens whose vectors were changed, where there were too few features.
+    pub tokens: usize,
+    /// Edges that were compared: each with a feature's pre-activation or a target.
+    pub edges: usize,
+    /// The largest difference between an edge and the change that was measured, as a share of the largest edge of its source.
+    pub deviation: f32,
+    /// Where that was: source, target and the change that was measured.
+    pub worst: Option<(usize, usize, f32)>,
+}
+
+impl AttributionGraph {
+    /// Changes so many features, those with the most influence, one at a time, with patterns, norms and MLPs held, and
+    /// compares the change of every other feature's pre-activation and of every target with the edge. A graph that has fewer
+    /// features has tokens checked, too.
+    ///
+    /// # Errors
+    /// As [`AttributionGraph::new`]; [`GraphError::Setting`] for a graph of several prompts.
+    pub fn check(&self, model: &HookedTransformer, replacement: &Replacement, edits: usize) -> Result<GraphCheck> {
+        if self.prompts() != 1 {
+            let given = format!("of {} prompts", self.prompts());
+            return Err(GraphError::Setting { what: "a graph to check", given, wanted: "of one prompt" }.into());
+        }
+        let captured = capture(model, self.tokens(), replacement, 0)?;
+        let intervention = Intervention::new(model, self.tokens(), &captured)?;
+        let before = Measured::new(intervention.run(&[], Hold::Everything)?, self, model, &captured)?;
+        let most_influential = |which: fn(&NodeKind) -> bool, count: usize| {
+            let mut nodes: Vec<usize> =
+                (0..self.first_logit()).filter(|node| which(&self.nodes()[*node].kind)).collect();
+            nodes.sort_by(|a, b| self.nodes()[*a].influence.total_cmp(&self.nodes()[*b].influence));
+            nodes.truncate(count);
+            nodes
+        };
+        let features = most_influential(
+            |kind| matches!(kind, NodeKind::Feature { .. } | NodeKind::Latent { .. } | NodeKind::Neuron { .. }),
+            edits,
+        );
+        let tokens = most_influential(|kind| matches!(kind, NodeKind::Token { .. }), edits - features.len());
+        let mut check =
+            GraphCheck { edits: features.len(), tokens: tokens.len(), edges: 0, deviation: 0.0, worst: None };
+        let value = (0..self.nodes().len()).filter_map(|node| self.value(node)).fold(0f32, |most, x| most.max(x.abs()));
+        for source in features.into_iter().chain(tokens) {
+            let effects: Vec<(usize, f32)> =
+                (0..self.nodes().len()).filter_map(|target| Some((target, self.effects_on(target)?[source]))).collect();
+            let largest = effects.iter().fold(0f32, |most, (_, x)| most.max(x.abs()));
+            // All is linear, so that a change may be as large as what it is measured in: rounding hides none.
+            let times = (value / largest.max(f32::MIN_POSITIVE)).clamp(1.0, MOST);
+            let made = match self.nodes()[source].edit(1.0 + times) {
+                Some(edit) => intervention.run(&[edit], Hold::Everything)?,
+                None => intervention.run_with_token(self.nodes()[source].position, 1.0 + times)?,
+            };
+            let after = Measured::new(made, self, model, &captured)?;
+            let mut worst = (0f32, None);
+            for (target, effect) in effects {
+                let Some((to, from)) = after.of(self, target).zip(before.of(self, target)) else { continue };
+                let measured = ((to - from) / f64::from(times)) as f32;
+                let missed = (measured - effect).abs();
+                if missed > worst.0 || missed.is_nan() {
+                    worst = (missed, Some((source, target, measured)));
+                }
+                check.edges += 1;
+            }
+            let deviation = worst.0 / largest.max(f32::MIN_POSITIVE);
+            if deviation > check.deviation || deviation.is_nan() {
+                (check.deviation, check.worst) = (deviation, worst.1);
+            }
+        }
+        Ok(check)
+    }
+}
+
+/// What a run gave of all that a graph has rows of.
+struct Measured {
+    /// By site, `[pos, feature]`.
+    pre: Vec<Vec<f32>>,
+    targets: Vec<f64>,
+}
+
+impl Measured {
+    fn new(made: Intervened, graph: &AttributionGraph, model: &HookedTransformer, captured: &Captured) -> Result<Self> {
+        let last = captured.active.len - 1;
+        let mut read = made.stream;
+        captured.last.forward(&mut read, last);
+        let logits = match model.config().output_logits_soft_cap {
+            None => host(made.logits.narrow(1, last, 1)),
+            // Targets are logits before the cap.
+            Some(_) => {
+                let data = TensorData::new(read.clone(), [1, 1, read.len()]);
+                host(model.weights.unembed.forward(Tensor::<3>::from_data(data, &model.device())))
+            }
+        };
+        let target = |(target, _): &(GraphTarget, f32)| target.of(&logits, &read);
+        let targets = graph.goals.iter().map(target).collect();
+        Ok(Self { pre: made.pre_activations.into_iter().map(host).collect(), targets })
+    }
+
+    fn of(&self, graph: &AttributionGraph, node: usize) -> Option<f64> {
+        if node >= graph.first_logit() {
+            return self.targets.get(node - graph.first_logit()).copied();
+        }
+        let own = &graph.nodes()[node];
+        let pre = self.pre.get(own.site?)?;
+        let latents = pre.len() / graph.tokens().len();
+        pre.get(own.position * latents + own.unit()?).map(|x| f64::from(*x))
+    }
+}
+
+impl GraphTarget {
+    /// Its value, of logits before a soft cap and of what the unembedding reads.
+    fn of(&self, logits: &[f32], read: &[f32]) -> f64 {
+        match &self.what {
+            What::Tokens(tokens) => {
+                let mean = logits.iter().map(|x| f64::from(*x)).sum::<f64>() / logits.len().max(1) as f64;
+                tokens.iter().map(|(id, factor)| f64::from(*factor) * (f64::from(logits[*id as usize]) - mean)).sum()
+            }
+            What::Direction(direction) => read.iter().zip(direction).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum(),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Graphs of several prompts of one template in one: their mean, or the difference of two.
+
+use std::collections::BTreeMap;
+
+use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use crate::error::GraphError;
+use hooklens_model::error::Result;
+
+/// Texts of one position that are shown.
+const SHOWN: usize = 3;
+
+impl AttributionGraph {
+    /// The mean of graphs of prompts of as many tokens: an effect is zero where a feature is not active. Effects and constant
+    /// sum to the mean pre-activation.
+    ///
+    /// ```
+    /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let graph = |prompt: &str, answer: &str| {
+    ///     let options = GraphOptions::new().target(GraphTarget::token(&model, answer)?);
+    ///     AttributionGraph::new(&model, prompt, &Replacement::neurons(8), &options)
+    /// };
+    /// let one = graph("When Mary and John went to the store, John gave a drink to", "Mary")?;
+    /// let other = graph("When Anna and Tom went to the store, Tom gave a drink to", "Anna")?;
+    /// let mean = AttributionGraph::mean(&[one.clone(), other.clone()])?;
+    /// let apart = one.minus(&other)?; // what one has more of
+    /// assert_eq!((mean.prompts(), apart.prompts()), (2, 2));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GraphError::Setting`] for none, and for graphs of different numbers of tokens, layers or targets, or of other places of
+    /// features.
+    pub fn mean(graphs: &[Self]) -> Result<Self> {
+        let mut sum = Sum::default();
+        graphs.iter().try_for_each(|graph| sum.add(1.0, graph))?;
+        sum.times(1.0 / graphs.len().max(1) as f32)
+    }
+
+    /// [`AttributionGraph::mean`] of graphs that are made one at a time: one and the mean of those before it are held at once.
+    ///
+    /// # Errors
+    /// As there; the first of the graphs that could not be made.
+    pub fn mean_of(graphs: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
+        let (mut sum, mut count) = (Sum::default(), 0u32);
+        for graph in graphs {
+            sum.add(1.0, &graph?)?;
+            count += 1;
+        }
+        sum.times(1.0 / count.max(1) as f32)
+    }
+
+    /// This graph's effects minus another's.
+    ///
+    /// # Errors
+    /// As [`AttributionGraph::mean`].
+    pub fn minus(&self, other: &Self) -> Result<Self> {
+        let mut sum = Sum::default();
+        sum.add(1.0, self)?;
+        sum.add(-1.0, other)?;
+        sum.times(1.0)
+    }
+
+    /// Number of targets.
+    fn logits(&self) -> usize {
+        self.nodes.len() - self.first_logit()
+    }
+}
+
+/// A feature: its site, position and number.
+type Key = (Option<usize>, usize, Option<usize>);
+
+fn key(node: &GraphNode) -> Key {
+    (node.site, node.position, node.unit())
+}
+
+/// The sum of graphs, each times a share.
+#[derive(Default)]
+struct Sum {
+    /// The sum itself; nothing before the first graph.
+    graph: Option<AttributionGraph>,
+    /// What each node is called in the graphs, and each position's token.
+    labels: Vec<Vec<String>>,
+    texts: Vec<Vec<String>>,
+    /// The sum of the magnitudes of shares.
+    whole: f32,
+}
+
+impl Sum {
+    fn add(&mut self, share: f32, graph: &AttributionGraph) -> Result<()> {
+        let mut sum = match self.graph.take() {
+            Some(sum) => {
+                same(&sum, graph)?;
+                sum
+            }
+            None => {
+                self.labels = vec![Vec::new(); graph.nodes.len()];
+                self.texts = vec![Vec::new(); graph.tokens.len()];
+                empty(graph)
+            }
+        };
+        self.widen(&mut sum, graph);
+        let places = places(&sum, graph);
+        for (node, own) in graph.nodes.iter().enumerate() {
+            let to = places[node];
+            if !self.labels[to].contains(&own.label) {
+                self.labels[to].push(own.label.clone());
+            }
+            let held = &mut sum.nodes[to];
+            if let (Some(sum), Some(act)) = (&mut held.activation, own.activation) {
+                *sum += share * act;
+            }
+            if let (NodeKind::Logit { token, weight }, NodeKind::Logit { token: own, weight: more }) =
+                (&mut held.kind, own.kind)
+            {
+                *weight += share.abs() * more;
+                *token = token.filter(|token| own == Some(*token));
+            }
+            let (Some(from), Some(to), Some(own)) = (graph.row_of(node), sum.row_of(to), graph.effects_on(node)) else {
+                continue;
+            };
+            let columns = sum.first_logit();
+            let sums = &mut sum.effects[to * columns..][..columns];
+            own.iter().zip(&places).for_each(|(effect, place)| sums[*place] += share * effect);
+            sum.constants[to] += share * graph.constants[from];
+            sum.values[to] += share * graph.values[from];
+            sum.deviations[to] = sum.deviations[to].max(graph.deviations[from]);
+        }
+        for (texts, own) in self.texts.iter_mut().zip(&graph.token_texts) {
+            if !texts.contains(own) {
+                texts.push(own.clone());
+            }
+        }
+        self.whole += share.abs();
+        sum.prompts += graph.prompts;
+        sum.active = sum.active.max(graph.active);
+        sum.left_out = sum.left_out.max(graph.left_out);
+        self.graph = Some(sum);
+        Ok(())
+    }
+
+    /// Makes room for the features of a graph that the sum has not met.
+    fn widen(&mut self, sum: &mut AttributionGraph, graph: &AttributionGraph) {
+        let mut numbers: BTreeMap<Key, usize> =
+            sum.nodes[..sum.features].iter().chain(&graph.nodes[..graph.features]).map(|node| (key(node), 0)).collect();
+        if numbers.len() == sum.features {
+            return;
+        }
+        (0..).zip(numbers.values_mut()).for_each(|(number, place)| *place = number);
+        let (before, features) = (sum.features, numbers.len());
+        let place = |node: usize, sum: &AttributionGraph| match node < before {
+            true => numbers[&key(&sum.nodes[node])],
+            false => node - before + features,
+        };
+        let places: Vec<usize> = (0..sum.nodes.len()).map(|node| place(node, sum)).collect();
+        let columns = features + sum.columns_behind();
+        let rows = features + sum.logits();
+        let mut nodes: Vec<Option<GraphNode>> = vec![None; columns + sum.logits()];
+        let mut labels = vec![Vec::new(); nodes.len()];
+        let mut effects = vec![0f32; rows * columns];
+        let mut numbered = [vec![0f32; rows], vec![0f32; rows], vec![0f32; rows]];
+        for (node, to) in places.iter().copied().enumerate() {
+            nodes[to] = Some(sum.nodes[node].clone());
+            labels[to] = std::mem::take(&mut self.labels[node]);
+            let (Some(from), Some(own)) = (sum.row_of(node), sum.effects_on(node)) else { continue };
+            let row = if to < features { to } else { to - columns + features };
+            own.iter().zip(&places).for_each(|(effect, place)| effects[row * columns + place] = *effect);
+            let held = [sum.constants[from], sum.values[from], sum.deviations[from]];
+            numbered.iter_mut().zip(held).for_each(|(all, own)| all[row] = own);
+        }
+        for node in &graph.nodes[..graph.features] {
+            let held = &mut nodes[numbers[&key(node)]];
+            held.get_or_insert_with(|| zero(node));
+        }
+        sum.nodes = nodes.into_iter().flatten().collect();
+        (sum.effects, sum.features, self.labels) = (effects, features, labels);
+        [sum.constants, sum.values, sum.deviations] = numbered;
+    }
+
+    /// The sum times a factor.
+    fn times(self, factor: f32) -> Result<AttributionGraph> {
+        let Some(sum) = self.graph else {
+            let (what, given) = ("the number of graphs", "0".into());
+            return Err(GraphError::Setting { what, given, wanted: "at least 1" }.into());
+        };
+        let scaled = |values: Vec<f32>| values.into_iter().map(|x| x * factor).collect::<Vec<f32>>();
+        let nodes = sum.nodes.into_iter().zip(self.labels).map(|(node, labels)| GraphNode {
+            activation: node.activation.map(|act| act * factor),
+            kind: match node.kind {
+                NodeKind::Logit { token, weight } => NodeKind::Logit { token, weight: weight / self.whole },
+                kind => kind,
+            },
+            label: joined(&labels),
+            ..node
+        });
+        let mut graph = AttributionGraph::assembled(
+            nodes.collect(),
+            scaled(sum.effects),
+            [sum.features, sum.places, sum.len],
+            [scaled(sum.constants), scaled(sum.values), sum.deviations],
+            (sum.tokens, self.texts.iter().map(|texts| joined(texts)).collect()),
+            (sum.active, sum.left_out, sum.n_layers),
+            sum.units,
+        );
+        (graph.prompts, graph.prompt) = (sum.prompts, sum.prompt);
+        if graph.prompts > 1 {
+            graph.prompt = format!("{} (and {} more)", graph.prompt, graph.prompts - 1);
+        }
+        Ok(graph)
+    }
+}
+
+/// Whether graphs have the same nodes beside features.
+fn same(first: &AttributionGraph, other: &AttributionGraph) -> Result<()> {
+    let compared = [
+        ("the number of tokens", first.tokens.len(), other.tokens.len()),
+        ("the number of layers", first.n_layers, other.n_layers),
+        ("the number of targets", first.logits(), other.logits()),
+        ("the number of places with features", first.units().len(), other.units().len()),
+        ("the number of nodes beside features", first.columns_behind(), other.columns_behind()),
+    ];
+    match compared.into_iter().find(|(_, wanted, given)| wanted != given) {
+        None => Ok(()),
+        Some((what, wanted, given)) => {
+            let given = format!("{wanted} and {given}");
+            Err(GraphError::Setting { what, given, wanted: "the same in all graphs" }.into())
+        }
+    }
+}
+
+/// A node that nothing was added to.
+fn zero(node: &GraphNode) -> GraphNode {
+    GraphNode {
+        activation: node.activation.map(|_| 0.0),
+        kind: match node.kind {
+            NodeKind::Logit { token, .. } => NodeKind::Logit { token, weight: 0.0 },
+            kind => kind,
+        },
+        ..node.clone()
+    }
+}
+
+/// A graph of the same nodes in which all is zero.
+fn empty(graph: &AttributionGraph) -> AttributionGraph {
+    let zeros = |of: &[f32]| vec![0.0; of.len()];
+    AttributionGraph {
+        nodes: graph.nodes.iter().map(zero).collect(),
+        effects: zeros(&graph.effects),
+        constants: zeros(&graph.constants),
+        values: zeros(&graph.values),
+        deviations: zeros(&graph.deviations),
+        prompts: 0,
+        goals: Vec::new(),
+        options: None,
+        tokens: graph.tokens.clone(),
+        token_texts: graph.token_texts.clone(),
+        units: graph.units.clone(),
+        prompt: graph.prompt.clone(),
+        ..*graph
+    }
+}
+
+/// Where the nodes of a graph are in a sum that has them all.
+fn places(sum: &AttributionGraph, graph: &AttributionGraph) -> Vec<usize> {
+    let numbers: BTreeMap<Key, usize> = sum.nodes[..sum.features].iter().map(key).zip(0..).collect();
+    let place = |node: usize| match node < graph.features {
+        true => numbers[&key(&graph.nodes[node])],
+        false => node - graph.features + sum.features,
+    };
+    (0..graph.nodes.len()).map(place).collect()
+}
+
+/// Texts in one.
+fn joined(texts: &[String]) -> String {
+    match texts {
+        [one] => one.clone(),
+        some if some.len() <= SHOWN => some.join("/"),
+        some => format!("{}/...", some[..SHOWN].join("/")),
+    }
+}

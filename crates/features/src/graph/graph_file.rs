@@ -1,0 +1,416 @@
+//! Graphs as files: Neuronpedia's JSON, and a page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
+use super::outline;
+use super::saved_view;
+use super::words::FeatureTokens;
+use crate::error::GraphError;
+use hooklens_io::regular;
+use hooklens_io::script_json::script_json;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// The page, and where its graph goes.
+const PAGE: &str = include_str!("page.html");
+const PLACE: &str = "__HOOKLENS_GRAPH__";
+/// What is kept of a graph where nobody says so: shares of influence.
+const NODES: f64 = 0.8;
+const EDGES: f64 = 0.98;
+/// Tokens that a feature raises, and paths that are pinned.
+const TOKENS: usize = 5;
+const PATHS: usize = 8;
+
+/// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
+///
+/// Nodes of the same id, which circuit-tracer gives to errors of a layer `l` and latents `l` of layer 0, are told apart when
+/// hooklens writes them: errors are `error_{layer}_{position}`.
+///
+/// ```
+/// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let graph = AttributionGraph::new(&model, "When Mary and John went", &replacement, &GraphOptions::new())?;
+/// let file = GraphFile::new(&graph, &graph.prune(0.8, 0.98)?).named("went", "embedded:ioi");
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("graph.json");
+/// file.save(&path)?;
+/// let again = GraphFile::open(&path)?;
+/// assert!(again.page().contains("<html"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphFile {
+    json: Value,
+}
+
+impl GraphFile {
+    /// A graph's nodes and edges that were kept.
+    pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Self {
+        let ids = ids(graph);
+        let linked: BTreeSet<usize> = pruned.edges().iter().flat_map(|edge| [edge.source, edge.target]).collect();
+        let always = |node: usize| !graph.nodes()[node].is_feature() && graph.nodes()[node].kind != NodeKind::Error;
+        let shown = pruned.nodes().iter().copied().filter(|node| linked.contains(node) || always(*node));
+        let shown: Vec<usize> = shown.collect();
+        let first_target =
+            shown.iter().copied().find(|node| matches!(graph.nodes()[*node].kind, NodeKind::Logit { .. }));
+        let nodes: Vec<Value> =
+            shown.iter().map(|node| node_json(graph, *node, &ids[*node], first_target == Some(*node))).collect();
+        let link = |edge: &super::GraphEdge| json!({ "source": ids[edge.source], "target": ids[edge.target], "weight": edge.weight });
+        let links: Vec<Value> = pruned.edges().iter().map(link).collect();
+        let scores = graph.scores();
+        let bias: Map<String, Value> =
+            shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.constant(*node)?)))).collect();
+        let targets = graph.nodes()[graph.first_logit()..].iter().map(|node| node.label.as_str());
+        let targets: Vec<&str> = targets.collect();
+        let dictionaries = dictionaries(graph);
+        let source = neuronpedia_source(graph);
+        let mut json = json!({
+            "metadata": {
+                "slug": "graph",
+                "scan": source.as_ref().map_or("", |(model, _)| model),
+                "transcoder_list": dictionaries,
+                "prompt_tokens": graph.token_texts(),
+                "prompt": graph.prompt(),
+                "schema_version": 1,
+                "info": { "generator": { "name": "hooklens", "version": env!("CARGO_PKG_VERSION") } },
+                "scores": { "replacement": scores.replacement, "completeness": scores.completeness },
+                "hooklens": {
+                    "targets": targets,
+                    "deviation": graph.deviation(),
+                    "active": graph.active(),
+                    "left_out": graph.left_out(),
+                    "bias": bias,
+                },
+            },
+            "qParams": { "pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": "" },
+            "nodes": nodes,
+            "links": links,
+        });
+        if let Some((_, set)) = source {
+            json["metadata"]["feature_details"] = json!({ "neuronpedia_source_set": set });
+        }
+        if let Some(options) = &graph.options {
+            json["metadata"]["generation_settings"] = json!({
+                "max_n_logits": options.likely.0,
+                "desired_logit_prob": options.likely.1,
+                "max_feature_nodes": options.max_nodes,
+            });
+            // Unless it is set, each batch has the size that fits the cache; the schema takes no null.
+            if let Some(batch) = options.batch {
+                json["metadata"]["generation_settings"]["batch_size"] = batch.into();
+            }
+        }
+        Self { json }
+    }
+
+    /// A graph as `hooklens graph` writes it: what carries 0.8 of the influence and 0.98 of that between it, with the tokens
+    /// that features raise, and the strongest paths to the first target pinned.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
+    /// use hooklens::features::Transcoders;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+    /// let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
+    /// let file = GraphFile::told(&graph, &model)?; // the last line of a notebook's cell: the page
+    /// assert!(!file.json()["qParams"]["pinnedIds"].as_array().unwrap().is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`AttributionGraph::feature_tokens`].
+    pub fn told(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
+        let pruned = graph.prune(NODES, EDGES)?;
+        let words = graph.feature_tokens(model, pruned.nodes(), TOKENS)?;
+        let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
+        let on_paths: Vec<usize> = on_paths.collect();
+        Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
+    }
+
+    /// The same under a name, and with the name of its model; of a folder, its last part. Where the dictionaries' files tell
+    /// what Neuronpedia calls the model, the schema's `scan` stays that.
+    #[must_use]
+    pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
+        let (slug, model) = (slug.into(), last_part(&model.into()));
+        self.json["metadata"]["slug"] = slug.into();
+        if self.json["metadata"]["scan"] == "" {
+            self.json["metadata"]["scan"] = model.clone().into();
+        }
+        self.json["metadata"]["hooklens"]["model"] = model.into();
+        self
+    }
+
+    /// The same with the time of its making, in milliseconds since 1970.
+    #[must_use]
+    pub fn dated(mut self, milliseconds: u64) -> Self {
+        self.json["metadata"]["info"]["create_time_ms"] = milliseconds.into();
+        self
+    }
+
+    /// The same with the shares that [`AttributionGraph::prune`] kept written down.
+    #[must_use]
+    pub fn pruned_at(mut self, node_share: f64, edge_share: f64) -> Self {
+        self.json["metadata"]["node_threshold"] = node_share.into();
+        self.json["metadata"]["pruning_settings"] =
+            json!({ "node_threshold": node_share, "edge_threshold": edge_share });
+        self
+    }
+
+    /// The same with tokens that features raise and lower, as [`AttributionGraph::feature_tokens`] gives them.
+    #[must_use]
+    pub fn with_tokens(mut self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self {
+        let ids = ids(graph);
+        let by_id: BTreeMap<&str, &[Vec<String>; 2]> =
+            tokens.iter().filter_map(|(node, words)| Some((ids.get(*node)?.as_str(), words))).collect();
+        for node in self.json["nodes"].as_array_mut().into_iter().flatten() {
+            if let Some([promoted, suppressed]) = node["node_id"].as_str().and_then(|id| by_id.get(id)) {
+                node["top"] = json!({ "promoted": promoted, "suppressed": suppressed });
+            }
+        }
+        self
+    }
+
+    /// The same with nodes in named groups, pinned.
+    #[must_use]
+    pub fn with_groups(
+        mut self,
+        graph: &AttributionGraph,
+        groups: impl IntoIterator<Item = (String, Vec<usize>)>,
+    ) -> Self {
+        let (ids, mut all) = (ids(graph), Vec::new());
+        let supernodes: Vec<Vec<String>> = groups
+            .into_iter()
+            .map(|(label, members)| {
+                let own = members.iter().filter_map(|node| ids.get(*node).cloned());
+                let group = std::iter::once(label).chain(own).collect();
+                all.extend(members);
+                group
+            })
+            .collect();
+        self.json["qParams"]["supernodes"] = json!(supernodes);
+        self.with_pinned(graph, all)
+    }
+
+    /// The same with nodes pinned: the page begins with the graph of these alone.
+    #[must_use]
+    pub fn with_pinned(mut self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self {
+        let ids = ids(graph);
+        let shown = self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str());
+        let shown: BTreeSet<&str> = shown.collect();
+        let before = self.json["qParams"]["pinnedIds"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut pinned: BTreeSet<&str> = before.collect();
+        pinned.extend(nodes.into_iter().filter_map(|node| ids.get(node)).map(String::as_str));
+        let pinned: Vec<&str> = pinned.into_iter().filter(|id| shown.contains(id)).collect();
+        self.json["qParams"]["pinnedIds"] = json!(pinned);
+        self
+    }
+
+    /// Reads a graph in Neuronpedia's schema. Pinned nodes, groups and labels may also be text, as Neuronpedia's addresses
+    /// hold them; they are lists then.
+    ///
+    /// # Errors
+    /// [`GraphError::Io`]; [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, in which a link
+    /// names no node, or whose pinned nodes, groups or labels can't be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let wrong = |reason: String| GraphError::File { path: path.into(), reason };
+        let bytes = regular::read(path).map_err(|source| io(path, "read the graph", source))?;
+        if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
+            let told = "it is a file of PyTorch, as circuit-tracer saves a graph; its `create_graph_files` makes the JSON of it";
+            return Err(wrong(told.into()).into());
+        }
+        outline::check(&bytes).map_err(wrong)?;
+        let mut json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        saved_view::read_lists(&mut json).map_err(wrong)?;
+        Ok(Self { json })
+    }
+
+    /// Ids that are pinned, grouped or labeled and that no node of the graph has: the page leaves them out.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in an address
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}], "links": [], "qParams": {pinned}}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.ids_without_node(), ["0_7_2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ids_without_node(&self) -> Vec<&str> {
+        saved_view::ids_without_node(&self.json)
+    }
+
+    /// Ids that several nodes have, and how many: the page shows the first of each. circuit-tracer gives one to the error of
+    /// layer `l` and latent `l` of layer 0.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}, {node}], "links": []}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.repeated_ids(), [("0_1_2", 2)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn repeated_ids(&self) -> Vec<(&str, usize)> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for id in self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str()) {
+            *counts.entry(id).or_default() += 1;
+        }
+        counts.into_iter().filter(|(_, count)| *count > 1).collect()
+    }
+
+    /// The file's content.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// Writes the JSON, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that can't be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        written(path.as_ref(), format!("{}\n", self.json).as_bytes())
+    }
+
+    /// One HTML page that needs nothing else.
+    pub fn page(&self) -> String {
+        PAGE.replacen(PLACE, &script_json(&self.json), 1)
+    }
+
+    /// Writes the page, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that can't be written.
+    pub fn save_page(&self, path: impl AsRef<Path>) -> Result<()> {
+        written(path.as_ref(), self.page().as_bytes())
+    }
+}
+
+/// What Neuronpedia calls the model and the set of dictionaries, as their files tell: `model/12-set`.
+fn neuronpedia_source(graph: &AttributionGraph) -> Option<(String, String)> {
+    let id = graph.units().iter().find_map(|units| units.dictionary()?.metadata().neuronpedia.clone())?;
+    let (model, set) = id.split_once('/')?;
+    let of_layer = set.split_once('-').filter(|(layer, _)| layer.parse::<u32>().is_ok());
+    Some((model.into(), of_layer.map_or(set, |(_, set)| set).into()))
+}
+
+/// The names of the dictionaries whose latents are features.
+fn dictionaries(graph: &AttributionGraph) -> Vec<String> {
+    let all = graph.units().iter().filter_map(|units| {
+        let dictionary = units.dictionary()?;
+        Some(dictionary.metadata().neuronpedia.clone().unwrap_or_else(|| last_part(dictionary.name())))
+    });
+    all.collect()
+}
+
+/// The last part of a folder's path; anything else as it is.
+fn last_part(name: &str) -> String {
+    let path = Path::new(name);
+    let last = path.file_name().filter(|_| path.is_absolute() || name.starts_with('.') || path.exists());
+    last.map_or_else(|| name.to_string(), |last| last.to_string_lossy().into_owned())
+}
+
+fn written(path: &Path, bytes: &[u8]) -> Result<()> {
+    hooklens_hooks::write_file(path, bytes).map_err(|source| io(path, "write the graph", source).into())
+}
+
+fn io(path: &Path, doing: &'static str, source: std::io::Error) -> GraphError {
+    GraphError::Io { path: path.into(), doing, source }
+}
+
+/// The ids of all nodes, each another one.
+pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    let vocabulary = graph.nodes().iter().filter_map(|node| match node.kind {
+        NodeKind::Token { id } => Some(id),
+        NodeKind::Logit { token, .. } => token,
+        _ => None,
+    });
+    let vocabulary = vocabulary.max().map_or(0, |id| id as usize + 1);
+    let mut goal = 0;
+    let id = |node: &super::GraphNode| {
+        let (layer, pos) = (node.layer.unwrap_or(0), node.position);
+        let id = match node.kind {
+            NodeKind::Error => format!("error_{layer}_{pos}"),
+            NodeKind::Token { id } => format!("E_{id}_{pos}"),
+            NodeKind::Position => format!("P_{pos}_{pos}"),
+            NodeKind::Logit { token, .. } => {
+                goal += 1;
+                let number = token.map_or(vocabulary + goal, |id| id as usize);
+                format!("{}_{number}_{pos}", layer + 1)
+            }
+            _ => format!("{layer}_{}_{pos}", node.unit().unwrap_or(0)),
+        };
+        // Two dictionaries of one layer may have the same latent.
+        let times = taken.entry(id.clone()).or_insert(0);
+        *times += 1;
+        if *times == 1 { id } else { format!("{id}_{times}") }
+    };
+    graph.nodes().iter().map(id).collect()
+}
+
+fn node_json(graph: &AttributionGraph, number: usize, id: &str, first_target: bool) -> Value {
+    let node = &graph.nodes()[number];
+    let (layer, pos) = (node.layer.unwrap_or(0), node.position);
+    let kind = match node.kind {
+        NodeKind::Feature { .. } => "cross layer transcoder",
+        NodeKind::Latent { .. } => "latent",
+        NodeKind::Neuron { .. } => "neuron",
+        NodeKind::Error => "mlp reconstruction error",
+        NodeKind::Token { .. } => "embedding",
+        NodeKind::Position => "position",
+        NodeKind::Logit { .. } => "logit",
+    };
+    let row = match node.kind {
+        NodeKind::Token { .. } | NodeKind::Position => "E".to_string(),
+        NodeKind::Logit { .. } => (layer + 1).to_string(),
+        _ => layer.to_string(),
+    };
+    let number_of = id.split('_').nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    // Cantor's number of a layer and a latent, by which Neuronpedia finds features.
+    let cantor = |layer: u64, latent: u64| (layer + latent) * (layer + latent + 1) / 2 + latent;
+    let (feature, js): (i64, String) = match node.kind {
+        NodeKind::Error => (-1, format!("{layer}_{pos}-0")),
+        NodeKind::Token { id } => (pos as i64, format!("E_{id}-{pos}")),
+        NodeKind::Position => (pos as i64, format!("P_{pos}-{pos}")),
+        NodeKind::Logit { .. } => (number_of as i64, format!("L_{number_of}-{pos}")),
+        _ => (cantor(layer as u64, number_of) as i64, format!("{layer}_{number_of}-0")),
+    };
+    let clerp = match node.kind {
+        NodeKind::Logit { token: Some(_), weight } => format!("Output \"{}\" (p={weight:.3})", node.label),
+        NodeKind::Logit { .. } => format!("Output {}", node.label),
+        NodeKind::Position => format!("position {pos}"),
+        _ => node.label.clone(),
+    };
+    let probability = match node.kind {
+        NodeKind::Logit { weight, .. } => weight,
+        _ => 0.0,
+    };
+    json!({
+        "node_id": id,
+        "feature": feature,
+        "layer": row,
+        "ctx_idx": pos,
+        "feature_type": kind,
+        "token_prob": probability,
+        "is_target_logit": first_target,
+        "run_idx": 0,
+        "reverse_ctx_idx": 0,
+        "jsNodeId": js,
+        "clerp": clerp,
+        "unit": node.unit(),
+        "influence": (!matches!(node.kind, NodeKind::Logit { .. })).then_some(node.influence),
+        "activation": node.activation,
+    })
+}

@@ -1,0 +1,126 @@
+//! Which heads carried the effects on a node.
+
+use super::active::Active;
+use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use super::capture::{Captured, capture};
+use super::frozen::Batch;
+use super::replacement::Replacement;
+use super::site::{POST, STEPS};
+use super::target::goals;
+use crate::error::GraphError;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// The effects on one node, split by the attention head that carried each: of several heads one behind the other, the one
+/// nearest to the node.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct HeadEffects {
+    heads: usize,
+    nodes: usize,
+    /// `[layer * head, node]`.
+    carried: Vec<f32>,
+    /// What no head carried, `[node]`.
+    direct: Vec<f32>,
+}
+
+impl HeadEffects {
+    /// What a head of a layer carried of the effect of a node; nothing where there is no such head or node.
+    pub fn carried(&self, layer: usize, head: usize, source: usize) -> Option<f32> {
+        let row = (head < self.heads && source < self.nodes).then(|| layer * self.heads + head)?;
+        self.carried.get(row * self.nodes + source).copied()
+    }
+
+    /// What came along the residual stream alone.
+    pub fn direct(&self, source: usize) -> Option<f32> {
+        self.direct.get(source).copied()
+    }
+
+    /// The heads that carried most of the effect of a node: layer, head and what it carried.
+    pub fn strongest(&self, source: usize, count: usize) -> Vec<(usize, usize, f32)> {
+        let all = 0..self.carried.len() / self.nodes.max(1);
+        let mut heads: Vec<(usize, usize, f32)> = all
+            .filter_map(|row| {
+                let carried = self.carried(row / self.heads, row % self.heads, source)?;
+                (carried != 0.0).then_some((row / self.heads, row % self.heads, carried))
+            })
+            .collect();
+        heads.sort_by(|a, b| b.2.abs().total_cmp(&a.2.abs()));
+        heads.truncate(count);
+        heads
+    }
+}
+
+impl AttributionGraph {
+    /// Where the effects of this graph's nodes are in rows of a prompt.
+    pub(super) fn columns_in(&self, active: &Active) -> Vec<usize> {
+        let column = |(number, node): (usize, &GraphNode)| match (node.site, node.unit()) {
+            (Some(site), Some(unit)) => active.find(site, node.position, unit as u32),
+            _ => Some(active.count() + number - self.features),
+        };
+        self.nodes()[..self.first_logit()].iter().enumerate().filter_map(column).collect()
+    }
+
+    /// The effects on a feature or target split by head: what heads carried and what came directly sum to the effect.
+    ///
+    /// ```
+    /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};
+    /// # use hooklens::features::Transcoders;
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+    /// let options = GraphOptions::new().target(GraphTarget::token(&model, "Mary")?);
+    /// let prompt = "When Mary and John went to the store, John gave a drink to";
+    /// let graph = AttributionGraph::new(&model, prompt, &replacement, &options)?;
+    /// let target = graph.nodes().len() - 1;
+    /// let heads = graph.heads(&model, &replacement, target)?;
+    /// let mary = graph.nodes().iter().position(|node| node.label == "Mary" && node.layer.is_none()).unwrap();
+    /// for (layer, head, carried) in heads.strongest(mary, 3) {
+    ///     println!("head {layer}.{head} carried {carried:+.2} from the token \"Mary\"");
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GraphError::Node`] for a node without inputs; as [`AttributionGraph::new`].
+    pub fn heads(&self, model: &HookedTransformer, replacement: &Replacement, node: usize) -> Result<HeadEffects> {
+        let captured = capture(model, self.tokens(), replacement, self.left_out())?;
+        let Captured { frozen, sites, active, .. } = &captured;
+        let own = self.nodes().get(node).filter(|_| self.row_of(node).is_some() && self.prompts() == 1);
+        let missing =
+            || GraphError::Node { node: node.to_string(), near: vec!["features and targets of one prompt".into()] };
+        let own = own.ok_or_else(missing)?;
+        let positions = [own.position];
+        let batch = match (own.kind, own.site, own.unit()) {
+            (NodeKind::Logit { .. }, ..) => {
+                let goals = goals(model, &captured, &self.goals, (1, 1.0))?;
+                let width = frozen.width;
+                let place = node - self.first_logit();
+                let vectors = goals.vectors[place * width..][..width].to_vec();
+                Batch { vectors, positions: &positions, start: Some((frozen.layers.len() - 1) * STEPS + POST) }
+            }
+            (_, Some(site), Some(unit)) => {
+                let (vectors, _) = sites[site].reads(&[unit as u32], &positions)?;
+                Batch { vectors, positions: &positions, start: sites[site].start }
+            }
+            _ => return Err(missing().into()),
+        };
+        let heads = model.config().n_heads;
+        let columns = self.columns_in(active);
+        let nodes = columns.len();
+        let picked = |row: &[f32]| columns.iter().map(|column| row[*column]).collect::<Vec<f32>>();
+        let mut made =
+            HeadEffects { heads, nodes, carried: vec![0.0; frozen.layers.len() * heads * nodes], direct: Vec::new() };
+        let all = frozen.columns(active);
+        for (layer, effects) in frozen.effects_by_head(batch, active, heads) {
+            if layer == frozen.layers.len() {
+                made.direct = picked(&effects.rows);
+                continue;
+            }
+            for (head, row) in effects.rows.chunks_exact(all).enumerate() {
+                made.carried[(layer * heads + head) * nodes..][..nodes].copy_from_slice(&picked(row));
+            }
+        }
+        Ok(made)
+    }
+}

@@ -1,0 +1,72 @@
+//! How much of a graph's targets comes from each node.
+
+use super::rows::{RowOf, RowStore};
+use hooklens_model::error::Result;
+
+/// The influence of every column on the targets: of each row known, the shares of its magnitudes times its own influence
+/// (or, of a target, its weight), from the last site to the first.
+///
+/// `order` lists rows, goals first, then features of later sites first.
+pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], columns: usize) -> Result<Vec<f64>> {
+    let mut influence = vec![0f64; columns];
+    for row in order {
+        let own = match rows.of(*row) {
+            RowOf::Goal(goal) => f64::from(weights[goal]),
+            RowOf::Feature(feature) => influence[feature],
+        };
+        if own == 0.0 {
+            continue;
+        }
+        let factor = own / rows.size(*row).max(1e-10);
+        rows.each(*row, |columns, entries| {
+            let to = influence[columns].iter_mut().zip(entries);
+            to.for_each(|(x, entry)| *x += factor * f64::from(entry.abs()));
+        })?;
+    }
+    Ok(influence)
+}
+
+/// The least of the scores, largest first, that sum to this share of all; without sorting them.
+pub(super) fn threshold(scores: &mut [f32], share: f64) -> f32 {
+    let total: f64 = scores.iter().map(|x| f64::from(*x)).sum();
+    let wanted = share * total;
+    let (mut before, mut rest) = (0f64, scores);
+    loop {
+        match rest.len() {
+            0 => return 0.0,
+            1 => return rest[0],
+            len => {
+                let middle = len / 2;
+                rest.select_nth_unstable_by(middle, |a, b| b.total_cmp(a));
+                let sum: f64 = rest[..middle].iter().map(|x| f64::from(*x)).sum();
+                if before + sum >= wanted {
+                    rest = &mut rest[..middle];
+                } else {
+                    before += sum;
+                    rest = &mut rest[middle..];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::threshold;
+
+    #[test]
+    fn a_threshold_is_what_sorting_finds() {
+        let scores: Vec<f32> = (0..1000).map(|n| ((n * 7919) % 1000) as f32 / 10.0).collect();
+        for share in [0.0, 0.1, 0.5, 0.8, 0.98, 1.0] {
+            let mut sorted = scores.clone();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            let total: f64 = sorted.iter().map(|x| f64::from(*x)).sum();
+            let mut sum = 0.0;
+            let least = sorted.iter().find(|x| {
+                sum += f64::from(**x);
+                sum >= share * total
+            });
+            assert_eq!(threshold(&mut scores.clone(), share), *least.unwrap(), "{share}");
+        }
+    }
+}

@@ -1,0 +1,777 @@
+//! Interventions on features: what the model says with some of them changed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use burn::tensor::{DType, Tensor, TensorData};
+use hooklens_hooks::{ActivationCache, Hook, Record, Selection};
+
+use super::capture::{Captured, capture};
+use super::frozen::MlpPart;
+use super::frozen_mlp::Ratios;
+use super::host;
+use super::mlp_run;
+use super::neurons::Neurons;
+use super::place::Place;
+use super::replacement::Replacement;
+use super::site::{Coder, Site};
+use crate::Normalization;
+use crate::error::GraphError;
+use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
+use hooklens_model::error::Result;
+use hooklens_model::generation::{GenerateOptions, Generation};
+use hooklens_model::hook;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::Tokens;
+
+/// A change of one feature's activation.
+///
+/// ```
+/// use hooklens::attribution::graph::FeatureEdit;
+/// let off = FeatureEdit::times(2, 14, 77, 0.0); // layer 2, position 14, latent 77
+/// let on = FeatureEdit::set(2, 14, 78, 5.0);
+/// let on_from_here = on.onward(); // at position 14 and all behind it, also those of new tokens
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FeatureEdit {
+    layer: usize,
+    position: usize,
+    latent: usize,
+    /// Whether later positions are changed, too.
+    onward: bool,
+    to: To,
+    /// The site, where it is known: a layer may have several.
+    site: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum To {
+    Value(f32),
+    Times(f32),
+}
+
+impl FeatureEdit {
+    /// Its activation becomes this.
+    pub fn set(layer: usize, position: usize, latent: usize, value: f32) -> Self {
+        Self { layer, position, latent, onward: false, to: To::Value(value), site: None }
+    }
+
+    /// Its activation becomes this many times what it is in the unedited run; at positions of new tokens, what it is there.
+    pub fn times(layer: usize, position: usize, latent: usize, factor: f32) -> Self {
+        Self { layer, position, latent, onward: false, to: To::Times(factor), site: None }
+    }
+
+    /// The same change at all positions from this one on.
+    #[must_use]
+    pub fn onward(self) -> Self {
+        Self { onward: true, ..self }
+    }
+
+    /// The layer of its feature.
+    pub fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// The number of the latent or neuron.
+    pub fn latent(&self) -> usize {
+        self.latent
+    }
+
+    /// The position, or the first of several.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Whether it changes all positions from its own on.
+    pub fn is_onward(&self) -> bool {
+        self.onward
+    }
+
+    /// What an activation becomes.
+    fn of(&self, clean: f32) -> f32 {
+        match self.to {
+            To::Value(value) => value,
+            To::Times(factor) => factor * clean,
+        }
+    }
+
+    /// Whether it changes this position.
+    fn is_at(&self, pos: usize) -> bool {
+        pos == self.position || (self.onward && pos > self.position)
+    }
+
+    /// The positions of these that it changes.
+    fn positions(&self, of: Range<usize>) -> Range<usize> {
+        let end = if self.onward { usize::MAX } else { self.position + 1 };
+        let (first, end) = (self.position.max(of.start), end.min(of.end));
+        first..end.max(first)
+    }
+}
+
+impl FeatureEdit {
+    pub(super) fn of_site(self, site: Option<usize>) -> Self {
+        Self { site, ..self }
+    }
+}
+
+/// What keeps its value of the unedited run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// Attention patterns, the scales of norms, and what MLPs write but for the edits: direct effects alone are seen, those
+    /// of the graph.
+    Everything,
+    /// Attention patterns.
+    Patterns,
+    /// Nothing: all later features answer.
+    Nothing,
+}
+
+/// What an intervention led to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Intervened {
+    /// `[1, pos, d_vocab_out]`.
+    pub logits: Tensor<3>,
+    /// Pre-activations of each site's features, `[pos, latent]`, by layers.
+    pub pre_activations: Vec<Tensor<2>>,
+    /// The stream behind the last token, before the last norm.
+    pub(super) stream: Vec<f32>,
+}
+
+/// Edits, each with the site of its feature. Of several edits of one feature at one position the last counts, so that an edit
+/// given twice is one edit.
+struct Edits<'e> {
+    all: &'e [FeatureEdit],
+    sites: Vec<usize>,
+    /// Of each edit the later ones of the same feature.
+    later: Vec<Vec<usize>>,
+}
+
+impl<'e> Edits<'e> {
+    fn new(all: &'e [FeatureEdit], sites: Vec<usize>) -> Self {
+        let mut of_feature: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        let mut later = vec![Vec::new(); all.len()];
+        for edit in (0..all.len()).rev() {
+            let same = of_feature.entry((sites[edit], all[edit].latent)).or_default();
+            later[edit].clone_from(same);
+            same.push(edit);
+        }
+        Self { all, sites, later }
+    }
+
+    /// The edits of a site's features.
+    fn of_site(&self, site: usize) -> Vec<usize> {
+        (0..self.all.len()).filter(|edit| self.sites[*edit] == site).collect()
+    }
+
+    /// The positions of these at which an edit counts.
+    fn positions(&self, edit: usize, of: Range<usize>) -> impl Iterator<Item = usize> {
+        let replaced = move |pos: &usize| self.later[edit].iter().any(|later| self.all[*later].is_at(*pos));
+        self.all[edit].positions(of).filter(move |pos| !replaced(pos))
+    }
+}
+
+/// What a run's hooks share.
+struct Running {
+    /// The run's tokens by position: the prompt's, and new ones.
+    tokens: RefCell<Vec<u32>>,
+    /// Of each edit and position how much it changes its latent, in this run, and what undoes the dictionary's normalization.
+    deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,
+    /// Of each edit and position of the prompt what its latent is changed to.
+    wanted: Vec<BTreeMap<usize, f32>>,
+    /// What each site read, `[batch * pos, d_model]`.
+    seen: RefCell<Vec<Option<Tensor<2>>>>,
+}
+
+impl Running {
+    /// Whether a site has features at a position of the run.
+    fn is_used(&self, site: &Site, pos: usize) -> bool {
+        site.left_out.is_empty() || self.tokens.borrow().get(pos).is_none_or(|token| site.is_used_at(*token))
+    }
+}
+
+/// What an edit adds to a write point, by unit of its latent.
+struct Addition {
+    edit: usize,
+    /// Of the dictionary and the latent.
+    factor: f32,
+    /// Whether what is written is normalized and that is undone.
+    undone: bool,
+    vector: Vec<f32>,
+}
+
+/// Runs the model with features changed: at every place a feature writes to, what it writes is replaced by what it would
+/// write; errors stay. With [`Hold::Nothing`] this is a hook on the feature in the model that the dictionary is spliced into.
+///
+/// Of several edits of one feature at one position the last counts. Edits at tokens that the dictionary was trained without
+/// ([`Metadata::exclude_special_tokens`](crate::Metadata::exclude_special_tokens)) change nothing: it has no
+/// features there.
+///
+/// ```
+/// use hooklens::attribution::graph::{AttributionGraph, FeatureEdit, GraphOptions, Hold, Replacement, intervene};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let prompt = "When Mary and John went to the store, John gave a drink to";
+/// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
+/// let node = graph.nodes().iter().filter(|node| node.is_feature()).min_by(|a, b| a.influence.total_cmp(&b.influence));
+/// let edit = node.and_then(|node| node.edit(0.0));
+/// let without = intervene(&model, prompt, &replacement, edit.as_slice(), Hold::Nothing)?;
+/// assert_eq!(without.logits.dims()[..2], [1, 15]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// [`GraphError::Node`] for a layer, position or latent that is not there; those of
+/// [`AttributionGraph::new`](super::AttributionGraph::new).
+pub fn intervene(
+    model: &HookedTransformer,
+    prompt: impl Into<Input>,
+    replacement: &Replacement,
+    edits: &[FeatureEdit],
+    hold: Hold,
+) -> Result<Intervened> {
+    let tokens = one_prompt(model, prompt.into())?;
+    let tokens = tokens.row(0);
+    // A graph may leave positions out; what is there can be changed all the same.
+    let captured = capture(model, tokens, replacement, 0)?;
+    Intervention::new(model, tokens, &captured)?.run(edits, hold)
+}
+
+/// Text from the model with features changed, in the prompt and, by [`FeatureEdit::onward`] or a position behind it, while it
+/// goes on. Nothing is held: all later features answer, as with [`Hold::Nothing`].
+///
+/// ```
+/// use hooklens::attribution::graph::{FeatureEdit, Replacement, generate_edited};
+/// use hooklens::features::Transcoders;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
+/// let prompt = "When Mary and John went to the store, John gave a drink to";
+/// let off = FeatureEdit::set(3, 14, 12, 0.0).onward();
+/// let options = GenerateOptions::new().max_new_tokens(3);
+/// let made = generate_edited(&model, prompt, &replacement, &[off], options)?;
+/// assert_eq!(made.rows[0].new.len(), 3);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`intervene`], but for positions: one behind the prompt is that of a token to come. Those of
+/// [`HookedTransformer::generate_with`].
+pub fn generate_edited(
+    model: &HookedTransformer,
+    prompt: impl Into<Input>,
+    replacement: &Replacement,
+    edits: &[FeatureEdit],
+    options: GenerateOptions<'_>,
+) -> Result<Generation> {
+    let tokens = one_prompt(model, prompt.into())?;
+    let captured = capture(model, tokens.row(0), replacement, 0)?;
+    let intervention = Intervention::new(model, tokens.row(0), &captured)?;
+    let edits = intervention.edits(edits, usize::MAX)?;
+    let running = intervention.running(&edits)?;
+    let hooks = intervention.hooks(&edits, Hold::Nothing, &running)?;
+    model.generate_with(&tokens, options.hooks(hooks))
+}
+
+/// The tokens of an input that is one prompt without padding.
+pub(super) fn one_prompt(model: &HookedTransformer, prompt: Input) -> Result<Tokens> {
+    let tokens = model.token_input(prompt)?;
+    let [batch, _] = tokens.shape();
+    if batch != 1 || tokens.mask().is_some_and(|mask| mask.contains(&false)) {
+        let given = if batch == 1 { "a padded prompt".into() } else { format!("{batch} prompts") };
+        return Err(GraphError::Setting { what: "the input", given, wanted: "one prompt without padding" }.into());
+    }
+    Ok(tokens)
+}
+
+/// A prompt in which features are changed.
+pub(super) struct Intervention<'m> {
+    model: &'m HookedTransformer,
+    tokens: &'m [u32],
+    captured: &'m Captured,
+    /// The unedited run.
+    clean: ActivationCache,
+}
+
+impl<'m> Intervention<'m> {
+    pub(super) fn new(model: &'m HookedTransformer, tokens: &'m [u32], captured: &'m Captured) -> Result<Self> {
+        let mut names: Vec<String> = vec!["ln_final.hook_scale".into()];
+        for layer in 0..model.config().n_layers {
+            let held = [
+                "attn.hook_pattern",
+                "attn.kv_latent_norm.hook_scale",
+                "ln1.hook_scale",
+                "ln1_post.hook_scale",
+                "ln2.hook_scale",
+                "ln2_post.hook_scale",
+                "mlp.ln.hook_scale",
+                "mlp.hook_pre",
+                "mlp.hook_pre_linear",
+                "mlp.hook_mid",
+                "mlp.hook_post",
+                "mlp.hook_out",
+                "mlp.hook_in",
+                "hook_mlp_out",
+                "hook_mlp_in",
+                "hook_resid_pre",
+                "hook_resid_mid",
+                "hook_resid_post",
+                "ln2.hook_normalized",
+            ];
+            names.extend(held.iter().map(|suffix| format!("blocks.{layer}.{suffix}")));
+        }
+        names.retain(|name| model.catalog().find(name).is_ok());
+        let clean = model.record(vec![tokens.to_vec()], Record::new(Selection::from(names)))?;
+        Ok(Self { model, tokens, captured, clean })
+    }
+
+    /// The site of an edit, at one of so many positions.
+    fn site(&self, edit: &FeatureEdit, positions: usize) -> Result<usize> {
+        let missing = |reason: String| GraphError::Node {
+            node: format!("layer {} position {} latent {}", edit.layer, edit.position, edit.latent),
+            near: vec![reason],
+        };
+        let sites = &self.captured.sites;
+        let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
+        let layers = || missing(format!("layers {:?}", sites.iter().map(|site| site.layer).collect::<Vec<_>>()));
+        let site = edit.site.or_else(of_layer).ok_or_else(layers)?;
+        if edit.position >= positions {
+            return Err(missing(format!("positions 0 to {}", positions - 1)).into());
+        }
+        let count = sites[site].count();
+        if edit.latent >= count {
+            return Err(missing(format!("latents 0 to {}", count - 1)).into());
+        }
+        Ok(site)
+    }
+
+    /// Edits at some of this many positions, with their sites.
+    fn edits<'e>(&self, edits: &'e [FeatureEdit], positions: usize) -> Result<Edits<'e>> {
+        let sites = edits.iter().map(|edit| self.site(edit, positions)).collect::<Result<_>>()?;
+        Ok(Edits::new(edits, sites))
+    }
+
+    /// What a latent is in the unedited run.
+    fn clean(&self, site: usize, pos: usize, latent: usize) -> Result<f32> {
+        let own = &self.captured.sites[site];
+        match own.coder {
+            Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
+            // Also of neurons that write too little to be features. An expert's are what their held pre-activations are.
+            Coder::Neurons(ref neurons) if neurons.experts() => {
+                let x = host(self.clean.get::<3>(&*own.read_points()[0])?.narrow(1, pos, 1));
+                let (row, constant) = neurons.reads(&[latent as u32], &[pos]);
+                let dot: f64 = row.iter().zip(&x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                Ok((dot + constant[0]) as f32)
+            }
+            Coder::Neurons(_) => {
+                let post = self.clean.get::<3>(&*format!("blocks.{}.mlp.hook_post", own.layer))?;
+                Ok(post.slice([0..1, pos..pos + 1, latent..latent + 1]).into_scalar::<f32>())
+            }
+        }
+    }
+
+    /// What the edits want, and by how much that differs from the unedited run.
+    fn running(&self, edits: &Edits<'_>) -> Result<Running> {
+        let (mut wanted, mut deltas) = (Vec::new(), Vec::new());
+        for (number, (edit, site)) in edits.all.iter().zip(&edits.sites).enumerate() {
+            let (mut to, mut by) = (BTreeMap::new(), BTreeMap::new());
+            let undone = self.place(*site).and_then(|place| place.decoders.iter().find(|one| one.site == *site));
+            for pos in edits.positions(number, 0..self.tokens.len()) {
+                if !self.captured.sites[*site].is_used_at(self.tokens[pos]) {
+                    continue;
+                }
+                let clean = self.clean(*site, pos, edit.latent)?;
+                let value = edit.of(clean);
+                to.insert(pos, value);
+                by.insert(pos, [value - clean, undone.map_or(1.0, |decoder| decoder.undone_at(pos))]);
+            }
+            wanted.push(to);
+            deltas.push(by);
+        }
+        Ok(Running {
+            tokens: RefCell::new(self.tokens.to_vec()),
+            deltas: RefCell::new(deltas),
+            seen: RefCell::new(vec![None; self.captured.sites.len()]),
+            wanted,
+        })
+    }
+
+    /// The model with these edits.
+    pub(super) fn run(&self, edits: &[FeatureEdit], hold: Hold) -> Result<Intervened> {
+        let edits = self.edits(edits, self.tokens.len())?;
+        let running = self.running(&edits)?;
+        let hooks = self.hooks(&edits, hold, &running)?;
+        self.run_hooked(hooks, &running, hold)
+    }
+
+    /// The model with all held, and the vector of the token at a position multiplied.
+    pub(super) fn run_with_token(&self, pos: usize, factor: f32) -> Result<Intervened> {
+        let edits = self.edits(&[], self.tokens.len())?;
+        let running = self.running(&edits)?;
+        let mut hooks = self.hooks(&edits, Hold::Everything, &running)?;
+        hooks.push(hook::at("hook_embed").edit(move |x: Tensor<3>, _| {
+            let at = [0..1, pos..pos + 1, 0..x.dims()[2]];
+            let changed = x.clone().slice(at.clone()) * factor;
+            x.slice_assign(at, changed)
+        }));
+        self.run_hooked(hooks, &running, Hold::Everything)
+    }
+
+    /// The run of the prompt with hooks of edits.
+    fn run_hooked(&self, hooks: Vec<Hook<'_>>, running: &Running, hold: Hold) -> Result<Intervened> {
+        let model = self.model;
+        let mut names: Vec<String> = self.captured.sites.iter().flat_map(Site::read_points).collect();
+        names.push(self.last_point());
+        let record = Record::new(Selection::from(names));
+        let output = model.run(vec![self.tokens.to_vec()], ForwardOptions::new().hooks(hooks).record(record))?;
+        let pre = |(site, seen): (&Site, &Option<Tensor<2>>)| {
+            site.pre_activations(seen.clone(), &output.cache, hold == Hold::Everything)
+        };
+        let pre_activations =
+            self.captured.sites.iter().zip(&*running.seen.borrow()).map(pre).collect::<Result<_>>()?;
+        let stream = output.cache.get::<3>(&*self.last_point())?.narrow(1, self.tokens.len() - 1, 1);
+        let logits = output.logits.unwrap_or_else(|| Tensor::zeros([1, 0, 0], &model.device()));
+        Ok(Intervened { logits, pre_activations, stream: host(stream) })
+    }
+
+    /// The stream that the last norm reads.
+    fn last_point(&self) -> String {
+        format!("blocks.{}.hook_resid_post", self.model.config().n_layers - 1)
+    }
+
+    /// What puts the edits into a run and holds what is held.
+    fn hooks<'h>(&'h self, edits: &'h Edits<'h>, hold: Hold, running: &'h Running) -> Result<Vec<Hook<'h>>> {
+        let mut hooks: Vec<Hook<'h>> = Vec::new();
+        if self.captured.sites.iter().any(|site| !site.left_out.is_empty()) {
+            hooks.push(hook::at("hook_tokens").read_any(|ids, at| -> Result<()> {
+                let mut tokens = running.tokens.borrow_mut();
+                tokens.truncate(at.offset());
+                tokens.extend(ids.to_data()?.iter::<i64>().map(|id| u32::try_from(id).unwrap_or(u32::MAX)));
+                Ok(())
+            }));
+        }
+        if hold == Hold::Everything {
+            self.hold(|name| name.ends_with("hook_scale"), &mut hooks)?;
+        }
+        if hold != Hold::Nothing {
+            self.hold(|name| name.ends_with("hook_pattern"), &mut hooks)?;
+        }
+        // What features have in this run, where it is not held.
+        for (number, site) in self.captured.sites.iter().enumerate() {
+            let own = edits.of_site(number);
+            let dictionary = match &site.coder {
+                Coder::Dictionary(dictionary) => dictionary,
+                Coder::Neurons(neurons) => {
+                    if neurons.experts() && hold != Hold::Everything && !own.is_empty() {
+                        self.watch_experts(site.layer, neurons, own, edits, running, &mut hooks);
+                    }
+                    continue;
+                }
+            };
+            let Some(reads) = dictionary.metadata().reads.clone() else { continue };
+            let Running { deltas, wanted, seen, .. } = running;
+            hooks.push(hook::at(reads).read(
+                move |x: Tensor<3>, at| -> std::result::Result<(), hooklens_model::error::Error> {
+                    let ([_, len, width], offset) = (x.dims(), at.offset());
+                    let x = x.reshape([len, width]).cast(DType::F32);
+                    seen.borrow_mut()[number] = Some(x.clone());
+                    if hold == Hold::Everything || own.is_empty() {
+                        return Ok(());
+                    }
+                    let applied = dictionary.applied(x)?;
+                    for edit in own.iter().copied() {
+                        let latent = edits.all[edit].latent;
+                        for pos in edits.positions(edit, offset..offset + len) {
+                            if !running.is_used(site, pos) {
+                                continue;
+                            }
+                            let row = pos - offset;
+                            let now =
+                                applied.acts.clone().slice([row..row + 1, latent..latent + 1]).into_scalar::<f32>();
+                            let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits.all[edit].of(now));
+                            let undone = applied.undone.get(row).copied().unwrap_or(1.0);
+                            deltas.borrow_mut()[edit].insert(pos, [to - now, undone]);
+                        }
+                    }
+                    Ok(())
+                },
+            ));
+        }
+        for (number, site) in self.captured.sites.iter().enumerate() {
+            self.write(number, site, edits, hold, running, &mut hooks);
+        }
+        if hold == Hold::Everything {
+            self.hold_mlps(&mut hooks);
+        }
+        Ok(hooks)
+    }
+
+    /// Finds what edited neurons of experts have in this run, by its own routing.
+    fn watch_experts<'h>(
+        &'h self,
+        layer: usize,
+        neurons: &'h Neurons,
+        own: Vec<usize>,
+        edits: &'h Edits<'h>,
+        Running { deltas, wanted, .. }: &'h Running,
+        hooks: &mut Vec<Hook<'h>>,
+    ) {
+        let (config, block) = (self.model.config(), &self.model.weights.blocks[layer]);
+        let (Some(moe), Some(mixture)) = (&block.moe, config.experts_of(layer)) else { return };
+        let input: Rc<RefCell<Option<Tensor<2>>>> = Rc::default();
+        let read = input.clone();
+        hooks.push(hook::at(format!("blocks.{layer}.mlp.hook_in")).read(move |x: Tensor<3>, _| {
+            let [_, len, width] = x.dims();
+            *read.borrow_mut() = Some(x.reshape([len, width]));
+        }));
+        let point = format!("blocks.{layer}.mlp.hook_expert_weights");
+        hooks.push(hook::at(point).read(move |weights: Tensor<2>, at| -> Result<()> {
+            let Some(x) = input.borrow_mut().take() else { return Ok(()) };
+            let (len, offset) = (x.dims()[0], at.offset());
+            let runs = mlp_run::experts(moe, &x, weights, mixture, config)?;
+            for edit in own.iter().copied() {
+                let (expert, neuron) = neurons.expert(edits.all[edit].latent);
+                for pos in edits.positions(edit, offset..offset + len) {
+                    let now = runs[expert].at(pos - offset).map_or(0.0, |[post, _]| post[neuron]);
+                    let to = wanted[edit].get(&pos).copied().unwrap_or_else(|| edits.all[edit].of(now));
+                    deltas.borrow_mut()[edit].insert(pos, [to - now, 1.0]);
+                }
+            }
+            Ok(())
+        }));
+    }
+
+    /// What stands where a site's features write first.
+    fn place(&self, site: usize) -> Option<&Place> {
+        let layers = &self.captured.frozen.layers;
+        let places = layers.iter().flat_map(|layer| {
+            let mlp = match &layer.mlp {
+                MlpPart::Features(place) => Some(&**place),
+                _ => None,
+            };
+            layer.streams.iter().flatten().chain(mlp)
+        });
+        places.into_iter().find(|place| place.number == site)
+    }
+
+    /// Keeps points as they were.
+    fn hold<'h>(&'h self, which: impl Fn(&str) -> bool, hooks: &mut Vec<Hook<'h>>) -> Result<()> {
+        let names: Vec<String> =
+            self.clean.iter().map(|(name, _)| name.to_string()).filter(|name| which(name)).collect();
+        for name in names {
+            let held = self.clean.activation(&*name)?.clone();
+            hooks.push(hook::at(name).edit_any(move |_, _| Ok(Some(held.clone()))));
+        }
+        Ok(())
+    }
+
+    /// Puts what the edits write at a place where its features do.
+    fn write<'h>(
+        &'h self,
+        number: usize,
+        site: &'h Site,
+        edits: &'h Edits<'h>,
+        hold: Hold,
+        running: &'h Running,
+        hooks: &mut Vec<Hook<'h>>,
+    ) {
+        let Running { deltas, wanted, seen, .. } = running;
+        let Some(place) = self.place(number) else { return };
+        let addition = |edit: usize| {
+            let decoder = place.decoders.iter().find(|decoder| decoder.site == edits.sites[edit])?;
+            let latent = edits.all[edit].latent as u32;
+            let (vector, factor) = (decoder.vectors(&[latent]), decoder.own_factor(latent));
+            Some(Addition { edit, factor, undone: !decoder.undone.is_empty(), vector })
+        };
+        let additions: Vec<Addition> = (0..edits.all.len()).filter_map(addition).collect();
+        let held = hold == Hold::Everything;
+        if let (Coder::Neurons(neurons), false) = (&site.coder, held)
+            && !neurons.experts()
+        {
+            let own = edits.of_site(number);
+            if !own.is_empty() {
+                hooks.push(hook::at(format!("blocks.{}.mlp.hook_post", site.layer)).edit(move |x: Tensor<3>, at| {
+                    let ([_, len, _], offset) = (x.dims(), at.offset());
+                    own.iter().fold(x, |x, edit| {
+                        let latent = edits.all[*edit].latent;
+                        edits.positions(*edit, offset..offset + len).fold(x, |x, pos| {
+                            let at = [0..1, pos - offset..pos - offset + 1, latent..latent + 1];
+                            let now = || x.clone().slice(at.clone()).into_scalar::<f32>();
+                            let to = wanted[*edit].get(&pos).copied().unwrap_or_else(|| edits.all[*edit].of(now()));
+                            let value = Tensor::<3>::full([1, 1, 1], to, (&x.device(), x.dtype()));
+                            x.slice_assign(at, value)
+                        })
+                    })
+                }));
+            }
+            return;
+        }
+        if additions.is_empty() && !held {
+            return;
+        }
+        let point = site.write_point();
+        let clean = self.clean.get::<3>(&*point).ok();
+        let clean_input = site.read_points().first().and_then(|name| self.clean.get::<3>(&**name).ok());
+        let width = self.captured.frozen.width;
+        hooks.push(hook::at(point).edit(move |x: Tensor<3>, at| {
+            let offset = at.offset();
+            let mut out = match (&clean, held) {
+                (Some(clean), true) => clean.clone(),
+                _ => x,
+            };
+            let [_, len, _] = out.dims();
+            if let (true, Some(skip), Some(before)) = (held, &place.skip, &clean_input)
+                && let Some(now) = &seen.borrow()[number]
+            {
+                let before = before.clone().reshape([len, width]).cast(DType::F32);
+                let data = TensorData::new(skip.matrix.clone(), [width, width]);
+                let matrix = Tensor::<2>::from_data(data, (&out.device(), DType::F32));
+                let used = place.used.iter().map(|used| f32::from(u8::from(*used))).collect();
+                let used = Tensor::<2>::from_data(TensorData::new(used, [len, 1]), (&out.device(), DType::F32));
+                let change = ((now.clone() - before) * used).matmul(matrix).reshape([1, len, width]);
+                out = out.clone() + change.cast(out.dtype());
+            }
+            let mut added = vec![0f32; len * width];
+            let deltas = deltas.borrow();
+            for Addition { edit, factor, undone, vector } in &additions {
+                for pos in edits.positions(*edit, offset..offset + len) {
+                    if !running.is_used(site, pos) {
+                        continue;
+                    }
+                    let Some([delta, by]) = deltas[*edit].get(&pos) else { continue };
+                    let delta = delta * factor * if *undone { *by } else { 1.0 };
+                    added[(pos - offset) * width..][..width].iter_mut().zip(vector).for_each(|(x, v)| *x += delta * v);
+                }
+            }
+            let added = Tensor::<3>::from_data(TensorData::new(added, [1, len, width]), (&out.device(), DType::F32));
+            out.clone() + added.cast(out.dtype())
+        }));
+    }
+
+    /// Keeps the ratios of neurons that no feature stands for.
+    fn hold_mlps<'h>(&'h self, hooks: &mut Vec<Hook<'h>>) {
+        for (layer, own) in self.captured.frozen.layers.iter().enumerate() {
+            let MlpPart::Linear(mlp, _) = &own.mlp else { continue };
+            let name = |suffix: &str| format!("blocks.{layer}.mlp.{suffix}");
+            let Some(ratios) = mlp.ratios() else {
+                let input: Rc<RefCell<Vec<f32>>> = Rc::default();
+                let read = input.clone();
+                hooks.push(hook::at(name("hook_in")).read(move |x: Tensor<3>, _| *read.borrow_mut() = host(x)));
+                hooks.push(hook::at(name("hook_out")).edit(move |x: Tensor<3>, _| {
+                    let values = mlp.forward(&input.borrow());
+                    Tensor::<3>::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F32)).cast(x.dtype())
+                }));
+                continue;
+            };
+            let behind = if self.clean.activation(&*name("hook_mid")).is_ok() { "hook_mid" } else { "hook_post" };
+            let inputs: Rc<RefCell<[Option<Vec<f32>>; 2]>> = Rc::default();
+            let gated = ratios.gate.is_some();
+            for (place, suffix) in ["hook_pre", "hook_pre_linear"].into_iter().enumerate().take(1 + usize::from(gated))
+            {
+                let inputs = inputs.clone();
+                hooks.push(hook::at(name(suffix)).read(move |x: Tensor<3>, _| {
+                    inputs.borrow_mut()[place] = Some(host(x));
+                }));
+            }
+            hooks.push(hook::at(name(behind)).edit(move |x: Tensor<3>, _| {
+                let inputs = inputs.borrow();
+                let values = ratios.applied([inputs[0].as_deref(), inputs[1].as_deref()]);
+                Tensor::<3>::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F32)).cast(x.dtype())
+            }));
+        }
+    }
+}
+
+impl Ratios {
+    /// Activations of pre-activations and, of a gated MLP, its other factor.
+    pub(super) fn applied(&self, [pre, linear]: [Option<&[f32]>; 2]) -> Vec<f32> {
+        let times = |ratios: &[f32], x: Option<&[f32]>| -> Vec<f32> {
+            ratios.iter().zip(x.unwrap_or_default()).map(|(ratio, x)| ratio * x).collect()
+        };
+        match &self.gate {
+            None => times(&self.input, pre),
+            Some(gate) => {
+                let (one, other) = (times(&self.input, linear), times(gate, pre));
+                one.iter().zip(other).map(|(a, b)| a + b).collect()
+            }
+        }
+    }
+}
+
+impl Site {
+    /// How many features there are.
+    fn count(&self) -> usize {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => dictionary.latents(),
+            Coder::Neurons(neurons) => neurons.count(),
+        }
+    }
+
+    /// The points of which pre-activations are functions.
+    fn read_points(&self) -> Vec<String> {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => dictionary.metadata().reads.iter().cloned().collect(),
+            Coder::Neurons(neurons) if neurons.experts() => vec![format!("blocks.{}.mlp.hook_in", self.layer)],
+            Coder::Neurons(neurons) => {
+                let names =
+                    ["hook_pre", "hook_pre_linear"].into_iter().take(1 + usize::from(neurons.ratios().is_some()));
+                names.map(|suffix| format!("blocks.{}.mlp.{suffix}", self.layer)).collect()
+            }
+        }
+    }
+
+    /// Where features write first.
+    fn write_point(&self) -> String {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => {
+                let metadata = dictionary.metadata();
+                metadata.writes.clone().or_else(|| metadata.reads.clone()).unwrap_or_default()
+            }
+            Coder::Neurons(_) => format!("blocks.{}.mlp.hook_out", self.layer),
+        }
+    }
+
+    /// Pre-activations in a run, `[pos, feature]`.
+    fn pre_activations(&self, seen: Option<Tensor<2>>, cache: &ActivationCache, held: bool) -> Result<Tensor<2>> {
+        let points = self.read_points();
+        let flat = |name: &str| -> Result<Tensor<2>> {
+            let held = cache.get::<3>(name)?;
+            let [_, len, width] = held.dims();
+            Ok(held.reshape([len, width]).cast(DType::F32))
+        };
+        match &self.coder {
+            // An autoencoder of the stream reads what was there before its own features are edited.
+            Coder::Dictionary(dictionary) => {
+                let x = seen.map_or_else(|| flat(&points[0]), Ok)?;
+                let Some(scaling) = self.scaling.as_ref().filter(|_| held) else {
+                    return Ok(dictionary.applied(x)?.pre);
+                };
+                let (shape, device) = (x.dims(), x.device());
+                let mut values = host(x);
+                values.chunks_exact_mut(shape[1]).enumerate().for_each(|(pos, row)| scaling.forward(row, pos));
+                let x = Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32));
+                Ok((**dictionary).clone().with_normalization(Normalization::None).applied(x)?.pre)
+            }
+            Coder::Neurons(neurons) if neurons.experts() => {
+                let x = flat(&points[0])?;
+                let ([len, _], device) = (x.dims(), x.device());
+                let values = TensorData::new(neurons.held(&host(x), len), [len, neurons.count()]);
+                Ok(Tensor::from_data(values, (&device, DType::F32)))
+            }
+            Coder::Neurons(neurons) => match neurons.ratios() {
+                None => flat(&points[0]),
+                Some(ratios) => {
+                    let (pre, linear) = (flat(&points[0])?, flat(&points[1])?);
+                    let (shape, device) = (pre.dims(), pre.device());
+                    let values = ratios.applied([Some(&host(pre)), Some(&host(linear))]);
+                    Ok(Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32)))
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Attribution graphs: which features made the model say what it says.
+
+mod active;
+mod attention_pairs;
+mod attribution_graph;
+mod capture;
+mod check;
+mod combined;
+mod frozen;
+mod frozen_attention;
+mod frozen_mlp;
+mod gradient;
+mod graph_file;
+mod groups;
+mod heads;
+mod held_norm;
+mod influence;
+mod intervene;
+mod mlp_run;
+mod neurons;
+#[cfg(feature = "plot")]
+mod notebook;
+mod options;
+mod outline;
+mod paths;
+mod place;
+mod replacement;
+mod row_file;
+mod rows;
+mod saved_view;
+mod site;
+mod stacked;
+mod target;
+mod trace;
+mod words;
+
+use burn::tensor::{DType, Tensor};
+
+pub use crate::error::GraphError;
+pub use attention_pairs::{AttentionPair, AttentionPairs};
+pub use attribution_graph::{AttributionGraph, GraphEdge, GraphNode, GraphScores, NodeKind, PrunedGraph};
+pub use check::GraphCheck;
+pub use graph_file::GraphFile;
+pub use heads::HeadEffects;
+pub use intervene::{FeatureEdit, Hold, Intervened, generate_edited, intervene};
+pub use options::GraphOptions;
+pub use paths::GraphPath;
+pub use replacement::Replacement;
+pub use target::GraphTarget;
+pub use trace::GraphProgress;
+pub use words::FeatureTokens;
+
+/// A tensor's numbers in host memory, row by row.
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    let data = tensor.cast(DType::F32).into_data();
+    match data.as_slice::<f32>() {
+        Ok(_) => data.try_into_vec().unwrap_or_default(),
+        Err(_) => data.iter().collect(),
+    }
+}

@@ -1,0 +1,34 @@
+//! Graphs in a notebook.
+
+use super::attribution_graph::{AttributionGraph, NodeKind};
+use super::graph_file::GraphFile;
+use hooklens_model::error::Result;
+use hooklens_plot::error::PlotError;
+use hooklens_plot::{Show, Shown};
+
+/// Shares of influence that a notebook shows.
+const SHARES: (f64, f64) = (0.8, 0.98);
+/// Paths that are pinned.
+const PATHS: usize = 8;
+
+impl Show for AttributionGraph {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let unread = |error| PlotError::Shown { reason: hooklens_model::error::error_chain(&error) };
+        let pruned = self.prune(SHARES.0, SHARES.1).map_err(unread)?;
+        let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes().len());
+        // What features raise is known to a model only: `GraphFile::told` shows that, too.
+        let target = self.nodes().iter().position(|node| matches!(node.kind, NodeKind::Logit { .. })).unwrap_or(0);
+        let on_paths = self.paths(&pruned, target, PATHS).into_iter().flat_map(|path| path.nodes);
+        let on_paths: Vec<usize> = on_paths.collect();
+        let page = GraphFile::new(self, &pruned).pruned_at(SHARES.0, SHARES.1).with_pinned(self, on_paths).page();
+        Ok(vec![Shown::text(text), Shown::page(&page)])
+    }
+}
+
+impl Show for GraphFile {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let count = |key: &str| self.json()[key].as_array().map_or(0, Vec::len);
+        let text = format!("attribution graph of {} nodes and {} links", count("nodes"), count("links"));
+        Ok(vec![Shown::text(text), Shown::page(&self.page())])
+    }
+}

@@ -1,0 +1,192 @@
+//! What a graph explains: logits, or directions before the unembedding.
+
+use burn::tensor::DType;
+
+use super::capture::Captured;
+use super::host;
+use crate::error::GraphError;
+use hooklens_model::cpu;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// One target of a graph: a sum of logits behind the prompt, or a direction of what the unembedding reads.
+///
+/// ```
+/// use hooklens::attribution::graph::GraphTarget;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let mary = GraphTarget::token(&model, "Mary")?;
+/// let rather = GraphTarget::difference(&model, "Mary", "John")?;
+/// assert_eq!((mary.label(), rather.label()), ("Mary", "Mary minus John"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphTarget {
+    pub(super) label: String,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum What {
+    /// Tokens and what their logits are multiplied by.
+    Tokens(Vec<(u32, f32)>),
+    Direction(Vec<f32>),
+}
+
+impl GraphTarget {
+    /// The logit of a token, over the mean of all: text that is one token.
+    ///
+    /// # Errors
+    /// Text of several tokens; a model without a tokenizer.
+    pub fn token(model: &HookedTransformer, text: &str) -> Result<Self> {
+        Ok(Self::id(model, model.to_single_token(text)?))
+    }
+
+    /// The logit of a token, over the mean of all.
+    pub fn id(model: &HookedTransformer, id: u32) -> Self {
+        Self { label: name(model, id), what: What::Tokens(vec![(id, 1.0)]) }
+    }
+
+    /// The logit of one token minus another's.
+    ///
+    /// # Errors
+    /// Text of several tokens; a model without a tokenizer.
+    pub fn difference(model: &HookedTransformer, answer: &str, wrong: &str) -> Result<Self> {
+        Ok(Self::difference_of_ids(model, model.to_single_token(answer)?, model.to_single_token(wrong)?))
+    }
+
+    /// [`GraphTarget::difference`] of tokens by their ids.
+    pub fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> Self {
+        let label = format!("{} minus {}", name(model, answer), name(model, wrong));
+        Self { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }
+    }
+
+    /// The product with a direction of what the unembedding reads, `[d_model]`.
+    pub fn direction(label: impl Into<String>, direction: Vec<f32>) -> Self {
+        Self { label: label.into(), what: What::Direction(direction) }
+    }
+
+    /// What it is called.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+/// A token's text, or its id.
+pub(super) fn name(model: &HookedTransformer, id: u32) -> String {
+    model.to_string(&[id]).unwrap_or_else(|_| format!("#{id}"))
+}
+
+/// Targets as they are computed with.
+#[derive(Debug, Default)]
+pub(super) struct Goals {
+    /// The targets themselves, and what each counts.
+    pub(super) chosen: Vec<(GraphTarget, f32)>,
+    pub(super) labels: Vec<String>,
+    /// The token of a target that is one token's logit.
+    pub(super) tokens: Vec<Option<u32>>,
+    /// What each counts: its probability.
+    pub(super) weights: Vec<f32>,
+    /// `[target, d_model]`, in the stream before the last norm.
+    pub(super) vectors: Vec<f32>,
+    pub(super) constants: Vec<f64>,
+    /// What the model gives.
+    pub(super) values: Vec<f64>,
+}
+
+/// The likeliest tokens: as many as have this probability together, and no more than that many.
+fn likeliest(probabilities: &[f32], most: usize, share: f64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..probabilities.len() as u32).collect();
+    order.sort_by(|a, b| probabilities[*b as usize].total_cmp(&probabilities[*a as usize]).then(a.cmp(b)));
+    order.truncate(most);
+    let mut sum = 0.0;
+    let enough = order.iter().position(|id| {
+        sum += f64::from(probabilities[*id as usize]);
+        sum >= share
+    });
+    order.truncate(enough.map_or(most, |place| place + 1));
+    order
+}
+
+fn softmax(logits: &[f32]) -> Vec<f32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exps: Vec<f64> = logits.iter().map(|x| f64::from(x - most).exp()).collect();
+    let sum: f64 = exps.iter().sum();
+    exps.iter().map(|x| (x / sum) as f32).collect()
+}
+
+/// The targets of a prompt.
+pub(super) fn goals(
+    model: &HookedTransformer,
+    captured: &Captured,
+    given: &[(GraphTarget, f32)],
+    (most, share): (usize, f64),
+) -> Result<Goals> {
+    let [uncapped, logits] = &captured.logits;
+    let probabilities = softmax(logits);
+    if probabilities.iter().any(|p| p.is_nan()) {
+        return Err(hooklens_model::error::Error::NotANumber { what: "a logit after the prompt".into() });
+    }
+    let chosen: Vec<(GraphTarget, f32)> = match given {
+        [] => {
+            let ids = likeliest(&probabilities, most, share).into_iter();
+            ids.map(|id| (GraphTarget::id(model, id), probabilities[id as usize])).collect()
+        }
+        given => given.to_vec(),
+    };
+    let (unembed, pos) = (&model.weights.unembed, captured.active.len - 1);
+    let matrix = unembed.matrix();
+    let mean = host(matrix.clone().cast(DType::F32).mean_dim(1));
+    let bias = unembed.bias.as_ref().map(|bias| host(bias.val()));
+    let average = |of: &[f32]| of.iter().map(|x| f64::from(*x)).sum::<f64>() / of.len().max(1) as f64;
+    let bias_mean = bias.as_deref().map_or(0.0, average);
+    let turned = matrix.transpose();
+    let mut goals = Goals::default();
+    for (target, weight) in chosen {
+        let (mut vector, mut constant, mut value) = (vec![0.0; mean.len()], 0.0, 0.0);
+        match &target.what {
+            What::Tokens(tokens) => {
+                for (id, factor) in tokens {
+                    if *id as usize >= logits.len() {
+                        let reason = format!("the model has no logit of a token {id}; it has {}", logits.len());
+                        return Err(GraphError::Target { reason }.into());
+                    }
+                    let row = cpu::gather(&turned, &[*id]);
+                    let own = vector.iter_mut().zip(&row).zip(&mean);
+                    own.for_each(|((x, row), mean)| *x += factor * (row - mean));
+                    let factor = f64::from(*factor);
+                    constant += factor * (bias.as_ref().map_or(0.0, |bias| f64::from(bias[*id as usize])) - bias_mean);
+                    value += factor * (f64::from(uncapped[*id as usize]) - average(uncapped));
+                }
+            }
+            What::Direction(direction) => {
+                if direction.len() != vector.len() {
+                    let reason = format!(
+                        "{} has {} numbers, and the model's width is {}",
+                        target.label,
+                        direction.len(),
+                        vector.len()
+                    );
+                    return Err(GraphError::Target { reason }.into());
+                }
+                vector.copy_from_slice(direction);
+                value = captured.read_last(direction);
+            }
+        }
+        if let Some(bias) = captured.last.bias() {
+            constant += vector.iter().zip(bias).map(|(x, b)| f64::from(*x) * f64::from(*b)).sum::<f64>();
+        }
+        captured.last.back(&mut vector, pos);
+        goals.tokens.push(match &target.what {
+            What::Tokens(tokens) if tokens.len() == 1 => Some(tokens[0].0),
+            _ => None,
+        });
+        goals.labels.push(target.label.clone());
+        goals.weights.push(weight);
+        goals.vectors.extend(vector);
+        goals.constants.push(constant);
+        goals.values.push(value);
+        goals.chosen.push((target, weight));
+    }
+    Ok(goals)
+}

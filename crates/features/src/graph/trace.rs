@@ -1,0 +1,449 @@
+//! From a prompt to its graph: which features are looked at, in what order, and what acts on each.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use super::capture::{Captured, capture};
+use super::frozen::{Batch, Effects};
+use super::influence::influence;
+use super::options::GraphOptions;
+use super::replacement::Replacement;
+use super::rows::{Cone, RowOf, RowStore};
+use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
+use super::target::{Goals, goals, name};
+use crate::error::GraphError;
+use crate::{Dictionary, Units};
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+
+/// Rows of gradients that are worked on together: enough for matrix products, few enough for the caches.
+const ROWS: usize = 4096;
+/// Of prompts that are longer than this more rows are worked on together, as all targets of a batch read the same pattern.
+const LONG: usize = 1024;
+const LONG_ROWS: usize = 16384;
+/// Targets of a batch at most.
+const MOST: usize = 256;
+/// The batch of all targets of the graph.
+const GOALS: u64 = 0;
+/// Numbers of a batch's effects at most.
+const NUMBERS: usize = 1 << 24;
+
+/// How far the making of a graph has come. The first time nothing is done yet, and what it will take is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct GraphProgress {
+    /// Features whose inputs are known.
+    pub done: usize,
+    /// Features that the graph will have.
+    pub of: usize,
+    /// Features that are active in the prompt.
+    pub active: usize,
+    /// An estimate of the memory it takes, beside the model's, in bytes.
+    pub bytes: usize,
+    /// An estimate of the time for all of it, in seconds, by that of the targets.
+    pub seconds: f64,
+    /// Bytes of rows in the folder of [`GraphOptions::resumable`] that were damaged, or came after such: they were dropped,
+    /// and are computed again.
+    pub damaged: u64,
+}
+
+struct Trace<'c> {
+    captured: &'c Captured,
+    rows: RowStore,
+    /// The rows that were looked at.
+    traced: Vec<usize>,
+    /// Rows that an earlier run left, by their batches.
+    left: HashMap<(RowOf, u64), usize>,
+    batch: Option<usize>,
+    columns: usize,
+}
+
+impl<'c> Trace<'c> {
+    fn new(captured: &'c Captured, goals: &Goals, options: &GraphOptions) -> Result<Self> {
+        let columns = captured.frozen.columns(&captured.active);
+        let rows = match &options.folder {
+            None => RowStore::new(options.memory),
+            Some(folder) => RowStore::in_folder(folder, identity(captured, goals), |of| {
+                captured.columns_of(of, goals.weights.len())
+            })?,
+        };
+        let left = (0..rows.len()).map(|row| ((rows.of(row), rows.batch(row)), row)).collect();
+        Ok(Self { captured, rows, traced: Vec::new(), left, batch: options.batch, columns })
+    }
+
+    /// Adds the rows of a batch, but those that an earlier run left.
+    fn add(&mut self, effects: Effects, all: &[RowOf], batch: u64) -> Result<()> {
+        for ((row, constant), of) in effects.rows.chunks_exact(self.columns).zip(effects.constants).zip(all) {
+            if row.iter().any(|x| !x.is_finite()) {
+                return Err(hooklens_model::error::Error::NotANumber { what: format!("an effect on {of:?}") });
+            }
+            if self.was_left(*of, batch) {
+                continue;
+            }
+            let columns = self.captured.columns_of(*of, usize::MAX).unwrap_or_default();
+            self.traced.push(self.rows.len());
+            self.rows.add(*of, batch, row, columns, constant)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an earlier run has looked at this, in the same batch.
+    fn was_left(&mut self, of: RowOf, batch: u64) -> bool {
+        let row = self.left.remove(&(of, batch));
+        self.traced.extend(row);
+        row.is_some()
+    }
+
+    /// Whether an earlier run has looked at all of a batch.
+    fn was_left_whole(&mut self, all: &[RowOf], batch: u64) -> bool {
+        let whole = all.iter().all(|of| self.left.contains_key(&(*of, batch)));
+        if whole {
+            all.iter().for_each(|of| _ = self.was_left(*of, batch));
+        }
+        whole
+    }
+
+    fn add_goals(&mut self, goals: &Goals) -> Result<()> {
+        let (frozen, active) = (&self.captured.frozen, &self.captured.active);
+        let count = goals.weights.len();
+        let all: Vec<RowOf> = (0..count).map(RowOf::Goal).collect();
+        if self.was_left_whole(&all, GOALS) {
+            return Ok(());
+        }
+        let positions = vec![active.len - 1; count];
+        let start = Some((frozen.layers.len() - 1) * STEPS + POST);
+        let mut effects =
+            frozen.effects(Batch { vectors: goals.vectors.clone(), positions: &positions, start }, active)?;
+        effects.constants.iter_mut().zip(&goals.constants).for_each(|(x, own)| *x += own);
+        self.add(effects, &all, GOALS)
+    }
+
+    /// Looks at features: those of one site together, in the order of their positions. What an earlier run left changes no
+    /// batch: in another, the last bits of effects may differ.
+    fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
+        features.sort_unstable();
+        let active = &self.captured.active;
+        let mut rest = &features[..];
+        while let Some(first) = rest.first() {
+            let (site, _) = active.place(*first);
+            let own = rest.partition_point(|feature| active.place(*feature).0 == site);
+            let mut of_site = &rest[..own];
+            while !of_site.is_empty() {
+                // The last one's position is how far the gradients reach.
+                let most = self.batch.unwrap_or(MOST).min((NUMBERS / self.columns).max(1)).min(of_site.len()).max(1);
+                let together = rows_together(active.len);
+                let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= together;
+                let count = match self.batch {
+                    Some(_) => most,
+                    None => (1..=most).rev().find(fits).unwrap_or(1),
+                };
+                self.add_batch(site, &of_site[..count])?;
+                done(count);
+                of_site = &of_site[count..];
+            }
+            rest = &rest[own..];
+        }
+        Ok(())
+    }
+
+    fn add_batch(&mut self, site: usize, features: &[usize]) -> Result<()> {
+        let (active, own) = (&self.captured.active, &self.captured.sites[site]);
+        let all: Vec<RowOf> = features.iter().map(|feature| RowOf::Feature(*feature)).collect();
+        let number = batch_number(features);
+        if self.was_left_whole(&all, number) {
+            return Ok(());
+        }
+        let latents: Vec<u32> = features.iter().map(|feature| active.latent(*feature)).collect();
+        let positions: Vec<usize> = features.iter().map(|feature| active.place(*feature).1).collect();
+        let (vectors, constants) = own.reads(&latents, &positions)?;
+        let batch = Batch { vectors, positions: &positions, start: own.start };
+        let mut effects = self.captured.frozen.effects(batch, active)?;
+        effects.constants.iter_mut().zip(&constants).for_each(|(x, own)| *x += own);
+        self.add(effects, &all, number)
+    }
+
+    /// The work that the rows of so many features are, in positions of a target behind all layers.
+    fn work(&self, features: usize) -> f64 {
+        let (active, sites) = (&self.captured.active, &self.captured.sites);
+        let layers = self.captured.frozen.layers.len() as f64;
+        let of = |(number, site): (usize, &Site)| {
+            let share = site.start.map_or(0.0, |start| (start / STEPS + 1) as f64 / layers);
+            let positions = (0..active.len).map(|pos| (active.range(number, pos).len() * (pos + 1)) as f64);
+            share * positions.sum::<f64>()
+        };
+        let all: f64 = sites.iter().enumerate().map(of).sum();
+        all * features as f64 / active.count().max(1) as f64
+    }
+
+    /// An estimate of the memory of a graph of so many features, beside the model's.
+    fn bytes(&self, features: usize, rows: usize) -> usize {
+        let (frozen, active) = (&self.captured.frozen, &self.captured.active);
+        // Effects, and while it is pruned a score of each.
+        let graph = 2 * 4 * features * (features + self.columns - active.count());
+        let together = rows_together(active.len).max(self.traced.len() * active.len);
+        let batch = 4 * (together * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
+        frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
+    }
+
+    /// The influence of every column, of the rows that are known.
+    fn influence(&mut self, goals: &Goals) -> Result<Vec<f64>> {
+        let mut order = self.traced.clone();
+        order.sort_unstable_by_key(|row| std::cmp::Reverse(self.rows.of(*row)));
+        influence(&mut self.rows, &order, &goals.weights, self.columns)
+    }
+}
+
+/// What distinguishes a batch of features from others.
+fn batch_number(features: &[usize]) -> u64 {
+    let mut hash = Xxh3::new();
+    features.iter().for_each(|feature| hash.update(&(*feature as u64).to_le_bytes()));
+    hash.digest()
+}
+
+/// Rows of gradients that are worked on together for a prompt of so many tokens.
+fn rows_together(tokens: usize) -> usize {
+    if tokens > LONG { LONG_ROWS } else { ROWS }
+}
+
+/// What a graph is of: every number that its effects follow from, in 128 bits (XXH3).
+fn identity(captured: &Captured, goals: &Goals) -> u128 {
+    let Captured { frozen, active, sites, .. } = captured;
+    let mut hash = Xxh3::new();
+    let add = |hash: &mut Xxh3, values: &[f32]| {
+        hash.update(&values.len().to_le_bytes());
+        values.iter().for_each(|x| hash.update(&x.to_le_bytes()));
+    };
+    for site in 0..sites.len() {
+        for pos in 0..active.len {
+            hash.update(&active.range(site, pos).len().to_le_bytes());
+            active.latents(site, pos).iter().for_each(|latent| hash.update(&latent.to_le_bytes()));
+        }
+    }
+    for values in [&active.acts, &active.pre, &frozen.tokens, &goals.weights, &goals.vectors] {
+        add(&mut hash, values);
+    }
+    // What features write is in what they miss.
+    frozen.all_places().for_each(|place| add(&mut hash, &place.errors));
+    hash.digest128()
+}
+
+impl Captured {
+    /// The columns of a row that are not zero for sure; nothing where there is no such feature, or none of so many goals.
+    fn columns_of(&self, of: RowOf, goals: usize) -> Option<Vec<Range<usize>>> {
+        let Self { active, frozen, sites, .. } = self;
+        let cone = match of {
+            RowOf::Goal(goal) if goal < goals => Cone { sites: sites.len(), pos: active.len - 1 },
+            RowOf::Feature(feature) if feature < active.count() => {
+                let (site, pos) = active.place(feature);
+                Cone { sites: site, pos }
+            }
+            _ => return None,
+        };
+        Some(cone.columns(active, frozen.places, frozen.positions.is_some()))
+    }
+}
+
+/// Positions at the beginning that are left out where nobody says so.
+pub(super) fn special(model: &HookedTransformer, tokens: &[u32]) -> usize {
+    usize::from(model.bos_token().is_some() && tokens.first().copied() == model.bos_token())
+}
+
+/// The graph of a prompt's tokens.
+pub(super) fn trace(
+    model: &HookedTransformer,
+    tokens: &[u32],
+    replacement: &Replacement,
+    options: &GraphOptions,
+    mut progress: impl FnMut(GraphProgress),
+) -> Result<AttributionGraph> {
+    check(options, tokens)?;
+    let left_out = options.left_out.unwrap_or_else(|| special(model, tokens));
+    let captured = capture(model, tokens, replacement, left_out)?;
+    let goals = goals(model, &captured, &options.targets, options.likely)?;
+    let active = &captured.active;
+    let (of, all) = (options.max_nodes.min(active.count()), active.count());
+    let mut trace = Trace::new(&captured, &goals, options)?;
+    let begun = Instant::now();
+    trace.add_goals(&goals)?;
+    let (bytes, damaged) = (trace.bytes(of, options.memory), trace.rows.damaged());
+    let mut told = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
+    told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (goals.weights.len() * active.len) as f64;
+    progress(told);
+    let mut known = vec![false; all];
+    while told.done < of {
+        let next: Vec<usize> = if of == all {
+            (0..all).collect()
+        } else {
+            let influence = trace.influence(&goals)?;
+            let mut rest: Vec<usize> = (0..all).filter(|feature| !known[*feature]).collect();
+            let count = options.ranked_every.unwrap_or_else(|| (told.done / 4).max(128)).min(of - told.done);
+            let order = |a: &usize, b: &usize| influence[*b].total_cmp(&influence[*a]).then(a.cmp(b));
+            if count < rest.len() {
+                rest.select_nth_unstable_by(count, order);
+                rest.truncate(count);
+            }
+            rest
+        };
+        next.iter().for_each(|feature| known[*feature] = true);
+        trace.add_features(next, |count| {
+            told.done += count;
+            progress(told);
+        })?;
+    }
+    trace.rows.sync()?;
+    let mut graph = assemble(model, tokens, &captured, &goals, trace, &known, left_out)?;
+    graph.options = Some(options.clone());
+    Ok(graph)
+}
+
+fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
+    options.check()?;
+    match options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
+        None => Ok(()),
+        Some(left_out) => {
+            let (what, given) = ("the number of positions left out", left_out.to_string());
+            Err(GraphError::Setting { what, given, wanted: "fewer than the prompt's tokens" }.into())
+        }
+    }
+}
+
+/// Puts the rows of the features that were looked at together.
+fn assemble(
+    model: &HookedTransformer,
+    tokens: &[u32],
+    captured: &Captured,
+    goals: &Goals,
+    mut trace: Trace<'_>,
+    known: &[bool],
+    left_out: usize,
+) -> Result<AttributionGraph> {
+    let Captured { frozen, sites, active, places, .. } = captured;
+    let features: Vec<usize> = (0..active.count()).filter(|feature| known[*feature]).collect();
+    let rest = trace.columns - active.count();
+    let columns = features.len() + rest;
+    let mut kept = vec![usize::MAX; trace.columns];
+    features.iter().enumerate().for_each(|(to, from)| kept[*from] = to);
+    (0..rest).for_each(|column| kept[active.count() + column] = features.len() + column);
+
+    let mut nodes = Vec::new();
+    let mut node = |kind, layer, pos: usize, label: String, feature: Option<(usize, f32)>| {
+        let (site, activation) = feature.unzip();
+        nodes.push(GraphNode { kind, layer, position: pos, label, activation, influence: 0.0, site });
+    };
+    for feature in &features {
+        let ((site, pos), latent) = (active.place(*feature), active.latent(*feature) as usize);
+        let own = &sites[site];
+        let kind = match own.sort {
+            Sort::Transcoder => NodeKind::Feature { latent },
+            Sort::Latent => NodeKind::Latent { latent },
+            Sort::Neuron => NodeKind::Neuron { neuron: latent },
+        };
+        node(kind, Some(own.layer), pos, own.label(latent), Some((site, active.acts[*feature])));
+    }
+    for layer in places {
+        (0..active.len).for_each(|pos| node(NodeKind::Error, Some(*layer), pos, String::new(), None));
+    }
+    let names: Vec<String> = tokens.iter().map(|id| name(model, *id)).collect();
+    for (pos, id) in tokens.iter().enumerate() {
+        node(NodeKind::Token { id: *id }, None, pos, names[pos].clone(), None);
+    }
+    if frozen.positions.is_some() {
+        (0..active.len).for_each(|pos| node(NodeKind::Position, None, pos, String::new(), None));
+    }
+    for ((label, token), weight) in goals.labels.iter().zip(&goals.tokens).zip(&goals.weights) {
+        let kind = NodeKind::Logit { token: *token, weight: *weight };
+        node(kind, Some(frozen.layers.len()), active.len - 1, label.clone(), None);
+    }
+
+    // Features in order, then goals.
+    let mut order = std::mem::take(&mut trace.traced);
+    order.sort_unstable_by_key(|row| trace.rows.of(*row));
+    let mut effects = vec![0f32; order.len() * columns];
+    let (mut constants, mut values, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
+    let usual = usual_sizes(captured, goals, &features)?;
+    for ((row, to), usual) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))).zip(usual) {
+        let (mut sum, mut largest) = (0f64, 0f64);
+        trace.rows.each(*row, |range, entries| {
+            for (column, entry) in range.zip(entries) {
+                sum += f64::from(*entry);
+                largest = largest.max(f64::from(entry.abs()));
+                if kept[column] != usize::MAX {
+                    to[kept[column]] = *entry;
+                }
+            }
+        })?;
+        let constant = trace.rows.constant(*row);
+        let value = match trace.rows.of(*row) {
+            RowOf::Feature(feature) => f64::from(active.pre[feature]),
+            RowOf::Goal(goal) => goals.values[goal],
+        };
+        // A sum of products is as true as these are large. A product of two vectors that nearly cancel, of which a row may have
+        // no other (the first token's), is as true as vectors of their lengths let it be, in the model as here.
+        let scale = value.abs().max(largest).max(constant.abs()).max(usual).max(1e-6);
+        deviations.push(((sum + constant - value).abs() / scale) as f32);
+        constants.push(constant as f32);
+        values.push(value as f32);
+    }
+    let mut graph = AttributionGraph::assembled(
+        nodes,
+        effects,
+        [features.len(), places.len(), active.len],
+        [constants, values, deviations],
+        (tokens.to_vec(), names),
+        (active.count(), left_out, frozen.layers.len()),
+        sites.iter().map(Site::units).collect::<Result<_>>()?,
+    );
+    graph.goals.clone_from(&goals.chosen);
+    graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
+    Ok(graph)
+}
+
+/// How large the values of features, then of targets, are where nothing cancels.
+fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result<Vec<f64>> {
+    let (active, width) = (&captured.active, captured.frozen.width);
+    let mut sizes = Vec::new();
+    for own in features.chunk_by(|a, b| active.place(*a).0 == active.place(*b).0) {
+        for own in own.chunks(MOST) {
+            let latents: Vec<u32> = own.iter().map(|feature| active.latent(*feature)).collect();
+            let positions: Vec<usize> = own.iter().map(|feature| active.place(*feature).1).collect();
+            sizes.extend(captured.sites[active.place(own[0]).0].sizes(&latents, &positions)?);
+        }
+    }
+    let stream = lengths(&captured.stream, width).first().copied().unwrap_or(0.0);
+    sizes.extend(goals.vectors.chunks_exact(width.max(1)).map(|row| usual(row, f64::from(stream))));
+    Ok(sizes)
+}
+
+impl Site {
+    /// Its features.
+    fn units(&self) -> Result<Units> {
+        match self.dictionary() {
+            Some(dictionary) => Units::latents(dictionary),
+            None => Ok(Units::neurons(self.layer)),
+        }
+    }
+
+    /// What a feature is called: its label; the expert that a neuron belongs to.
+    fn label(&self, latent: usize) -> String {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => dictionary.labels().get(latent).unwrap_or_default().to_string(),
+            Coder::Neurons(neurons) if neurons.experts() => {
+                let (expert, neuron) = neurons.expert(latent);
+                format!("expert {expert} neuron {neuron}")
+            }
+            Coder::Neurons(_) => String::new(),
+        }
+    }
+
+    /// The dictionary whose latents the features are.
+    pub(super) fn dictionary(&self) -> Option<&Dictionary> {
+        match &self.coder {
+            Coder::Dictionary(dictionary) => Some(dictionary),
+            Coder::Neurons(_) => None,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Nodes and paths in words.
+
+use std::collections::BTreeMap;
+
+use super::attribution_graph::{AttributionGraph, NodeKind};
+use super::paths::GraphPath;
+use crate::most_moved;
+use hooklens_model::driver::HookedModel;
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::token_text;
+
+/// The tokens that features raise most, and those they lower most, by node.
+pub type FeatureTokens = BTreeMap<usize, [Vec<String>; 2]>;
+
+impl AttributionGraph {
+    /// The tokens whose logits each of some features raises most by what it writes, and those it lowers most. Nodes that are
+    /// no features are passed over.
+    ///
+    /// ```
+    /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let graph = AttributionGraph::new(&model, "When Mary and John went", &Replacement::neurons(8), &GraphOptions::new())?;
+    /// let told = graph.feature_tokens(&model, &[0, 1], 3)?;
+    /// assert_eq!(told[&0][0].len(), 3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Matrices that can't be read.
+    pub fn feature_tokens(&self, model: &HookedTransformer, nodes: &[usize], count: usize) -> Result<FeatureTokens> {
+        let mut by_site: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        for node in nodes {
+            let Some(own) = self.nodes().get(*node) else { continue };
+            if let (Some(site), Some(unit)) = (own.site, own.unit()) {
+                by_site.entry(site).or_default().push((*node, unit));
+            }
+        }
+        let text = |id: u32| token_text(model.tokenizer().ok(), id);
+        let mut told = FeatureTokens::new();
+        for (site, own) in by_site {
+            let mut which: Vec<usize> = own.iter().map(|(_, unit)| *unit).collect();
+            which.sort_unstable();
+            which.dedup();
+            let moved = most_moved(model, &self.units()[site], &which, count)?;
+            for (node, unit) in own {
+                let Ok(place) = which.binary_search(&unit) else { continue };
+                let words = moved[place].clone().map(|own| own.into_iter().map(|(id, _)| text(id)).collect());
+                told.insert(node, words);
+            }
+        }
+        Ok(told)
+    }
+
+    /// A node in a few words: `layer 2 latent 77 at " to"`.
+    pub fn words(&self, node: usize) -> String {
+        let Some(own) = self.nodes().get(node) else { return format!("node {node}") };
+        let at = || {
+            let text = self.token_texts().get(own.position).map_or("", String::as_str);
+            format!("at {} {text:?}", own.position)
+        };
+        let layer = own.layer.unwrap_or(0);
+        let label = if own.label.is_empty() { String::new() } else { format!(" ({})", own.label) };
+        match own.kind {
+            NodeKind::Feature { latent } => format!("layer {layer} feature {latent}{label} {}", at()),
+            NodeKind::Latent { latent } => format!("layer {layer} latent {latent}{label} {}", at()),
+            NodeKind::Neuron { neuron } => format!("layer {layer} neuron {neuron} {}", at()),
+            NodeKind::Error => format!("layer {layer} error {}", at()),
+            NodeKind::Token { .. } => format!("token {:?} at {}", own.label, own.position),
+            NodeKind::Position => format!("position {}", own.position),
+            NodeKind::Logit { .. } => format!("logit of {:?}", own.label),
+        }
+    }
+
+    /// A path in words, from its beginning to the target.
+    pub fn path_words(&self, path: &GraphPath) -> String {
+        let words: Vec<String> = path.nodes.iter().rev().map(|node| self.words(*node)).collect();
+        words.join(" -> ")
+    }
+}

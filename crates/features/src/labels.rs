@@ -1,0 +1,264 @@
+//! Names that people gave to latents.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hooklens_hooks::Together;
+use serde_json::{Map, Value};
+
+use super::save::add_file;
+use crate::error::FeatureError;
+use hooklens_io::regular;
+use hooklens_model::error::{LoadError, Result};
+use hooklens_model::tokens::read_json;
+
+/// The file beside a dictionary that holds them.
+const FILE: &str = "labels.json";
+
+/// What latents are called, by number.
+///
+/// ```
+/// use hooklens::features::Labels;
+/// let labels: Labels = [(3, "names of people")].into_iter().collect();
+/// assert_eq!((labels.get(3), labels.get(4)), (Some("names of people"), None));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Labels(BTreeMap<usize, String>);
+
+impl Labels {
+    /// What a latent is called.
+    pub fn get(&self, latent: usize) -> Option<&str> {
+        self.0.get(&latent).map(String::as_str)
+    }
+
+    /// Every label, by latent.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.0.iter().map(|(latent, label)| (*latent, label.as_str()))
+    }
+
+    /// Number of labels.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An error for a label of a latent that is not there.
+    pub(super) fn check(&self, dictionary: &str, count: usize) -> Result<()> {
+        match self.0.keys().next_back().filter(|latent| **latent >= count) {
+            Some(latent) => {
+                let (dictionary, latent) = (dictionary.to_string(), *latent);
+                Err(FeatureError::Latent { dictionary, latent, count }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads labels: a JSON object of them by latent, or CSV with rows of `latent,label`. A label that holds a comma, a quote
+    /// or a line break is quoted. A first row may name the columns: its first field is then `latent`, `feature`, `index` or
+    /// `id`.
+    ///
+    /// ```
+    /// use hooklens::features::Labels;
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("labels.csv");
+    /// std::fs::write(&path, "latent,label\n3,\"names, of people\"\n8,digits\n")?;
+    /// let labels = Labels::read(&path)?;
+    /// assert_eq!((labels.get(3), labels.get(8)), (Some("names, of people"), Some("digits")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A file that can't be read; [`FeatureError::Setting`] with the line of a row that has other columns or no number of a
+    /// latent, of a second label of a latent, and of a quote that is not closed.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
+            return Self::of_json(path);
+        }
+        let mut labels = Self::default();
+        for Row { line, numbers: [latent], label } in rows(path, ["latent"])? {
+            labels.insert_new(path, line, latent, label)?;
+        }
+        Ok(labels)
+    }
+
+    /// Reads labels of several layers: a JSON object of objects, by layer and latent, or CSV with rows of
+    /// `layer,latent,label`, the first of which may name the columns.
+    ///
+    /// ```
+    /// use hooklens::features::Labels;
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("labels.csv");
+    /// std::fs::write(&path, "layer,latent,label\n0,3,names\n2,3,digits\n")?;
+    /// let labels = Labels::read_by_layer(&path)?;
+    /// assert_eq!((labels[&0].get(3), labels[&2].get(3)), (Some("names"), Some("digits")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Labels::read`].
+    pub fn read_by_layer(path: impl AsRef<Path>) -> Result<BTreeMap<usize, Self>> {
+        let path = path.as_ref();
+        let mut layers: BTreeMap<usize, Self> = BTreeMap::new();
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
+            let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
+            let Value::Object(object) = read_json(path.into())? else {
+                return Err(wrong("labels of several layers are an object of them by layer".into()).into());
+            };
+            for (layer, labels) in object {
+                let layer = layer.parse().map_err(|_| wrong(format!("`{layer}` is no layer")))?;
+                layers.insert(layer, Self::of_value(path, labels)?);
+            }
+            return Ok(layers);
+        }
+        for Row { line, numbers: [layer, latent], label } in rows(path, ["layer", "latent"])? {
+            layers.entry(layer).or_default().insert_new(path, line, latent, label)?;
+        }
+        Ok(layers)
+    }
+
+    /// Adds the label of a line of a file.
+    fn insert_new(&mut self, path: &Path, line: u64, latent: usize, label: String) -> Result<()> {
+        match self.0.insert(latent, label) {
+            None => Ok(()),
+            Some(_) => {
+                let reason = format!("line {line}: latent {latent} has a label already");
+                Err(FeatureError::Setting { path: path.into(), reason }.into())
+            }
+        }
+    }
+
+    fn of_json(path: &Path) -> Result<Self> {
+        Self::of_value(path, read_json(path.into())?)
+    }
+
+    fn of_value(path: &Path, value: Value) -> Result<Self> {
+        let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
+        let Value::Object(object) = value else {
+            return Err(wrong("labels are an object of them by latent".into()).into());
+        };
+        let one = |(latent, label): (String, Value)| match (latent.parse(), label) {
+            (Ok(latent), Value::String(label)) => Ok((latent, label)),
+            (_, label) => Err(wrong(format!("`\"{latent}\": {label}` is no label of a latent")).into()),
+        };
+        object.into_iter().map(one).collect::<Result<_>>().map(Self)
+    }
+
+    /// Those saved beside a dictionary.
+    pub(super) fn beside(folder: &Path) -> Result<Self> {
+        Self::beside_as(folder, FILE)
+    }
+
+    /// Those saved beside the transcoders of all layers.
+    pub(super) fn of_layer(folder: &Path, layer: usize) -> Result<Self> {
+        Self::beside_as(folder, &layer_file(layer))
+    }
+
+    fn beside_as(folder: &Path, name: &str) -> Result<Self> {
+        let path = folder.join(name);
+        if path.is_file() { Self::of_json(&path) } else { Ok(Self::default()) }
+    }
+
+    /// Adds their file to those of a dictionary.
+    pub(super) fn add(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        self.add_as(&folder.join(FILE), files)
+    }
+
+    /// Adds their file to those of the transcoders of all layers.
+    pub(super) fn add_of_layer(&self, folder: &Path, layer: usize, files: &mut Together) -> Result<()> {
+        self.add_as(&folder.join(layer_file(layer)), files)
+    }
+
+    /// Removes the labels of this layer and of those after it from the files of all layers.
+    pub(super) fn remove_from(folder: &Path, layer: usize, files: &mut Together) {
+        let paths = (layer..).map(|layer| folder.join(layer_file(layer)));
+        paths.take_while(|path| path.exists()).for_each(|path| files.remove(&path));
+    }
+
+    fn add_as(&self, path: &Path, files: &mut Together) -> Result<()> {
+        if self.is_empty() {
+            // Those of an earlier dictionary.
+            files.remove(path);
+            return Ok(());
+        }
+        let object: Map<String, Value> =
+            self.iter().map(|(latent, label)| (latent.to_string(), label.into())).collect();
+        add_file(files, path, format!("{:#}\n", Value::from(object)).as_bytes())
+    }
+}
+
+/// The file that holds the labels of a layer, beside the transcoders of all.
+fn layer_file(layer: usize) -> String {
+    format!("labels_{layer}.json")
+}
+
+/// A row of a file: the numbers that say what is labeled, and the label.
+struct Row<const N: usize> {
+    line: u64,
+    numbers: [usize; N],
+    label: String,
+}
+
+/// The rows of a CSV file with these columns and `label`; a first one that names them is passed over.
+fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> {
+    let bytes = regular::read(path).map_err(LoadError::file(path))?;
+    let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
+    let form = columns.iter().copied().chain(["label"]).collect::<Vec<_>>().join(",");
+    // A quote that is not closed would take this row in.
+    let ended = bytes.iter().copied().chain(*b"\n").chain(END.bytes()).collect::<Vec<u8>>();
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(&*ended);
+    let (mut rows, mut last) = (Vec::new(), None);
+    for (place, record) in reader.records().enumerate() {
+        let record = record.map_err(|error| wrong(error.to_string()))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if record.len() == 1 && record.get(0) == Some(END) {
+            return Ok(rows);
+        }
+        last = Some(line);
+        if record.iter().all(|field| field.trim().is_empty()) || (place == 0 && names_columns(&record, &columns)) {
+            continue;
+        }
+        let told = |what: &str| {
+            let text = record.iter().collect::<Vec<_>>().join(",");
+            let text: String = text.chars().take(SHOWN).collect();
+            wrong(format!("line {line}: `{text}` is not `{form}`: {what}"))
+        };
+        if record.len() != N + 1 {
+            return Err(told(&format!("it has {} fields (a label with a comma is quoted)", record.len())).into());
+        }
+        let mut numbers = [0; N];
+        for (number, field) in numbers.iter_mut().zip(&record) {
+            *number = field.trim().parse().map_err(|_| told(&format!("`{}` is no whole number", field.trim())))?;
+        }
+        rows.push(Row {
+            line,
+            numbers,
+            label: record.get(N).unwrap_or_default().trim_matches([' ', '\t']).to_string(),
+        });
+    }
+    Err(wrong(format!("line {}: a quote is not closed", last.unwrap_or(1))).into())
+}
+
+/// A row behind the last: nothing that a file of labels holds.
+const END: &str = "\u{1}end";
+/// Letters of a wrong row that are shown.
+const SHOWN: usize = 80;
+
+/// Whether a row names the columns.
+fn names_columns(record: &csv::StringRecord, columns: &[&str]) -> bool {
+    let named = |(field, column): (&str, &&str)| {
+        let field = field.trim().to_lowercase();
+        field == **column || (*column == "latent" && ["feature", "index", "id"].contains(&field.as_str()))
+    };
+    record.len() > columns.len() && record.iter().zip(columns).all(named)
+}
+
+impl<L: Into<String>> FromIterator<(usize, L)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (usize, L)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(latent, label)| (latent, label.into())).collect())
+    }
+}

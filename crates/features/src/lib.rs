@@ -1,0 +1,47 @@
+//! Dictionaries of features: sparse autoencoders and transcoders, read, put into a model, trained and measured.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod architecture;
+mod concerns;
+mod dictionary;
+pub mod error;
+mod evaluation;
+mod find;
+mod fingerprint;
+mod fold;
+pub mod graph;
+mod labels;
+mod linear_view;
+mod matrix;
+mod metadata;
+mod normalization;
+#[cfg(feature = "plot")]
+mod notebook;
+mod open;
+mod opened;
+mod save;
+mod show;
+mod splice;
+mod training;
+mod transcoders;
+
+pub use crate::error::FeatureError;
+pub use architecture::Architecture;
+pub(crate) use concerns::check_processing;
+pub use dictionary::{Dictionary, DictionaryWeights};
+pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShare, SetEvaluation, evaluate, evaluate_transcoders};
+pub(crate) use find::most_moved;
+pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
+pub use labels::Labels;
+pub use metadata::{ExcludedTokens, Metadata};
+pub use normalization::Normalization;
+#[cfg(feature = "plot")]
+pub use notebook::UnitView;
+pub use opened::{Opened, open};
+pub use show::{DashboardOptions, Dashboards, Units, dashboards};
+pub use splice::{SpliceDictionary, Splicing};
+pub use training::{Difference, TrainingIdentity};
+pub use training::{HeldOut, JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
+pub use transcoders::Transcoders;

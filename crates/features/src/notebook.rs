@@ -1,0 +1,56 @@
+//! Dictionaries and dashboards in a notebook.
+
+use super::dictionary::Dictionary;
+use super::show::Dashboards;
+use hooklens_io::numerals::grouped;
+use hooklens_model::error::Result;
+use hooklens_plot::error::PlotError;
+use hooklens_plot::{Show, Shown};
+
+/// Units that a notebook shows of all.
+const SHOWN: usize = 20;
+
+impl Show for Dictionary {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let metadata = self.metadata();
+        let kind = if self.is_transcoder() { "transcoder" } else { "sparse autoencoder" };
+        let [read, write] = [&metadata.reads, &metadata.writes].map(|point| point.as_deref().unwrap_or_default());
+        let place = if write.is_empty() { read.to_string() } else { format!("{read} to {write}") };
+        let latents = grouped(self.latents());
+        Ok(vec![Shown::text(format!("{kind} {}: {latents} latents, {}, {place}", self.name(), self.architecture()))])
+    }
+}
+
+impl Show for Dashboards<'_> {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        let units: Vec<usize> = self.by_density().into_iter().take(SHOWN).collect();
+        Ok(vec![Shown::text(format!("{self:?}")), Shown::page(&self.page(units).map_err(unread)?)])
+    }
+}
+
+/// One unit's dashboard, to show in a notebook.
+#[derive(Debug, Clone)]
+pub struct UnitView {
+    what: String,
+    page: String,
+}
+
+impl Dashboards<'_> {
+    /// One unit, to show in a notebook.
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`](super::FeatureError::Latent) if it is not there.
+    pub fn unit(&self, unit: usize) -> Result<UnitView> {
+        Ok(UnitView { what: format!("{unit} of {self:?}"), page: self.page([unit])? })
+    }
+}
+
+impl Show for UnitView {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(&*self.what), Shown::page(&self.page)])
+    }
+}
+
+fn unread(error: hooklens_model::error::Error) -> PlotError {
+    PlotError::Shown { reason: hooklens_model::error::error_chain(&error) }
+}

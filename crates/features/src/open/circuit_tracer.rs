@@ -1,0 +1,323 @@
+//! circuit-tracer's folders: `config.yaml` and a file a layer (a set), or two files a layer (a cross-layer transcoder); and
+//! the cross-layer transcoders of Gemma Scope 2, a file a layer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use yaml_rust2::Yaml;
+
+use super::{Found, Lies, Parts, yaml};
+use crate::architecture::Architecture;
+use crate::dictionary::Dictionary;
+use crate::error::FeatureError;
+use crate::matrix::Matrix;
+use crate::metadata::{ExcludedTokens, Metadata};
+use crate::save::WEIGHTS;
+use hooklens_io::regular;
+use hooklens_loading::embedded::EmbeddedDictionary;
+use hooklens_model::error::{LoadError, Result};
+
+/// Transcoders of all layers.
+pub(crate) struct Layers {
+    pub(crate) transcoders: Vec<Dictionary>,
+    /// Of a cross-layer transcoder, what latents of each layer write to those behind it, nearest first.
+    pub(crate) across: Option<Vec<Vec<Matrix>>>,
+}
+
+/// What `config.yaml` says.
+#[derive(Default)]
+struct Config {
+    path: PathBuf,
+    model: Option<String>,
+    cross_layer: Option<bool>,
+    read: Option<String>,
+    write: Option<String>,
+    activation: Option<String>,
+    k: Option<usize>,
+    /// Keys of hooklens's own, which circuit-tracer passes over.
+    prepend_bos: Option<bool>,
+    excluded: ExcludedTokens,
+    /// Hashes of the files of weights.
+    weights: Vec<String>,
+    /// The files of the layers, where they are named.
+    files: Vec<String>,
+}
+
+/// The tokens that are left out.
+fn excluded(yaml: &Yaml) -> Option<ExcludedTokens> {
+    match yaml {
+        Yaml::BadValue | Yaml::Null | Yaml::Boolean(false) => Some(ExcludedTokens::None),
+        Yaml::Boolean(true) => Some(ExcludedTokens::Special),
+        Yaml::Array(ids) => ids.iter().map(|id| u32::try_from(id.as_i64()?).ok()).collect(),
+        _ => None,
+    }
+}
+
+impl Config {
+    fn read(path: PathBuf) -> Result<Self> {
+        let text = regular::read(&path).map_err(LoadError::file(&path))?;
+        Self::parsed(&String::from_utf8_lossy(&text), path)
+    }
+
+    fn parsed(text: &str, path: PathBuf) -> Result<Self> {
+        let wrong = |reason: String| FeatureError::Setting { path: path.clone(), reason };
+        let Some(yaml) = yaml::first(text).map_err(wrong)? else { return Err(wrong("it is empty".into()).into()) };
+        let text = |key: &str| yaml[key].as_str().map(str::to_string);
+        let files = yaml["transcoders"].as_vec().cloned().unwrap_or_default();
+        let named: Vec<String> = files.iter().filter_map(Yaml::as_str).map(str::to_string).collect();
+        if let Some(remote) = named.iter().find(|name| name.contains("://")) {
+            let what = format!("a layer that is to be fetched (`{remote}`): give local files");
+            return Err(FeatureError::Unsupported { path, what }.into());
+        }
+        Ok(Self {
+            model: text("model_name"),
+            cross_layer: text("model_kind").map(|kind| kind == "cross_layer_transcoder"),
+            read: text("feature_input_hook"),
+            write: text("feature_output_hook"),
+            activation: text("activation"),
+            k: yaml["k"].as_i64().and_then(|k| usize::try_from(k).ok()),
+            prepend_bos: yaml["prepend_bos"].as_bool(),
+            excluded: excluded(&yaml["exclude_special_tokens"])
+                .ok_or_else(|| wrong("`exclude_special_tokens` is no flag and no list of ids".into()))?,
+            weights: yaml[WEIGHTS]
+                .as_vec()
+                .into_iter()
+                .flatten()
+                .filter_map(Yaml::as_str)
+                .map(str::to_string)
+                .collect(),
+            files: named,
+            path,
+        })
+    }
+
+    /// An error if a file of weights is another set's. A file beyond those that are described is, too.
+    fn check_belongs(&self, found: &Found, number: usize) -> Result<()> {
+        if !self.weights.is_empty() {
+            found.check_belongs(&self.path, self.weights.get(number).map_or("", String::as_str))?;
+        }
+        Ok(())
+    }
+
+    fn metadata(&self, layer: usize) -> Metadata {
+        let point = |name: &Option<String>| name.as_ref().map(|name| format!("blocks.{layer}.{name}"));
+        let mut metadata = Metadata { reads: point(&self.read), writes: point(&self.write), ..Metadata::default() };
+        metadata.writes = metadata.writes.or_else(|| Some(format!("blocks.{layer}.hook_mlp_out")));
+        metadata.model.clone_from(&self.model);
+        metadata.prepend_bos = self.prepend_bos;
+        metadata.exclude_special_tokens.clone_from(&self.excluded);
+        metadata
+    }
+
+    fn architecture(&self, found: &Found, threshold: &str, latents: usize) -> Result<Architecture> {
+        if found.has(threshold) {
+            return Ok(Architecture::JumpRelu { thresholds: found.numbers(threshold, latents)?, positive: false });
+        }
+        // A file may say by itself that its latents are the k largest.
+        let own = if found.has("k") { found.integer("k")? } else { None };
+        match self.activation.as_deref() {
+            None if own.is_some() => Ok(Architecture::TopK { k: own.unwrap_or_default() }),
+            None | Some("relu") => Ok(Architecture::Standard),
+            Some("topk") => {
+                let (path, reason) = (self.path.clone(), "`k` is missing".to_string());
+                let k = self.k.or(own).ok_or(FeatureError::Setting { path, reason })?;
+                Ok(Architecture::TopK { k })
+            }
+            Some(other) => {
+                let (path, what) = (self.path.clone(), format!("the activation `{other}`"));
+                Err(FeatureError::Unsupported { path, what }.into())
+            }
+        }
+    }
+}
+
+/// The files of layers in a folder, `layer_3.safetensors` by what they begin with, by layer.
+pub(crate) fn numbered(folder: &Path, beginning: &str) -> BTreeMap<usize, PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
+    let files = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let layer = path.file_name()?.to_str()?.strip_prefix(beginning)?.strip_suffix(".safetensors")?;
+        let number: usize = layer.parse().ok()?;
+        (number.to_string() == layer && path.is_file()).then_some((number, path))
+    });
+    files.collect()
+}
+
+/// The files of this many layers, or of as many as there are, or an error for the first that is missing.
+fn gapless(folder: &Path, beginning: &str, count: usize) -> Result<Vec<PathBuf>, FeatureError> {
+    let mut files = numbered(folder, beginning);
+    let count = files.keys().next_back().map_or(0, |last| last + 1).max(count);
+    let all = (0..count).map(|layer| files.remove(&layer).ok_or_else(|| missing(folder, beginning, layer)));
+    all.collect()
+}
+
+fn missing(folder: &Path, beginning: &str, layer: usize) -> FeatureError {
+    let there: Vec<String> =
+        numbered(folder, beginning).keys().map(|layer| format!("{beginning}{layer}.safetensors")).collect();
+    let there = if there.is_empty() { "none of its kind".to_string() } else { there.join(", ") };
+    let reason = format!("{beginning}{layer} is missing, a file of the set: there are {there}");
+    FeatureError::Setting { path: folder.into(), reason }
+}
+
+/// Whether files with names of layers belong to a set: a description says so, or there is the first, or several hold what
+/// a layer's file does. A single one may be any dictionary's.
+fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
+    let files = numbered(folder, "layer_");
+    let Some((first, file)) = files.first_key_value() else { return false };
+    let is_layer = |found: Found| {
+        found.config.is_none() && ["W_enc", "b_enc", "W_dec", "b_dec"].iter().all(|name| found.has(name))
+    };
+    config.cross_layer.is_some()
+        || *first == 0
+        || files.len() > 1 && Found::of_file(file.clone(), device).is_ok_and(is_layer)
+}
+
+/// The transcoders of a folder; nothing if it has no files of a set.
+pub(crate) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
+    let described = folder.join("config.yaml");
+    let config = if described.is_file() { Config::read(described)? } else { Config::default() };
+    let has = |beginning: &str| !numbered(folder, beginning).is_empty();
+    let own_files = has("W_enc_") || has("W_dec_");
+    let no_files = config.files.is_empty() && !has("params_layer_");
+    if own_files && config.cross_layer != Some(false) || no_files && config.cross_layer == Some(true) {
+        let count = config.weights.len() / 2;
+        let (encoders, decoders) = (gapless(folder, "W_enc_", count)?, gapless(folder, "W_dec_", count)?);
+        return cross_layer(&config, &encoders, &decoders, folder, device).map(Some);
+    }
+    let layers = match config.files.is_empty() {
+        true if is_set(&config, folder, device) => gapless(folder, "layer_", config.weights.len())?,
+        true => Vec::new(),
+        false => config.files.iter().map(|file| folder.join(file)).collect(),
+    };
+    if let Some((layer, file)) = layers.iter().enumerate().find(|(_, file)| !file.is_file()) {
+        let reason = format!("{}, the file of layer {layer}, is missing", file.display());
+        return Err(FeatureError::Setting { path: config.path, reason }.into());
+    }
+    if !layers.is_empty() {
+        let layers = layers.into_iter().map(|file| Found::of_file(file, device)).collect::<Result<Vec<_>>>()?;
+        return set(&config, &layers, device).map(Some);
+    }
+    let layers = gapless(folder, "params_layer_", 0)?;
+    if !layers.is_empty() { gemma_scope(&layers, folder, device).map(Some) } else { Ok(None) }
+}
+
+/// The transcoders that are part of the program under this name.
+pub(crate) fn embedded(one: &EmbeddedDictionary, device: &Device) -> Result<Layers> {
+    let named = |layer: usize| format!("embedded:{}/layer_{layer}", one.name);
+    let config = Config::parsed(one.description, format!("embedded:{}", one.name).into())?;
+    let files = one.weights.iter().enumerate();
+    let files = files.map(|(layer, bytes)| Found::of_static(&named(layer), bytes, None, device));
+    set(&config, &files.collect::<Result<Vec<_>>>()?, device)
+}
+
+/// A file a layer: `W_enc [F, d]`, `b_enc`, `W_dec [F, d]`, `b_dec`.
+fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
+    let one = |(layer, found): (usize, &Found)| {
+        // Gemma Scope's own files may stand in a set.
+        if found.path.extension().is_some_and(|ending| ending == "npz") {
+            return Ok(Dictionary::of_file(&found.path, device)?.with_metadata(config.metadata(layer)));
+        }
+        config.check_belongs(found, layer)?;
+        let [latents, d_in] = found.matrix_shape("W_enc")?;
+        let [_, d_out] = found.matrix_shape("W_dec")?;
+        let mut parts = Parts::new(
+            found.matrix("W_enc", [d_in, latents], Lies::Turned)?,
+            found.vector("b_enc", latents)?,
+            found.matrix("W_dec", [latents, d_out], Lies::AsIs)?,
+            found.vector("b_dec", d_out)?,
+        );
+        parts.architecture = config.architecture(found, "activation_function.threshold", latents)?;
+        if found.has("W_skip") {
+            parts.skip = Some(found.matrix("W_skip", [d_in, d_out], Lies::Turned)?);
+        }
+        parts.metadata = config.metadata(layer);
+        parts.dictionary(found, "circuit-tracer")
+    };
+    Ok(Layers { transcoders: files.iter().enumerate().map(one).collect::<Result<_>>()?, across: None })
+}
+
+/// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`, and of some `W_skip_i [d_in, d_out]`; and
+/// `W_dec_i [F, L − i, d]`.
+fn cross_layer(
+    config: &Config,
+    encoders: &[PathBuf],
+    decoders: &[PathBuf],
+    folder: &Path,
+    device: &Device,
+) -> Result<Layers> {
+    let (count, written) = (encoders.len(), decoders.len());
+    if written < count {
+        return Err(missing(folder, "W_dec_", written).into());
+    }
+    if count == 0 || count < written {
+        return Err(missing(folder, "W_enc_", count).into());
+    }
+    let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
+    for (layer, (file, decoders)) in encoders.iter().zip(decoders).enumerate() {
+        let found = Found::of_file(file.clone(), device)?;
+        let decoders = Found::of_file(decoders.clone(), device)?;
+        config.check_belongs(&decoders, 2 * layer)?;
+        config.check_belongs(&found, 2 * layer + 1)?;
+        let [encoder, bias, center, threshold, decoder] =
+            ["W_enc", "b_enc", "b_dec", "threshold", "W_dec"].map(|name| format!("{name}_{layer}"));
+        let [latents, d_in] = found.matrix_shape(&encoder)?;
+        let d_out = found.shape(&center)?.iter().product();
+        let of = count - layer;
+        // The first layer writes to all.
+        if layer == 0 && decoders.shape(&decoder)?.get(1).is_some_and(|parts| *parts > of) {
+            return Err(missing(folder, "W_enc_", count).into());
+        }
+        let part = |part: usize| decoders.matrix(&decoder, [latents, d_out], Lies::Part { part, of });
+        let mut parts = Parts::new(
+            found.matrix(&encoder, [d_in, latents], Lies::Turned)?,
+            found.vector(&bias, latents)?,
+            part(0)?,
+            found.vector(&center, d_out)?,
+        );
+        parts.architecture = config.architecture(&found, &threshold, latents)?;
+        let skip = format!("W_skip_{layer}");
+        if found.has(&skip) {
+            // As circuit-tracer's class of these uses it, and unlike the one of its sets.
+            parts.skip = Some(found.matrix(&skip, [d_in, d_out], Lies::AsIs)?);
+        }
+        parts.metadata = config.metadata(layer);
+        layers.transcoders.push(parts.dictionary(&found, "circuit-tracer")?);
+        let across = (1..of).map(part).collect::<Result<_>>()?;
+        layers.across.get_or_insert_default().push(across);
+    }
+    Ok(layers)
+}
+
+/// Gemma Scope 2's: a file a layer, whose decoder has a part for every layer; those before its own are not used.
+fn gemma_scope(files: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
+    let count = files.len();
+    let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };
+    for (layer, file) in files.iter().enumerate() {
+        let found = Found::of_file(file.clone(), device)?;
+        let shape @ [d_in, latents] = found.matrix_shape("w_enc")?;
+        let d_out = found.shape("b_dec")?.iter().product();
+        if layer == 0 && found.shape("w_dec")?.get(1).is_some_and(|parts| *parts > count) {
+            return Err(missing(folder, "params_layer_", count).into());
+        }
+        let part = |part: usize| found.matrix("w_dec", [latents, d_out], Lies::Part { part, of: count });
+        let mut parts = Parts::new(
+            found.matrix("w_enc", shape, Lies::AsIs)?,
+            found.vector("b_enc", latents)?,
+            part(layer)?,
+            found.vector("b_dec", d_out)?,
+        );
+        parts.architecture =
+            Architecture::JumpRelu { thresholds: found.numbers("threshold", latents)?, positive: true };
+        if found.has("affine_skip_connection") {
+            parts.skip = Some(found.matrix("affine_skip_connection", [d_in, d_out], Lies::AsIs)?);
+        }
+        let block = |point: &str| format!("blocks.{layer}.{point}");
+        parts.metadata = Metadata::between(block("mlp.hook_in"), block("hook_mlp_out"));
+        parts.metadata.prepend_bos = Some(true);
+        layers.transcoders.push(parts.dictionary(&found, "Gemma Scope 2")?);
+        let across = (layer + 1..count).map(part).collect::<Result<_>>()?;
+        layers.across.get_or_insert_default().push(across);
+    }
+    Ok(layers)
+}

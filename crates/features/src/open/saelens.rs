@@ -1,0 +1,307 @@
+//! SAELens: `cfg.json` beside `sae_weights.safetensors`, from 6.0 and before; and the attention dictionaries of Kissane et
+//! al., which have its tensors with a description of their own.
+
+use serde_json::{Map, Value};
+
+use super::{Found, Lies, Parts};
+use crate::architecture::Architecture;
+use crate::dictionary::Dictionary;
+use crate::error::FeatureError;
+use crate::metadata::{ExcludedTokens, Metadata};
+use crate::normalization::Normalization;
+use crate::save::WEIGHTS;
+use hooklens_model::error::Result;
+
+/// How many finetuned factors may be off 1.
+const ONE: f32 = 1e-5;
+
+/// What of a legacy description is about the model.
+const METADATA: [&str; 14] = [
+    "sae_lens_version",
+    "sae_lens_training_version",
+    "model_name",
+    "model_class_name",
+    "hook_name",
+    "hook_name_out",
+    "hook_head_index",
+    "hook_head_index_out",
+    "model_from_pretrained_kwargs",
+    "prepend_bos",
+    "exclude_special_tokens",
+    "neuronpedia_id",
+    "context_size",
+    "dataset_path",
+];
+
+pub(super) fn fits(found: &Found) -> bool {
+    found.field("d_sae").is_some() && (found.has("W_enc") || found.has("W_dec") || is_temporal(found))
+}
+
+fn is_temporal(found: &Found) -> bool {
+    found.field("architecture").and_then(Value::as_str) == Some("temporal")
+}
+
+pub(super) fn fits_kissane(found: &Found) -> bool {
+    found.field("dict_size").is_some() && found.has("W_enc") && found.has("b_dec")
+}
+
+/// ReLU dictionaries of heads' outputs, on inputs less `b_dec`.
+pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictionary> {
+    let mut parts = plain(found)?;
+    let layer = found.field("layer").and_then(Value::as_u64).unwrap_or(0);
+    let point = found.field("act_name").and_then(Value::as_str).map_or_else(
+        || format!("blocks.{layer}.attn.hook_z"),
+        |name| if name.starts_with("blocks.") { name.to_string() } else { format!("blocks.{layer}.attn.{name}") },
+    );
+    parts.metadata = Metadata::at(point);
+    parts.metadata.model = found.field("model_name").and_then(Value::as_str).map(str::to_string);
+    parts.centered = true;
+    parts.dictionary(found, format)
+}
+
+pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
+    let Some((path, Value::Object(given))) = &found.config else { return Err(found.wrong("no object").into()) };
+    let said = |key: &str| given.get(key).filter(|value| !value.is_null());
+    let version = ["sae_lens_version", "sae_lens_training_version"]
+        .into_iter()
+        .find_map(|key| said(key).or_else(|| said("metadata")?.get(key).filter(|version| !version.is_null())));
+    let major = version.and_then(|version| version.as_str()?.split('.').next()?.parse::<u32>().ok());
+    let legacy = major.is_none_or(|major| major < 6);
+    let cfg = if legacy { migrated(given) } else { given.clone() };
+    let text = |key: &str| cfg.get(key).and_then(Value::as_str);
+    let mut metadata = cfg.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    if let Some(Value::String(weights)) = metadata.shift_remove(WEIGHTS) {
+        found.check_belongs(path, &weights)?;
+    }
+
+    let name = text("architecture").unwrap_or("standard");
+    check_activation(found, &cfg, name)?;
+    for said in [cfg.get("seqpos_slice"), metadata.get("seqpos_slice")].into_iter().flatten() {
+        check_positions(found, said)?;
+    }
+    let kind = name.strip_prefix("skip_").unwrap_or(name).replace("skip_", "");
+    let transcoder = kind.ends_with("transcoder");
+    if let "temporal" | "crosscoder" = name {
+        let (path, what) = (path.clone(), format!("the architecture `{name}`"));
+        return Err(FeatureError::Unsupported { path, what }.into());
+    }
+    let mut parts = if kind == "matching_pursuit" { tied(found)? } else { plain(found)? };
+    let latents = parts.encoder.shape()[1];
+    let [d_in, d_out] = [parts.encoder.shape()[0], parts.decoder.shape()[1]];
+    for (key, is) in [("d_in", d_in), ("d_sae", latents), ("d_out", d_out)] {
+        if let Some(said) = cfg.get(key).and_then(Value::as_u64).filter(|said| *said != is as u64) {
+            return Err(found.wrong(format!("`{key}` is {said}, and the tensors' {is}")).into());
+        }
+    }
+    parts.architecture = match &*kind {
+        "standard" | "transcoder" => Architecture::Standard,
+        "jumprelu" | "jumprelu_transcoder" | "batchtopk" | "matryoshka_batchtopk" => {
+            Architecture::JumpRelu { thresholds: thresholds(found, latents)?, positive: true }
+        }
+        "topk" | "abstopk" => {
+            let k = k(found, &cfg)?;
+            if kind == "topk" { Architecture::TopK { k } } else { Architecture::AbsTopK { k } }
+        }
+        "gated" => Architecture::Gated {
+            gate_bias: found.numbers("b_gate", latents)?,
+            log_scale: found.numbers("r_mag", latents)?,
+        },
+        "matching_pursuit" => Architecture::MatchingPursuit {
+            residual_threshold: cfg.get("residual_threshold").and_then(Value::as_f64).unwrap_or(1e-2) as f32,
+            max_iterations: cfg.get("max_iterations").and_then(Value::as_u64).map_or(d_in, |most| most as usize),
+            until_repeated: cfg.get("stop_on_duplicate_support").and_then(Value::as_bool).unwrap_or(true),
+        },
+        _ => {
+            let (path, what) = (path.clone(), format!("the architecture `{name}`"));
+            return Err(FeatureError::Unsupported { path, what }.into());
+        }
+    };
+    // Checkpoints of BatchTopK's training are so unless they say otherwise.
+    let training = found.has("topk_threshold");
+    parts.by_norms = cfg.get("rescale_acts_by_decoder_norm").and_then(Value::as_bool).unwrap_or(training);
+    parts.centered = !transcoder && cfg.get("apply_b_dec_to_input").and_then(Value::as_bool).unwrap_or(true);
+    parts.normalization = match text("normalize_activations").unwrap_or("none") {
+        "none" => Normalization::None,
+        "constant_norm_rescale" => Normalization::ConstantNorm,
+        "layer_norm" => Normalization::LayerNorm,
+        "expected_average_only_in" => Normalization::Scale(None),
+        other => {
+            let (path, what) = (path.clone(), format!("`normalize_activations` `{other}`"));
+            return Err(FeatureError::Unsupported { path, what }.into());
+        }
+    };
+    let by_heads = text("reshape_activations") == Some("hook_z");
+    if found.has("W_skip") {
+        parts.skip = Some(found.matrix("W_skip", [d_in, d_out], Lies::Turned)?);
+    }
+    if found.has("scaling_factor") || found.has("finetuning_scaling_factor") {
+        let tensor = if found.has("scaling_factor") { "scaling_factor" } else { "finetuning_scaling_factor" };
+        let factors = found.numbers(tensor, latents)?;
+        if factors.iter().any(|factor| (factor - 1.0).abs() > ONE) {
+            if cfg.get("finetuning_scaling_factor").and_then(Value::as_bool) != Some(true) {
+                return Err(found
+                    .wrong(format!("`{tensor}` is not 1, but `finetuning_scaling_factor` is not set"))
+                    .into());
+            }
+            parts.finetuned = Some(found.vector(tensor, latents)?);
+        }
+    }
+    let excluded = metadata.get("exclude_special_tokens").unwrap_or(&Value::Null);
+    let excluded = ExcludedTokens::of_json(excluded)
+        .ok_or_else(|| found.wrong(format!("`exclude_special_tokens` is {excluded}, no flag and no list of ids")))?;
+    parts.metadata = described(metadata, transcoder, excluded);
+    // Of one head there is nothing to flatten, whatever the name of the point makes the default.
+    parts.by_heads = Some(by_heads && parts.metadata.head.is_none());
+    parts.dictionary(found, if legacy { "SAELens before 6.0" } else { format })
+}
+
+/// `W_enc [d_in, F]`, `b_enc`, `W_dec [F, d_out]`, `b_dec`.
+fn plain(found: &Found) -> Result<Parts> {
+    let shape @ [_, latents] = found.matrix_shape("W_enc")?;
+    let [_, d_out] = found.matrix_shape("W_dec")?;
+    let bias = if found.has("b_mag") { "b_mag" } else { "b_enc" };
+    Ok(Parts::new(
+        found.matrix("W_enc", shape, Lies::AsIs)?,
+        found.vector(bias, latents)?,
+        found.matrix("W_dec", [latents, d_out], Lies::AsIs)?,
+        found.vector("b_dec", d_out)?,
+    ))
+}
+
+/// A decoder alone, whose transpose encodes.
+fn tied(found: &Found) -> Result<Parts> {
+    let [latents, d] = found.matrix_shape("W_dec")?;
+    Ok(Parts::new(
+        found.matrix("W_dec", [d, latents], Lies::Turned)?,
+        found.zeros(latents),
+        found.matrix("W_dec", [latents, d], Lies::AsIs)?,
+        found.vector("b_dec", d)?,
+    ))
+}
+
+/// Thresholds, or their logarithms as old checkpoints have them, or the one that a training of BatchTopK ends with.
+fn thresholds(found: &Found, latents: usize) -> Result<Vec<f32>> {
+    if found.has("threshold") {
+        return found.numbers("threshold", latents);
+    }
+    if found.has("log_threshold") {
+        return Ok(found.numbers("log_threshold", latents)?.into_iter().map(f32::exp).collect());
+    }
+    if found.has("topk_threshold") {
+        return Ok(vec![found.number("topk_threshold")?; latents]);
+    }
+    found.numbers("threshold", latents)
+}
+
+/// The latents that each token keeps: an argument of the activation function, before it was a setting.
+fn k(found: &Found, cfg: &Map<String, Value>) -> Result<usize> {
+    let argument = cfg.get("activation_fn_kwargs").and_then(|kwargs| kwargs.get("k"));
+    let number = |said: Option<&Value>| said.and_then(Value::as_u64).map(|k| k as usize);
+    match (number(cfg.get("k")), number(argument)) {
+        (Some(k), Some(argument)) if k != argument => {
+            Err(found.wrong(format!("`k` is {k}, and `activation_fn_kwargs` has {argument}")).into())
+        }
+        (Some(k), _) | (None, Some(k)) => Ok(k),
+        (None, None) => Err(found.wrong("`k` is missing").into()),
+    }
+}
+
+/// An error for an activation function that the architecture does not have. ReLU is named as the default, whatever is
+/// used.
+fn check_activation(found: &Found, cfg: &Map<String, Value>, architecture: &str) -> Result<()> {
+    let said = ["activation_fn", "activation_fn_str"].into_iter().filter_map(|key| cfg.get(key));
+    match said.into_iter().find(|said| !said.is_null() && *said != "relu" && *said != architecture) {
+        None => Ok(()),
+        Some(said) => {
+            let what = format!("the activation function {said} of the architecture `{architecture}`");
+            Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
+        }
+    }
+}
+
+/// An error for a dictionary that was trained at some positions of its prompts only, by the arguments of Python's `slice`:
+/// it would be used at all of them.
+fn check_positions(found: &Found, said: &Value) -> Result<()> {
+    let none = Value::Null;
+    let (start, stop, step) = match said {
+        Value::Null => return Ok(()),
+        Value::Array(all) => match &all[..] {
+            [stop] => (&none, stop, &none),
+            [start, stop] => (start, stop, &none),
+            [start, stop, step] => (start, stop, step),
+            _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not one to three numbers")).into()),
+        },
+        _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not a list of one to three numbers")).into()),
+    };
+    if (start.is_null() || *start == 0) && stop.is_null() && (step.is_null() || *step == 1) {
+        return Ok(());
+    }
+    let what = format!("a dictionary trained at some positions only (`seqpos_slice` {said})");
+    Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
+}
+
+/// A description of before 6.0 as one of since.
+fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
+    let renamed = |key: &str| match key {
+        "hook_point" => "hook_name".to_string(),
+        "hook_point_head_index" => "hook_head_index".to_string(),
+        "activation_fn_str" => "activation_fn".to_string(),
+        other => other.to_string(),
+    };
+    let mut cfg: Map<String, Value> = given.iter().map(|(key, value)| (renamed(key), value.clone())).collect();
+    let mut default = |key: &str, value: Value| {
+        cfg.entry(key).or_insert(value);
+    };
+    default("prepend_bos", true.into());
+    default("apply_b_dec_to_input", true.into());
+    default("architecture", "standard".into());
+    default("hook_name", "".into());
+    let heads = cfg["hook_name"].as_str().is_some_and(|name| name.contains("hook_z"));
+    cfg.entry("reshape_activations").or_insert(if heads { "hook_z" } else { "none" }.into());
+    // TopK was an activation function of the standard architecture at first.
+    let standard = cfg["architecture"].as_str().is_none_or(|name| name == "standard");
+    if standard && cfg.get("activation_fn").is_some_and(|name| name == "topk") {
+        cfg.insert("architecture".to_string(), "topk".into());
+    }
+    let normalized = match cfg.get("normalize_activations") {
+        Some(Value::Bool(true)) => "expected_average_only_in".into(),
+        Some(Value::String(name)) => name.clone(),
+        _ => "none".to_string(),
+    };
+    cfg.insert("normalize_activations".into(), normalized.into());
+    let about = |key: &&str| Some((key.to_string(), cfg.get(*key)?.clone()));
+    let mut metadata: Map<String, Value> = METADATA.iter().filter_map(about).collect();
+    // What is said in the place that newer ones say it in holds.
+    if let Some(Value::Object(said)) = given.get("metadata") {
+        metadata
+            .extend(said.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
+    }
+    cfg.insert("metadata".into(), metadata.into());
+    cfg
+}
+
+/// What the description says of the model.
+fn described(mut given: Map<String, Value>, transcoder: bool, excluded: ExcludedTokens) -> Metadata {
+    given.remove("exclude_special_tokens");
+    let mut take = |key: &str| given.remove(key).filter(|value| !value.is_null());
+    let text = |value: Option<Value>| value.and_then(|value| value.as_str().map(str::to_string));
+    let number = |value: Option<Value>| value.and_then(|value| value.as_u64()).map(|number| number as usize);
+    let mut metadata = Metadata {
+        reads: text(take("hook_name")).filter(|name| !name.is_empty()),
+        writes: text(take("hook_name_out")).filter(|_| transcoder),
+        head: number(take("hook_head_index")),
+        model: text(take("model_name")),
+        prepend_bos: take("prepend_bos").and_then(|value| value.as_bool()),
+        exclude_special_tokens: excluded,
+        model_options: match take("model_from_pretrained_kwargs") {
+            Some(Value::Object(options)) => options,
+            _ => Map::new(),
+        },
+        context_size: number(take("context_size")),
+        dataset: text(take("dataset_path")),
+        neuronpedia: text(take("neuronpedia_id")),
+        others: Map::new(),
+    };
+    metadata.others = given;
+    metadata
+}

@@ -1,0 +1,52 @@
+//! Whatever a path holds: one dictionary or transcoders of all layers.
+
+use std::path::Path;
+
+use super::dictionary::Dictionary;
+use super::open::EMBEDDED;
+use super::transcoders::Transcoders;
+use hooklens_model::error::Result;
+
+/// What was found at a path.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+pub enum Opened {
+    /// One dictionary.
+    Dictionary(Dictionary),
+    /// Transcoders of all layers.
+    Transcoders(Transcoders),
+}
+
+impl Opened {
+    /// The same with other tokens at which it is not used, as [`Dictionary::excluding`].
+    pub fn excluding(self, tokens: &[u32]) -> Self {
+        let tokens = tokens.iter().copied();
+        match self {
+            Opened::Dictionary(one) => Opened::Dictionary(one.excluding(tokens)),
+            Opened::Transcoders(all) => Opened::Transcoders(all.excluding(tokens)),
+        }
+    }
+}
+
+/// Opens a dictionary as [`Dictionary::open`] does, or a folder of transcoders of all layers as [`Transcoders::open`] does.
+///
+/// ```
+/// use hooklens::features::{Opened, open};
+/// match open("embedded:ioi-transcoders")? {
+///     Opened::Dictionary(one) => println!("{} latents", one.latents()),
+///     Opened::Transcoders(all) => println!("{} layers", all.layers().len()),
+/// }
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// As those two.
+pub fn open(path: impl AsRef<Path>) -> Result<Opened> {
+    let path = path.as_ref();
+    if (path.is_dir() || path.to_str().is_some_and(|path| path.starts_with(EMBEDDED)))
+        && let Some(all) = Transcoders::open_if_one(path)?
+    {
+        return Ok(Opened::Transcoders(all));
+    }
+    Dictionary::open(path).map(Opened::Dictionary)
+}

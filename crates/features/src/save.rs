@@ -1,0 +1,343 @@
+//! Dictionaries in SAELens's format, sets of transcoders in circuit-tracer's.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use burn::tensor::{Tensor, TensorData};
+use hooklens_hooks::{Activation, FolderLock, Together, write_safetensors_to};
+use serde_json::{Map, Value, json};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::architecture::Architecture;
+use super::dictionary::Dictionary;
+use super::labels::Labels;
+use super::normalization::Normalization;
+use super::open::numbered;
+use super::transcoders::Transcoders;
+use crate::error::FeatureError;
+use hooklens_model::error::{LoadError, Result};
+
+/// SAELens's version whose format this is.
+const VERSION: &str = "6.54.12";
+/// Under this key files of weights have a hash of their own, and what describes them the same: files of two dictionaries in
+/// one folder are recognized.
+pub(crate) const WEIGHTS: &str = "hooklens_weights";
+
+impl Dictionary {
+    /// Writes `cfg.json` and `sae_weights.safetensors` to a folder, made if need be: SAELens's format, which it and
+    /// [`Dictionary::open`] read. Factors that the format has no place for are folded into the weights. Labels go to
+    /// `labels.json`. The files replace those of an earlier dictionary together; if one can't be written, all of these stay.
+    ///
+    /// ```
+    /// # use hooklens::features::{Dictionary, DictionaryWeights};
+    /// # use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([2, 3], &device), encoder_bias: Tensor::zeros([3], &device),
+    /// #     decoder: Tensor::ones([3, 2], &device), decoder_bias: Tensor::zeros([2], &device), skip: None,
+    /// # };
+    /// # let sae = Dictionary::new("by hand", weights)?;
+    /// # let folder = tempfile::tempdir()?;
+    /// sae.save(folder.path())?;
+    /// let again = Dictionary::open(folder.path())?;
+    /// assert_eq!((again.format(), again.latents()), ("SAELens", 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for a kind that SAELens has no name for; a folder that can't be written, or that another
+    /// process writes to.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
+    }
+
+    /// Adds its files to others of the same folder; the last describes it.
+    pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        let folded = self.fold_center()?.fold_scale()?;
+        let ranks = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
+        // Norms have a place in the format where latents are chosen by them; factors have none.
+        let folded = match ranks && folded.finetuned.is_none() {
+            true => folded,
+            false => folded.fold_ranking_norms()?.fold_finetuned()?,
+        };
+        let mut cfg = folded.saelens_config()?;
+        let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
+        self.labels.add(folder, files)?;
+        cfg["metadata"][WEIGHTS] = weights.into();
+        add_file(files, &folder.join("cfg.json"), format!("{cfg:#}\n").as_bytes())
+    }
+
+    fn saelens_config(&self) -> Result<Value> {
+        let unknown = |reason: String| FeatureError::Kind { dictionary: self.name.to_string(), reason };
+        let transcoder = self.is_transcoder();
+        let architecture = match (&self.architecture, transcoder, self.has_skip()) {
+            (Architecture::Standard, true, false) => "transcoder",
+            (Architecture::Standard, true, true) => "skip_transcoder",
+            (Architecture::JumpRelu { .. }, true, false) => "jumprelu_transcoder",
+            (Architecture::JumpRelu { .. }, true, true) => "jumprelu_skip_transcoder",
+            (Architecture::GroupMax { .. }, ..) | (_, true, _) | (_, _, true) => {
+                let what = if transcoder { "transcoder" } else { "dictionary" };
+                return Err(unknown(format!("SAELens has no {what} of the kind {}", self.architecture)).into());
+            }
+            (other, false, false) => other.name(),
+        };
+        if let Architecture::JumpRelu { thresholds, positive: false } = &self.architecture
+            && thresholds.iter().any(|threshold| *threshold < 0.0)
+        {
+            return Err(unknown("SAELens's JumpReLU has no latents below zero, as thresholds here allow".into()).into());
+        }
+        let mut metadata = self.metadata.others.clone();
+        let given = &self.metadata;
+        let mut say = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                metadata.insert(key.to_string(), value);
+            }
+        };
+        say("sae_lens_version", Some(VERSION.into()));
+        say("hook_name", given.reads.clone().map(Value::from));
+        say("hook_name_out", given.writes.clone().map(Value::from));
+        say("hook_head_index", given.head.map(Value::from));
+        say("model_name", given.model.clone().map(Value::from));
+        say("prepend_bos", given.prepend_bos.map(Value::from));
+        say("exclude_special_tokens", given.exclude_special_tokens.to_json());
+        say("context_size", given.context_size.map(Value::from));
+        say("dataset_path", given.dataset.clone().map(Value::from));
+        say("neuronpedia_id", given.neuronpedia.clone().map(Value::from));
+        say(
+            "model_from_pretrained_kwargs",
+            (!given.model_options.is_empty()).then(|| given.model_options.clone().into()),
+        );
+        let mut cfg = Map::from_iter([
+            ("architecture".to_string(), Value::from(architecture)),
+            ("d_in".to_string(), self.d_in().into()),
+            ("d_sae".to_string(), self.latents().into()),
+            ("dtype".to_string(), "float32".into()),
+            ("device".to_string(), "cpu".into()),
+            ("apply_b_dec_to_input".to_string(), self.centered.into()),
+            ("normalize_activations".to_string(), self.normalization.name().into()),
+            ("reshape_activations".to_string(), if self.by_heads { "hook_z" } else { "none" }.into()),
+        ]);
+        match &self.architecture {
+            Architecture::TopK { k } | Architecture::AbsTopK { k } => {
+                cfg.insert("k".into(), (*k).into());
+                cfg.insert("rescale_acts_by_decoder_norm".into(), self.by_norms.into());
+            }
+            Architecture::MatchingPursuit { residual_threshold, max_iterations, until_repeated } => {
+                cfg.insert("residual_threshold".into(), json!(residual_threshold));
+                cfg.insert("max_iterations".into(), (*max_iterations).into());
+                cfg.insert("stop_on_duplicate_support".into(), (*until_repeated).into());
+            }
+            _ => {}
+        }
+        if transcoder {
+            cfg.insert("d_out".into(), self.d_out().into());
+        }
+        cfg.insert("metadata".into(), metadata.into());
+        Ok(cfg.into())
+    }
+
+    fn saelens_tensors(&self) -> Result<Vec<(String, Activation)>> {
+        let vector = |numbers: &[f32]| -> Activation {
+            Tensor::<1>::from_data(TensorData::new(numbers.to_vec(), [numbers.len()]), &self.encoder_bias.device())
+                .into()
+        };
+        let mut tensors: Vec<(String, Activation)> =
+            vec![("W_dec".into(), self.decoder()?.into()), ("b_dec".into(), self.decoder_bias.clone().into())];
+        match &self.architecture {
+            Architecture::MatchingPursuit { .. } => return Ok(tensors),
+            Architecture::Gated { gate_bias, log_scale } => tensors.extend([
+                ("b_gate".to_string(), vector(gate_bias)),
+                ("r_mag".to_string(), vector(log_scale)),
+                ("b_mag".to_string(), self.encoder_bias.clone().into()),
+            ]),
+            Architecture::JumpRelu { thresholds, .. } => tensors.push(("threshold".into(), vector(thresholds))),
+            _ => {}
+        }
+        tensors.push(("W_enc".into(), self.encoder()?.into()));
+        if !matches!(self.architecture, Architecture::Gated { .. }) {
+            tensors.push(("b_enc".into(), self.encoder_bias.clone().into()));
+        }
+        if let Some(skip) = self.skip()? {
+            tensors.push(("W_skip".into(), skip.transpose().into()));
+        }
+        Ok(tensors)
+    }
+}
+
+/// Writes files that belong together to a folder.
+fn save(folder: &Path, add: impl FnOnce(&mut Together) -> Result<()>) -> Result<()> {
+    fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+    let _lock = FolderLock::take(folder).map_err(FeatureError::Locked)?;
+    let mut files = Together::new();
+    add(&mut files)?;
+    Ok(files.finish().map_err(LoadError::write(folder))?)
+}
+
+/// Adds a file to others that it belongs to.
+pub(super) fn add_file(files: &mut Together, path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = files.add(path).and_then(|file| file.write_all(bytes));
+    Ok(written.map_err(LoadError::write(path))?)
+}
+
+/// Adds a file of named tensors, which says in its header by what hash the description calls it. Gives that hash.
+fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation)]) -> Result<String> {
+    let failed = LoadError::write(path);
+    let mut hash = Xxh3::new();
+    for (name, tensor) in tensors {
+        hash.update(format!("{name} {:?} ", tensor.shape()).as_bytes());
+        hash.update(&tensor.to_le_bytes()?);
+    }
+    let hash = format!("{:032x}", hash.digest128());
+    let file = files.add(path).map_err(&failed)?;
+    let mut buffered = BufWriter::with_capacity(1 << 20, file);
+    let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    let metadata = HashMap::from([(WEIGHTS.to_string(), hash.clone())]);
+    write_safetensors_to(&mut buffered, named, metadata).map_err(|e| failed(std::io::Error::other(e)))?;
+    buffered.flush().map_err(&failed)?;
+    Ok(hash)
+}
+
+impl Transcoders {
+    /// Writes `config.yaml` and a file a layer (of a cross-layer transcoder two) to a folder, made if need be:
+    /// circuit-tracer's format, which it and [`Transcoders::open`] read. Labels go to `labels_0.json` and so on. The files replace
+    /// those of an earlier set together; if one can't be written, all of these stay.
+    ///
+    /// # Errors
+    /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written, or that
+    /// another process writes to.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
+    }
+
+    /// Adds its files to others of the same folder; the last describes them.
+    pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        let mut config = self.yaml()?;
+        let mut weights = Vec::new();
+        for (layer, own) in self.layers().iter().enumerate() {
+            let own = own.fold_center()?.fold_scale()?.fold_ranking_norms()?.fold_finetuned()?;
+            let cross = self.is_cross_layer();
+            let named = |name: &str| if cross { format!("{name}_{layer}") } else { name.to_string() };
+            let mut tensors: Vec<(String, Activation)> = vec![
+                (named("W_enc"), own.encoder()?.transpose().into()),
+                (named("b_enc"), own.encoder_bias().into()),
+                (named("b_dec"), own.decoder_bias().into()),
+            ];
+            if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
+                // The format's latents may be below zero where their thresholds are.
+                let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
+                let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
+                let data = TensorData::new(numbers, [thresholds.len()]);
+                let name = if cross { named("threshold") } else { "activation_function.threshold".into() };
+                tensors.push((name, Tensor::<1>::from_data(data, &own.encoder_bias().device()).into()));
+            }
+            let decoder = own.decoder()?;
+            if cross {
+                let mut parts = vec![decoder.unsqueeze_dim::<3>(1)];
+                for to in layer + 1..self.layers().len() {
+                    parts.extend(self.decoder_across(layer, to)?.map(|across| across.unsqueeze_dim::<3>(1)));
+                }
+                let decoders = [(named("W_dec"), Tensor::cat(parts, 1).into())];
+                if let Some(skip) = own.skip()? {
+                    tensors.push((named("W_skip"), skip.into()));
+                }
+                weights.push(add_tensors(files, &folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?);
+                weights.push(add_tensors(files, &folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?);
+            } else {
+                tensors.push(("W_dec".into(), decoder.into()));
+                if let Some(skip) = own.skip()? {
+                    tensors.push(("W_skip".into(), skip.transpose().into()));
+                }
+                weights.push(add_tensors(files, &folder.join(format!("layer_{layer}.safetensors")), &tensors)?);
+            }
+            own.labels().add_of_layer(folder, layer, files)?;
+        }
+        self.remove_others(folder, files);
+        writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
+        add_file(files, &folder.join("config.yaml"), config.as_bytes())
+    }
+
+    /// Removes what a set with more layers, or of the other kind, left in the folder: it would be read with this one.
+    fn remove_others(&self, folder: &Path, files: &mut Together) {
+        let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
+        for name in ["W_enc", "W_dec", "layer"] {
+            let first = if own.contains(&name) { self.layers().len() } else { 0 };
+            let numbered = numbered(folder, &format!("{name}_"));
+            numbered.into_iter().filter(|(layer, _)| *layer >= first).for_each(|(_, path)| files.remove(&path));
+        }
+        Labels::remove_from(folder, self.layers().len(), files);
+    }
+
+    /// What `config.yaml` says.
+    fn yaml(&self) -> Result<String> {
+        let unknown = |layer: &Dictionary, reason: String| {
+            hooklens_model::error::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
+        };
+        let mut text = String::new();
+        let mut say = |key: &str, value: Value| {
+            // JSON is YAML.
+            writeln!(text, "{key}: {value}").ok();
+        };
+        let Some(first) = self.layers().first() else { return Ok(text) };
+        let point = |name: &Option<String>| {
+            let name = name.as_deref().unwrap_or_default();
+            name.splitn(3, '.').nth(2).filter(|_| name.starts_with("blocks.")).map(str::to_string)
+        };
+        let read = point(&first.metadata.reads).unwrap_or_else(|| "mlp.hook_in".into());
+        let write = point(&first.metadata.writes).unwrap_or_else(|| "hook_mlp_out".into());
+        let width = |architecture: &Architecture| match architecture {
+            Architecture::TopK { k } => Some(*k),
+            _ => None,
+        };
+        for (number, layer) in self.layers().iter().enumerate() {
+            let scaled = match layer.normalization {
+                Normalization::None => false,
+                Normalization::Scale(Some(_)) => true,
+                _ => return Err(unknown(layer, "circuit-tracer's format has no place for its normalization".into())),
+            };
+            if !layer.is_transcoder() && (scaled || layer.centered) {
+                return Err(unknown(layer, "circuit-tracer's format has no place for what is not a transcoder".into()));
+            }
+            if layer.architecture.name() != first.architecture.name()
+                || width(&layer.architecture) != width(&first.architecture)
+            {
+                let reason = format!(
+                    "it is {}, and layer 0 {}: in circuit-tracer's format all are the same",
+                    layer.architecture, first.architecture
+                );
+                return Err(unknown(layer, reason));
+            }
+            for (given, end) in [(&layer.metadata.reads, &read), (&layer.metadata.writes, &write)] {
+                let wanted = format!("blocks.{number}.{end}");
+                if let Some(given) = given.as_ref().filter(|given| **given != wanted) {
+                    let reason =
+                        format!("it is at `{given}`, where layer {number} of circuit-tracer's format is at `{wanted}`");
+                    return Err(unknown(layer, reason));
+                }
+            }
+        }
+        let kind = if self.is_cross_layer() { "cross_layer_transcoder" } else { "transcoder_set" };
+        say("model_kind", kind.into());
+        say("model_name", first.metadata.model.as_deref().unwrap_or("unknown").into());
+        if let Some(excluded) = first.metadata.exclude_special_tokens.to_json() {
+            say("exclude_special_tokens", excluded);
+        }
+        if let Some(prepend_bos) = first.metadata.prepend_bos {
+            say("prepend_bos", prepend_bos.into());
+        }
+        say("feature_input_hook", read.into());
+        say("feature_output_hook", write.into());
+        match &first.architecture {
+            Architecture::Standard => say("activation", "relu".into()),
+            Architecture::TopK { k } => {
+                say("activation", "topk".into());
+                say("k", (*k).into());
+            }
+            Architecture::JumpRelu { .. } => {}
+            other => return Err(unknown(first, format!("circuit-tracer has no transcoders of the kind {other}"))),
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,102 @@
+//! How units' activations go with those of others and with the coordinates of the point they read, in one more pass.
+
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::{Dashboards, recorded};
+use hooklens_model::error::Result;
+
+/// Others that are listed.
+pub(super) const ROWS: usize = 3;
+
+/// Another number that goes with a unit's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Similar {
+    pub(super) place: usize,
+    /// Pearson's coefficient over all tokens.
+    pub(super) pearson: f64,
+    /// The cosine of both over all tokens.
+    pub(super) cosine: f64,
+}
+
+/// Sums over all tokens: of some units' activations, and of some other numbers.
+#[derive(Default)]
+struct Sums {
+    sum: Vec<f64>,
+    square: Vec<f64>,
+    /// Products with each of the units, `[unit, number]`.
+    product: Vec<f64>,
+}
+
+/// Sums of all units and of the coordinates of the point they read.
+pub(super) struct Correlations {
+    tokens: f64,
+    of_units: Sums,
+    of_coordinates: Sums,
+}
+
+impl Sums {
+    /// Adds rows `[row, number]`; `own` are the units', `[row, unit]`.
+    fn add(&mut self, rows: &Tensor<2>, own: &Tensor<2>) {
+        let numbers = |of: Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
+        let sums = numbers(rows.clone().sum_dim(0));
+        let squares = numbers(rows.clone().square().sum_dim(0));
+        let products = numbers(own.clone().transpose().matmul(rows.clone()));
+        for (all, some) in [(&mut self.sum, sums), (&mut self.square, squares), (&mut self.product, products)] {
+            all.resize(some.len(), 0.0);
+            all.iter_mut().zip(some).for_each(|(all, some)| *all += f64::from(some));
+        }
+    }
+
+    /// Those that go most with the unit at this place, whose own sum and sum of squares these are.
+    fn most(&self, place: usize, [sum, square]: [f64; 2], tokens: f64, but: Option<usize>) -> Vec<Similar> {
+        let count = self.sum.len();
+        let similar = |other: usize| {
+            let product = self.product[place * count + other];
+            let spread = |sum: f64, square: f64| (square - sum * sum / tokens).max(0.0).sqrt();
+            let (spreads, sizes) = (
+                spread(sum, square) * spread(self.sum[other], self.square[other]),
+                (square * self.square[other]).sqrt(),
+            );
+            let pearson = (product - sum * self.sum[other] / tokens) / spreads;
+            Similar { place: other, pearson, cosine: product / sizes }
+        };
+        let others = (0..count).filter(|other| but != Some(*other)).map(similar);
+        let mut all: Vec<Similar> = others.filter(|one| one.pearson.is_finite()).collect();
+        all.sort_by(|a, b| b.pearson.total_cmp(&a.pearson));
+        all.truncate(ROWS);
+        all
+    }
+}
+
+impl Correlations {
+    /// Of these units with all others, over the dashboards' prompts.
+    pub(super) fn of(all: &Dashboards<'_>, units: &[usize]) -> Result<Self> {
+        let (mut tokens, mut of_units, mut of_coordinates) = (0.0, Sums::default(), Sums::default());
+        for batch in all.prompts.chunks(all.options.batch_size).filter(|_| !units.is_empty()) {
+            let (activation, real, _) = recorded(all.model, &all.units.point, batch)?;
+            let rows = real.len();
+            let kept = |id: &Option<u32>| id.is_some_and(|id| !all.options.leaves_out(id));
+            let kept: Vec<f32> = real.iter().map(|id| f32::from(u8::from(kept(id)))).collect();
+            tokens += kept.iter().map(|kept| f64::from(*kept)).sum::<f64>();
+            let acts = all.units.read(&activation, rows)?.cast(DType::F32);
+            let width = activation.len() / rows.max(1);
+            let coordinates = activation.reshape(&[rows, width]).to_tensor::<2>()?.cast(DType::F32);
+            // What is left out counts as zero, and not among the tokens.
+            let mask = Tensor::<2>::from_data(TensorData::new(kept, [rows, 1]), (&acts.device(), DType::F32));
+            let (acts, coordinates) = (acts * mask.clone(), coordinates * mask);
+            let own = Tensor::cat(units.iter().map(|unit| acts.clone().narrow(1, *unit, 1)).collect(), 1);
+            of_units.add(&acts, &own);
+            of_coordinates.add(&coordinates, &own);
+        }
+        Ok(Self { tokens, of_units, of_coordinates })
+    }
+
+    /// Other units and coordinates that go most with the unit at this place.
+    pub(super) fn of_unit(&self, place: usize, unit: usize) -> [Vec<Similar>; 2] {
+        let own = [self.of_units.sum[unit], self.of_units.square[unit]];
+        [
+            self.of_units.most(place, own, self.tokens, Some(unit)),
+            self.of_coordinates.most(place, own, self.tokens, None),
+        ]
+    }
+}

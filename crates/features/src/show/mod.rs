@@ -1,0 +1,493 @@
+//! Dashboards: what makes a latent active, and what it makes of the next token.
+
+mod correlations;
+mod gather;
+mod histogram;
+mod neuronpedia;
+mod units;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::tensor::{DType, Tensor};
+use hooklens_hooks::{Activation, Record, write_file};
+use hooklens_kernels::sparse::Sparse;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use super::concerns::check_processing;
+use crate::error::FeatureError;
+use gather::{Amount, BINS, Example, Gathered};
+use hooklens_io::script_json::script_json;
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::error::{LoadError, Result};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
+pub use units::Units;
+
+/// The page, in which the data have one place.
+const PAGE: &str = include_str!("page.html");
+const PLACE: &str = "__HOOKLENS_DATA__";
+/// Tokens that are listed as promoted, and as suppressed.
+const TOKENS: usize = 10;
+/// Related units that are listed.
+const RELATED: usize = 8;
+
+/// How dashboards are made.
+///
+/// ```
+/// use hooklens::features::DashboardOptions;
+/// let options = DashboardOptions::new().window(10, 10).largest(20).leaving_out([0]);
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct DashboardOptions {
+    amount: Amount,
+    batch_size: usize,
+    /// What the dictionary says, unless given.
+    left_out: Option<Vec<u32>>,
+    query: Option<String>,
+    dataset: String,
+    seed: u64,
+}
+
+impl Default for DashboardOptions {
+    fn default() -> Self {
+        let amount = Amount { largest: 20, each_interval: 5, around: [12, 6] };
+        Self { amount, batch_size: 16, left_out: None, query: None, dataset: String::new(), seed: 0 }
+    }
+}
+
+impl DashboardOptions {
+    /// 20 of the largest activations and 5 of each interval, with 12 tokens before and 6 behind.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tokens that are shown before an active one, and behind it.
+    pub fn window(mut self, before: usize, behind: usize) -> Self {
+        self.amount.around = [before, behind];
+        self
+    }
+
+    /// So many of the largest activations, one a prompt.
+    pub fn largest(mut self, count: usize) -> Self {
+        self.amount.largest = count;
+        self
+    }
+
+    /// So many activations of each interval.
+    pub fn of_each_interval(mut self, count: usize) -> Self {
+        self.amount.each_interval = count;
+        self
+    }
+
+    /// Prompts run together.
+    pub fn batch_size(mut self, prompts: usize) -> Self {
+        self.batch_size = prompts.max(1);
+        self
+    }
+
+    fn leaves_out(&self, id: u32) -> bool {
+        self.left_out.as_ref().is_some_and(|ids| ids.contains(&id))
+    }
+
+    /// Leaves activations at these tokens out, in the query as well.
+    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.left_out = Some(tokens.into_iter().collect());
+        self
+    }
+
+    /// A text whose activations are shown beside, by which the list can be sorted.
+    pub fn query(mut self, text: impl Into<String>) -> Self {
+        self.query = Some(text.into());
+        self
+    }
+
+    /// What the prompts are called, which is said in Neuronpedia's JSON.
+    pub fn dataset(mut self, name: impl Into<String>) -> Self {
+        self.dataset = name.into();
+        self
+    }
+}
+
+/// A text's tokens, and of each unit that is active in it its activations.
+type Query = (Vec<u32>, BTreeMap<usize, Vec<f32>>);
+
+/// Statistics and examples of all units, gathered in one pass over prompts, of which pages and files are made.
+pub struct Dashboards<'m> {
+    model: &'m HookedTransformer,
+    units: Units,
+    prompts: &'m [Vec<u32>],
+    options: DashboardOptions,
+    gathered: Vec<Gathered>,
+    tokens: usize,
+    query: Option<Query>,
+}
+
+impl std::fmt::Debug for Dashboards<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dashboards of {} {}s over {} tokens", self.gathered.len(), self.units.noun(), self.tokens)
+    }
+}
+
+/// Gathers what dashboards show, of all units in one pass; `progress` is told of prompts done. Memory grows with the
+/// number of units, not with that of tokens.
+///
+/// ```
+/// use hooklens::features::{DashboardOptions, Dictionary, Units, dashboards};
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let sae = Dictionary::open("embedded:ioi-sae")?;
+/// let texts = ["When Mary and John went to the store, John gave a drink to Mary.", "Anna went to the park."];
+/// let prompts: Vec<Vec<u32>> =
+///     texts.iter().map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec())).collect::<Result<_, hooklens::Error>>()?;
+/// let options = DashboardOptions::new().leaving_out(model.tokenizer()?.bos()).query("When Mary");
+/// let all = dashboards(&model, Units::latents(&sae)?, &prompts, options, |_| {})?;
+/// let most = all.by_density()[0];
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("page.html");
+/// all.save_page([most], &path)?; // one file, without network
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A point that the model lacks, of another width than the units', prompts that it can't run, or of which nothing is left.
+pub fn dashboards<'m>(
+    model: &'m HookedTransformer,
+    units: Units,
+    prompts: &'m [Vec<u32>],
+    options: DashboardOptions,
+    mut progress: impl FnMut(usize),
+) -> Result<Dashboards<'m>> {
+    let units = units.on(model);
+    units.dictionary().map_or(Ok(()), |dictionary| check_processing(model, dictionary))?;
+    let options = match (&options.left_out, units.dictionary()) {
+        (None, Some(dictionary)) => options.leaving_out(dictionary.metadata().exclude_special_tokens.ids(model)?),
+        _ => options,
+    };
+    let mut random = ChaCha8Rng::seed_from_u64(options.seed);
+    let (mut gathered, mut tokens, mut done): (Vec<Gathered>, usize, usize) = (Vec::new(), 0, 0);
+    for batch in prompts.chunks(options.batch_size) {
+        let (acts, real, len) = activations(model, &units, batch)?;
+        let [_, count] = acts.dims();
+        if done == 0 {
+            units.labels.check(&units.point, count)?;
+            gathered.resize(count, Gathered::default());
+        }
+        let mut values: Vec<f32> = acts.to_data().iter().collect();
+        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+            let what = format!("{} {} of a prompt", units.noun(), at % count.max(1));
+            return Err(hooklens_model::error::Error::NotANumber { what });
+        }
+        let left_out = real.iter().map(|id| id.is_none_or(|id| options.leaves_out(id)));
+        tokens += real.len() - zero_rows(&mut values, count, left_out);
+        let by_unit = Sparse::of(&values, count).transposed(count);
+        for (unit, own) in gathered.iter_mut().enumerate() {
+            let (rows, acts) = by_unit.row(unit);
+            for (row, value) in rows.iter().zip(acts) {
+                let row = *row as usize;
+                let prompt = (done + row / len) as u32;
+                let window = || {
+                    let [before, behind] = options.amount.around;
+                    let (first_row, pos) = (row / len * len, row % len);
+                    let first = pos.saturating_sub(before);
+                    let last = (pos + behind + 1).min(batch[row / len].len());
+                    let acts = (first..last).map(|pos| values[(first_row + pos) * count + unit]).collect();
+                    Example { value: *value, prompt, pos: pos as u32, first: first as u32, acts }
+                };
+                own.add((*value, prompt), options.amount, &mut random, window);
+            }
+        }
+        done += batch.len();
+        progress(done);
+    }
+    if tokens == 0 {
+        let (dictionary, reason) =
+            ("the dashboards".to_string(), "no token of the prompts is left to show".to_string());
+        return Err(FeatureError::Kind { dictionary, reason }.into());
+    }
+    let query = match &options.query {
+        None => None,
+        Some(text) => {
+            // As the prompts began that it was trained on.
+            let prepend_bos = units.dictionary().and_then(|dictionary| dictionary.metadata().prepend_bos);
+            let row = model.token_row(text, prepend_bos)?;
+            let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
+            let count = acts.dims()[1];
+            let mut values: Vec<f32> = acts.to_data().iter().collect();
+            zero_rows(&mut values, count, row.iter().map(|id| options.leaves_out(*id)));
+            let by_unit = Sparse::of(&values, count).transposed(count);
+            let active = (0..count).filter(|unit| !by_unit.row(*unit).0.is_empty());
+            let each = active.map(|unit| (unit, (0..row.len()).map(|pos| values[pos * count + unit]).collect()));
+            let each = each.collect();
+            Some((row, each))
+        }
+    };
+    Ok(Dashboards { model, units, prompts, options, gathered, tokens, query })
+}
+
+/// Sets rows of this many values that are left out to zero, and counts them.
+fn zero_rows(values: &mut [f32], count: usize, left_out: impl Iterator<Item = bool>) -> usize {
+    let mut zeroed = 0;
+    for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
+        own.fill(0.0);
+        zeroed += 1;
+    }
+    zeroed
+}
+
+/// The units' numbers over some prompts, `[row, unit]`, each row's token (nothing at padding), and tokens a prompt.
+pub(super) fn activations(
+    model: &HookedTransformer,
+    units: &Units,
+    prompts: &[Vec<u32>],
+) -> Result<(Tensor<2>, Vec<Option<u32>>, usize)> {
+    let (activation, real, len) = recorded(model, &units.point, prompts)?;
+    Ok((units.read(&activation, real.len())?, real, len))
+}
+
+/// A point's activations over some prompts, each row's token (nothing at padding), and tokens a prompt.
+fn recorded(
+    model: &HookedTransformer,
+    point: &str,
+    prompts: &[Vec<u32>],
+) -> Result<(Activation, Vec<Option<u32>>, usize)> {
+    let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+    let tokens = Tokens::padded(prompts, pad, PaddingSide::Right)?;
+    let [_, len] = tokens.shape();
+    let options = ForwardOptions::new().logits(Logits::None).record(Record::new(point));
+    let cache = model.run(&tokens, options)?.cache;
+    let real = |(at, id): (usize, &u32)| tokens.mask().is_none_or(|mask| mask[at]).then_some(*id);
+    Ok((cache.activation(point)?.clone(), tokens.ids().iter().enumerate().map(real).collect(), len))
+}
+
+/// What units do to the next token's logits, `[unit, d_vocab]`: their directions by the last norm's weights and the
+/// unembedding. Nothing where what they write is not one vector of the stream.
+pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[usize]) -> Result<Option<Tensor<2>>> {
+    if which.is_empty() || model.config().d_vocab_out == 0 {
+        return Ok(None);
+    }
+    let Some(rows) = units.written(model, which)? else { return Ok(None) };
+    let unembed = &model.weights.unembed;
+    let rows = rows.to_device(&unembed.device()).cast(DType::F32);
+    let norm = &model.weights.ln_final;
+    let rows = if norm.centers() { rows.clone() - rows.mean_dim(1) } else { rows };
+    let rows = match &norm.w {
+        Some(weight) => rows * weight.val().cast(DType::F32).to_device(&unembed.device()).unsqueeze::<2>(),
+        None => rows,
+    };
+    Ok(Some(rows.matmul(unembed.weight_in(DType::F32))))
+}
+
+/// Numbers of equal bins over all.
+fn binned(values: &[f32]) -> Value {
+    let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
+    let mut counts = [0u32; BINS];
+    for x in values {
+        let share = if high > low { (x - low) / (high - low) } else { 0.0 };
+        counts[((share * BINS as f32) as usize).min(BINS - 1)] += 1;
+    }
+    json!({"from": low, "to": high, "counts": counts.to_vec()})
+}
+
+impl Dashboards<'_> {
+    /// Number of units.
+    pub fn len(&self) -> usize {
+        self.gathered.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.gathered.is_empty()
+    }
+
+    /// Tokens that were looked at.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Share of tokens at which each unit is active, as [`Units`] has it.
+    pub fn density(&self) -> Vec<f64> {
+        self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
+    }
+
+    /// The units that are active at some token, the most active first.
+    pub fn by_density(&self) -> Vec<usize> {
+        let density = self.density();
+        let mut order: Vec<usize> = (0..self.len()).filter(|unit| density[*unit] > 0.0).collect();
+        order.sort_by(|a, b| density[*b].total_cmp(&density[*a]));
+        order
+    }
+
+    fn check(&self, units: &[usize]) -> Result<()> {
+        match units.iter().find(|unit| **unit >= self.len()) {
+            Some(unit) => {
+                let (dictionary, latent, count) = (self.units.point.clone(), *unit, self.len());
+                Err(FeatureError::Latent { dictionary, latent, count }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a page with these units, and the list of all: one HTML file that needs nothing else.
+    ///
+    /// # Errors
+    /// [`FeatureError::Latent`] for a unit that is not there; a file that can't be written.
+    pub fn save_page(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let page = self.page(units)?;
+        Ok(write_file(path, page.as_bytes()).map_err(LoadError::write(path))?)
+    }
+
+    /// The page as text.
+    ///
+    /// # Errors
+    /// As [`Dashboards::save_page`].
+    pub fn page(&self, units: impl IntoIterator<Item = usize>) -> Result<String> {
+        let units: Vec<usize> = units.into_iter().collect();
+        self.check(&units)?;
+        Ok(PAGE.replacen(PLACE, &script_json(&self.data(&units)?), 1))
+    }
+
+    fn data(&self, units: &[usize]) -> Result<Value> {
+        let mut strings = Strings { model: self.model, places: BTreeMap::new(), texts: Vec::new() };
+        let effects = logit_effects(self.model, &self.units, units)?;
+        let effects = effects.map(|effects| {
+            let [_, vocabulary] = effects.dims();
+            (effects.to_data().iter::<f32>().collect::<Vec<f32>>(), vocabulary)
+        });
+        let related = self.related(units)?;
+        let mut shown = Vec::new();
+        for (place, unit) in units.iter().enumerate() {
+            let own = &self.gathered[*unit];
+            let logits = effects.as_ref().map(|(all, vocabulary)| {
+                let row = &all[place * vocabulary..][..*vocabulary];
+                let mut histogram = binned(row);
+                let [promoted, suppressed] = extremes(row)
+                    .map(|ids| ids.iter().map(|id| json!([strings.of(*id as u32), row[*id]])).collect::<Vec<_>>());
+                histogram["promoted"] = promoted.into();
+                histogram["suppressed"] = suppressed.into();
+                histogram
+            });
+            let n = self.tokens as f64;
+            let mean = own.sum / n;
+            let mut groups = Vec::new();
+            for (title, examples) in [("largest activations", &own.largest), ("least activations", &own.least)] {
+                if !examples.is_empty() {
+                    let examples = self.examples(examples, &mut strings);
+                    groups
+                        .push(json!({"title": title, "low": null, "high": null, "share": null, "examples": examples}));
+                }
+            }
+            for ([low, high], share, examples) in own.intervals() {
+                let title = format!("{low:.2} to {high:.2}").replace('-', "−");
+                let examples = self.examples(examples, &mut strings);
+                groups.push(json!({"title": title, "low": low, "high": high, "share": share, "examples": examples}));
+            }
+            let histogram = (own.nonzero > 0).then(|| {
+                let ([from, to], counts) = own.histogram.range();
+                json!({"from": from, "to": to, "counts": counts})
+            });
+            shown.push(json!({
+                "id": unit, "label": self.units.labels.get(*unit), "density": self.units.active(own) / n,
+                "max": own.most, "mean": mean, "deviation": (own.square / n - mean * mean).max(0.0).sqrt(),
+                "histogram": histogram, "logits": logits, "related": related[place],
+                "groups": groups,
+            }));
+        }
+        let query = self.query.as_ref().map(|(row, acts)| {
+            let acts: serde_json::Map<String, Value> =
+                acts.iter().map(|(unit, acts)| (unit.to_string(), json!(acts))).collect();
+            let tokens: Vec<usize> = row.iter().map(|id| strings.of(*id)).collect();
+            json!({"text": self.options.query, "tokens": tokens, "acts": acts})
+        });
+        let name = self.units.dictionary().map_or("", |dictionary| dictionary.name());
+        Ok(json!({
+            "title": self.units.point, "unit": self.units.noun(), "active": self.units.active_where(), "name": name, "model": self.model_name(),
+            "point": self.units.point, "count": self.len(), "tokens": self.tokens, "prompts": self.prompts.len(),
+            "list": {
+                "id": (0..self.len()).collect::<Vec<_>>(),
+                "density": self.density(),
+                "max": self.gathered.iter().map(|own| own.most).collect::<Vec<_>>(),
+                "label": (0..self.len()).map(|unit| self.units.labels.get(unit)).collect::<Vec<_>>(),
+            },
+            "latents": shown,
+            "query": query,
+            "spaced": self.spaced(),
+            "strings": strings.texts,
+        }))
+    }
+
+    /// Whether the tokenizer leaves the spaces between words out of its tokens.
+    fn spaced(&self) -> bool {
+        const LOOKED_AT: usize = 64;
+        let Ok(tokenizer) = self.model.tokenizer() else { return false };
+        let decoded = |ids: &[u32]| tokenizer.decode(ids, false).unwrap_or_default();
+        let mut pairs = self.prompts.iter().take(4).flat_map(|row| row.windows(2)).take(LOOKED_AT);
+        pairs.any(|pair| {
+            let [first, second] = [decoded(&pair[..1]), token_text(Some(tokenizer), pair[1])];
+            !second.starts_with(' ') && decoded(pair) == format!("{first} {second}")
+        })
+    }
+
+    fn model_name(&self) -> String {
+        let said = self.units.dictionary().and_then(|dictionary| dictionary.metadata().model.clone());
+        said.unwrap_or_default()
+    }
+
+    fn examples(&self, examples: &[Example], strings: &mut Strings<'_>) -> Vec<Value> {
+        let one = |example: &Example| {
+            let row = &self.prompts[example.prompt as usize];
+            let first = example.first as usize;
+            let tokens: Vec<usize> = row[first..first + example.acts.len()].iter().map(|id| strings.of(*id)).collect();
+            json!({"prompt": example.prompt, "first": first, "at": example.pos, "tokens": tokens, "acts": example.acts})
+        };
+        examples.iter().map(one).collect()
+    }
+
+    /// Of each unit, others whose directions are nearest by cosine.
+    fn related(&self, units: &[usize]) -> Result<Vec<Vec<(usize, f32)>>> {
+        let Some(dictionary) = self.units.dictionary().filter(|_| !units.is_empty()) else {
+            return Ok(vec![Vec::new(); units.len()]);
+        };
+        let decoder = dictionary.decoder()?.cast(DType::F32);
+        let norms = decoder.clone().square().sum_dim(1).sqrt().clamp_min(1e-12);
+        let decoder = decoder / norms;
+        let own = Tensor::cat(units.iter().map(|unit| decoder.clone().narrow(0, *unit, 1)).collect(), 0);
+        let cosines: Vec<f32> = own.matmul(decoder.transpose()).to_data().iter().collect();
+        let near = |(unit, row): (&usize, &[f32])| {
+            let mut order: Vec<usize> = (0..row.len()).filter(|other| other != unit).collect();
+            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+            order.into_iter().take(RELATED).map(|other| (other, row[other])).collect()
+        };
+        Ok(units.iter().zip(cosines.chunks_exact(self.len().max(1))).map(near).collect())
+    }
+}
+
+/// The tokens with the largest and with the least logits.
+fn extremes(row: &[f32]) -> [Vec<usize>; 2] {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+    let count = TOKENS.min(row.len());
+    [order[..count].to_vec(), order.iter().rev().take(count).copied().collect()]
+}
+
+/// Texts of tokens, each once.
+struct Strings<'m> {
+    model: &'m HookedTransformer,
+    places: BTreeMap<u32, usize>,
+    texts: Vec<String>,
+}
+
+impl Strings<'_> {
+    fn of(&mut self, id: u32) -> usize {
+        if let Some(place) = self.places.get(&id) {
+            return *place;
+        }
+        self.texts.push(token_text(self.model.tokenizer().ok(), id));
+        self.places.insert(id, self.texts.len() - 1);
+        self.texts.len() - 1
+    }
+}

@@ -1,0 +1,193 @@
+//! Neuronpedia's JSON of features, an object a line.
+
+use std::path::Path;
+
+use burn::tensor::DType;
+use hooklens_hooks::{Record, write_file};
+use serde_json::{Value, json};
+
+use super::correlations::{Correlations, ROWS, Similar};
+use super::{Dashboards, Example, extremes, logit_effects};
+use crate::dictionary::Dictionary;
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::error::{InputError, LoadError, Result};
+use hooklens_model::hook;
+use hooklens_model::tokens::token_text;
+
+/// What is said of the interval of the largest activations, which is none.
+const NONE: f64 = -1.0;
+
+impl Dashboards<'_> {
+    /// Writes what Neuronpedia shows of these units, a JSON object a line. Correlations with other units and with the
+    /// coordinates of the point that is read take a second pass over the prompts.
+    ///
+    /// # Errors
+    /// As [`Dashboards::save_page`].
+    pub fn save_neuronpedia(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
+        let units: Vec<usize> = units.into_iter().collect();
+        self.check(&units)?;
+        let correlations = Correlations::of(self, &units)?;
+        let mut lines = String::new();
+        for (place, unit) in units.into_iter().enumerate() {
+            let similar = correlations.of_unit(place, unit);
+            lines.push_str(&self.neuronpedia(unit, similar)?.to_string());
+            lines.push('\n');
+        }
+        let path = path.as_ref();
+        Ok(write_file(path, lines.as_bytes()).map_err(LoadError::write(path))?)
+    }
+
+    fn neuronpedia(&self, unit: usize, [features, neurons]: [Vec<Similar>; 2]) -> Result<Value> {
+        let own = &self.gathered[unit];
+        let text = |id: u32| token_text(self.model.tokenizer().ok(), id);
+        let effects = logit_effects(self.model, &self.units, &[unit])?;
+        let effects: Vec<f32> = effects.map(|effects| effects.to_data().iter().collect()).unwrap_or_default();
+        let [promoted, suppressed] = extremes(&effects);
+        let named = |ids: &[usize]| ids.iter().map(|id| text(*id as u32)).collect::<Vec<_>>();
+        let valued = |ids: &[usize]| ids.iter().map(|id| effects[*id]).collect::<Vec<_>>();
+        let centers = |from: f32, to: f32, count: usize| {
+            let width = (to - from) / count as f32;
+            (0..count).map(|bin| from + (bin as f32 + 0.5) * width).collect::<Vec<_>>()
+        };
+        let histogram = super::binned(&effects);
+        let bounds = |key: &str| histogram[key].as_f64().unwrap_or(0.0) as f32;
+        let logit_counts = if effects.is_empty() { Value::Array(Vec::new()) } else { histogram["counts"].clone() };
+        let logit_centers = centers(bounds("from"), bounds("to"), logit_counts.as_array().map_or(0, Vec::len));
+        let ([from, to], counts) = own.histogram.range();
+
+        let heads = self.heads();
+        let sources = |example: &Example| heads.map(|heads| self.sources(heads, unit, example)).transpose();
+        let mut activations: Vec<Value> = Vec::new();
+        let mut tell = |example: &Example, [low, high, share]: [f64; 3]| -> Result<()> {
+            let row = &self.prompts[example.prompt as usize];
+            let first = example.first as usize;
+            let tokens: Vec<String> = row[first..first + example.acts.len()].iter().map(|id| text(*id)).collect();
+            let mut told = json!({
+                "bin_min": low, "bin_max": high, "bin_contains": share, "tokens": tokens, "values": example.acts,
+                "qualifying_token_index": example.pos as usize - first,
+            });
+            if let Some(sources) = sources(example)? {
+                let most = sources.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                told["dfa_maxValue"] = if most.is_finite() { most.into() } else { 0.0.into() };
+                told["dfa_targetIndex"] = (example.pos as usize - first).into();
+                told["dfa_values"] = sources.into();
+            }
+            activations.push(told);
+            Ok(())
+        };
+        for example in &own.largest {
+            tell(example, [NONE, own.highest.into(), NONE])?;
+        }
+        for (bounds, share, examples) in own.intervals() {
+            for example in examples {
+                tell(example, [bounds[0].into(), bounds[1].into(), share])?;
+            }
+        }
+
+        let vector = self.units.direction(unit)?;
+        let vector: Option<Vec<f32>> = vector.map(|vector| vector.cast(DType::F32).to_data().iter().collect());
+        let aligned = aligned(vector.as_deref().unwrap_or_default());
+        let by_head = match (heads, &vector) {
+            (Some(heads), Some(vector)) => shares(vector, heads),
+            _ => Vec::new(),
+        };
+        let of = |all: &[Similar], value: fn(&Similar) -> f64| all.iter().map(value).collect::<Vec<_>>();
+        let places = |all: &[Similar]| all.iter().map(|one| one.place).collect::<Vec<_>>();
+        Ok(json!({
+            "feature_index": unit,
+            "label": self.units.labels.get(unit),
+            "frac_nonzero": self.units.active(own) / self.tokens as f64,
+            "pos_str": named(&promoted), "pos_values": valued(&promoted),
+            "neg_str": named(&suppressed), "neg_values": valued(&suppressed),
+            "freq_hist_data_bar_values": centers(from, to, counts.len()),
+            "freq_hist_data_bar_heights": counts,
+            "logits_hist_data_bar_values": logit_centers,
+            "logits_hist_data_bar_heights": logit_counts,
+            "correlated_features_indices": places(&features),
+            "correlated_features_pearson": of(&features, |one| one.pearson),
+            "correlated_features_l1": of(&features, |one| one.cosine),
+            "correlated_neurons_indices": places(&neurons),
+            "correlated_neurons_pearson": of(&neurons, |one| one.pearson),
+            "correlated_neurons_l1": of(&neurons, |one| one.cosine),
+            "neuron_alignment_indices": aligned.iter().map(|(place, ..)| *place).collect::<Vec<_>>(),
+            "neuron_alignment_values": aligned.iter().map(|(_, value, _)| *value).collect::<Vec<_>>(),
+            "neuron_alignment_l1": aligned.iter().map(|(.., share)| *share).collect::<Vec<_>>(),
+            "decoder_weights_dist": by_head,
+            "n_prompts_total": self.prompts.len(),
+            "n_tokens_in_prompt": self.prompts.iter().map(Vec::len).max().unwrap_or(0),
+            "dataset": self.options.dataset,
+            "activations": activations,
+            "vector": vector,
+        }))
+    }
+
+    /// The heads whose outputs are read: their layer, how many there are, and the dictionary that reads them.
+    fn heads(&self) -> Option<Heads<'_>> {
+        let dictionary = self.units.dictionary()?;
+        let catalog = self.model.catalog();
+        let point = catalog.info(catalog.find(&self.units.point).ok()?);
+        let layer = point.layer.filter(|_| point.name.ends_with(".attn.hook_z"))?;
+        let count = self.model.config().n_heads;
+        dictionary.d_in().is_multiple_of(count.max(1)).then_some(Heads { dictionary, layer, count })
+    }
+
+    /// By which positions of an example's window its activation was written there, through all heads' patterns: direct
+    /// feature attribution. Positions behind the token have none.
+    fn sources(&self, heads: Heads<'_>, unit: usize, example: &Example) -> Result<Vec<f32>> {
+        let pos = example.pos as usize;
+        let prompt = self.prompts[example.prompt as usize][..=pos].to_vec();
+        let (pattern, value) = (hook::pattern(heads.layer), hook::v(heads.layer));
+        let config = self.model.config();
+        if config.qk_norm_of(heads.layer).is_some_and(|norm| norm.values) {
+            let what = "the positions by which heads' features are written";
+            return Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }.into());
+        }
+        let record = Record::new([pattern.name(), value.name()]);
+        let cache = self.model.run(vec![prompt], ForwardOptions::new().logits(Logits::None).record(record))?.cache;
+        let (pattern, values) = (cache.get(&pattern)?, cache.get(&value)?); // [1, head, query, key], [1, pos, kv head, d_head]
+        let [_, _, kv_heads, d_head] = values.dims();
+        let read = heads.dictionary.encoder()?.narrow(1, unit, 1).cast(DType::F32); // [head * d_head, 1]
+        let read = read.to_device(&values.device()).reshape([heads.count, d_head]);
+        let [pattern, values, read]: [Vec<f32>; 3] = [
+            pattern.narrow(2, pos, 1).to_data().iter().collect(),
+            values.to_data().iter().collect(),
+            read.to_data().iter().collect(),
+        ];
+        let along = |head: usize, source: usize| {
+            let own = head / (heads.count / kv_heads.max(1)).max(1);
+            let value = &values[(source * kv_heads + own) * d_head..][..d_head];
+            let product: f32 = value.iter().zip(&read[head * d_head..]).map(|(x, y)| x * y).sum();
+            pattern[head * (pos + 1) + source] * product
+        };
+        let first = example.first as usize;
+        let of = |source: usize| match source <= pos {
+            true => (0..heads.count).map(|head| along(head, source)).sum(),
+            false => 0.0,
+        };
+        Ok((first..first + example.acts.len()).map(of).collect())
+    }
+}
+
+/// Heads whose outputs a dictionary reads.
+#[derive(Clone, Copy)]
+struct Heads<'d> {
+    dictionary: &'d Dictionary,
+    layer: usize,
+    count: usize,
+}
+
+/// The largest coordinates of a direction, each with its share of the sum of all magnitudes.
+fn aligned(vector: &[f32]) -> Vec<(usize, f32, f32)> {
+    let mut order: Vec<usize> = (0..vector.len()).collect();
+    order.sort_by(|a, b| vector[*b].abs().total_cmp(&vector[*a].abs()));
+    let sum: f32 = vector.iter().map(|x| x.abs()).sum();
+    order.into_iter().take(ROWS).map(|place| (place, vector[place], vector[place].abs() / sum.max(1e-30))).collect()
+}
+
+/// The share of each head in the norms of a direction's parts.
+fn shares(vector: &[f32], Heads { count, .. }: Heads<'_>) -> Vec<f32> {
+    let norm = |part: &[f32]| part.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let norms: Vec<f32> = vector.chunks_exact((vector.len() / count.max(1)).max(1)).map(norm).collect();
+    let sum: f32 = norms.iter().sum();
+    norms.iter().map(|norm| norm / sum.max(1e-30)).collect()
+}

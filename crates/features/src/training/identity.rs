@@ -1,0 +1,249 @@
+//! What distinguishes one training from another, as checkpoints and `training.json` store it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::objective::{JumpReluSparsity, Objective};
+use super::settings::{Sites, Training};
+
+/// Version of the settings below. Raise it when a field is renamed or changes its meaning.
+const VERSION: u64 = 1;
+const VERSION_FIELD: &str = "version";
+
+/// Settings and data of a training. Two trainings with the same identity give the same bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TrainingIdentity {
+    pub(super) settings: Value,
+    pub(super) data: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::Version(reason) => f.write_str(reason),
+            Difference::Setting(name, [file, now]) => {
+                write!(f, "it is of a training with other settings: `{name}` is {file} there, and {now} here")
+            }
+            Difference::Data([file, now]) => write!(f, "it is of a training on {file}, and this is one on {now}"),
+        }
+    }
+}
+
+impl TrainingIdentity {
+    pub(super) fn new(training: &Training, data: &str) -> Self {
+        Self { settings: training.described(), data: data.to_string() }
+    }
+
+    /// What `self`, read from a file, and `now` differ in: settings, then data.
+    pub fn difference(&self, now: &Self) -> Option<Difference> {
+        different_settings(&self.settings, &now.settings)
+            .or_else(|| (self.data != now.data).then(|| Difference::Data([&self.data, &now.data].map(String::clone))))
+    }
+}
+
+/// Why a stored training is not the one at hand.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Difference {
+    /// The file's settings have another version than this program's.
+    Version(String),
+    /// The first setting that differs, and its values: in the file and now.
+    Setting(String, [String; 2]),
+    /// The data: in the file and now.
+    Data([String; 2]),
+}
+
+/// Compares settings read from a file with those of the training at hand.
+pub(super) fn different_settings(file: &Value, now: &Value) -> Option<Difference> {
+    let Some(file) = file.as_object() else {
+        return Some(Difference::Version("its settings were written by an earlier version of hooklens".into()));
+    };
+    let version = file.get(VERSION_FIELD).unwrap_or(&Value::Null);
+    if *version != VERSION {
+        let told = format!("its settings have version {version}, and this version of hooklens reads {VERSION}");
+        return Some(Difference::Version(told));
+    }
+    let now = now.as_object()?;
+    let differs = now.keys().chain(file.keys()).find(|name| file.get(*name) != now.get(*name))?;
+    let told = |of: &Map<String, Value>| of.get(differs).map_or("not set".into(), Value::to_string);
+    Some(Difference::Setting(differs.clone(), [told(file), told(now)]))
+}
+
+impl Training {
+    /// Every setting that decides the result, by name. These names are a file format: they do not follow those of fields.
+    pub(super) fn described(&self) -> Value {
+        // Without `..`: a new setting has to be described, or a checkpoint would be resumed with another value of it.
+        let Training {
+            sites,
+            name,
+            latents,
+            objective,
+            total,
+            batch,
+            rate,
+            warm_up,
+            decay,
+            penalty_warm_up,
+            betas,
+            clip,
+            seed,
+            decoder_norm,
+            dead_after,
+            revive,
+            normalize,
+            skip,
+            buffer,
+            model,
+            prepend_bos,
+        } = self;
+        let sites = match sites {
+            Sites::Autoencoder(point) => json!({ "kind": "autoencoder", "point": point }),
+            Sites::Transcoder(reads, writes) => json!({ "kind": "transcoder", "reads": reads, "writes": writes }),
+            Sites::CrossLayer(reads, writes, layers) => {
+                json!({ "kind": "cross-layer", "reads": reads, "writes": writes, "layers": layers })
+            }
+        };
+        json!({
+            VERSION_FIELD: VERSION,
+            "sites": sites,
+            "name": name,
+            "latents": latents,
+            "objective": objective.described(),
+            "tokens": total,
+            "batch_size": batch,
+            "learning_rate": rate,
+            "warm_up": warm_up,
+            "decay": decay,
+            "penalty_warm_up": penalty_warm_up,
+            "betas": betas,
+            "clip": clip,
+            "seed": seed,
+            "decoder_norm": decoder_norm,
+            "dead_after": dead_after,
+            "revive": revive,
+            "normalize": normalize,
+            "skip": skip,
+            "buffer": buffer,
+            "model": model,
+            "prepend_bos": prepend_bos,
+        })
+    }
+}
+
+impl Objective {
+    fn described(&self) -> Value {
+        match self {
+            Objective::BatchTopK { k } => json!({ "kind": "batchtopk", "k": k }),
+            Objective::TopK { k } => json!({ "kind": "topk", "k": k }),
+            Objective::Matryoshka { k, widths } => json!({ "kind": "matryoshka", "k": k, "widths": widths }),
+            Objective::JumpRelu { sparsity, bandwidth, threshold } => json!({
+                "kind": "jumprelu",
+                "sparsity": sparsity.described(),
+                "bandwidth": bandwidth,
+                "threshold": threshold,
+            }),
+            Objective::L1 { coefficient } => json!({ "kind": "l1", "coefficient": coefficient }),
+            Objective::Gated { coefficient } => json!({ "kind": "gated", "coefficient": coefficient }),
+        }
+    }
+}
+
+impl JumpReluSparsity {
+    fn described(&self) -> Value {
+        match self {
+            JumpReluSparsity::Step { coefficient } => json!({ "kind": "step", "coefficient": coefficient }),
+            JumpReluSparsity::Tanh { coefficient, scale } => {
+                json!({ "kind": "tanh", "coefficient": coefficient, "scale": scale })
+            }
+            JumpReluSparsity::Quadratic { coefficient, target } => {
+                json!({ "kind": "quadratic", "coefficient": coefficient, "target": target })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings as they come back from a file.
+    fn read(settings: &Value) -> Value {
+        serde_json::from_str(&settings.to_string()).unwrap()
+    }
+
+    /// The format of checkpoints: where a change makes this test fail, checkpoints of before would be refused.
+    #[test]
+    fn settings_are_stored_under_fixed_names() {
+        let training = Training::transcoder("blocks.0.mlp.hook_in", "blocks.0.hook_mlp_out", 64)
+            .objective(Objective::jump_relu(16.0))
+            .tokens(4000)
+            .learning_rate(0.25)
+            .model("embedded:ioi");
+        let expected = r#"{"batch_size":2048,"betas":[0.0,0.9990000128746033],"buffer":32,"clip":1.0,"dead_after":null,"decay":0.2,"decoder_norm":0.10000000149011612,"latents":64,"learning_rate":0.25,"model":"embedded:ioi","name":"blocks.0.hook_mlp_out","normalize":true,"objective":{"bandwidth":0.5,"kind":"jumprelu","sparsity":{"coefficient":1.0,"kind":"quadratic","target":16.0},"threshold":0.10000000149011612},"penalty_warm_up":0.1,"prepend_bos":null,"revive":1.0,"seed":0,"sites":{"kind":"transcoder","reads":"blocks.0.mlp.hook_in","writes":"blocks.0.hook_mlp_out"},"skip":false,"tokens":4000,"version":1,"warm_up":0.05}"#;
+        let expected: Value = serde_json::from_str(expected).unwrap();
+        assert_eq!(read(&training.described()), expected);
+        assert_eq!(different_settings(&expected, &training.described()), None);
+    }
+
+    /// Each setting matters, each kind is another, and a difference is named.
+    #[test]
+    fn every_setting_is_compared() {
+        let base = || Training::autoencoder("x", 64);
+        let tanh = JumpReluSparsity::Tanh { coefficient: 1.0, scale: 4.0 };
+        let jump = |sparsity| Objective::JumpRelu { sparsity, bandwidth: 0.5, threshold: 0.1 };
+        let others = [
+            ("sites", Training::autoencoder("y", 64).named("x")),
+            ("sites", Training::transcoder("x", "x", 64)),
+            ("latents", Training::autoencoder("x", 65)),
+            ("objective", base().k(31.0)),
+            ("objective", base().objective(Objective::TopK { k: 32 })),
+            ("objective", base().objective(Objective::Matryoshka { k: 32.0, widths: vec![8] })),
+            ("objective", base().objective(Objective::L1 { coefficient: 5.0 })),
+            ("objective", base().objective(Objective::Gated { coefficient: 5.0 })),
+            ("tokens", base().tokens(5)),
+            ("batch_size", base().batch_size(5)),
+            ("learning_rate", base().learning_rate(1e-3)),
+            ("warm_up", base().schedule(0.1, 0.2)),
+            ("decay", base().schedule(0.05, 0.3)),
+            ("penalty_warm_up", base().penalty_warm_up(0.3)),
+            ("betas", base().betas(0.9, 0.99)),
+            ("clip", base().clip(2.0)),
+            ("seed", base().seed(u64::MAX)),
+            ("decoder_norm", base().decoder_norm(0.2)),
+            ("dead_after", base().dead_after(7)),
+            ("revive", base().revive(0.0)),
+            ("normalize", base().normalize(false)),
+            ("skip", base().skip(true)),
+            ("buffer", base().buffer(7)),
+            ("model", base().model("m")),
+            ("prepend_bos", base().prepend_bos(false)),
+            ("name", base().named("n")),
+        ];
+        for (name, other) in &others {
+            match different_settings(&read(&other.described()), &base().described()) {
+                Some(Difference::Setting(told, [before, now])) => assert!(told == *name && before != now, "{told}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let all = others.iter().map(|(_, other)| other.described()).chain([
+            base().objective(jump(tanh)).described(),
+            base().objective(jump(JumpReluSparsity::Step { coefficient: 1.0 })).described(),
+            Training::cross_layer(3, 64).described(),
+        ]);
+        for one in all {
+            assert_eq!(different_settings(&read(&one), &one), None);
+        }
+    }
+
+    #[test]
+    fn settings_of_other_versions_are_refused_as_such() {
+        let now = Training::autoencoder("x", 64).described();
+        let told = |file: Value| match different_settings(&file, &now) {
+            Some(Difference::Version(told)) => told,
+            other => panic!("{other:?}"),
+        };
+        assert!(told(json!("Training { sites: Autoencoder(\"x\") }")).contains("earlier version"));
+        assert!(told(json!({ "version": 2 })).contains("version 2, and this version of hooklens reads 1"));
+    }
+}

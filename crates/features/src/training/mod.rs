@@ -1,0 +1,20 @@
+//! Training of dictionaries: gradients by hand, sparse on the way back.
+
+mod calibration;
+mod checkpoint;
+mod coder;
+mod held_out;
+mod identity;
+mod objective;
+mod parameter;
+mod run;
+mod settings;
+mod source;
+mod trainer;
+
+pub use held_out::HeldOut;
+pub use identity::{Difference, TrainingIdentity};
+pub use objective::{JumpReluSparsity, Objective};
+pub use run::{Progress, Trained, TrainingRun};
+pub use settings::Training;
+pub use trainer::Step;

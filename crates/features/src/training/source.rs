@@ -1,0 +1,384 @@
+//! Activations to train on, in an order that a seed decides.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hooklens_hooks::{Positions, Record};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::splice::host;
+use hooklens_data::dump::{ActivationBatch, ActivationStore, Batches, DumpModel};
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::error::{InputError, Result};
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::{PaddingSide, Tokens};
+
+/// Prompts run together.
+const TOGETHER: usize = 64;
+
+/// Activations of some tokens, by point: `[token, width]` each.
+pub(super) type Rows = BTreeMap<String, Vec<f32>>;
+
+/// Where batches come from. A pass through all is an epoch; the order of each is decided by its number and the seed.
+pub(super) trait Source {
+    /// Widths of the points.
+    fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>>;
+
+    /// What the model that computes or computed them says of itself.
+    fn origin(&mut self) -> Result<Origin>;
+
+    /// What tells it from other activations: the model, the tokens, those that are left out.
+    fn described(&mut self) -> Result<String>;
+
+    /// Begins to serve these points, as if so many tokens had been served.
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
+
+    /// Activations of the first tokens, as many as are shuffled together.
+    fn first(&mut self) -> Result<Rows>;
+
+    /// The next batch.
+    fn next(&mut self) -> Result<Rows>;
+
+    /// Activations of further tokens after the training's last batch, some at a time, until `most` have been given or all
+    /// there are, each once. No batch follows them.
+    fn further(&mut self, most: usize) -> Result<Option<Rows>>;
+
+    /// Whether no token that [`Source::further`] gave had been served in a batch.
+    fn is_unseen(&self) -> bool;
+}
+
+/// Activations of tokens after the last batch: how far they have been given.
+#[derive(Debug, Default)]
+struct Further {
+    tokens: usize,
+    /// Chunks of prompts that were looked at.
+    chunks: usize,
+}
+
+/// The model whose activations are trained on, for the description of what is trained.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Origin {
+    pub(super) name: Option<String>,
+    /// Whether prompts begin with its beginning-of-sequence token.
+    pub(super) prepend_bos: Option<bool>,
+    /// The processing of its weights, by TransformerLens's names.
+    pub(super) options: Map<String, Value>,
+}
+
+/// How batches are served.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Serving {
+    pub(super) seed: u64,
+    /// Tokens of a batch.
+    pub(super) batch: usize,
+    /// Tokens that are shuffled together.
+    pub(super) buffer: usize,
+}
+
+/// Dumps, read while they are used.
+pub(super) struct FromDumps {
+    store: ActivationStore,
+    batches: Option<Batches>,
+    further: Further,
+}
+
+impl FromDumps {
+    pub(super) fn new<P: AsRef<Path>>(dumps: impl IntoIterator<Item = P>, left_out: &[u32]) -> Self {
+        let none: [&str; 0] = [];
+        let store = ActivationStore::new(dumps, none).leaving_out(left_out.iter().copied()).endless();
+        Self { store, batches: None, further: Further::default() }
+    }
+}
+
+impl Source for FromDumps {
+    fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
+        self.store.clone().of(points).widths()
+    }
+
+    fn origin(&mut self) -> Result<Origin> {
+        Ok(self.store.model()?.map_or_else(Origin::default, |model| Origin {
+            name: Some(model.name).filter(|name| !name.is_empty()),
+            prepend_bos: model.prepend_bos,
+            options: model.processing,
+        }))
+    }
+
+    fn described(&mut self) -> Result<String> {
+        self.store.described()
+    }
+
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
+        self.store = self.store.clone().of(points).seed(serving.seed).buffer(serving.buffer);
+        self.batches = Some(self.store.clone().batch_size(serving.batch).starting_at(done as u64).batches()?);
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<Rows> {
+        self.store.first().map(ActivationBatch::into_vectors)
+    }
+
+    fn next(&mut self) -> Result<Rows> {
+        let next = self.batches.as_mut().and_then(Iterator::next);
+        next.unwrap_or_else(|| Err(no_tokens())).map(ActivationBatch::into_vectors)
+    }
+
+    fn further(&mut self, most: usize) -> Result<Option<Rows>> {
+        let all = self.batches.as_ref().map_or(0, Batches::vectors_an_epoch);
+        if self.further.tokens == 0 && all <= most as u64 {
+            // Everything once, in place of some of it twice.
+            self.batches = Some(self.store.clone().epochs(1).starting_at(0).batches()?);
+        }
+        if self.further.tokens >= most {
+            return Ok(None);
+        }
+        let Some(batch) = self.batches.as_mut().and_then(Iterator::next).transpose()? else { return Ok(None) };
+        self.further.tokens += batch.tokens().len();
+        Ok(Some(batch.into_vectors()))
+    }
+
+    fn is_unseen(&self) -> bool {
+        // A pass from the beginning ends at the same position as the first epoch, but follows its batches.
+        self.batches
+            .as_ref()
+            .is_some_and(|all| self.further.tokens as u64 != all.position() && all.position() <= all.vectors_an_epoch())
+    }
+}
+
+/// Nothing to train on.
+fn no_tokens() -> hooklens_model::error::Error {
+    InputError::Empty { what: "what is trained on".into() }.into()
+}
+
+/// A model run on prompts, whose activations are held, shuffled and served in batches. After so many tokens it can begin
+/// anew as if it had served them.
+pub(super) struct FromModel<'m> {
+    model: &'m HookedTransformer,
+    prompts: &'m [Vec<u32>],
+    /// Tokens whose activations are left out.
+    left_out: &'m [u32],
+    points: Vec<String>,
+    serving: Serving,
+    epoch: u64,
+    order: Vec<usize>,
+    chunk: usize,
+    /// How often it was filled.
+    fills: u64,
+    held: Rows,
+    /// Places of tokens in the order in which they are served, and how many have been.
+    places: Vec<usize>,
+    served: usize,
+    further: Further,
+}
+
+impl<'m> FromModel<'m> {
+    pub(super) fn new(model: &'m HookedTransformer, prompts: &'m [Vec<u32>], left_out: &'m [u32]) -> Result<Self> {
+        let kept = |row: &Vec<u32>| row.iter().any(|id| !left_out.contains(id));
+        if !prompts.iter().any(kept) {
+            return Err(no_tokens());
+        }
+        let (points, serving, order, held, places, further) = Default::default();
+        let (epoch, chunk, fills, served) = (0, 0, 0, 0);
+        Ok(Self {
+            model,
+            prompts,
+            left_out,
+            points,
+            serving,
+            epoch,
+            order,
+            chunk,
+            fills,
+            held,
+            places,
+            served,
+            further,
+        })
+    }
+
+    /// Chunks of an epoch.
+    fn chunks(&self) -> usize {
+        self.prompts.len().div_ceil(TOGETHER)
+    }
+
+    /// Tokens of rows whose activations are served.
+    fn count(&self, rows: &[Vec<u32>]) -> usize {
+        rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
+    }
+
+    /// Rows of a chunk of an epoch.
+    fn rows(&self, chunk: usize) -> Vec<Vec<u32>> {
+        let first = chunk * TOGETHER;
+        self.order[first..(first + TOGETHER).min(self.order.len())]
+            .iter()
+            .map(|row| self.prompts[*row].clone())
+            .collect()
+    }
+
+    /// Activations of rows, by point.
+    fn read(&self, rows: &[Vec<u32>]) -> Result<Rows> {
+        let pad = self.model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
+        let tokens = Tokens::padded(rows, pad, PaddingSide::Right)?;
+        let record = Record::new(self.points.clone()).positions(Positions::default());
+        let cache = self.model.run(&tokens, ForwardOptions::new().logits(Logits::None).record(record))?.cache;
+        let kept: Vec<bool> = tokens
+            .ids()
+            .iter()
+            .enumerate()
+            .map(|(at, id)| tokens.mask().is_none_or(|mask| mask[at]) && !self.left_out.contains(id))
+            .collect();
+        let mut all = Rows::new();
+        for point in &self.points {
+            let activation = cache.activation(&**point)?;
+            let width = activation.len() / kept.len().max(1);
+            let values: Vec<f32> = activation.to_data()?.iter().collect();
+            let rows = values.chunks_exact(width.max(1)).zip(&kept).filter(|(_, kept)| **kept);
+            let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
+            if let Some(at) = rows.iter().position(|x| !x.is_finite()) {
+                let what = format!("the activation of `{point}` at element {at}");
+                return Err(hooklens_model::error::Error::NotANumber { what });
+            }
+            all.insert(point.clone(), rows);
+        }
+        Ok(all)
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        (self.epoch, self.chunk) = (epoch, 0);
+        self.order = (0..self.prompts.len()).collect();
+        self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (epoch << 32) ^ 0x6f72_6465));
+    }
+
+    /// Goes through chunks until so many tokens are there; reads them if they are wanted.
+    fn fill(&mut self, wanted: bool) -> Result<usize> {
+        let mut tokens = 0;
+        self.held.clear();
+        while tokens < self.serving.buffer {
+            if self.chunk == self.chunks() {
+                self.begin_epoch(self.epoch + 1);
+            }
+            let rows = self.rows(self.chunk);
+            let own = self.count(&rows);
+            if wanted && own > 0 {
+                for (point, rows) in self.read(&rows)? {
+                    self.held.entry(point).or_default().extend(rows);
+                }
+            }
+            tokens += own;
+            self.chunk += 1;
+        }
+        self.fills += 1;
+        self.places = (0..tokens).collect();
+        self.places.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (self.fills << 32) ^ 0x6275_6666));
+        self.served = 0;
+        Ok(tokens)
+    }
+
+    /// Tokens of a fill that are served: whole batches, and a last one that is more than half.
+    fn usable(&self, tokens: usize) -> usize {
+        let rest = tokens % self.serving.batch;
+        if 2 * rest > self.serving.batch { tokens } else { tokens - rest }
+    }
+}
+
+impl Source for FromModel<'_> {
+    fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>> {
+        for point in points {
+            host(self.model.catalog(), "the dictionary to train", point)?;
+        }
+        let row =
+            self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
+        let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
+        let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.len()));
+        points.iter().map(width).collect()
+    }
+
+    fn origin(&mut self) -> Result<Origin> {
+        Ok(Origin {
+            name: Some(self.model.load_report().name.clone()).filter(|name| !name.is_empty()),
+            prepend_bos: None,
+            options: self.model.processing_options(),
+        })
+    }
+
+    fn described(&mut self) -> Result<String> {
+        let mut hash = Xxh3::new();
+        let mut count = 0;
+        for row in self.prompts {
+            hash.update(&(row.len() as u64).to_le_bytes());
+            row.iter().for_each(|id| hash.update(&id.to_le_bytes()));
+            count += row.len();
+        }
+        let (rows, hash, left_out) = (self.prompts.len(), hash.digest128(), self.left_out);
+        let (model, parts) = (self.model.fingerprint()?, self.model.parts()?);
+        let parts = if parts.is_empty() { String::new() } else { format!(" with {}", parts.join(", ")) };
+        Ok(format!("{count} tokens of {rows} prompts ({hash:032x}), without {left_out:?}, in the model {model}{parts}"))
+    }
+
+    fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {
+        (self.points, self.serving) = (points.to_vec(), serving);
+        self.begin_epoch(0);
+        let mut left = done;
+        while left > 0 {
+            let before = (self.epoch, self.chunk, self.order.clone(), self.fills);
+            let there = self.fill(false)?;
+            let usable = self.usable(there);
+            if left < usable {
+                (self.epoch, self.chunk, self.order, self.fills) = before;
+                self.fill(true)?;
+                self.served = left;
+                return Ok(());
+            }
+            left -= usable;
+            self.served = there;
+        }
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<Rows> {
+        if self.held.is_empty() {
+            self.fill(true)?;
+        }
+        Ok(self.held.clone())
+    }
+
+    fn next(&mut self) -> Result<Rows> {
+        if self.held.is_empty() || self.served >= self.usable(self.places.len()) {
+            self.fill(true)?;
+        }
+        let places = &self.places[self.served..(self.served + self.serving.batch).min(self.places.len())];
+        let all = self.places.len();
+        let batch = self.held.iter().map(|(point, rows)| {
+            let width = rows.len() / all.max(1);
+            let mut chosen = Vec::with_capacity(places.len() * width);
+            places.iter().for_each(|place| chosen.extend_from_slice(&rows[place * width..][..width]));
+            (point.clone(), chosen)
+        });
+        let batch = batch.collect();
+        self.served += places.len();
+        Ok(batch)
+    }
+
+    fn further(&mut self, most: usize) -> Result<Option<Rows>> {
+        self.held.clear();
+        let all = self.chunks();
+        while self.further.chunks < all && self.further.tokens < most {
+            // From where the epoch has come to, and around, so that each prompt is read at most once.
+            let rows = self.rows((self.chunk + self.further.chunks) % all);
+            self.further.chunks += 1;
+            let own = self.count(&rows);
+            self.further.tokens += own;
+            if own > 0 {
+                return self.read(&rows).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_unseen(&self) -> bool {
+        self.epoch == 0 && self.chunk + self.further.chunks <= self.chunks()
+    }
+}

@@ -1,0 +1,13 @@
+//! Internal crate of [hooklens](https://docs.rs/hooklens): regular files, object stores, CSV, and text made safe to show.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod caught;
+pub mod csv_text;
+pub mod numerals;
+pub mod object_stores;
+pub mod regular;
+pub mod script_json;
+pub mod shown_text;
+pub mod stderr;

@@ -1,0 +1,19 @@
+//! JSON in pages.
+
+use serde_json::Value;
+
+use crate::shown_text::escaped_json;
+
+/// JSON that may stand in a script element: nothing in it ends the element, begins a comment, or is hidden from whoever
+/// reads the page's source.
+pub fn script_json(value: &Value) -> String {
+    let json = value.to_string();
+    let mut safe = String::with_capacity(json.len());
+    for letter in escaped_json(&json).chars() {
+        match letter {
+            '<' | '>' | '&' => safe.push_str(&format!("\\u{:04x}", letter as u32)),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}

@@ -1,0 +1,52 @@
+//! Apertus: queries and keys normalized by head, and a plain MLP whose activation is learned.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{MlpNames, Names};
+use super::{Family, llama_like};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, QkNorm, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "apertus",
+    architectures: &["ApertusForCausalLM", "ApertusModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_theta": 12e6, "max_position_embeddings": 65_536,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0
+        }
+    })
+});
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(&json.defaulting(&DEFAULTS))?;
+    Ok(TransformerConfig { gated_mlp: false, qk_norm: Some(QkNorm::HEADS), ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let norms = &[("ln1", "attention_layernorm"), ("ln2", "feedforward_layernorm")];
+    let mut names = Names { norms, mlp: MlpNames::Plain, ..Names::LLAMA }.with_biases_of(json)?;
+    names.biases.mlp = false;
+    let mut table = llama_like::weights_with(config, json, names)?;
+    // Of the activation these two are the same numbers everywhere.
+    table.derived = &["rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps"];
+    for layer in 0..config.n_layers {
+        for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation == ActivationFn::Xielu) {
+            let name = format!("model.layers.{layer}.mlp.act_fn.{part}");
+            table.add(format!("blocks.{layer}.mlp.{part}"), name, Layout::AsIs);
+        }
+    }
+    Ok(table)
+}

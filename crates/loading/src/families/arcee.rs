@@ -1,0 +1,24 @@
+//! Arcee: Llama with a plain MLP, whose activation is the square of ReLU.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::llama_like::{MlpNames, Names};
+use super::{Family, llama_like};
+use hooklens_model::config::TransformerConfig;
+
+pub(super) static FAMILY: Family = Family {
+    name: "arcee",
+    architectures: &["ArceeForCausalLM", "ArceeModel"],
+    prefix: "model.",
+    config: |json| Ok(TransformerConfig { gated_mlp: false, ..llama_like::config(&json.defaulting(&DEFAULTS))? }),
+    weights: |config, json| {
+        let names = Names { mlp: MlpNames::Plain, ..Names::LLAMA }.with_biases_of(json)?;
+        llama_like::weights_with(config, json, names)
+    },
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> =
+    LazyLock::new(|| json!({"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096}));

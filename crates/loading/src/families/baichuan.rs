@@ -1,0 +1,51 @@
+//! Baichuan 1 and 2: Llama with one fused projection; the 13B models have linear biases for positions,
+//! and version 2 uses an unembedding whose rows have unit length.
+
+use super::hf_config::HfConfig;
+use super::{Family, llama_like};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "baichuan",
+    architectures: &["BaichuanForCausalLM", "BaiChuanForCausalLM"],
+    prefix: "",
+    config,
+    weights,
+};
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    if json.has("max_position_embeddings") {
+        return llama_like::config(json);
+    }
+    // The 13B models have only a length they were trained on.
+    let n_ctx = json.size("model_max_length")?;
+    let base = json.sizes(HfConfig::SIZES, n_ctx)?;
+    Ok(TransformerConfig {
+        d_mlp: json.size("intermediate_size")?,
+        norm: NormKind::Rms,
+        eps: json.number("rms_norm_eps", 1e-6)?,
+        activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
+        gated_mlp: true,
+        positional: Positional::Alibi,
+        ..base
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = llama_like::weights(c, json)?;
+    let width = c.n_heads * c.d_head;
+    for layer in 0..c.n_layers {
+        for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
+            let layout = Layout::Rows { start: part * width, of: 3 * width };
+            let name = format!("model.layers.{layer}.self_attn.W_pack.weight");
+            table.add(format!("blocks.{layer}.attn.W_{letter}"), name, layout);
+        }
+    }
+    // Only version 2's configurations speak of this loss.
+    if json.has("z_loss_weight") {
+        table.add("unembed.W_U", "lm_head.weight", Layout::UnitRows);
+    }
+    Ok(table)
+}

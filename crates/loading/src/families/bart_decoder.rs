@@ -1,0 +1,148 @@
+//! Decoders of BART and models built like it, without an encoder: cross-attention, which has nothing to read, is left
+//! out, as transformers leaves it out.
+
+use super::Family;
+use super::fairseq;
+use super::hf_config::HfConfig;
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::encoder_decoder::Sinusoids;
+use hooklens_model::error::ConfigError;
+
+/// A family of this prefix and these tables.
+const fn family(
+    name: &'static str,
+    architectures: &'static [&'static str],
+    config: fn(&HfConfig<'_>) -> Result<TransformerConfig, ConfigError>,
+) -> Family {
+    Family { name, architectures, prefix: "model.", config, weights }
+}
+
+pub(super) static BART: Family = family("bart-decoder", &["BartForCausalLM"], bart);
+pub(super) static BLENDERBOT: Family = family("blenderbot-decoder", &["BlenderbotForCausalLM"], blenderbot);
+pub(super) static BLENDERBOT_SMALL: Family =
+    family("blenderbot-small-decoder", &["BlenderbotSmallForCausalLM"], blenderbot_small);
+pub(super) static MARIAN: Family = family("marian-decoder", &["MarianForCausalLM"], marian);
+pub(super) static MBART: Family = family("mbart-decoder", &["MBartForCausalLM"], mbart);
+pub(super) static PEGASUS: Family = family("pegasus-decoder", &["PegasusForCausalLM"], pegasus);
+pub(super) static PLBART: Family = family("plbart-decoder", &["PLBartForCausalLM"], plbart);
+pub(super) static TROCR: Family = family("trocr", &["TrOCRForCausalLM"], trocr);
+
+fn bart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    Ok(TransformerConfig { default_prepend_bos: true, ..normed_after(normed_embedding(base(json, false)?)) })
+}
+
+fn plbart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    Ok(normed_after(normed_embedding(base(json, true)?)))
+}
+
+fn mbart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    Ok(normed_embedding(base(json, false)?))
+}
+
+fn blenderbot(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    base(json, false)
+}
+
+fn blenderbot_small(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // Token vectors are normalized before positions are added, and never scaled.
+    Ok(TransformerConfig { post_embedding_norm: true, embed_scale: None, ..normed_after(base(json, false)?) })
+}
+
+/// Every family of such decoders.
+const ALL: [&Family; 8] = [&BART, &BLENDERBOT, &BLENDERBOT_SMALL, &MARIAN, &MBART, &PEGASUS, &PLBART, &TROCR];
+
+/// Settings without effect on a decoder of an encoder-decoder; none of other families.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
+    if !ALL.iter().any(|family| json.is_of(family)) {
+        return Ok(Vec::new());
+    }
+    let mut ignored = Vec::new();
+    if json.is_of(&BLENDERBOT_SMALL) && json.flag("scale_embedding", false)? {
+        ignored.push("scale_embedding, which the decoder of Blenderbot Small does not apply".into());
+    }
+    for field in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
+        if let Some(value) = json.get(field) {
+            ignored.push(format!("{field} = {value}, which generation applies for encoder-decoders only"));
+        }
+    }
+    Ok(ignored)
+}
+
+fn pegasus(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = base(json, false)?;
+    match base.n_ctx > Sinusoids::LARGEST / base.d_model.max(1) {
+        true => Err(ConfigError::BadSize { field: "max_position_embeddings", given: base.n_ctx }),
+        false => Ok(base),
+    }
+}
+
+fn marian(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = normed_after(pegasus(json)?);
+    let d_vocab = json.maybe_size("decoder_vocab_size")?.filter(|size| *size > 0).unwrap_or(base.d_vocab);
+    // A head that is tied is as long as the embedding, and one of its own is not.
+    let d_vocab_out = if tied(json)? { d_vocab } else { base.d_vocab };
+    Ok(TransformerConfig { d_vocab, d_vocab_out, ..base })
+}
+
+fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // Sines and cosines there depend on which tokens are padding tokens, also where they are not masked.
+    if !json.flag("use_learned_position_embeddings", true)? {
+        return Err(json.unsupported("use_learned_position_embeddings"));
+    }
+    let base = TransformerConfig { default_prepend_bos: true, ..normed_after(base(json, false)?) };
+    Ok(if json.flag("layernorm_embedding", true)? { normed_embedding(base) } else { base })
+}
+
+/// Norms before attention and the MLP, and one after the last block; none of the embedding.
+fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigError> {
+    let base =
+        json.sizes(["decoder_layers", "d_model", "decoder_attention_heads"], json.size("max_position_embeddings")?)?;
+    Ok(TransformerConfig {
+        d_mlp: json.size("decoder_ffn_dim")?,
+        activation: ActivationFn::from_name(json.text("activation_function", "gelu")?)?,
+        embed_scale: json.flag("scale_embedding", scales)?.then(|| (base.d_model as f64).sqrt()),
+        default_prepend_bos: false,
+        ..base
+    })
+}
+
+/// The same with norms after attention and the MLP in place of all others.
+fn normed_after(base: TransformerConfig) -> TransformerConfig {
+    TransformerConfig { residual_norms: true, no_final_norm: true, ..base }
+}
+
+/// The same with a norm of the sum of token and position vectors.
+fn normed_embedding(base: TransformerConfig) -> TransformerConfig {
+    TransformerConfig { positional: Positional::LearnedNormalized, post_embedding_norm: true, ..base }
+}
+
+fn tied(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
+    json.flag("tie_word_embeddings", true)
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &["coder.version"]);
+    table.cross_attention = Some(".encoder_attn");
+    let decoder = |part: &str| format!("model.decoder.{part}");
+    table.add("embed.W_E", decoder("embed_tokens.weight"), Layout::AsIs);
+    // Other tables begin with two rows that are of no position.
+    let computed = json.is_of(&MARIAN) || json.is_of(&PEGASUS);
+    let skips = !computed && !json.is_of(&BLENDERBOT) && !json.is_of(&BLENDERBOT_SMALL);
+    let layout = if skips { Layout::AfterRows { skip: 2 } } else { Layout::AsIs };
+    table.add("pos_embed.W_pos", decoder("embed_positions.weight"), layout);
+    if computed {
+        table.optional(&["pos_embed.W_pos"]);
+        table.sinusoids = Some(Sinusoids::Exact);
+    }
+    if config.post_embedding_norm {
+        table.norm("embed.ln", &decoder("layernorm_embedding"));
+    }
+    fairseq::layers(&mut table, config, "model.decoder", true);
+    if !config.no_final_norm {
+        table.norm("ln_final", &decoder("layer_norm"));
+    }
+    let head = if json.is_of(&TROCR) { "output_projection.weight" } else { "lm_head.weight" };
+    table.unembedding(head, tied(json)?);
+    Ok(table)
+}

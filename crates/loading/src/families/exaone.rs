@@ -1,0 +1,107 @@
+//! EXAONE 3: Llama's architecture under GPT-2's names. EXAONE 4: norms of outputs and of queries and keys, and where
+//! there are windows, rotation only in layers that have one.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::Names;
+use super::{Family, llama_like, rope};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static THREE: Family = Family {
+    name: "exaone",
+    architectures: &["ExaoneForCausalLM", "ExaoneModel"],
+    prefix: "transformer.",
+    config: three,
+    weights: three_weights,
+};
+
+pub(super) static FOUR: Family = Family {
+    name: "exaone4",
+    architectures: &["Exaone4ForCausalLM", "Exaone4Model"],
+    prefix: "model.",
+    config: four,
+    weights: |config, json| {
+        let norms = &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
+        llama_like::weights_with(config, json, Names { norms, ..Names::LLAMA })
+    },
+};
+
+fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // Transformers 5 has Llama's names for them.
+    let older_or = |older: &'static str, newer: &'static str| if json.get(older).is_some() { older } else { newer };
+    let layers = older_or("num_layers", "num_hidden_layers");
+    let base = json.sizes([layers, "hidden_size", "num_attention_heads"], rope::context(json)?)?;
+    let d_head = json.maybe_size("head_dim")?.unwrap_or(base.d_head);
+    Ok(TransformerConfig {
+        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads),
+        d_head,
+        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp),
+        norm: NormKind::Rms,
+        eps: json.number(older_or("layer_norm_epsilon", "rms_norm_eps"), 1e-5)?,
+        activation: ActivationFn::from_name(json.text(older_or("activation_function", "hidden_act"), "silu")?)?,
+        gated_mlp: true,
+        attn_scale: (d_head as f64).sqrt(),
+        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
+        ..base
+    })
+}
+
+fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &["rotary.inv_freq", "rotary_emb.inv_freq"]);
+    table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("transformer.h.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        table.add(to("ln1.w"), from("ln_1.weight"), Layout::AsIs);
+        table.add(to("ln2.w"), from("ln_2.weight"), Layout::AsIs);
+        for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "out_proj")] {
+            table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("attn.attention.{name}")), false);
+        }
+        for (part, name) in [("gate", "c_fc_0"), ("in", "c_fc_1"), ("out", "c_proj")] {
+            table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), false);
+        }
+    }
+    table.add("ln_final.w", "transformer.ln_f.weight", Layout::AsIs);
+    // Its own code ties them where the file does not say, that of transformers 5 does not.
+    table.unembedding_if_there("lm_head.weight");
+    if json.has("tie_word_embeddings") {
+        table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
+    }
+    Ok(table)
+}
+
+/// What Hugging Face takes for fields that a file of EXAONE 4 leaves out.
+static DEFAULTS: LazyLock<Value> =
+    LazyLock::new(|| json!({"sliding_window": 4096, "sliding_window_pattern": 4, "rms_norm_eps": 1e-5}));
+
+fn four(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    let base = llama_like::config(json)?;
+    // The pattern may be one of letters beside a list of the layers' types.
+    let pattern = match json.list("layer_types")?.is_some() {
+        true => None,
+        false => json.maybe_size("sliding_window_pattern")?,
+    };
+    let pattern = pattern.filter(|pattern| *pattern > 0);
+    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| {
+        pattern.is_some_and(|pattern| (layer + 1) % pattern != 0)
+    })?;
+    let base = TransformerConfig { windows, ..base };
+    Ok(TransformerConfig {
+        pre_norms: false,
+        post_norms: true,
+        qk_norm: Some(QkNorm::HEADS),
+        // Without windows all layers rotate.
+        layer_rotary: match base.windows.is_empty() {
+            true => Vec::new(),
+            false => llama_like::rotating_in_windows(&base),
+        },
+        default_prepend_bos: false,
+        ..base
+    })
+}

@@ -1,0 +1,46 @@
+//! FlexOLMo: OLMo 2 with a mixture of experts.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::Names;
+use super::{Family, llama_like, mixtures, olmo2};
+use crate::weight_files::WeightTable;
+use hooklens_model::config::{Experts, QkNorm, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "flex_olmo",
+    architectures: &["FlexOlmoForCausalLM", "FlexOlmoModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "rope_theta": 500_000.0, "num_experts": 7, "num_experts_per_tok": 5, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096
+    })
+});
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    let renormalize = json.flag("norm_topk_prob", false)?;
+    let experts = Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?);
+    Ok(TransformerConfig {
+        experts: Some(Experts { renormalize, ..experts }),
+        pre_norms: false,
+        post_norms: true,
+        qk_norm: Some(QkNorm::WHOLE),
+        default_prepend_bos: false,
+        ..llama_like::config(json)?
+    })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    llama_like::weights_with(config, json, Names { norms: olmo2::NORMS, ..mixtures::names(json)? })
+}

@@ -1,0 +1,157 @@
+//! Gemma 1, 2 and 3 (text): scaled embeddings, norms that hold their weights less one; from 2 on norms
+//! of outputs, windows, soft caps; in 3 normalized queries and keys, and a rotation of their own for
+//! layers with a window. VaultGemma: Gemma 2 without norms of outputs.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{BEFORE, Names};
+use super::{Family, llama_like, rope};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static GEMMA: Family = Family {
+    name: "gemma",
+    architectures: &["GemmaForCausalLM", "GemmaModel"],
+    prefix: "model.",
+    config: first,
+    weights,
+};
+
+pub(super) static GEMMA2: Family = Family {
+    name: "gemma2",
+    architectures: &["Gemma2ForCausalLM", "Gemma2Model"],
+    prefix: "model.",
+    config: two,
+    weights,
+};
+
+pub(super) static GEMMA3: Family = Family {
+    name: "gemma3_text",
+    architectures: &["Gemma3ForCausalLM", "Gemma3TextModel"],
+    prefix: "model.",
+    config: three,
+    weights,
+};
+
+pub(super) static VAULT: Family = Family {
+    name: "vaultgemma",
+    architectures: &["VaultGemmaForCausalLM", "VaultGemmaModel"],
+    prefix: "model.",
+    config: |json| Ok(TransformerConfig { post_norms: false, ..two(json)? }),
+    weights: |config, json| {
+        let norms = &[("ln1", "input_layernorm"), ("ln2", "pre_feedforward_layernorm")];
+        weights_with(config, json, norms)
+    },
+};
+
+fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = one(json)?;
+    // The first Gemma has `hidden_activation` in name only.
+    let used = json.text("hidden_act", "gelu")?;
+    let used = if used == "gelu" { "gelu_pytorch_tanh" } else { used };
+    if base.activation != ActivationFn::from_name(used)? {
+        let reason = format!("it is not {used}, as `hidden_act` says, by which this Gemma goes");
+        return Err(ConfigError::Contradiction { field: "hidden_activation", reason });
+    }
+    Ok(base)
+}
+
+fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation, which
+    // transformers 4.57 forgets where `hidden_activation` is given beside it.
+    let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
+    let older = older.unwrap_or("gelu_pytorch_tanh");
+    let function = match json.is_of(&GEMMA) {
+        // Its published files have null here.
+        true => json.maybe_text("hidden_activation")?.unwrap_or(older),
+        false => json.text("hidden_activation", older)?,
+    };
+    if json.flag("use_bidirectional_attention", false)? {
+        return Err(json.unsupported("use_bidirectional_attention"));
+    }
+    Ok(TransformerConfig {
+        embed_scale: Some((base.d_model as f64).sqrt()),
+        activation: ActivationFn::from_name(function)?,
+        ..base
+    })
+}
+
+/// What Hugging Face takes for fields that a file of Gemma 2 leaves out.
+static DEFAULTS_2: LazyLock<Value> = LazyLock::new(
+    || json!({"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256}),
+);
+
+/// The same of Gemma 3.
+static DEFAULTS_3: LazyLock<Value> =
+    LazyLock::new(|| json!({"sliding_window": 4096, "rope_theta": 1e6, "head_dim": 256}));
+
+fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    around(&json.defaulting(&DEFAULTS_2), |layer| layer % 2 == 0)
+}
+
+/// Norms around, caps, and windows where the file or else `near` says so.
+pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
+    let base = one(json)?;
+    Ok(TransformerConfig {
+        post_norms: true,
+        attn_scale: json.number("query_pre_attn_scalar", 256.0)?.sqrt(),
+        attn_scores_soft_cap: json.maybe_number("attn_logit_softcapping")?,
+        output_logits_soft_cap: json.maybe_number("final_logit_softcapping")?,
+        windows: llama_like::windows_by_type(json, base.n_layers, near)?,
+        ..base
+    })
+}
+
+fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS_3);
+    let pattern = json.size_or("sliding_window_pattern", 6)?.max(1);
+    let base = around(json, |layer| (layer + 1) % pattern != 0)?;
+    let flat = match rope::parameters(json, "sliding_attention")? {
+        Some(parameters) if json.get("rope_local_base_freq").is_none() => parameters.maybe_number("rope_theta")?,
+        _ => None,
+    };
+    let near = flat.unwrap_or(json.number("rope_local_base_freq", 10_000.0)?);
+    let layer_rotary = match &base.positional {
+        Positional::Rotary(far) => {
+            let older = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
+            let own = if json.get("rope_local_base_freq").is_none() { rope::of_windows(json, far)? } else { None };
+            rope::by_window(&base.windows, &own.unwrap_or(older), far)
+        }
+        _ => Vec::new(),
+    };
+    // Hugging Face's code reads this cap and never applies it.
+    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), layer_rotary, attn_scores_soft_cap: None, ..base })
+}
+
+/// Settings of Gemma 3 that have no effect.
+pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
+    let cap = json.maybe_number("attn_logit_softcapping")?;
+    let told = |cap| format!("attn_logit_softcapping = {cap}, which Gemma 3 does not apply");
+    Ok(cap.map(told).into_iter().collect())
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    weights_with(config, json, if config.post_norms { AROUND } else { BEFORE })
+}
+
+fn weights_with(
+    config: &TransformerConfig,
+    json: &HfConfig<'_>,
+    norms: &'static [(&'static str, &'static str)],
+) -> Result<WeightTable, ConfigError> {
+    let names = Names { norms, norm_layout: Layout::OneLess, tied: true, ..Names::LLAMA };
+    llama_like::weights_with(config, json, names.with_biases_of(json)?)
+}
+
+/// Norms before and behind attention and the MLP.
+pub(super) const AROUND: &[(&str, &str)] = &[
+    ("ln1", "input_layernorm"),
+    ("ln1_post", "post_attention_layernorm"),
+    ("ln2", "pre_feedforward_layernorm"),
+    ("ln2_post", "post_feedforward_layernorm"),
+];

@@ -1,0 +1,227 @@
+//! Typed access to a `config.json`, with errors that name the field.
+
+use serde_json::Value;
+
+use hooklens_model::config::TransformerConfig;
+use hooklens_model::error::ConfigError;
+
+/// A `config.json`, read field by field.
+///
+/// An absent field and one that is null differ: transformers takes its default for the first and Python's `None` for
+/// the second. Each accessor says what null means. Where a default is given, null is never that default: `None` is
+/// falsy, so that [`flag`](Self::flag) reads false, and as a number, a size or a text it is an error. The accessors that
+/// begin with `maybe_` are for fields where null means what no value does, as do those of lists and objects.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HfConfig<'j> {
+    family: &'static str,
+    json: &'j Value,
+    /// What the family's own code takes for a field that is absent, and not for one that is null.
+    defaults: Option<&'j Value>,
+}
+
+impl<'j> HfConfig<'j> {
+    /// What most families call the number of layers, the width and the number of heads.
+    pub(crate) const SIZES: [&'static str; 3] = ["num_hidden_layers", "hidden_size", "num_attention_heads"];
+
+    pub(crate) fn new(family: &'static str, json: &'j Value) -> Self {
+        Self { family, json, defaults: None }
+    }
+
+    /// The configuration with these values for fields that are not there.
+    pub(crate) fn defaulting(self, defaults: &'static Value) -> Self {
+        Self { defaults: Some(defaults), ..self }
+    }
+
+    /// What the file itself says.
+    pub(crate) fn given(&self) -> Self {
+        Self { defaults: None, ..*self }
+    }
+
+    /// A field that is there, or has a default; it may be null.
+    fn value(&self, field: &str) -> Option<&'j Value> {
+        self.json.get(field).or_else(|| self.defaults?.get(field))
+    }
+
+    /// A field that is there, or has a default, and is not null.
+    pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
+        self.value(field).filter(|value| !value.is_null())
+    }
+
+    /// The family it is read as.
+    pub(crate) fn family(&self) -> &'static str {
+        self.family
+    }
+
+    /// The architecture it names.
+    pub(crate) fn architecture(&self) -> &'j str {
+        super::architecture(self.json).unwrap_or_default()
+    }
+
+    /// Whether it is read for this family.
+    pub(crate) fn is_of<C>(&self, family: &super::Family<C>) -> bool {
+        self.family == family.name
+    }
+
+    /// An object within the configuration, if it is there.
+    pub(crate) fn object(&self, field: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
+        let Some(json) = self.get(field) else { return Ok(None) };
+        if !json.is_object() {
+            return Err(self.wrong(field, json, "an object"));
+        }
+        Ok(Some(HfConfig::new(self.family, json)))
+    }
+
+    /// Whether a field is there, or has a default; it may be null.
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.value(field).is_some()
+    }
+
+    /// Whether a field is null.
+    pub(crate) fn is_null(&self, field: &str) -> bool {
+        self.value(field).is_some_and(Value::is_null)
+    }
+
+    /// A list with an entry for each layer, if it is there.
+    pub(crate) fn per_layer(
+        &self,
+        field: &'static str,
+        n_layers: usize,
+    ) -> Result<Option<&'j Vec<Value>>, ConfigError> {
+        match self.list(field)? {
+            Some(list) if list.len() != n_layers => {
+                let reason = format!("it has {} entries, and there are {n_layers} layers", list.len());
+                Err(ConfigError::Contradiction { field, reason })
+            }
+            list => Ok(list),
+        }
+    }
+
+    fn wrong(&self, field: &str, value: &Value, wanted: &str) -> ConfigError {
+        ConfigError::Malformed { reason: format!("`{field}` is {value}, not {wanted}") }
+    }
+
+    /// The error for a field that must be there.
+    pub(crate) fn missing(&self, field: &str) -> ConfigError {
+        ConfigError::Malformed { reason: format!("`{field}`, which a {} model needs, is missing", self.family) }
+    }
+
+    /// A size that must be there.
+    pub(crate) fn size(&self, field: &str) -> Result<usize, ConfigError> {
+        self.sized(field, self.value(field))?.ok_or_else(|| self.missing(field))
+    }
+
+    /// A size, or `default` if it is absent. Null is an error.
+    pub(crate) fn size_or(&self, field: &str, default: usize) -> Result<usize, ConfigError> {
+        Ok(self.sized(field, self.value(field))?.unwrap_or(default))
+    }
+
+    /// A size that may be absent, or null, which means the same.
+    pub(crate) fn maybe_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
+        self.sized(field, self.get(field))
+    }
+
+    fn sized(&self, field: &str, value: Option<&Value>) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
+        size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
+    }
+
+    /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is
+    /// checked at once.
+    pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
+        let given = self.size(field)?;
+        if given > TransformerConfig::MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
+    }
+
+    /// A model of the sizes in these fields: its layers, its width and its heads, among which the width is divided.
+    pub(crate) fn sizes(
+        &self,
+        [layers, width, heads]: [&'static str; 3],
+        n_ctx: usize,
+    ) -> Result<TransformerConfig, ConfigError> {
+        let (d_model, n_heads) = (self.size(width)?, self.size(heads)?);
+        self.share(heads, d_model, n_heads)?;
+        Ok(TransformerConfig::new(self.layers(layers)?, d_model, n_heads, self.size("vocab_size")?, n_ctx))
+    }
+
+    /// A number, or `default` if it is absent. Null is an error.
+    pub(crate) fn number(&self, field: &str, default: f64) -> Result<f64, ConfigError> {
+        Ok(self.numeric(field, self.value(field))?.unwrap_or(default))
+    }
+
+    /// A number that must be there.
+    pub(crate) fn needed_number(&self, field: &str) -> Result<f64, ConfigError> {
+        self.numeric(field, self.value(field))?.ok_or_else(|| self.missing(field))
+    }
+
+    /// A number that may be absent, or null, which means the same.
+    pub(crate) fn maybe_number(&self, field: &str) -> Result<Option<f64>, ConfigError> {
+        self.numeric(field, self.get(field))
+    }
+
+    fn numeric(&self, field: &str, value: Option<&Value>) -> Result<Option<f64>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        value.as_f64().map(Some).ok_or_else(|| self.wrong(field, value, "a number"))
+    }
+
+    /// A truth value, or `default` if it is absent. Null is false.
+    pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.value(field) {
+            None => Ok(default),
+            Some(Value::Null) => Ok(false),
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong(field, value, "true or false")),
+        }
+    }
+
+    /// A truth value as Python reads one, or `default` if it is absent: a number is true unless it is zero. Null is false.
+    pub(crate) fn truthy(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.value(field) {
+            Some(Value::Number(number)) => Ok(number.as_f64() != Some(0.0)),
+            Some(Value::Null | Value::Bool(_)) | None => self.flag(field, default),
+            Some(value) => Err(self.wrong(field, value, "true, false or a number")),
+        }
+    }
+
+    /// A text, or `default` if it is absent. Null is an error.
+    pub(crate) fn text(&self, field: &str, default: &'j str) -> Result<&'j str, ConfigError> {
+        Ok(self.textual(field, self.value(field))?.unwrap_or(default))
+    }
+
+    /// A text that may be absent, or null, which means the same.
+    pub(crate) fn maybe_text(&self, field: &str) -> Result<Option<&'j str>, ConfigError> {
+        self.textual(field, self.get(field))
+    }
+
+    fn textual(&self, field: &str, value: Option<&'j Value>) -> Result<Option<&'j str>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| self.wrong(field, value, "a text"))
+    }
+
+    /// A list, if it is there.
+    pub(crate) fn list(&self, field: &str) -> Result<Option<&'j Vec<Value>>, ConfigError> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        value.as_array().map(Some).ok_or_else(|| self.wrong(field, value, "a list"))
+    }
+
+    /// A list of numbers that must be there.
+    pub(crate) fn numbers(&self, field: &str) -> Result<Vec<f64>, ConfigError> {
+        let list = self.list(field)?.ok_or_else(|| self.missing(field))?;
+        let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(field, value, "a number"));
+        list.iter().map(number).collect()
+    }
+
+    /// The error for a variant of the family that is not supported.
+    pub(crate) fn unsupported(&self, field: &'static str) -> ConfigError {
+        let given = self.value(field).map_or("absent".to_string(), Value::to_string);
+        ConfigError::UnsupportedVariant { family: self.family, field, given }
+    }
+
+    /// `whole / parts`, where the configuration must make them fit.
+    pub(crate) fn share(&self, field: &'static str, whole: usize, parts: usize) -> Result<usize, ConfigError> {
+        if parts == 0 || !whole.is_multiple_of(parts) {
+            let reason = format!("{whole} can't be divided among {parts} heads");
+            return Err(ConfigError::Contradiction { field, reason });
+        }
+        Ok(whole / parts)
+    }
+}

@@ -1,0 +1,82 @@
+//! JetMoE: mixtures of attention heads, whose experts share keys and values, and of MLPs.
+
+use super::hf_config::HfConfig;
+use super::llama_like::{MlpNames, Names};
+use super::{Family, llama_like, mixtures, rope};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ActivationFn, AttnExperts, Experts, NormKind, Positional, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "jetmoe",
+    architectures: &["JetMoeForCausalLM", "JetMoEForCausalLM", "JetMoeModel", "JetMoEModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// Norms in blocks, whatever `rms_norm_eps` says of the last one.
+const EPS: f64 = 1e-6;
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    // The first names are transformers', the second those of the authors' own code.
+    let either = |one: &str, other: &str, usual: usize| json.size_or(if json.has(one) { one } else { other }, usual);
+    let count = either("num_local_experts", "moe_num_experts", 8)?;
+    let per_token = either("num_experts_per_tok", "moe_top_k", 2)?;
+    let n_kv_heads = json.size_or("num_key_value_heads", 16)?;
+    let d_head = json.size_or("kv_channels", 128)?;
+    if !json.flag("glu", true)? {
+        return Err(json.unsupported("glu"));
+    }
+    let base = TransformerConfig::new(
+        json.layers("num_hidden_layers")?,
+        json.size("hidden_size")?,
+        count.saturating_mul(n_kv_heads),
+        json.size("vocab_size")?,
+        json.size_or("max_position_embeddings", 4096)?,
+    );
+    let last = json.number("rms_norm_eps", EPS)?;
+    Ok(TransformerConfig {
+        n_kv_heads,
+        d_head,
+        d_mlp: either("intermediate_size", "ffn_hidden_size", 5632)?,
+        norm: NormKind::Rms,
+        eps: EPS,
+        final_eps: (last != EPS).then_some(last),
+        activation: ActivationFn::from_name(json.text("activation_function", "silu")?)?,
+        gated_mlp: true,
+        attn_scale: (d_head as f64).sqrt(),
+        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
+        attn_experts: Some(AttnExperts { count, per_token }),
+        experts: Some(Experts::new(count, per_token)),
+        ..base
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = llama_like::weights_with(c, json, Names { mlp: MlpNames::Other, tied: true, ..Names::LLAMA })?;
+    let (experts, heads) = (c.experts.map_or(0, |experts| experts.count), c.n_kv_heads);
+    let (width, biased) = (heads * c.d_head, json.flag("bias", true)?);
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        let attention = |part: &str| from(&format!("self_attention.experts.{part}"));
+        table.linear(&to("attn.W_router"), &attention("router.layer"), false);
+        table.add(to("attn.W_Q"), attention("input_linear.weight"), Layout::ExpertHeadsOut { experts, heads });
+        table.add(to("attn.W_O"), attention("output_linear.weight"), Layout::ExpertHeadsIn { experts, heads });
+        for (letter, start) in [("K", 0), ("V", width)] {
+            let layout = Layout::Rows { start, of: 2 * width };
+            table.add(to(&format!("attn.W_{letter}")), from("self_attention.kv_proj.weight"), layout);
+        }
+        table.linear(&to("mlp.W_gate"), &from("mlp.router.layer"), false);
+        mixtures::add_halved(&mut table, &to("mlp.experts"), &from("mlp"), experts, c.d_mlp);
+        if biased {
+            table.add(to("attn.b_O"), attention("bias"), Layout::AsIs);
+            // Shares of a token's experts sum to one, so that the mixture's bias is each expert's.
+            for expert in 0..experts {
+                table.add(to(&format!("mlp.experts.{expert}.b_out")), from("mlp.bias"), Layout::AsIs);
+            }
+        }
+    }
+    Ok(table)
+}

@@ -1,0 +1,115 @@
+//! Mamba 2, and what families with its mixer share: one projection for all that a mixer reads, in place of five.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::Family;
+use super::hf_config::HfConfig;
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{Mixer, NormKind, Positional, StateSpace, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "mamba2",
+    architectures: &["Mamba2ForCausalLM", "Mamba2Model"],
+    prefix: "backbone.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "vocab_size": 32_768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64,
+        "state_size": 128, "n_groups": 8, "conv_kernel": 4
+    })
+});
+
+/// Layers of a mixer alone.
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    if json.text("hidden_act", "silu")? != "silu" {
+        return Err(json.unsupported("hidden_act"));
+    }
+    // Files write infinity in several ways, none of them a number.
+    let limits = json.list("time_step_limit")?.into_iter().flatten();
+    if limits.filter_map(Value::as_f64).any(|limit| limit != 0.0) {
+        return Err(json.unsupported("time_step_limit"));
+    }
+    let (n_layers, d_model, n_groups) =
+        (json.layers("num_hidden_layers")?, json.size("hidden_size")?, json.size("n_groups")?);
+    let space = StateSpace {
+        n_groups,
+        width: json.size("conv_kernel")?,
+        norm_groups: n_groups,
+        ..StateSpace::new(json.size("num_heads")?, json.size("head_dim")?, json.size("state_size")?)
+    };
+    // It has no positions that could be too many.
+    let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(1 << 20);
+    Ok(TransformerConfig {
+        mixers: vec![Mixer::StateSpace(space); n_layers],
+        dense_mlps: vec![Some(0); n_layers],
+        norm: NormKind::Rms,
+        eps: json.number("layer_norm_epsilon", 1e-5)?,
+        positional: Positional::None,
+        ..TransformerConfig::new(n_layers, d_model, 1, json.size("vocab_size")?, n_ctx)
+    })
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let mut table = WeightTable::new("", &[]);
+    table.add("embed.W_E", "backbone.embeddings.weight", Layout::AsIs);
+    for layer in 0..c.n_layers {
+        table.add(format!("blocks.{layer}.ln1.w"), format!("backbone.layers.{layer}.norm.weight"), Layout::AsIs);
+    }
+    let (maps, conv) = (json.flag("use_bias", false)?, json.flag("use_conv_bias", true)?);
+    Names { folder: "backbone.layers", part: "mixer", maps, conv }.add(&mut table, c);
+    table.add("ln_final.w", "backbone.norm_f.weight", Layout::AsIs);
+    table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", false)?);
+    Ok(table)
+}
+
+/// What the tensors of a mixer are called, and which have biases.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    /// The folder of layers.
+    pub(super) folder: &'static str,
+    /// The mixer's name within a layer.
+    pub(super) part: &'static str,
+    /// Whether the projections have biases.
+    pub(super) maps: bool,
+    /// Whether the convolution has one.
+    pub(super) conv: bool,
+}
+
+impl Names {
+    /// Adds the mixers of all layers that have one. The gate comes first in the projection, then the channels of the
+    /// convolution, then the steps.
+    pub(super) fn add(self, table: &mut WeightTable, c: &TransformerConfig) {
+        for layer in 0..c.n_layers {
+            let Some(space) = c.state_space_of(layer) else { continue };
+            let from = |part: &str| format!("{}.{layer}.{}.{part}", self.folder, self.part);
+            let to = |part: &str| format!("blocks.{layer}.ssm.{part}");
+            let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
+            let of = 2 * (all + shared) + space.n_heads;
+            let parts = [("gate", 0), ("x", all), ("B", 2 * all), ("C", 2 * all + shared), ("dt", 2 * (all + shared))];
+            for (part, start) in parts {
+                let layout = Layout::Rows { start, of };
+                table.add(to(&format!("W_{part}")), from("in_proj.weight"), layout);
+                if self.maps {
+                    table.add(to(&format!("b_{part}")), from("in_proj.bias"), layout);
+                }
+            }
+            table.linear(&to("W_O"), &from("out_proj"), self.maps);
+            table.add(to("conv"), from("conv1d.weight"), Layout::Filters);
+            if self.conv {
+                table.add(to("conv_bias"), from("conv1d.bias"), Layout::AsIs);
+            }
+            for part in ["A_log", "dt_bias", "D"] {
+                table.add(to(part), from(part), Layout::AsIs);
+            }
+            table.add(to("norm.w"), from("norm.weight"), Layout::AsIs);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What families of mixtures share: names, layers without experts, shared experts.
+
+use serde_json::Value;
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, MlpNames, Names};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{ExpertGroups, Experts, RouterFn, SharedExpert, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+/// What most families call a layer's router and experts.
+pub(super) const EXPERTS: MlpNames =
+    MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
+
+/// Llama's names with these experts, and biases of attention as the configuration's `attention_bias` tells.
+pub(super) fn names(json: &HfConfig<'_>) -> Result<Names, ConfigError> {
+    let attention = json.flag("attention_bias", false)?;
+    Ok(Names { mlp: EXPERTS, biases: Biases { qkv: attention, output: attention, mlp: false }, ..Names::LLAMA })
+}
+
+/// The model with an MLP as wide as `config.d_mlp` in the layers for which `dense` holds, and in the others a mixture
+/// of these experts, `d_mlp` wide each.
+pub(super) fn with_experts(
+    config: TransformerConfig,
+    (experts, d_mlp): (Experts, usize),
+    dense: impl Fn(usize) -> bool,
+) -> TransformerConfig {
+    let layers: Vec<Option<usize>> = (0..config.n_layers).map(|layer| dense(layer).then_some(config.d_mlp)).collect();
+    if layers.iter().all(Option::is_some) {
+        return config;
+    }
+    let dense_mlps = if layers.iter().any(Option::is_some) { layers } else { Vec::new() };
+    TransformerConfig { experts: Some(experts), d_mlp, dense_mlps, ..config }
+}
+
+/// Which layers have a plain MLP, by `mlp_layer_types`, or, where there is no such list, those for which `otherwise` holds.
+pub(super) fn dense_by_type(
+    json: &HfConfig<'_>,
+    n_layers: usize,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, ConfigError> {
+    let dense = |kind: &Value| match kind.as_str() {
+        Some("dense") => Ok(true),
+        Some("sparse") => Ok(false),
+        _ => Err(json.unsupported("mlp_layer_types")),
+    };
+    match json.per_layer("mlp_layer_types", n_layers)? {
+        Some(kinds) => kinds.iter().map(dense).collect(),
+        None => Ok((0..n_layers).map(otherwise).collect()),
+    }
+}
+
+/// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there
+/// or have a default.
+pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
+    let (experts, d_mlp) = deepseek_without_groups(json)?;
+    let (count, kept) = (json.size_or("n_group", 1)?, json.size_or("topk_group", 1)?);
+    Ok((Experts { groups: (count > 1).then_some(ExpertGroups { count, kept, best: 2 }), ..experts }, d_mlp))
+}
+
+/// The same, chosen among all experts whatever the file says of groups.
+pub(super) fn deepseek_without_groups(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
+    // Bailing's names, and Sarvam's, for two fields.
+    let own_or = |own: &'static str, usual: &'static str| if json.given().has(own) { own } else { usual };
+    let count = json.size(own_or("num_experts", "n_routed_experts"))?;
+    let d_mlp = json.size("moe_intermediate_size")?;
+    let shared = json.size_or(own_or("num_shared_experts", "n_shared_experts"), 0)?;
+    let experts = Experts {
+        renormalize: json.flag("norm_topk_prob", true)?,
+        scale: json.number("routed_scaling_factor", 1.0)?,
+        ..by_sigmoids(count, json.size("num_experts_per_tok")?, shared, d_mlp)
+    };
+    Ok((experts, d_mlp))
+}
+
+/// `per_token` of `count` experts by sigmoids, with numbers added for the choice, and so many shared experts of this
+/// width as one.
+pub(super) fn by_sigmoids(count: usize, per_token: usize, shared: usize, d_mlp: usize) -> Experts {
+    Experts {
+        router: RouterFn::Sigmoid,
+        choice_bias: true,
+        shared: (shared > 0).then_some(SharedExpert { d_mlp: shared.saturating_mul(d_mlp), gated: false }),
+        ..Experts::new(count, per_token)
+    }
+}
+
+/// Adds so many experts that are stacked, `gate_up_proj` as `[expert, in, 2 * out]`, the gates first, and `down_proj`.
+pub(super) fn add_stacked(table: &mut WeightTable, to: &str, from: &str, of: usize) {
+    for index in 0..of {
+        for (part, name, half, parts) in
+            [("gate", "gate_up_proj", 0, 2), ("in", "gate_up_proj", 1, 2), ("out", "down_proj", 0, 1)]
+        {
+            let layout = Layout::ColumnsOfCube { index, of, part: half, parts };
+            table.add(format!("{to}.{index}.W_{part}"), format!("{from}.{name}"), layout);
+        }
+    }
+}
+
+/// Adds so many experts that are stacked, `input_linear` as `[expert, 2 * out, in]`, the gates' rows first, and
+/// `output_linear`.
+pub(super) fn add_halved(table: &mut WeightTable, to: &str, from: &str, of: usize, d_mlp: usize) {
+    for index in 0..of {
+        for (part, start) in [("gate", 0), ("in", d_mlp)] {
+            let layout = Layout::RowsOfStack { index, of, start, rows: 2 * d_mlp };
+            table.add(format!("{to}.{index}.W_{part}"), format!("{from}.input_linear.weight"), layout);
+        }
+        let layout = Layout::OfStack { index, of };
+        table.add(format!("{to}.{index}.W_out"), format!("{from}.output_linear.weight"), layout);
+    }
+}
+
+/// Adds the shared experts, under this name in a layer, and the numbers added for the choice, likewise.
+pub(super) fn add_shared(table: &mut WeightTable, c: &TransformerConfig, shared: &str, choice_bias: Option<&str>) {
+    for layer in 0..c.n_layers {
+        let Some(experts) = c.experts_of(layer) else { continue };
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        if experts.shared.is_some() {
+            for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
+                table.linear(&to(&format!("shared.W_{part}")), &from(&format!("{shared}.{name}")), false);
+            }
+        }
+        if let (true, Some(name)) = (experts.choice_bias, choice_bias) {
+            table.add(to("choice_bias"), from(name), Layout::AsIs);
+        }
+    }
+}

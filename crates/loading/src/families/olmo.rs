@@ -1,0 +1,22 @@
+//! OLMo 1: Llama with layer norms that have no weights.
+
+use super::hf_config::HfConfig;
+use super::llama_like::Names;
+use super::{Family, llama_like};
+use crate::weight_files::WeightTable;
+use hooklens_model::config::{NormKind, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family =
+    Family { name: "olmo", architectures: &["OlmoForCausalLM", "OlmoModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    let qkv_clip = json.maybe_number("clip_qkv")?;
+    Ok(TransformerConfig { norm: NormKind::LayerNormPre, eps: 1e-5, qkv_clip, default_prepend_bos: false, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let names = Names { norms: &[], last_norm: false, ..Names::LLAMA }.with_biases_of(json)?;
+    llama_like::weights_with(config, json, names)
+}

@@ -1,0 +1,22 @@
+//! OLMoE: a mixture of experts, queries and keys normalized over all heads at once.
+
+use super::hf_config::HfConfig;
+use super::{Family, llama_like, mixtures};
+use crate::weight_files::WeightTable;
+use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family =
+    Family { name: "olmoe", architectures: &["OlmoeForCausalLM", "OlmoeModel"], prefix: "model.", config, weights };
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let experts = llama_like::experts(json, "num_experts", json.flag("norm_topk_prob", false)?)?;
+    let base = llama_like::config(json)?;
+    let eps = json.number("rms_norm_eps", 1e-5)?;
+    let (qk_norm, qkv_clip) = (Some(QkNorm::WHOLE), json.maybe_number("clip_qkv")?);
+    Ok(TransformerConfig { experts, qk_norm, qkv_clip, eps, default_prepend_bos: false, ..base })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    llama_like::weights_with(config, json, mixtures::names(json)?)
+}

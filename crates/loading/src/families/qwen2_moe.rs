@@ -1,0 +1,54 @@
+//! Qwen 1.5 and 2 with a mixture of experts, beside which a shared expert stands whose share is learned.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, Names};
+use super::{Family, llama_like, mixtures, qwen3_moe};
+use crate::weight_files::WeightTable;
+use hooklens_model::config::{Experts, SharedExpert, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "qwen2_moe",
+    architectures: &["Qwen2MoeForCausalLM", "Qwen2MoeModel"],
+    prefix: "model.",
+    config,
+    weights,
+};
+
+/// What Hugging Face takes for fields that a file leaves out.
+static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "intermediate_size": 5632, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+        "num_experts_per_tok": 4, "num_key_value_heads": 16, "max_position_embeddings": 32768
+    })
+});
+
+fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let json = &json.defaulting(&DEFAULTS);
+    // Versions of transformers differ in which layers have it.
+    if json.flag("use_sliding_window", false)? {
+        return Err(json.unsupported("use_sliding_window"));
+    }
+    let shared = SharedExpert { d_mlp: json.size("shared_expert_intermediate_size")?, gated: true };
+    let (experts, d_mlp) = qwen3_moe::experts(json)?;
+    let base = llama_like::config(json)?;
+    let dense = qwen3_moe::dense_layers(json)?;
+    let experts = Experts { shared: Some(shared), ..experts };
+    Ok(TransformerConfig { default_prepend_bos: false, ..mixtures::with_experts(base, (experts, d_mlp), dense) })
+}
+
+fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
+    let biases = Biases { qkv: json.flag("qkv_bias", true)?, output: false, mlp: false };
+    let names = Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA };
+    let mut table = llama_like::weights_with(config, json, names)?;
+    mixtures::add_shared(&mut table, config, "mlp.shared_expert", None);
+    for layer in (0..config.n_layers).filter(|layer| config.experts_of(*layer).is_some()) {
+        let from = format!("model.layers.{layer}.mlp.shared_expert_gate");
+        table.linear(&format!("blocks.{layer}.mlp.shared.W_share"), &from, false);
+    }
+    Ok(table)
+}

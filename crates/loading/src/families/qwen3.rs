@@ -1,0 +1,20 @@
+//! Qwen 3: Llama whose queries and keys are normalized head by head.
+
+use super::hf_config::HfConfig;
+use super::{Family, llama_like, qwen2};
+use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static FAMILY: Family = Family {
+    name: "qwen3",
+    architectures: &["Qwen3ForCausalLM", "Qwen3Model"],
+    prefix: "model.",
+    config,
+    weights: llama_like::weights,
+};
+
+pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config(json)?;
+    let windows = qwen2::windows(json, base.n_layers)?;
+    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, default_prepend_bos: false, ..base })
+}

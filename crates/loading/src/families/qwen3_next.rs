@@ -1,0 +1,228 @@
+//! Qwen 3 Next and Qwen 3.5: gated delta nets in most layers, gated attention in the others, a mixture of experts or a
+//! plain MLP, norms that hold their weights less one.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::hf_config::HfConfig;
+use super::llama_like::{Biases, MlpNames, Names};
+use super::{Family, llama_like, mixtures, qwen3_moe};
+use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::{Experts, GatedDelta, Mixer, QkNorm, SharedExpert, TransformerConfig};
+use hooklens_model::error::ConfigError;
+
+pub(super) static NEXT: Family = Family {
+    name: "qwen3_next",
+    architectures: &["Qwen3NextForCausalLM", "Qwen3NextModel"],
+    prefix: "model.",
+    config: |json| {
+        let json = &json.defaulting(&NEXT_DEFAULTS);
+        mixture(json, hybrid(json)?, json.flag("norm_topk_prob", true)?)
+    },
+    weights: |config, json| {
+        let json = &json.defaulting(&NEXT_DEFAULTS);
+        let mut table = weights(config, json, mixtures::EXPERTS)?;
+        let net = sizes(json)?;
+        for layer in (0..config.n_layers).filter(|layer| !config.attends(*layer)) {
+            grouped(&mut table, layer, net);
+        }
+        experts(&mut table, config);
+        Ok(table)
+    },
+};
+
+pub(super) static THREE_FIVE: Family = Family {
+    name: "qwen3_5_text",
+    architectures: &["Qwen3_5ForCausalLM", "Qwen3_5TextModel"],
+    prefix: "model.",
+    config: |json| hybrid(&json.defaulting(&DENSE_DEFAULTS)),
+    weights: |config, json| {
+        let json = &json.defaulting(&DENSE_DEFAULTS);
+        let mut table = weights(config, json, MlpNames::Gated)?;
+        apart(&mut table, config, sizes(json)?);
+        Ok(table)
+    },
+};
+
+pub(super) static THREE_FIVE_MOE: Family = Family {
+    name: "qwen3_5_moe_text",
+    architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextModel"],
+    prefix: "model.",
+    config: |json| {
+        let json = &json.defaulting(&MOE_DEFAULTS);
+        mixture(json, hybrid(json)?, true)
+    },
+    weights: |config, json| {
+        let json = &json.defaulting(&MOE_DEFAULTS);
+        let mut table = weights(config, json, mixtures::EXPERTS)?;
+        apart(&mut table, config, sizes(json)?);
+        experts(&mut table, config);
+        Ok(table)
+    },
+};
+
+/// What Hugging Face takes for fields that a file leaves out, those of all of these models among them.
+fn defaults(mut own: Value) -> Value {
+    let of_all = [
+        ("head_dim", 256),
+        ("linear_conv_kernel_dim", 4),
+        ("linear_key_head_dim", 128),
+        ("linear_num_key_heads", 16),
+        ("linear_num_value_heads", 32),
+        ("linear_value_head_dim", 128),
+        ("max_position_embeddings", 32_768),
+        ("num_attention_heads", 16),
+    ];
+    of_all.into_iter().for_each(|(field, value)| own[field] = json!(value));
+    own
+}
+
+static NEXT_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    defaults(json!({
+        "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 48,
+        "num_key_value_heads": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 10, "num_experts": 512
+    }))
+});
+
+static DENSE_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    defaults(json!({
+        "vocab_size": 248_320, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 32,
+        "num_key_value_heads": 4
+    }))
+});
+
+static MOE_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
+    defaults(json!({
+        "vocab_size": 248_320, "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40,
+        "num_key_value_heads": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 8, "num_experts": 256
+    }))
+});
+
+fn sizes(json: &HfConfig<'_>) -> Result<GatedDelta, ConfigError> {
+    Ok(GatedDelta {
+        n_key_heads: json.size("linear_num_key_heads")?,
+        n_value_heads: json.size("linear_num_value_heads")?,
+        d_key: json.size("linear_key_head_dim")?,
+        d_value: json.size("linear_value_head_dim")?,
+        width: json.size("linear_conv_kernel_dim")?,
+    })
+}
+
+/// Gated delta nets, and attention in every fourth layer or where `layer_types` says.
+fn hybrid(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
+    let base = llama_like::config_turning(json, 0.25)?;
+    if json.text("hidden_act", "silu")? != "silu" {
+        // The convolutions and gates have the MLP's activation function in the reference, or SiLU in its kernels.
+        return Err(json.unsupported("hidden_act"));
+    }
+    let net = Mixer::GatedDelta(sizes(json)?);
+    let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
+    let of = |kind: &Value| match kind.as_str() {
+        Some("linear_attention") => Ok(net),
+        Some("full_attention") => Ok(attention),
+        _ => Err(ConfigError::UnknownValue {
+            field: "layer_types",
+            given: kind.to_string(),
+            known: "full_attention, linear_attention",
+        }),
+    };
+    let mixers = match json.per_layer("layer_types", base.n_layers)? {
+        Some(kinds) => kinds.iter().map(of).collect::<Result<_, _>>()?,
+        None => {
+            let every = json.size_or("full_attention_interval", 4)?;
+            let kind = |layer: usize| if (layer + 1).is_multiple_of(every) { attention } else { net };
+            (0..base.n_layers).map(kind).collect()
+        }
+    };
+    Ok(TransformerConfig { mixers, attn_gates: true, qk_norm: Some(QkNorm::HEADS), default_prepend_bos: false, ..base })
+}
+
+fn mixture(json: &HfConfig<'_>, base: TransformerConfig, renormalize: bool) -> Result<TransformerConfig, ConfigError> {
+    let shared = SharedExpert { d_mlp: json.size("shared_expert_intermediate_size")?, gated: true };
+    let (experts, d_mlp) = qwen3_moe::experts(json)?;
+    let experts = Experts { shared: Some(shared), renormalize, ..experts };
+    Ok(mixtures::with_experts(base, (experts, d_mlp), qwen3_moe::dense_layers(json)?))
+}
+
+fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<WeightTable, ConfigError> {
+    let biased = json.flag("attention_bias", false)?;
+    let biases = Biases { qkv: biased, output: biased, mlp: false };
+    let names = Names { mlp, biases, norm_layout: Layout::OneLess, ..Names::LLAMA };
+    let mut table = llama_like::weights_with(c, json, names)?;
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("model.layers.{layer}.{part}");
+        if c.attends(layer) {
+            // Each head's query and then its gate.
+            for (part, start) in [("Q", 0), ("gate", 1)] {
+                let layout = Layout::Grouped { start, take: 1, of: 2, groups: c.n_heads };
+                let to = |kind: &str| format!("blocks.{layer}.attn.{kind}_{part}");
+                table.add(to("W"), from("self_attn.q_proj.weight"), layout);
+                if biased {
+                    table.add(to("b"), from("self_attn.q_proj.bias"), layout);
+                }
+            }
+            continue;
+        }
+        let to = |part: &str| format!("blocks.{layer}.linear_attn.{part}");
+        table.linear(&to("W_O"), &from("linear_attn.out_proj"), false);
+        table.add(to("norm.w"), from("linear_attn.norm.weight"), Layout::AsIs);
+        for part in ["A_log", "dt_bias"] {
+            table.add(to(part), from(&format!("linear_attn.{part}")), Layout::AsIs);
+        }
+        table.add(to("conv"), from("linear_attn.conv1d.weight"), Layout::Filters);
+    }
+    Ok(table)
+}
+
+/// A layer's projections in one for queries, keys, values and gates, and one for the two numbers of each head: all of a
+/// key head's beside each other.
+fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
+    let shared = net.n_value_heads / net.n_key_heads;
+    let (keys, values) = (net.d_key, shared * net.d_value);
+    let all = 2 * (keys + values);
+    let each = [("Q", 0, keys), ("K", keys, keys), ("V", 2 * keys, values), ("gate", 2 * keys + values, values)];
+    let wide = each.map(|(part, start, take)| ("in_proj_qkvz", part, start, take, all));
+    let narrow = [("beta", 0), ("decay", shared)].map(|(part, start)| ("in_proj_ba", part, start, shared, 2 * shared));
+    for (name, part, start, take, of) in wide.into_iter().chain(narrow) {
+        let layout = Layout::Grouped { start, take, of, groups: net.n_key_heads };
+        let from = format!("model.layers.{layer}.linear_attn.{name}.weight");
+        table.add(format!("blocks.{layer}.linear_attn.W_{part}"), from, layout);
+    }
+}
+
+/// The projections of Qwen 3.5: queries, keys and values one behind the other, the others apart.
+fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
+    for layer in (0..c.n_layers).filter(|layer| !c.attends(*layer)) {
+        let from = |part: &str| format!("model.layers.{layer}.linear_attn.{part}");
+        let to = |part: &str| format!("blocks.{layer}.linear_attn.W_{part}");
+        let keys = net.n_key_heads * net.d_key;
+        for (part, start) in [("Q", 0), ("K", keys), ("V", 2 * keys)] {
+            table.add(to(part), from("in_proj_qkv.weight"), Layout::Rows { start, of: net.channels() });
+        }
+        for (part, name) in [("gate", "in_proj_z"), ("beta", "in_proj_b"), ("decay", "in_proj_a")] {
+            table.linear(&to(part), &from(name), false);
+        }
+    }
+}
+
+/// The shared expert; experts that the files hold in two stacks in place of three matrices each.
+fn experts(table: &mut WeightTable, c: &TransformerConfig) {
+    mixtures::add_shared(table, c, "mlp.shared_expert", None);
+    for layer in 0..c.n_layers {
+        let Some(experts) = c.experts_of(layer) else { continue };
+        let from = |part: &str| format!("model.layers.{layer}.mlp.{part}");
+        let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
+        table.linear(&to("shared.W_share"), &from("shared_expert_gate"), false);
+        for index in 0..experts.count {
+            for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
+                let layout = Layout::RowsOfStack { index, of: experts.count, start, rows: 2 * c.d_mlp };
+                table.or(&to(&format!("experts.{index}.W_{part}")), &from("experts.gate_up_proj"), layout);
+            }
+            let layout = Layout::OfStack { index, of: experts.count };
+            table.or(&to(&format!("experts.{index}.W_out")), &from("experts.down_proj"), layout);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Models in one GGUF file, as llama.cpp runs them: what the file says of configuration, weights and tokenizer.
+
+mod config;
+mod fields;
+mod tokenizer;
+mod weights;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::weight_files::{WeightFiles, gguf_file};
+use fields::Fields;
+use hooklens_model::error::{LoadError, Result};
+use hooklens_model::tokens::Tokenizer;
+
+pub(crate) use weights::weights;
+
+/// A model's files, its weights not yet read.
+pub(crate) struct GgufModel {
+    /// llama.cpp's name of its architecture.
+    pub(crate) architecture: String,
+    /// Its configuration, as Hugging Face would write it.
+    pub(crate) json: Value,
+    pub(crate) files: WeightFiles,
+    pub(crate) tokenizer: Option<Tokenizer>,
+    /// The tokens that end a text.
+    pub(crate) ends: Vec<u32>,
+    /// The token that begins a text.
+    pub(crate) begins: Option<u32>,
+    /// What Hugging Face's `tokenizer_config.json` would say of tokens added to texts.
+    pub(crate) habit: Value,
+    /// What of the file is not used, with the reason.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// Whether a file's name is that of a GGUF file.
+pub(crate) fn is_one(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gguf")
+}
+
+/// The one GGUF model in a folder, or the first part of one; nothing where there is none.
+///
+/// # Errors
+/// [`LoadError::NotFound`] if there are several.
+pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
+    let entries = std::fs::read_dir(folder).map_err(LoadError::file(folder))?;
+    let mut found: Vec<PathBuf> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_one(path)).collect();
+    found.sort();
+    let Some(first) = found.first() else { return Ok(None) };
+    if found.len() == 1 || gguf_file::parts(first)?.len() == found.len() {
+        return Ok(Some(found.swap_remove(0)));
+    }
+    let names = found.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let reason = format!("the folder has several GGUF files; name one: {}", names.collect::<Vec<_>>().join(", "));
+    Err(LoadError::not_found(folder.display().to_string(), reason))
+}
+
+/// Opens the file, or all parts of a model that is split.
+///
+/// # Errors
+/// A file that is unsound, an architecture that is not supported, a tensor that no weight is made of.
+pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
+    let parts = gguf_file::parts(path)?;
+    let described = gguf_file::fields(parts.first().map_or(path, PathBuf::as_path))?;
+    let files = WeightFiles::open_with(&parts, mmap)?;
+    let fields = Fields::of(&described)?;
+    let (architecture, json) = (fields.architecture().to_string(), config::of(&fields, &files)?);
+    let (tokenizer, ignored) = match tokenizer::of(&described) {
+        Ok((json, side)) => {
+            let text = json.to_string();
+            (Some(Tokenizer::from_parts(text.as_bytes(), &[side], path)?), Vec::new())
+        }
+        Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
+    };
+    let (ends, begins) = (tokenizer::ends(&described), tokenizer::beginning(&described));
+    let habit = tokenizer::habit(&described, &architecture);
+    Ok(GgufModel { architecture, json, files, tokenizer, ends, begins, habit, ignored })
+}

@@ -1,0 +1,125 @@
+//! Which tensor of a GGUF file is which weight: the same names in every architecture, and what a block has is told by
+//! what the file holds.
+
+use crate::weight_files::{Layout, WeightFiles, WeightTable};
+use hooklens_model::config::TransformerConfig;
+
+/// Architectures whose files hold rows of queries and keys in pairs, for a rotation of neighbors. Of the second kind only
+/// weights are: biases are as they were, by a mistake of the converter that is there to stay.
+const PAIRED: [&str; 4] = ["llama", "smollm3", "granite", "olmo"];
+const UNPAIRED_BIASES: &str = "olmo";
+
+/// Tensors that say how to rotate, and no weight is made of.
+const DERIVED: &[&str] = &[
+    "rope_freqs.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    ".attn_rot_embd",
+    "rotary_emb.inv_freq",
+];
+
+/// Where the files of an architecture, by llama.cpp's name, hold each weight.
+pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightFiles) -> WeightTable {
+    let mut table = WeightTable::new("", DERIVED);
+    table.add("embed.W_E", "token_embd.weight", Layout::AsIs);
+    let there = |name: &str| files.info(name).is_some();
+    if there("position_embd.weight") {
+        table.add("pos_embed.W_pos", "position_embd.weight", Layout::AsIs);
+    }
+    if there("token_embd_norm.weight") {
+        table.norm("embed.ln", "token_embd_norm");
+    }
+    let (paired, width, kv_width) = (PAIRED.contains(&architecture), c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    for layer in 0..c.n_layers {
+        let from = |part: &str| format!("blk.{layer}.{part}");
+        let to = |part: &str| format!("blocks.{layer}.{part}");
+        let there = |part: &str| there(&from(&format!("{part}.weight")));
+        for (norm, part) in norms(architecture, c, there) {
+            table.add(to(&format!("{norm}.w")), from(&format!("{part}.weight")), Layout::AsIs);
+            if files.info(&from(&format!("{part}.bias"))).is_some() {
+                table.add(to(&format!("{norm}.b")), from(&format!("{part}.bias")), Layout::AsIs);
+            }
+        }
+        let mut linear = |weight: String, part: &str, layout: Layout, of_bias: Layout| {
+            let bias = from(&format!("{part}.bias"));
+            if files.info(&bias).is_some() {
+                table.add(weight.replace(".W_", ".b_"), bias, of_bias);
+            }
+            table.add(weight, from(&format!("{part}.weight")), layout);
+        };
+        let fused = there("attn_qkv");
+        for (letter, part, start) in [("Q", "attn_q", 0), ("K", "attn_k", width), ("V", "attn_v", width + kv_width)] {
+            let weight = to(&format!("attn.W_{letter}"));
+            if fused && !paired {
+                let layout = Layout::Rows { start, of: width + 2 * kv_width };
+                linear(weight, "attn_qkv", layout, layout);
+            } else if paired && letter != "V" {
+                let pairs = Layout::Paired { head: c.d_head };
+                linear(weight, part, pairs, if architecture == UNPAIRED_BIASES { Layout::AsIs } else { pairs });
+            } else {
+                linear(weight, part, Layout::Transposed, Layout::AsIs);
+            }
+        }
+        linear(to("attn.W_O"), "attn_output", Layout::Transposed, Layout::AsIs);
+        if let Some(experts) = c.experts {
+            linear(to("mlp.W_gate"), "ffn_gate_inp", Layout::Transposed, Layout::AsIs);
+            for index in 0..experts.count {
+                let layout = Layout::OfStack { index, of: experts.count };
+                for (name, part) in [("in", "ffn_up_exps"), ("gate", "ffn_gate_exps"), ("out", "ffn_down_exps")] {
+                    linear(to(&format!("mlp.experts.{index}.W_{name}")), part, layout, layout);
+                }
+            }
+        } else if c.gated_mlp && !there("ffn_gate") {
+            for (name, start) in [("gate", 0), ("in", c.d_mlp)] {
+                let layout = Layout::Rows { start, of: 2 * c.d_mlp };
+                linear(to(&format!("mlp.W_{name}")), "ffn_up", layout, layout);
+            }
+            linear(to("mlp.W_out"), "ffn_down", Layout::Transposed, Layout::AsIs);
+        } else {
+            let gate = c.gated_mlp.then_some(("gate", "ffn_gate"));
+            for (name, part) in [("in", "ffn_up"), ("out", "ffn_down")].into_iter().chain(gate) {
+                linear(to(&format!("mlp.W_{name}")), part, Layout::Transposed, Layout::AsIs);
+            }
+        }
+        for (weight, part) in [
+            ("attn.q_norm.w", "attn_q_norm.weight"),
+            ("attn.k_norm.w", "attn_k_norm.weight"),
+            ("attn.sinks", "attn_sinks.weight"),
+        ] {
+            if files.info(&from(part)).is_some() {
+                table.add(to(weight), from(part), Layout::AsIs);
+            }
+        }
+    }
+    if there("output_norm.weight") {
+        table.add("ln_final.w", "output_norm.weight", Layout::AsIs);
+    }
+    if there("output_norm.bias") {
+        table.add("ln_final.b", "output_norm.bias", Layout::AsIs);
+    }
+    table.unembedding("output.weight", !there("output.weight"));
+    if there("output.bias") {
+        table.add("unembed.b_U", "output.bias", Layout::AsIs);
+    }
+    table
+}
+
+/// The norms of a block, each with its name in the files.
+fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static str)> {
+    match architecture {
+        "olmo" => Vec::new(),
+        "olmo2" => vec![("ln1_post", "post_attention_norm"), ("ln2_post", "post_ffw_norm")],
+        "gemma2" | "gemma3" => vec![
+            ("ln1", "attn_norm"),
+            ("ln1_post", "post_attention_norm"),
+            ("ln2", "ffn_norm"),
+            ("ln2_post", "post_ffw_norm"),
+        ],
+        "gpt-oss" => vec![("ln1", "attn_norm"), ("ln2", "post_attention_norm")],
+        // With two norms the first is the MLP's.
+        "falcon" if there("attn_norm_2") => vec![("ln1", "attn_norm_2"), ("ln2", "attn_norm")],
+        // In parallel both may read through one norm.
+        _ if c.parallel && !there("ffn_norm") => vec![("ln1", "attn_norm"), ("ln2", "attn_norm")],
+        _ => vec![("ln1", "attn_norm"), ("ln2", "ffn_norm")],
+    }
+}

@@ -1,0 +1,778 @@
+//! Builds a model's weights from files, by a family's table.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use burn::module::Param;
+use burn::tensor::{Device, Tensor, TensorData};
+use hooklens_hooks::DType;
+use hooklens_kernels::packed::Order;
+
+use super::adapter::Adapter;
+use super::options::Progress;
+use crate::weight_files::{Layout, StoredTensor, TensorInfo, WeightFiles, WeightTable};
+use hooklens_model::config::{
+    ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, QkNorm, SharedExpert, StateSpace, TransformerConfig,
+};
+use hooklens_model::cpu::Weight;
+use hooklens_model::cpu::packed_matrix::PackedMatrix;
+use hooklens_model::device::{Placement, is_cubecl};
+use hooklens_model::error::LoadError;
+use hooklens_model::model::LoadReport;
+use hooklens_model::model::Pages;
+use hooklens_model::model::{
+    Attention, Block, Embed, Expert, GatedDeltaNet, LatentMaps, Linear, Mamba2, Mlp, Moe, MoeNorms, Norm, Paging,
+    PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights,
+};
+
+/// Reads weights one by one, checking each shape against the configuration first.
+pub(super) struct Assembler<'a> {
+    pub(super) files: &'a WeightFiles,
+    pub(super) table: &'a WeightTable,
+    pub(super) compute: DType,
+    /// Whether tensors may stay in the mapped files.
+    pub(super) borrow: bool,
+    /// Whether matrices of 16 bits stay so.
+    narrow: bool,
+    /// Whether matrices in blocks stay so.
+    blocks: bool,
+    placement: &'a Placement,
+    /// Where what is read now goes.
+    pub(super) device: &'a Device,
+    adapter: Option<&'a Adapter>,
+    /// Names of the adapter's changes that were made.
+    changed: BTreeSet<String>,
+    applied: BTreeSet<String>,
+    missing: Vec<String>,
+    /// Where what was lent lies, of this part of the model.
+    pages: Pages,
+    /// The same of each block.
+    blocks_pages: Vec<Pages>,
+    /// Bytes of weights that are copies.
+    copied: usize,
+    /// Who is told of each tensor, and bytes of those that were read.
+    progress: Option<&'a Progress>,
+    done: usize,
+    /// Tensors that stay in blocks.
+    in_blocks: BTreeSet<String>,
+    /// Tensors in blocks that become plain numbers.
+    widened: BTreeSet<String>,
+}
+
+/// Where a weight is in the files.
+pub(super) struct Located<'a> {
+    name: String,
+    layout: Layout,
+    /// See [`Source::modules`](crate::weight_files::Source::modules).
+    modules: &'a [String],
+}
+
+impl Located<'_> {
+    /// The name an adapter has for it.
+    fn module(&self) -> &str {
+        self.modules.first().unwrap_or(&self.name)
+    }
+
+    /// [`Self::module`] and the names of those that share the tensor.
+    fn names(&self) -> Vec<&str> {
+        match self.modules {
+            [] => vec![&self.name],
+            names => names.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+impl<'a> Assembler<'a> {
+    pub(super) fn new(
+        files: &'a WeightFiles,
+        table: &'a WeightTable,
+        compute: DType,
+        borrow: bool,
+        placement: &'a Placement,
+    ) -> Self {
+        Self {
+            files,
+            table,
+            compute,
+            borrow,
+            narrow: false,
+            blocks: false,
+            placement,
+            device: placement.first(),
+            adapter: None,
+            changed: BTreeSet::new(),
+            applied: BTreeSet::new(),
+            missing: Vec::new(),
+            pages: Pages::default(),
+            blocks_pages: Vec::new(),
+            copied: 0,
+            progress: None,
+            done: 0,
+            in_blocks: BTreeSet::new(),
+            widened: BTreeSet::new(),
+        }
+    }
+
+    /// Says whether matrices of 16 bits, and those in blocks of fewer, stay so.
+    pub(super) fn keeping(&mut self, narrow: bool, blocks: bool) -> &mut Self {
+        (self.narrow, self.blocks) = (narrow, blocks);
+        self
+    }
+
+    /// Tells of each tensor that is read.
+    pub(super) fn telling(mut self, progress: Option<&'a Progress>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Merges an adapter into what is read from now on.
+    pub(super) fn with_adapter(mut self, adapter: Option<&'a Adapter>) -> Self {
+        self.adapter = adapter;
+        self
+    }
+
+    /// Names of the adapter's changes that were made.
+    pub(super) fn changed(&self) -> &BTreeSet<String> {
+        &self.changed
+    }
+
+    /// All weights, or the first thing wrong with the files.
+    pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<Weights, LoadError> {
+        self.check_all_there()?;
+        let c = config;
+        let width = self.table.projected.unwrap_or(c.d_model);
+        let kept = self.table("embed.W_E", [c.d_vocab, width])?;
+        let tokens = match self.table.projected {
+            Some(_) => {
+                let by = self.exact("embed.projection", [width, c.d_model])?;
+                Weight::Plain(self.exact("embed.W_E", [c.d_vocab, width])?.matmul(by))
+            }
+            None => kept.clone(),
+        };
+        // A table that the files hold may have been trained.
+        let computed = self.table.sinusoids.filter(|_| self.locate("pos_embed.W_pos").is_none());
+        let positions = match (c.positional.has_table(), computed) {
+            (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
+            (true, Some(sinusoids)) => {
+                let data = TensorData::new(sinusoids.rows(c.n_ctx, c.d_model), [c.n_ctx, c.d_model]);
+                Some(Tensor::from_data(data, (self.device, self.compute.burn())))
+            }
+            (false, _) => None,
+        };
+        let norm = match c.post_embedding_norm {
+            true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
+            false => None,
+        };
+        let embed = Embed::new(tokens, positions, norm, self.device);
+        let per_layer_embed = match c.per_layer_inputs {
+            Some(own) => Some(self.per_layer_embed(c, own)?),
+            None => None,
+        };
+        let mut blocks = Vec::with_capacity(c.n_layers);
+        // Of the table only the rows of tokens are read, unless it is the unembedding too.
+        let table = std::mem::take(&mut self.pages);
+        for layer in 0..c.n_layers {
+            self.device = self.placement.of_layer(layer, c.n_layers);
+            blocks.push(self.block(&format!("blocks.{layer}"), c, layer)?);
+            self.blocks_pages.push(std::mem::take(&mut self.pages));
+        }
+        self.device = self.placement.last();
+        let mut unembed = match c.d_vocab_out {
+            0 => Linear::new(Tensor::zeros([c.d_model, 0], (self.device, self.compute.burn())), None),
+            rows => self.unembed(&kept, [width, rows])?,
+        };
+        if self.table.projected.is_some() && c.d_vocab_out > 0 {
+            let by = self.exact("unembed.projection", [c.d_model, width])?;
+            let own = unembed.weight_in(self.compute.burn());
+            unembed = Linear::new(by.matmul(own), unembed.bias.map(|bias| bias.val()));
+        }
+        if self.pages.size() == 0 {
+            self.pages = table;
+        }
+        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps))?;
+        Ok(Weights { embed, per_layer_embed, blocks, ln_final, unembed })
+    }
+
+    fn per_layer_embed(&mut self, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayerEmbed, LoadError> {
+        let all = c.n_layers * own.width;
+        // Only the rows of tokens are read.
+        let before = std::mem::take(&mut self.pages);
+        let vectors = self.table("per_layer_embed.W_E", [c.d_vocab, all])?;
+        self.pages = before;
+        Ok(PerLayerEmbed {
+            vectors: Embed::new(vectors, None, None, self.device),
+            projection: self.linear("per_layer_embed.W_proj", "per_layer_embed.b_proj", [c.d_model, all])?,
+            norm: self.norm("per_layer_embed.norm", NormKind::Rms, own.width, c.eps)?,
+        })
+    }
+
+    /// What a block adds for its own inputs, under this name.
+    fn per_layer(&mut self, name: &str, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayer, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        Ok(PerLayer {
+            gate: linear("gate", [c.d_model, own.width])?,
+            output: linear("out", [own.width, c.d_model])?,
+            post: self.norm(&format!("{name}_post"), NormKind::Rms, c.d_model, c.eps)?,
+        })
+    }
+
+    /// How what was read is kept under a limit of memory; nothing if all fits.
+    pub(super) fn paging(&mut self, limit: Option<u64>) -> Result<Option<Paging>, LoadError> {
+        let (blocks, staying) = (std::mem::take(&mut self.blocks_pages), self.copied + self.pages.size());
+        limit.map_or(Ok(None), |limit| Paging::under(limit, blocks, staying))
+    }
+
+    /// The load report: which tensors of the files were used.
+    pub(super) fn report(self) -> LoadReport {
+        let mut report = LoadReport::default();
+        report.unused = self.table.unused(self.files);
+        report.missing = self.missing;
+        report.stored_bytes = self.files.stored_bytes();
+        report.applied = self.applied.into_iter().collect();
+        report.in_blocks = self.in_blocks.into_iter().collect();
+        report.widened = self.widened.into_iter().collect();
+        report
+    }
+
+    /// Checks, before anything large is read, that every required weight is there.
+    pub(super) fn check_all_there(&self) -> Result<(), LoadError> {
+        if let Some(name) = self.table.missing(self.files).into_iter().next() {
+            return Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name });
+        }
+        match self.table.twins(self.files)? {
+            Some([one, other]) => Err(LoadError::Ambiguous { one, other }),
+            None => Ok(()),
+        }
+    }
+
+    /// Where a weight is; `None` if the model has none of the name, or the embedding stands for it.
+    pub(super) fn locate(&self, weight: &str) -> Option<Located<'a>> {
+        let source = self.table.sources.get(weight)?;
+        let name = self.table.find(self.files, &source.name)?;
+        Some(Located { name, layout: source.layout, modules: &source.modules })
+    }
+
+    /// [`Self::locate`], where the model has the weight.
+    fn located(&self, weight: &str) -> Result<Located<'a>, LoadError> {
+        let missing = || LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) };
+        self.locate(weight).ok_or_else(missing)
+    }
+
+    /// The files and the tensor in them that a weight is read from: the adapter's, where it replaces the base model's.
+    fn holder(&self, at: &Located<'_>) -> (&'a WeightFiles, String) {
+        let replaced = self.adapter.and_then(|adapter| {
+            let own = adapter.replacement(&at.names(), self.table.prefix)?;
+            Some((&adapter.files, own.to_string()))
+        });
+        replaced.unwrap_or((self.files, at.name.clone()))
+    }
+
+    /// Where a tensor is read, its shape checked; notes that it was used.
+    fn held(&mut self, at: &Located<'_>, expected: Vec<usize>) -> Result<(&'a WeightFiles, String), LoadError> {
+        let (name, (files, held)) = (&at.name, self.holder(at));
+        if let Some(adapter) = self.adapter {
+            let changes = adapter.replacing(&at.names(), self.table.prefix);
+            self.changed.extend(changes.into_iter().map(str::to_string));
+        }
+        let given = files.info(&held).map(|info| info.shape.clone()).unwrap_or_default();
+        if given != expected {
+            return Err(LoadError::Shape { name: name.to_string(), expected, given });
+        }
+        if self.applied.insert(name.to_string())
+            && let Some(progress) = self.progress
+        {
+            self.done += files.info(&held).map_or(0, |info| info.bytes);
+            progress.tell(self.done, self.files.stored_bytes());
+        }
+        Ok((files, held))
+    }
+
+    /// The unembedding: its own, or in a tied model another view of the token embedding.
+    pub(super) fn unembed(&mut self, tokens: &Weight, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        self.unembed_of("embed.W_E", tokens, shape)
+    }
+
+    /// [`Self::unembed`], where the token embedding has this name.
+    pub(super) fn unembed_of(
+        &mut self,
+        embedding: &str,
+        tokens: &Weight,
+        shape: [usize; 2],
+    ) -> Result<Linear, LoadError> {
+        let tied = self.table.sources.get("unembed.W_U").filter(|source| source.tied);
+        let own = |name: &String| self.table.find(self.files, name);
+        match tied.filter(|tied| !tied.own_if_there || own(&tied.name).is_none()).map(|source| source.name.clone()) {
+            Some(name) => {
+                match own(&name) {
+                    // PyTorch's files hold the one tensor under both names.
+                    Some(second) => {
+                        if let Some(embedding) = self.table.sources.get(embedding) {
+                            self.table.check_tied(self.files, &second, &embedding.name)?;
+                        }
+                        self.applied.insert(second);
+                    }
+                    None => self.missing.push(name),
+                }
+                let bias = self.vector("unembed.b_U", shape[1])?;
+                Ok(match tokens {
+                    Weight::Plain(tokens) => Linear::new(tokens.clone().to_device(self.device).transpose(), bias),
+                    packed => Linear::of(packed.clone(), bias, self.device),
+                })
+            }
+            None => self.linear("unembed.W_U", "unembed.b_U", shape),
+        }
+    }
+
+    pub(super) fn matrix(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+        let at = self.located(weight)?;
+        let scale = self.scale(weight);
+        if scale != 1.0 {
+            return Ok(self.unscaled(&at, shape, (self.compute, false))? * scale);
+        }
+        let kept = self.kept_in(&at);
+        // What is of 16 bits and stays so is no copy that processing would leave beside its own.
+        let borrow = self.borrow || kept != self.compute;
+        self.unscaled(&at, shape, (kept, borrow))
+    }
+
+    /// [`Self::matrix`] in the type that is computed in.
+    fn exact(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+        Ok(self.matrix(weight, shape)?.cast(self.compute.burn()))
+    }
+
+    /// The element type that a matrix is kept in.
+    fn kept_in(&self, at: &Located<'_>) -> DType {
+        let (files, held) = self.holder(at);
+        let stored = files.info(&held).and_then(|info| info.float);
+        match stored {
+            Some(stored @ (DType::F16 | DType::BF16)) if self.narrow && at.layout != Layout::UnitRows => stored,
+            _ => self.compute,
+        }
+    }
+
+    /// The scale applied to a weight when it is loaded.
+    fn scale(&self, weight: &str) -> f64 {
+        self.table.sources.get(weight).map_or(1.0, |source| source.scale)
+    }
+
+    fn unscaled(
+        &mut self,
+        at: &Located<'_>,
+        shape: [usize; 2],
+        (kept, borrow): (DType, bool),
+    ) -> Result<Tensor<2>, LoadError> {
+        let layout = at.layout;
+        let (files, held) = self.held(at, layout.stored_matrix(shape))?;
+        if files.info(&held).is_some_and(TensorInfo::is_quantized) {
+            self.widened.insert(at.name.clone());
+        }
+        let stored = |data: TensorData| {
+            let options = (self.device, data.dtype());
+            match data.shape().len() {
+                3 => StoredTensor::Cube(Tensor::from_data(data, options)),
+                _ => StoredTensor::Matrix(Tensor::from_data(data, options)),
+            }
+        };
+        if let Some(adapter) = self.adapter
+            && let Some((target, change)) = adapter.low_rank(at.module(), self.table.prefix)
+        {
+            let whole = match stored(files.read(&held, self.compute)?) {
+                StoredTensor::Matrix(whole) => whole,
+                StoredTensor::Cube(_) => return Err(adapter.not_a_matrix(target)),
+            };
+            let merged = adapter.merged(change, (whole, layout.is_in_out()), (self.device, self.compute))?;
+            self.changed.insert(target.to_string());
+            return Ok(layout.of_whole(merged, shape));
+        }
+        // Where data are read later, the file may have been written anew by then.
+        if borrow
+            && layout.is_view()
+            && !is_cubecl(self.device)
+            && let Some(data) = files.borrow(&held, kept)?
+        {
+            self.pages.extend(files.pages(&held));
+            return Ok(layout.view(stored(data), shape));
+        }
+        let (runs, read) = layout.to_read(shape);
+        self.copied += runs.len * runs.count * kept.size();
+        Ok(layout.matrix(stored(files.read_runs(&held, kept, runs, read)?), shape))
+    }
+
+    pub(super) fn vector(&mut self, weight: &str, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
+        let Some(at) = self.locate(weight) else { return Ok(None) };
+        let layout = at.layout;
+        let (files, held) = self.held(&at, layout.stored_vector(len))?;
+        let runs = layout.to_read_vector(len);
+        let data = files.read_runs(&held, self.compute, runs, vec![runs.len * runs.count])?;
+        let vector = layout.vector(Tensor::from_data(data, (self.device, self.compute.burn())), len);
+        let scale = self.scale(weight);
+        Ok(Some(if scale == 1.0 { vector } else { vector * scale }))
+    }
+
+    /// [`Self::vector`], where the configuration says the model has it.
+    fn needed(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
+        let found = self.vector(weight, len)?;
+        found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
+    }
+
+    /// [`Self::needed`] in `f32` at least: a rounded score sends a token to another expert.
+    fn wide_vector(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
+        let kept = self.compute;
+        if matches!(kept, DType::F16 | DType::BF16) {
+            self.compute = DType::F32;
+        }
+        let vector = self.needed(weight, len);
+        self.compute = kept;
+        vector
+    }
+
+    pub(super) fn linear(&mut self, weight: &str, bias: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        let at = self.located(weight)?;
+        let packed = match at.layout.packed_rows(shape) {
+            Some((rows, order)) if self.scale(weight) == 1.0 => {
+                self.packed(&at, at.layout.stored_matrix(shape), rows, order)?
+            }
+            _ => None,
+        };
+        let added = self.added_bias(&at, shape[1])?.map(|added| {
+            let source = if self.table.sources.contains_key(bias) { bias } else { weight };
+            added * self.scale(source)
+        });
+        let weight = match packed {
+            Some(packed) => Weight::Packed(packed),
+            None => Weight::Plain(self.matrix(weight, shape)?),
+        };
+        let bias = match (self.vector(bias, shape[1])?, added) {
+            (Some(bias), Some(added)) => Some(bias + added),
+            (bias, added) => bias.or(added),
+        };
+        Ok(Linear::of(weight, bias, self.device))
+    }
+
+    /// What an adapter adds to the bias of a linear layer, which may have none in the base model.
+    fn added_bias(&mut self, weight: &Located<'_>, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
+        let Some(adapter) = self.adapter else { return Ok(None) };
+        let Some((target, (name, factor))) = adapter.added_bias(weight.module(), self.table.prefix) else {
+            return Ok(None);
+        };
+        let (layout, expected) = (weight.layout, weight.layout.stored_vector(len));
+        let given = adapter.files.info(name).map(|info| info.shape.clone()).unwrap_or_default();
+        if given != expected {
+            return Err(LoadError::Shape { name: name.clone(), expected, given });
+        }
+        let runs = layout.to_read_vector(len);
+        let data = adapter.files.read_runs(name, self.compute, runs, vec![runs.len * runs.count])?;
+        let added = layout.vector(Tensor::from_data(data, (self.device, self.compute.burn())), len);
+        self.changed.insert(target.to_string());
+        Ok(Some(added * *factor))
+    }
+
+    /// A table of vectors, `[row, d_model]`.
+    fn table(&mut self, weight: &str, shape: [usize; 2]) -> Result<Weight, LoadError> {
+        let at = self.located(weight)?;
+        let packed = match at.layout {
+            Layout::AsIs if self.scale(weight) == 1.0 => self.packed(&at, shape.to_vec(), 0..shape[0], Order::AsIs)?,
+            _ => None,
+        };
+        Ok(match packed {
+            Some(packed) => Weight::Packed(packed),
+            None => Weight::Plain(self.matrix(weight, shape)?),
+        })
+    }
+
+    /// Rows of a tensor in blocks, if it is one and blocks are kept.
+    fn packed(
+        &mut self,
+        at: &Located<'_>,
+        shape: Vec<usize>,
+        rows: Range<usize>,
+        order: Order,
+    ) -> Result<Option<PackedMatrix>, LoadError> {
+        let name = &at.name;
+        let changed = self.adapter.is_some_and(|adapter| {
+            let (names, prefix) = (at.names(), self.table.prefix);
+            adapter.low_rank(at.module(), prefix).is_some() || adapter.replacement(&names, prefix).is_some()
+        });
+        if !self.blocks || changed || self.files.info(name).is_none_or(|info| info.packed.is_none()) {
+            return Ok(None);
+        }
+        let (files, held) = self.held(at, shape)?;
+        let packed = files.packed(&held, rows, order)?;
+        let lent = files.pages(&held);
+        self.copied += packed.as_ref().filter(|_| lent.size() == 0).map_or(0, PackedMatrix::size);
+        self.pages.extend(lent);
+        self.in_blocks.extend(packed.is_some().then(|| name.to_string()));
+        Ok(packed)
+    }
+
+    pub(super) fn norm(&mut self, name: &str, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
+        let (mut w, mut b) = (None, None);
+        if kind.has_weight() {
+            w = Some(self.needed(&format!("{name}.w"), width)?);
+        }
+        if kind == NormKind::LayerNorm {
+            let bias = format!("{name}.b");
+            b = Some(match self.table.sources.contains_key(&bias) {
+                true => self.needed(&bias, width)?,
+                // nanoGPT can do without.
+                false => Tensor::zeros([width], (self.device, self.compute.burn())),
+            });
+        }
+        Ok(Norm::new(kind, eps, w, b))
+    }
+
+    /// A norm of queries or keys; the files may hold a tensor for each head.
+    fn qk_norm(&mut self, name: &str, norm: QkNorm, [heads, d_head]: [usize; 2], eps: f64) -> Result<Norm, LoadError> {
+        let width = norm.weights.width(heads, d_head);
+        if !norm.kind.has_weight() || !self.table.sources.contains_key(&format!("{name}.0.w")) {
+            return self.norm(name, norm.kind, width, eps);
+        }
+        let each = |part: &str, this: &mut Self| {
+            let own = (0..heads).map(|head| this.vector(&format!("{name}.{head}.{part}"), d_head));
+            let own: Option<Vec<Tensor<1>>> = own.collect::<Result<_, _>>()?;
+            Ok::<_, LoadError>(own.map(|own| Tensor::cat(own, 0)))
+        };
+        let w = each("w", self)?;
+        let mut b = None;
+        if norm.kind == NormKind::LayerNorm {
+            let none = Tensor::zeros([width], (self.device, self.compute.burn()));
+            b = Some(each("b", self)?.unwrap_or(none));
+        }
+        Ok(Norm::new(norm.kind, eps, w, b))
+    }
+
+    /// Attention, under this name.
+    pub(super) fn attention(
+        &mut self,
+        name: &str,
+        c: &TransformerConfig,
+        layer: usize,
+    ) -> Result<Attention, LoadError> {
+        let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
+        let (width, kv_width) = (c.n_heads * d_head, kv_heads * d_head);
+        let mut project =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
+        let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
+        let k_width = kv_width - kv_heads * c.latent.map_or(0, |own| own.d_rope);
+        let (q, o) = (project("Q", [q_in, width])?, project("O", [c.n_heads * d_value, c.d_model])?);
+        let own_keys = c.reads_keys_of(layer).is_none();
+        let [k, v] = match own_keys {
+            true => [project("K", [kv_in, k_width])?, project("V", [kv_in, kv_heads * d_value])?],
+            false => [(); 2].map(|()| Linear::new(Tensor::zeros([kv_in, 0], (self.device, self.compute.burn())), None)),
+        };
+        let (mut q_norm, mut k_norm) = (None, None);
+        if let Some(norm) = c.qk_norm_of(layer) {
+            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, [c.n_heads, d_head], c.eps)?);
+            if own_keys {
+                k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, [kv_heads, d_head], c.eps)?);
+            }
+        }
+        let sinks = match c.attn_sinks {
+            true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),
+            false => None,
+        };
+        let latent = match c.latent {
+            Some(own) => Some(self.latent(name, c.d_model, own)?),
+            None => None,
+        };
+        let gate = match c.attn_gates {
+            true => Some(self.linear(&format!("{name}.W_gate"), &format!("{name}.b_gate"), [c.d_model, width])?),
+            false => None,
+        };
+        let router = match c.attn_experts {
+            Some(own) => {
+                Some(self.linear(&format!("{name}.W_router"), &format!("{name}.b_router"), [c.d_model, own.count])?)
+            }
+            None => None,
+        };
+        Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, router, latent })
+    }
+
+    /// A gated delta net, under this name.
+    fn gated_delta(&mut self, name: &str, c: &TransformerConfig, net: GatedDelta) -> Result<GatedDeltaNet, LoadError> {
+        let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let (q, k, v) =
+            (linear("Q", [c.d_model, keys])?, linear("K", [c.d_model, keys])?, linear("V", [c.d_model, values])?);
+        let gate = linear("gate", [c.d_model, values])?;
+        let heads = [c.d_model, net.n_value_heads];
+        let (beta, decay, o) = (linear("beta", heads)?, linear("decay", heads)?, linear("O", [values, c.d_model])?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [net.width, net.channels()])?);
+        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), net.n_value_heads).map(Param::from_tensor);
+        let (a_log, dt_bias) = (vector("A_log")?, vector("dt_bias")?);
+        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, net.d_value, c.eps)?;
+        Ok(GatedDeltaNet { q, k, v, gate, beta, decay, conv, a_log, dt_bias, norm, o })
+    }
+
+    /// Mamba 2's mixer, under this name.
+    fn mamba2(&mut self, name: &str, c: &TransformerConfig, space: StateSpace) -> Result<Mamba2, LoadError> {
+        let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let (x, b) = (linear("x", [c.d_model, all])?, linear("B", [c.d_model, shared])?);
+        let (to_read, gate) = (linear("C", [c.d_model, shared])?, linear("gate", [c.d_model, all])?);
+        let (dt, o) = (linear("dt", [c.d_model, space.n_heads])?, linear("O", [all, c.d_model])?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [space.width, space.channels()])?);
+        let conv_bias = self.vector(&format!("{name}.conv_bias"), space.channels())?.map(Param::from_tensor);
+        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), space.n_heads).map(Param::from_tensor);
+        let (a_log, dt_bias, d) = (vector("A_log")?, vector("dt_bias")?, vector("D")?);
+        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, all, c.eps)?;
+        Ok(Mamba2 { x, b, c: to_read, gate, dt, conv, conv_bias, a_log, dt_bias, d, norm, o })
+    }
+
+    /// A short convolution, under this name.
+    fn short_convolution(&mut self, name: &str, d_model: usize, width: usize) -> Result<ShortConvolution, LoadError> {
+        let mut linear =
+            |part: &str| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, d_model]);
+        let (b, c, x, o) = (linear("B")?, linear("C")?, linear("x")?, linear("O")?);
+        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [width, d_model])?);
+        let conv_bias = self.vector(&format!("{name}.conv_bias"), d_model)?.map(Param::from_tensor);
+        Ok(ShortConvolution { b, c, x, conv, conv_bias, o })
+    }
+
+    fn latent(&mut self, name: &str, d_model: usize, own: Latent) -> Result<LatentMaps, LoadError> {
+        let mut linear =
+            |part: &str, width| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, width]);
+        let (kv_down, k_rope) = (linear("KV_down", own.kv_rank)?, linear("K_rope", own.d_rope)?);
+        let (mut q_down, mut q_norm) = (None, None);
+        if let Some(rank) = own.q_rank {
+            q_down = Some(linear("Q_down", rank)?);
+            q_norm = Some(self.norm(&format!("{name}.q_latent_norm"), NormKind::Rms, rank, own.eps)?);
+        }
+        let kv_norm = self.norm(&format!("{name}.kv_latent_norm"), NormKind::Rms, own.kv_rank, own.eps)?;
+        Ok(LatentMaps { q_down, q_norm, kv_down, kv_norm, k_rope })
+    }
+
+    /// A block, under this name.
+    pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
+        let name = |part: &str| format!("{block}.{part}");
+        let mut block = Block {
+            ln1: self.norm(&name("ln1"), c.ln1_kind(layer), c.d_model, c.eps)?,
+            attn: if c.attends(layer) { Some(self.attention(&name("attn"), c, layer)?) } else { None },
+            delta: match c.gated_delta_of(layer) {
+                Some(net) => Some(self.gated_delta(&name("linear_attn"), c, net)?),
+                None => None,
+            },
+            ssm: match c.state_space_of(layer) {
+                Some(space) => Some(self.mamba2(&name("ssm"), c, space)?),
+                None => None,
+            },
+            conv: match c.short_conv_of(layer) {
+                Some(conv) => Some(self.short_convolution(&name("conv"), c.d_model, conv.width)?),
+                None => None,
+            },
+            ln1_post: None,
+            ln2: None,
+            mlp: None,
+            moe: None,
+            ln2_post: None,
+            per_layer: None,
+            scalar: None,
+        };
+        if c.post_norms {
+            block.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
+        }
+        if !c.has_mlp(layer) {
+            return Ok(block);
+        }
+        block.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
+        if c.post_norms {
+            block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
+        }
+        if let Some(own) = c.per_layer_inputs {
+            block.per_layer = Some(self.per_layer(&name("per_layer"), c, own)?);
+        }
+        if c.layer_scalars {
+            block.scalar = Some(Param::from_tensor(self.needed(&name("scalar"), 1)?));
+        }
+        match c.experts_of(layer) {
+            Some(experts) => {
+                let router = self.linear(&name("mlp.W_gate"), &name("mlp.b_gate"), [c.d_model, experts.count])?;
+                let each = (0..experts.count).map(|e| self.expert(&name(&format!("mlp.experts.{e}")), c));
+                let each = each.collect::<Result<_, _>>()?;
+                let choice_bias = match experts.choice_bias {
+                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.choice_bias"), experts.count)?)),
+                    false => None,
+                };
+                let shared = match experts.shared {
+                    Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c, shared)?),
+                    None => None,
+                };
+                let scales = match experts.own_scales {
+                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.expert_scales"), experts.count)?)),
+                    false => None,
+                };
+                let norms = if experts.own_norms { Some(self.moe_norms(&name("mlp"), c)?) } else { None };
+                block.moe = Some(Moe { router, experts: each, choice_bias, shared, scales, norms });
+            }
+            None => block.mlp = Some(self.mlp(&name("mlp"), c, c.d_mlp_of(layer))?),
+        }
+        Ok(block)
+    }
+
+    fn moe_norms(&mut self, name: &str, c: &TransformerConfig) -> Result<MoeNorms, LoadError> {
+        let mut norm = |part: &str| self.norm(&format!("{name}.{part}"), NormKind::Rms, c.d_model, c.eps);
+        Ok(MoeNorms {
+            router: norm("router_ln")?,
+            experts: norm("experts_ln")?,
+            shared_post: norm("shared_ln_post")?,
+            experts_post: norm("experts_ln_post")?,
+        })
+    }
+
+    fn expert(&mut self, name: &str, c: &TransformerConfig) -> Result<Expert, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        Ok(Expert {
+            gate: if c.gated_mlp { Some(linear("gate", [c.d_model, c.d_mlp])?) } else { None },
+            input: linear("in", [c.d_model, c.d_mlp])?,
+            output: linear("out", [c.d_mlp, c.d_model])?,
+        })
+    }
+
+    fn shared_expert(&mut self, name: &str, c: &TransformerConfig, own: SharedExpert) -> Result<SharedMlp, LoadError> {
+        let d_model = c.d_model;
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        Ok(SharedMlp {
+            gate: if c.gated_mlp { Some(linear("gate", [d_model, own.d_mlp])?) } else { None },
+            input: linear("in", [d_model, own.d_mlp])?,
+            output: linear("out", [own.d_mlp, d_model])?,
+            share: if own.gated { Some(linear("share", [d_model, 1])?) } else { None },
+        })
+    }
+
+    /// An MLP of so many neurons, under this name.
+    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, d_mlp: usize) -> Result<Mlp, LoadError> {
+        let mut linear =
+            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
+        let input = linear("in", [c.d_model, d_mlp])?;
+        let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
+        let mut output = linear("out", [d_mlp, c.d_model])?;
+        // A bias between the product of a gated MLP and its output, which only
+        // TransformerLens's files have, is a constant of the output.
+        if let Some(after) = self.vector(&format!("{name}.b_after_product"), d_mlp)? {
+            let constant = after.unsqueeze::<2>().matmul(output.weight_in(self.compute.burn())).squeeze_dim::<1>(0);
+            let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);
+            output.bias = Some(Param::from_tensor(bias));
+        }
+        let norm = match c.activation {
+            ActivationFn::SoluLn => {
+                let kind = hooklens_model::model::solu_norm(c.norm);
+                Some(self.norm(&format!("{name}.ln"), kind, d_mlp, c.eps)?)
+            }
+            _ => None,
+        };
+        let slopes = match c.activation {
+            ActivationFn::Xielu => {
+                let mut alpha = |part: &str| self.needed(&format!("{name}.{part}"), 1).map(Param::from_tensor);
+                Some(Slopes { alpha_p: alpha("alpha_p")?, alpha_n: alpha("alpha_n")? })
+            }
+            _ => None,
+        };
+        Ok(Mlp { input, gate, norm, slopes, output })
+    }
+}

@@ -1,0 +1,32 @@
+//! Loading: from folders, hub ids and checkpoints to weights.
+
+mod adapter;
+mod assemble;
+mod assemble_encoder;
+mod assemble_encoder_decoder;
+mod bos_habit;
+mod ends;
+#[cfg(feature = "hub")]
+mod hub;
+mod options;
+mod pretrained;
+mod save;
+mod sources;
+
+/// The configurations of a sentence encoder's modules, as its `modules.json` names them.
+#[cfg(feature = "hub")]
+fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
+    let json = hooklens_model::tokens::read_json(folder.join("modules.json")).unwrap_or_default();
+    let paths = json.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
+    // Names of folders within, nothing that leads elsewhere.
+    let inside = |path: &&str| !path.is_empty() && !path.contains(['/', '\\', ':']) && *path != "..";
+    paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
+}
+
+#[cfg(feature = "hub")]
+pub use hub::cache_folder;
+pub use options::LoadOptions;
+pub use sources::sources;
+
+pub use pretrained::{FromPretrained, ModelConfig, ModelInfo, StoredWeights, inspect};
+pub use save::SavePretrained;

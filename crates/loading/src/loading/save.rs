@@ -1,0 +1,114 @@
+//! Saving a model as `config.json` and safetensors under TransformerLens's tensor names.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use hooklens_hooks::{Activation, Together, write_safetensors_to};
+
+use crate::families;
+use crate::weight_files::{Layout, StoredTensor};
+use hooklens_model::error::{LoadError, Result};
+use hooklens_model::model::{HookedTransformer, Weight};
+
+/// Saving of models in the files of TransformerLens. Part of the prelude.
+pub trait SavePretrained {
+    /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which
+    /// [`HookedTransformer::from_pretrained`] reads back; the tokenizer too,
+    /// if there is one, and in `generation_config.json` the tokens that end a text. A bias the model lacks is written
+    /// as zeros, as TransformerLens has it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// model.save_pretrained(folder)?;
+    /// let again = HookedTransformer::from_pretrained(folder.display().to_string())?;
+    /// assert_eq!(again.config(), model.config());
+    /// let gap = again.forward("When Mary and John")? - model.forward("When Mary and John")?;
+    /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A folder or file that can't be written.
+    fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()>;
+}
+
+impl SavePretrained for HookedTransformer {
+    fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+        let extra_biases = has_extra_biases(self);
+        let table = families::native_weights(&self.config, extra_biases);
+        let mut tensors: Vec<(String, Activation)> = Vec::new();
+        self.each_weight(&mut |weight, value| {
+            let Some(source) = table.sources.get(&weight) else { return };
+            let of_matrix = |m| match source.layout.unmatrix(m) {
+                StoredTensor::Matrix(m) => m.into(),
+                StoredTensor::Cube(c) => c.into(),
+            };
+            let stored = match value {
+                Weight::Matrix(m) => of_matrix(m),
+                Weight::Map(map) => of_matrix(map.matrix()),
+                Weight::Tokens(embed) => of_matrix(embed.matrix()),
+                Weight::Vector(v) => match source.layout {
+                    Layout::HeadsOut { heads } => {
+                        let len = v.dims()[0];
+                        v.reshape([heads, len / heads]).into()
+                    }
+                    _ => v.into(),
+                },
+            };
+            tensors.push((source.name.clone(), stored));
+        });
+        let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+        // Together, so that a failing write leaves a model that was there before as it was.
+        let mut files = Together::new();
+        let weights = folder.join("model.safetensors");
+        let failed = LoadError::write(&weights);
+        let mut buffered = BufWriter::with_capacity(1 << 20, files.add(&weights).map_err(&failed)?);
+        let metadata = HashMap::from([("format".into(), "pt".into())]);
+        write_safetensors_to(&mut buffered, named, metadata).map_err(|e| failed(std::io::Error::other(e)))?;
+        buffered.flush().map_err(&failed)?;
+        drop(buffered);
+        let mut write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            let written = files.add(&path).and_then(|file| file.write_all(text.as_bytes()));
+            written.map_err(LoadError::write(&path))
+        };
+        let (ends, begins) = (self.eos_tokens(), self.bos_token());
+        let mut generation = serde_json::Map::new();
+        generation.extend(begins.map(|id| ("bos_token_id".to_string(), id.into())));
+        if !ends.is_empty() {
+            generation.insert("eos_token_id".into(), ends.into());
+        }
+        if !generation.is_empty() {
+            write("generation_config.json", &format!("{:#}\n", serde_json::Value::from(generation.clone())))?;
+        }
+        if let Some(tokenizer) = &self.tokenizer {
+            for (name, json) in tokenizer.files()? {
+                write(name, &json)?;
+            }
+        }
+        write("config.json", &format!("{:#}\n", families::native_json(&self.config, extra_biases)))?;
+        if generation.is_empty() {
+            files.remove(&folder.join("generation_config.json"));
+        }
+        Ok(files.finish().map_err(LoadError::write(folder))?)
+    }
+}
+
+/// Whether the model has biases TransformerLens has no name for.
+fn has_extra_biases(model: &HookedTransformer) -> bool {
+    model.weights.blocks.iter().any(|block| {
+        let gate = block.mlp.as_ref().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
+        let experts = block.moe.iter().flat_map(|moe| &moe.experts);
+        let of_experts = experts.flat_map(|expert| expert.maps());
+        let routers = block.moe.iter().map(|moe| &moe.router);
+        let shared = block.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
+        gate.into_iter().flatten().chain(of_experts).chain(routers).chain(shared).any(|linear| linear.bias.is_some())
+    })
+}

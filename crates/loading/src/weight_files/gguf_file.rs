@@ -1,0 +1,320 @@
+//! GGUF: ggml's files of tensors, with a model's description in front.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use hooklens_hooks::DType;
+use hooklens_kernels::packed::Format;
+use serde_json::{Map, Value};
+
+use super::tensor_file::TensorFile;
+use super::{Location, TensorInfo};
+use hooklens_model::error::LoadError;
+
+/// What such a file begins with.
+const MAGIC: &[u8; 4] = b"GGUF";
+/// No description is longer, vocabulary included.
+const LONGEST: usize = 1 << 27;
+/// Fields and tensors at most, and entries of all lists together. Each takes more memory than it has bytes in the file, so
+/// that a file could ask for many times its size; vocabularies have a few hundred thousand entries.
+const MOST_FIELDS: u64 = 1 << 16;
+const MOST_TENSORS: u64 = 1 << 18;
+const MOST_ENTRIES: u64 = 1 << 21;
+/// Axes of a tensor at most.
+const AXES: u32 = 4;
+/// Where tensors begin, unless the file says otherwise.
+const ALIGNMENT: usize = 32;
+
+/// What stands before the tensors' data.
+struct Header {
+    fields: Map<String, Value>,
+    tensors: Vec<Listed>,
+    /// Where the data begin.
+    data: usize,
+}
+
+/// A tensor of the list.
+struct Listed {
+    name: String,
+    shape: Vec<usize>,
+    kind: u32,
+    offset: u64,
+}
+
+/// How numbers are held: by their number in ggml.
+struct Kind {
+    name: &'static str,
+    float: Option<DType>,
+    packed: Option<Format>,
+    /// Numbers and bytes of a block.
+    block: (usize, usize),
+}
+
+/// The kind of this number, if ggml has it.
+fn kind(number: u32) -> Option<Kind> {
+    let float = |name, dtype: DType| Kind { name, float: Some(dtype), packed: None, block: (1, dtype.size()) };
+    let packed = |name, format: Format| Kind {
+        name,
+        float: None,
+        packed: Some(format),
+        block: (format.values(), format.bytes()),
+    };
+    let other = |name, block| Kind { name, float: None, packed: None, block };
+    Some(match number {
+        0 => float("f32", DType::F32),
+        1 => float("f16", DType::F16),
+        2 => packed("q4_0", Format::Q4_0),
+        3 => packed("q4_1", Format::Q4_1),
+        6 => packed("q5_0", Format::Q5_0),
+        7 => packed("q5_1", Format::Q5_1),
+        8 => packed("q8_0", Format::Q8_0),
+        9 => other("q8_1", (32, 36)),
+        10 => packed("q2_k", Format::Q2K),
+        11 => packed("q3_k", Format::Q3K),
+        12 => packed("q4_k", Format::Q4K),
+        13 => packed("q5_k", Format::Q5K),
+        14 => packed("q6_k", Format::Q6K),
+        15 => other("q8_k", (256, 292)),
+        16 => other("iq2_xxs", (256, 66)),
+        17 => other("iq2_xs", (256, 74)),
+        18 => other("iq3_xxs", (256, 98)),
+        19 => other("iq1_s", (256, 50)),
+        20 => packed("iq4_nl", Format::Iq4Nl),
+        21 => other("iq3_s", (256, 110)),
+        22 => other("iq2_s", (256, 82)),
+        23 => packed("iq4_xs", Format::Iq4Xs),
+        24 => other("i8", (1, 1)),
+        25 => other("i16", (1, 2)),
+        26 => other("i32", (1, 4)),
+        27 => other("i64", (1, 8)),
+        28 => float("f64", DType::F64),
+        29 => other("iq1_m", (256, 56)),
+        30 => float("bf16", DType::BF16),
+        34 => other("tq1_0", (256, 54)),
+        35 => other("tq2_0", (256, 66)),
+        39 => packed("mxfp4", Format::Mxfp4),
+        _ => return None,
+    })
+}
+
+/// The description of a file: its fields by name.
+pub(crate) fn fields(path: &Path) -> Result<Map<String, Value>, LoadError> {
+    Ok(header(&TensorFile::open(path, true)?)?.fields)
+}
+
+/// Its tensors, under ggml's names; shapes with the last axis the innermost.
+pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+    let header = header(file)?;
+    let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
+    let located = |listed: Listed| {
+        let Listed { name, shape, kind: of_ggml, offset } = listed;
+        let held = kind(of_ggml)
+            .ok_or_else(|| corrupt(format!("the tensor `{name}` is of kind {of_ggml}, which ggml does not have")))?;
+        let (values, bytes) = held.block;
+        let row = shape.last().copied().unwrap_or(1);
+        let elements = shape.iter().try_fold(1usize, |all, axis| all.checked_mul(*axis));
+        let whole = row.is_multiple_of(values);
+        let bytes = elements.filter(|_| whole).and_then(|all| (all / values).checked_mul(bytes));
+        let start = usize::try_from(offset).ok().and_then(|offset| header.data.checked_add(offset));
+        let range = start.zip(bytes).and_then(|(start, bytes)| Some(start..start.checked_add(bytes)?));
+        let range = range.filter(|range| range.end as u64 <= file.len());
+        let range = range.ok_or_else(|| {
+            let shape = format!("{shape:?} of {} at {offset}", held.name);
+            corrupt(format!("the tensor `{name}`, {shape}, is not within the {} bytes of the file", file.len()))
+        })?;
+        if elements == Some(0) {
+            return Err(corrupt(format!("the tensor `{name}` has no elements: {shape:?}")));
+        }
+        let (bytes, place) = (range.len(), Location::File { file: number, bytes: range });
+        let (dtype, float, packed) = (held.name.to_string(), held.float, held.packed);
+        Ok((name, TensorInfo { shape, dtype, float, packed, bytes, place }))
+    };
+    header.tensors.into_iter().map(located).collect()
+}
+
+/// All files of a model that is split into several, by the name of one.
+pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    let count = fields(path)?.get("split.count").and_then(Value::as_u64).unwrap_or(1);
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    // `name-00001-of-00003.gguf`
+    let stem = name.strip_suffix(&format!("-of-{count:05}.gguf")).and_then(|rest| rest.rsplit_once('-'));
+    match stem {
+        Some((stem, _)) if count > 1 && count <= 100_000 => {
+            let part = |number| {
+                let shard = format!("{stem}-{number:05}-of-{count:05}.gguf");
+                let own = path.with_file_name(&shard);
+                if own.is_file() { Ok(own) } else { Err(LoadError::MissingShard { shard, index: path.to_path_buf() }) }
+            };
+            (1..=count).map(part).collect()
+        }
+        None if count > 1 => {
+            let reason = format!("it is one of {count} parts, and not named as one: name-00001-of-{count:05}.gguf");
+            Err(LoadError::corrupt(path, reason))
+        }
+        _ => Ok(vec![path.to_path_buf()]),
+    }
+}
+
+fn header(file: &TensorFile) -> Result<Header, LoadError> {
+    let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
+    // Unmapped files are read piece by piece until the header ends.
+    let mut size = if file.in_memory().is_some() { LONGEST } else { 1 << 20 };
+    loop {
+        let start: Cow<'_, [u8]> = file.start(size)?;
+        let mut reader = Reader { bytes: &start, at: 0, entries: 0 };
+        match read_header(&mut reader) {
+            Ok(header) => return Ok(header),
+            Err(Fault::Short) if (start.len() as u64) < file.len() && size < LONGEST => size *= 4,
+            Err(Fault::Short) => return Err(corrupt(format!("its description ends at byte {}", start.len()))),
+            Err(Fault::Wrong(reason)) => return Err(corrupt(reason)),
+        }
+    }
+}
+
+fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
+    if reader.take(4)? != MAGIC {
+        return Err(Fault::Wrong("it does not begin as GGUF does".into()));
+    }
+    match reader.u32()? {
+        2 | 3 => {}
+        version if version.swap_bytes() <= 3 => {
+            return Err(Fault::Wrong("its numbers are big-endian; convert it to little-endian".into()));
+        }
+        version => return Err(Fault::Wrong(format!("it is GGUF {version}; 2 and 3 are read"))),
+    }
+    let (tensors, fields) = (reader.u64()?, reader.u64()?);
+    for (count, most, what) in [(tensors, MOST_TENSORS, "tensors"), (fields, MOST_FIELDS, "fields")] {
+        if count > most {
+            return Err(Fault::Wrong(format!("it has {count} {what}; at most {most} are read")));
+        }
+    }
+    let fields = (0..fields).map(|_| reader.field());
+    let mut named = Map::new();
+    for field in fields {
+        let (name, value) = field?;
+        if named.insert(name.clone(), value).is_some() {
+            return Err(Fault::Wrong(format!("the field `{name}` is there twice")));
+        }
+    }
+    let mut listed: Vec<Listed> = Vec::new();
+    for _ in 0..tensors {
+        listed.push(reader.listed()?);
+    }
+    let alignment = match named.get("general.alignment").map(Value::as_u64) {
+        None => ALIGNMENT,
+        Some(Some(n @ 1..=65_536)) if n.is_power_of_two() => n as usize,
+        Some(_) => return Err(Fault::Wrong("`general.alignment` is no power of two".into())),
+    };
+    let data = reader.at.next_multiple_of(alignment);
+    if let Some(odd) = listed.iter().find(|tensor| !tensor.offset.is_multiple_of(alignment as u64)) {
+        return Err(Fault::Wrong(format!(
+            "the tensor `{}` lies at {}, not on {alignment} bytes",
+            odd.name, odd.offset
+        )));
+    }
+    Ok(Header { fields: named, tensors: listed, data })
+}
+
+/// Why a description can't be read.
+enum Fault {
+    /// It goes on behind the bytes there are.
+    Short,
+    Wrong(String),
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Entries of lists so far.
+    entries: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Fault> {
+        let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end)).ok_or(Fault::Short)?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        self.take(N)?.first_chunk().copied().ok_or(Fault::Short)
+    }
+
+    fn u32(&mut self) -> Result<u32, Fault> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Fault> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<String, Fault> {
+        let len = usize::try_from(self.u64()?).map_err(|_| Fault::Short)?;
+        // A token may be half of a letter.
+        Ok(String::from_utf8_lossy(self.take(len)?).into_owned())
+    }
+
+    fn field(&mut self) -> Result<(String, Value), Fault> {
+        let (name, kind) = (self.text()?, self.u32()?);
+        let value = self.value(kind, &name)?;
+        Ok((name, value))
+    }
+
+    fn value(&mut self, kind: u32, name: &str) -> Result<Value, Fault> {
+        Ok(match kind {
+            0 => self.array::<1>()?[0].into(),
+            1 => i8::from_le_bytes(self.array()?).into(),
+            2 => u16::from_le_bytes(self.array()?).into(),
+            3 => i16::from_le_bytes(self.array()?).into(),
+            4 => self.u32()?.into(),
+            5 => i32::from_le_bytes(self.array()?).into(),
+            // The shortest decimal, which is what was meant: 0.00001 and not 0.000009999999747.
+            6 => f32::from_le_bytes(self.array()?).to_string().parse::<f64>().unwrap_or(f64::NAN).into(),
+            7 => (self.array::<1>()?[0] != 0).into(),
+            8 => self.text()?.into(),
+            9 => {
+                let (of, len) = (self.u32()?, self.u64()?);
+                if of == 9 {
+                    return Err(Fault::Wrong(format!("the field `{name}` is a list of lists")));
+                }
+                self.entries = self.entries.saturating_add(len);
+                if self.entries > MOST_ENTRIES {
+                    let all = self.entries;
+                    return Err(Fault::Wrong(format!(
+                        "with the field `{name}` its lists have {all} entries; at most {MOST_ENTRIES} are read"
+                    )));
+                }
+                // Each takes a byte at least.
+                if len > (self.bytes.len() - self.at) as u64 {
+                    return Err(Fault::Short);
+                }
+                let mut values = Vec::with_capacity(len as usize);
+                for _ in 0..len {
+                    values.push(self.value(of, name)?);
+                }
+                values.into()
+            }
+            10 => self.u64()?.into(),
+            11 => i64::from_le_bytes(self.array()?).into(),
+            12 => f64::from_le_bytes(self.array()?).into(),
+            other => {
+                return Err(Fault::Wrong(format!("the field `{name}` is of kind {other}, which GGUF does not have")));
+            }
+        })
+    }
+
+    fn listed(&mut self) -> Result<Listed, Fault> {
+        let (name, axes) = (self.text()?, self.u32()?);
+        if axes > AXES {
+            return Err(Fault::Wrong(format!("the tensor `{name}` has {axes} axes; ggml has {AXES} at most")));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..axes {
+            let axis = usize::try_from(self.u64()?);
+            shape.push(axis.map_err(|_| Fault::Wrong(format!("the tensor `{name}` is too large")))?);
+        }
+        // ggml names the innermost axis first.
+        shape.reverse();
+        Ok(Listed { name, shape, kind: self.u32()?, offset: self.u64()? })
+    }
+}

@@ -1,0 +1,543 @@
+//! Storage layouts of weights in a family's files, and the table that names them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use hooklens_kernels::packed::Order;
+
+use super::parts::is_of_another_part;
+use super::{Runs, WeightFiles};
+use hooklens_model::encoder_decoder::Sinusoids;
+use hooklens_model::error::LoadError;
+
+/// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// As the model keeps it.
+    AsIs,
+    /// `[out, in]`, as `torch.nn.Linear` holds it. Vectors as they are.
+    Transposed,
+    /// Columns `part` of `of` equal parts: `[in, of * out]`; for vectors entries.
+    Columns { part: usize, of: usize },
+    /// `[groups * of * d, in]`: of each of `groups` groups of `of` parts, `take` from `start` on, as
+    /// NeoX (one group per head) and Falcon (one per key/value head) fuse queries, keys and values; for
+    /// vectors entries.
+    Grouped { start: usize, take: usize, of: usize, groups: usize },
+    /// Rows from `start` on of `[of, in]`, as Phi 3 fuses projections; for vectors entries.
+    Rows { start: usize, of: usize },
+    /// `[out, 1, in]`, as `torch.nn.Conv1d` holds the filters of single channels.
+    Filters,
+    /// `[skip + rows, columns]`: all but the first rows, as OPT holds positions.
+    AfterRows { skip: usize },
+    /// `[out, in]`, each row normalized to unit length when loaded, as Baichuan 2 does with its unembedding.
+    UnitRows,
+    /// Matrix `index` of a stacked `[of, in, step * out]` tensor, columns `start..` with stride `step`, as GPT-OSS
+    /// stores its experts; for vectors entries of `[of, step * out]`.
+    OfCube { index: usize, of: usize, start: usize, step: usize },
+    /// Columns `part` of `parts` equal parts of matrix `index` of a stacked `[of, in, parts * out]` tensor, as Llama 4
+    /// stores its experts.
+    ColumnsOfCube { index: usize, of: usize, part: usize, parts: usize },
+    /// A vector stored less one, as Gemma stores the weights of its norms.
+    OneLess,
+    /// `[out, in]`, of each head of so many rows pairs of its halves' side by side, as GGUF holds queries and keys of
+    /// models that rotate neighbors there; for vectors entries.
+    Paired { head: usize },
+    /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts; for vectors entries of `[of, out]`.
+    OfStack { index: usize, of: usize },
+    /// Rows from `start` on of matrix `index` of a stacked `[of, rows, in]` tensor, as Granite stores the two halves of
+    /// its experts.
+    RowsOfStack { index: usize, of: usize, start: usize, rows: usize },
+    /// Rows from `start` on of `[of, out]`, as DBRX stacks its experts' outputs.
+    RowsAsIs { start: usize, of: usize },
+    /// `[expert, head * d_head, in]`, kept by head and then by expert, as JetMoE holds queries.
+    ExpertHeadsOut { experts: usize, heads: usize },
+    /// `[expert, out, head * d_head]`, kept by head and then by expert, as JetMoE holds attention's output.
+    ExpertHeadsIn { experts: usize, heads: usize },
+    /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
+    /// `[head, d_head]`.
+    HeadsOut { heads: usize },
+    /// `[head, d_head, out]`, as TransformerLens holds attention's output.
+    HeadsIn { heads: usize },
+}
+
+impl Layout {
+    /// The file's shape of a matrix kept as `[rows, columns]`.
+    pub(crate) fn stored_matrix(self, [rows, columns]: [usize; 2]) -> Vec<usize> {
+        match self {
+            Layout::AsIs => vec![rows, columns],
+            Layout::Transposed | Layout::UnitRows | Layout::Paired { .. } => vec![columns, rows],
+            Layout::OfStack { of, .. } => vec![of, columns, rows],
+            Layout::RowsOfStack { of, rows: all, .. } => vec![of, all, rows],
+            Layout::RowsAsIs { of, .. } => vec![of, columns],
+            Layout::Columns { of, .. } => vec![rows, columns * of],
+            Layout::Grouped { take, of, .. } => vec![columns / take * of, rows],
+            Layout::Rows { of, .. } => vec![of, rows],
+            Layout::Filters => vec![columns, 1, rows],
+            Layout::AfterRows { skip } => vec![rows + skip, columns],
+            Layout::OfCube { of, step, .. } => vec![of, rows, columns * step],
+            Layout::ColumnsOfCube { of, parts, .. } => vec![of, rows, columns * parts],
+            Layout::OneLess => vec![rows, columns],
+            Layout::ExpertHeadsOut { experts, .. } => vec![experts, columns / experts, rows],
+            Layout::ExpertHeadsIn { experts, .. } => vec![experts, columns, rows / experts],
+            Layout::HeadsOut { heads } => vec![heads, rows, columns / heads],
+            Layout::HeadsIn { heads } => vec![heads, rows / heads, columns],
+        }
+    }
+
+    /// The file's shape of a vector kept with `len` entries.
+    pub(crate) fn stored_vector(self, len: usize) -> Vec<usize> {
+        match self {
+            Layout::Columns { of, .. } => vec![len * of],
+            Layout::Grouped { take, of, .. } => vec![len / take * of],
+            Layout::Rows { of, .. } => vec![of],
+            Layout::HeadsOut { heads } => vec![heads, len / heads],
+            Layout::OfCube { of, step, .. } => vec![of, len * step],
+            Layout::OfStack { of, .. } => vec![of, len],
+            _ => vec![len],
+        }
+    }
+
+    /// Whether the model's form is a strided view of the file's, so that the data can stay in the mapped file.
+    pub(crate) fn is_view(self) -> bool {
+        !matches!(
+            self,
+            Layout::Grouped { .. }
+                | Layout::Filters
+                | Layout::HeadsOut { .. }
+                | Layout::ExpertHeadsOut { .. }
+                | Layout::ExpertHeadsIn { .. }
+                | Layout::UnitRows
+                | Layout::OfCube { .. }
+                | Layout::Paired { .. }
+        )
+    }
+
+    /// Whether the file's matrix is `[in, out]`, as transformers' `Conv1D` holds it.
+    pub(crate) fn is_in_out(self) -> bool {
+        matches!(self, Layout::AsIs | Layout::Columns { .. })
+    }
+
+    /// Which rows of the file's tensor are the columns of a matrix kept as `[rows, columns]`, and in what order; `None`
+    /// if none are.
+    pub(crate) fn packed_rows(self, [_, columns]: [usize; 2]) -> Option<(Range<usize>, Order)> {
+        let (first, order) = match self {
+            Layout::Transposed => (0, Order::AsIs),
+            Layout::Rows { start, .. } => (start, Order::AsIs),
+            Layout::OfStack { index, .. } => (index * columns, Order::AsIs),
+            Layout::RowsOfStack { index, start, rows, .. } => (index * rows + start, Order::AsIs),
+            Layout::Paired { head } => (0, Order::Paired(head)),
+            Layout::OfCube { index, start, step, .. } => {
+                let all = columns * step;
+                return Some((index * all..(index + 1) * all, Order::Every { start, step }));
+            }
+            _ => return None,
+        };
+        Some((first..first + columns, order))
+    }
+
+    /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
+    /// other parts of a fused tensor are left where they are.
+    pub(crate) fn to_read(self, shape @ [rows, columns]: [usize; 2]) -> (Runs, Vec<usize>) {
+        match self {
+            Layout::Columns { part, of } => {
+                let runs = Runs { offset: part * columns, len: columns, stride: columns * of, count: rows };
+                (runs, vec![rows, columns])
+            }
+            Layout::Grouped { start, take, of, groups } => {
+                let part = columns / groups / take * rows;
+                let runs = Runs { offset: start * part, len: take * part, stride: of * part, count: groups };
+                (runs, vec![columns, rows])
+            }
+            Layout::Filters => (Runs::all(columns * rows), vec![columns, rows]),
+            Layout::Rows { start, .. } => {
+                (Runs { offset: start * rows, ..Runs::all(columns * rows) }, vec![columns, rows])
+            }
+            Layout::AfterRows { skip } => {
+                (Runs { offset: skip * columns, ..Runs::all(rows * columns) }, vec![rows, columns])
+            }
+            Layout::OfCube { index, step, .. } => {
+                let len = rows * columns * step;
+                (Runs { offset: index * len, ..Runs::all(len) }, vec![rows, columns * step])
+            }
+            Layout::ColumnsOfCube { index, part, parts, .. } => {
+                let stride = columns * parts;
+                let offset = index * rows * stride + part * columns;
+                (Runs { offset, len: columns, stride, count: rows }, vec![rows, columns])
+            }
+            Layout::OfStack { index, .. } => {
+                let len = rows * columns;
+                (Runs { offset: index * len, ..Runs::all(len) }, vec![columns, rows])
+            }
+            Layout::RowsOfStack { index, start, rows: all, .. } => {
+                let offset = (index * all + start) * rows;
+                (Runs { offset, ..Runs::all(rows * columns) }, vec![columns, rows])
+            }
+            Layout::RowsAsIs { start, .. } => {
+                (Runs { offset: start * columns, ..Runs::all(rows * columns) }, vec![rows, columns])
+            }
+            _ => (Runs::all(rows * columns), self.stored_matrix(shape)),
+        }
+    }
+
+    /// What [`Layout::to_read`] tells to read, as the model keeps it.
+    pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
+        match (self, stored) {
+            (
+                Layout::Transposed
+                | Layout::Grouped { .. }
+                | Layout::Rows { .. }
+                | Layout::Filters
+                | Layout::OfStack { .. }
+                | Layout::RowsOfStack { .. },
+                StoredTensor::Matrix(m),
+            ) => m.transpose(),
+            (Layout::Paired { head }, StoredTensor::Matrix(m)) => {
+                let pairs = m.reshape([columns / head, head / 2, 2, rows]).swap_dims(1, 2);
+                pairs.reshape([columns, rows]).transpose()
+            }
+            (Layout::OfCube { start, step, .. }, StoredTensor::Matrix(m)) => {
+                m.reshape([rows, columns, step]).narrow(2, start, 1).reshape([rows, columns])
+            }
+            (Layout::UnitRows, StoredTensor::Matrix(m)) => {
+                let length = m.clone().square().sum_dim(1).sqrt();
+                (m / length).transpose()
+            }
+            (Layout::ExpertHeadsOut { experts, heads }, StoredTensor::Cube(c)) => {
+                let apart = c.reshape([experts, heads, columns / experts / heads, rows]);
+                apart.permute([3, 1, 0, 2]).reshape([rows, columns])
+            }
+            (Layout::ExpertHeadsIn { experts, heads }, StoredTensor::Cube(c)) => {
+                let apart = c.reshape([experts, columns, heads, rows / experts / heads]);
+                apart.permute([2, 0, 3, 1]).reshape([rows, columns])
+            }
+            (Layout::HeadsOut { .. }, StoredTensor::Cube(c)) => c.permute([1, 0, 2]).reshape([rows, columns]),
+            (_, StoredTensor::Cube(c)) => c.reshape([rows, columns]),
+            (_, StoredTensor::Matrix(m)) => m,
+        }
+    }
+
+    /// The whole of a file's tensor as the model keeps it, for a layout that is a view.
+    pub(crate) fn view(self, stored: StoredTensor, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
+        match (self, stored) {
+            (Layout::Rows { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, columns).transpose(),
+            (Layout::AfterRows { skip }, StoredTensor::Matrix(m)) => m.narrow(0, skip, rows),
+            (Layout::OfStack { index, .. }, StoredTensor::Cube(c)) => {
+                c.narrow(0, index, 1).reshape([columns, rows]).transpose()
+            }
+            (Layout::RowsOfStack { index, start, .. }, StoredTensor::Cube(c)) => {
+                c.narrow(0, index, 1).narrow(1, start, columns).reshape([columns, rows]).transpose()
+            }
+            (Layout::ColumnsOfCube { index, part, parts, .. }, StoredTensor::Cube(c)) => {
+                let own = c.narrow(0, index, 1).reshape([rows, columns * parts]);
+                own.narrow(1, part * columns, columns)
+            }
+            (Layout::RowsAsIs { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, rows),
+            (Layout::Columns { part, .. }, StoredTensor::Matrix(m)) => m.narrow(1, part * columns, columns),
+            (_, stored) => self.matrix(stored, shape),
+        }
+    }
+
+    /// The whole of a file's tensor as the model keeps it, for any layout.
+    pub(crate) fn of_whole(self, stored: Tensor<2>, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
+        match self {
+            Layout::Grouped { start, take, of, groups } => {
+                let part = columns / groups / take;
+                let parts = stored.reshape([groups, of, part, rows]).narrow(1, start, take);
+                parts.reshape([columns, rows]).transpose()
+            }
+            Layout::UnitRows | Layout::Paired { .. } => self.matrix(StoredTensor::Matrix(stored), shape),
+            Layout::ExpertHeadsOut { experts, .. } => {
+                self.matrix(StoredTensor::Cube(stored.reshape([experts, columns / experts, rows])), shape)
+            }
+            Layout::ExpertHeadsIn { experts, .. } => {
+                self.matrix(StoredTensor::Cube(stored.reshape([experts, columns, rows / experts])), shape)
+            }
+            _ => self.view(StoredTensor::Matrix(stored), shape),
+        }
+    }
+
+    /// [`Layout::to_read`] for a vector kept with `len` entries.
+    pub(crate) fn to_read_vector(self, len: usize) -> Runs {
+        match self {
+            Layout::Columns { part, .. } => Runs { offset: part * len, ..Runs::all(len) },
+            Layout::Grouped { start, take, of, groups } => {
+                let part = len / groups / take;
+                Runs { offset: start * part, len: take * part, stride: of * part, count: groups }
+            }
+            Layout::Rows { start, .. } => Runs { offset: start, ..Runs::all(len) },
+            Layout::OfCube { index, step, .. } => Runs { offset: index * len * step, ..Runs::all(len * step) },
+            Layout::OfStack { index, .. } => Runs { offset: index * len, ..Runs::all(len) },
+            _ => Runs::all(len),
+        }
+    }
+
+    /// What [`Layout::to_read_vector`] tells to read, as the model keeps it.
+    pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
+        match self {
+            Layout::OfCube { start, step, .. } => stored.reshape([len, step]).narrow(1, start, 1).reshape([len]),
+            Layout::OneLess => stored + 1.0,
+            Layout::Paired { head } => stored.reshape([len / head, head / 2, 2]).swap_dims(1, 2).reshape([len]),
+            _ => stored,
+        }
+    }
+
+    /// The inverse of [`Layout::matrix`], for layouts that hold one weight a tensor.
+    pub(crate) fn unmatrix(self, kept: Tensor<2>) -> StoredTensor {
+        let [rows, columns] = kept.dims();
+        match self {
+            Layout::Transposed => StoredTensor::Matrix(kept.transpose()),
+            Layout::HeadsOut { heads } => {
+                StoredTensor::Cube(kept.reshape([rows, heads, columns / heads]).permute([1, 0, 2]))
+            }
+            Layout::HeadsIn { heads } => StoredTensor::Cube(kept.reshape([heads, rows / heads, columns])),
+            _ => StoredTensor::Matrix(kept),
+        }
+    }
+}
+
+/// A matrix, or one matrix per head, as a file holds it.
+#[derive(Debug)]
+pub(crate) enum StoredTensor {
+    Matrix(Tensor<2>),
+    Cube(Tensor<3>),
+}
+
+/// Where a weight is found.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) layout: Layout,
+    /// Whether it is the token embedding.
+    pub(crate) tied: bool,
+    /// Whether a tied one is read from the files where they hold it under its own name.
+    pub(crate) own_if_there: bool,
+    /// What it is multiplied by.
+    pub(crate) scale: f64,
+    /// Whether the model can do without, such as a head.
+    pub(crate) optional: bool,
+    /// What an adapter calls the tensor, the name of the module that uses this weight first, then those of the modules
+    /// that share it. Empty where the only name is the tensor's own.
+    pub(crate) modules: Vec<String>,
+}
+
+/// The part that cross-attention's tensors are reported as.
+pub(crate) const CROSS_ATTENTION: &str = "cross-attention";
+
+/// A family's table: for each weight, in TransformerLens's names, where the files hold it.
+#[derive(Debug, Default)]
+pub(crate) struct WeightTable {
+    pub(crate) sources: BTreeMap<String, Source>,
+    /// Width of the files' token vectors, where these are projected to the stream's and back.
+    pub(crate) projected: Option<usize>,
+    /// Where some files of the family hold a weight otherwise.
+    pub(crate) others: BTreeMap<String, (String, Layout)>,
+    /// Prefix that some files of the family leave out.
+    pub(crate) prefix: &'static str,
+    /// Beginnings of the names of the text model's tensors, in files of a model of several parts; else empty.
+    pub(crate) own: Vec<&'static str>,
+    /// Ends of tensor names that are derived and never needed.
+    pub(crate) derived: &'static [&'static str],
+    /// Ends of tensor names that some files replace by others.
+    pub(crate) aliases: &'static [(&'static str, &'static str)],
+    /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
+    /// in others.
+    pub(crate) twins: Vec<(String, String)>,
+    /// What the names of cross-attention's tensors contain, in files of a decoder that is run without an encoder.
+    pub(crate) cross_attention: Option<&'static str>,
+    /// Position vectors that are computed where no weight of the table holds them.
+    pub(crate) sinusoids: Option<Sinusoids>,
+}
+
+impl WeightTable {
+    pub(crate) fn new(prefix: &'static str, derived: &'static [&'static str]) -> Self {
+        Self {
+            sources: BTreeMap::new(),
+            others: BTreeMap::new(),
+            projected: None,
+            own: Vec::new(),
+            prefix,
+            derived,
+            aliases: &[],
+            twins: Vec::new(),
+            cross_attention: None,
+            sinusoids: None,
+        }
+    }
+
+    /// A tensor's name in the files, with or without the family's prefix.
+    pub(crate) fn find(&self, files: &WeightFiles, name: &str) -> Option<String> {
+        let others = self.aliases.iter();
+        let others = others.filter_map(|(ours, theirs)| Some(format!("{}{theirs}", name.strip_suffix(ours)?)));
+        let names: Vec<String> = [name.to_string()].into_iter().chain(others).collect();
+        let bare = names.iter().filter_map(|name| name.strip_prefix(self.prefix));
+        names.iter().map(String::as_str).chain(bare).find(|n| files.info(n).is_some()).map(str::to_string)
+    }
+
+    /// Number of weights the files hold: each tensor once, buffers left out.
+    pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
+        let names: BTreeSet<String> = self
+            .sources
+            .values()
+            .filter(|s| !s.tied || s.own_if_there)
+            .filter_map(|source| self.find(files, &source.name))
+            .collect();
+        names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
+    }
+
+    /// Tensors the files must hold and do not.
+    pub(crate) fn missing(&self, files: &WeightFiles) -> Vec<String> {
+        let missing = |source: &&Source| !source.tied && !source.optional && self.find(files, &source.name).is_none();
+        let names: BTreeSet<_> = self.sources.values().filter(missing).map(|source| source.name.clone()).collect();
+        names.into_iter().collect()
+    }
+
+    /// Tensors of the files that no weight is made from, derived ones left out.
+    pub(crate) fn unused(&self, files: &WeightFiles) -> Vec<String> {
+        let used: BTreeSet<_> = self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
+        let derived = |name: &str| {
+            self.derived.iter().any(|end| name.ends_with(end))
+                || is_of_another_part(name, &self.own)
+                || self.is_of_cross_attention(name)
+        };
+        let names = files.tensors().map(|(name, _)| name).filter(|name| !used.contains(*name) && !derived(name));
+        names.map(str::to_string).collect()
+    }
+
+    fn is_of_cross_attention(&self, name: &str) -> bool {
+        self.cross_attention.is_some_and(|part| name.contains(part))
+    }
+
+    /// Tensors of other parts than the text model, by the beginnings of their names, and of cross-attention that is not
+    /// run, with the number of each.
+    pub(crate) fn other_parts(&self, files: &WeightFiles) -> BTreeMap<String, usize> {
+        let mut parts = BTreeMap::new();
+        for _ in files.tensors().filter(|(name, _)| self.is_of_cross_attention(name)) {
+            *parts.entry(CROSS_ATTENTION.to_string()).or_default() += 1;
+        }
+        for (name, _) in files.tensors().filter(|(name, _)| is_of_another_part(name, &self.own)) {
+            let (outer, rest) = name.split_once('.').unwrap_or((name, ""));
+            let part = match (outer, rest.split_once('.')) {
+                ("model" | "thinker", Some((inner, _))) => format!("{outer}.{inner}"),
+                _ => outer.to_string(),
+            };
+            *parts.entry(part).or_default() += 1;
+        }
+        parts
+    }
+
+    /// A weight the files must hold.
+    pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
+        self.sources.insert(
+            weight.into(),
+            Source {
+                name: name.into(),
+                layout,
+                tied: false,
+                own_if_there: false,
+                scale: 1.0,
+                optional: false,
+                modules: Vec::new(),
+            },
+        );
+    }
+
+    /// Where files that lack a weight under its name hold it.
+    pub(crate) fn or(&mut self, weight: &str, name: &str, layout: Layout) {
+        self.others.insert(weight.into(), (name.into(), layout));
+    }
+
+    /// Settles on the one of two places where these files hold each weight.
+    pub(crate) fn settle(&mut self, files: &WeightFiles) {
+        for (weight, (name, layout)) in std::mem::take(&mut self.others) {
+            let Some(there) = self.sources.get(&weight).map(|source| self.find(files, &source.name).is_some()) else {
+                continue;
+            };
+            let other = !there && self.find(files, &name).is_some();
+            if let (true, Some(source)) = (other, self.sources.get_mut(&weight)) {
+                (source.name, source.layout) = (name, layout);
+            }
+        }
+    }
+
+    /// The unembedding, held under `name`, or, in a tied model, the token embedding.
+    pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
+        self.add("unembed.W_U", name, Layout::Transposed);
+        if let Some(source) = self.sources.get_mut("unembed.W_U") {
+            source.tied = tied;
+        }
+    }
+
+    /// The unembedding, held under `name`, or, where the files lack it, the token embedding.
+    pub(crate) fn unembedding_if_there(&mut self, name: &str) {
+        self.unembedding(name, true);
+        if let Some(source) = self.sources.get_mut("unembed.W_U") {
+            source.own_if_there = true;
+        }
+    }
+
+    /// Token vectors of this width, projected to the stream's by one linear map, and back before the unembedding by
+    /// another.
+    pub(crate) fn project(&mut self, width: usize, into: &str, out_of: &str) {
+        self.projected = Some(width);
+        self.add("embed.projection", into, Layout::Transposed);
+        self.add("unembed.projection", out_of, Layout::Transposed);
+    }
+
+    /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
+    /// the one, some the other.
+    pub(crate) fn check_tied(&self, files: &WeightFiles, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
+        match (self.find(files, unembedding), self.find(files, embedding)) {
+            (Some(unembedding), Some(embedding)) if !files.same(&unembedding, &embedding)? => {
+                Err(LoadError::NotTied { unembedding, embedding })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Two tensors that versions of transformers take for one another, if the files hold both and they differ.
+    pub(crate) fn twins(&self, files: &WeightFiles) -> Result<Option<[String; 2]>, LoadError> {
+        for (one, other) in &self.twins {
+            if let (Some(one), Some(other)) = (self.find(files, one), self.find(files, other))
+                && !files.same(&one, &other)?
+            {
+                return Ok(Some([one, other]));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A layer norm's weight and bias.
+    pub(crate) fn norm(&mut self, norm: &str, name: &str) {
+        self.add(format!("{norm}.w"), format!("{name}.weight"), Layout::AsIs);
+        self.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
+    }
+
+    /// Marks the weights whose names begin so as ones that files may lack.
+    pub(crate) fn optional(&mut self, beginnings: &[&str]) {
+        for (weight, source) in &mut self.sources {
+            source.optional |= beginnings.iter().any(|beginning| weight.starts_with(beginning));
+        }
+    }
+
+    /// Takes out a weight that the family does without.
+    pub(crate) fn remove(&mut self, weight: &str) {
+        self.sources.remove(weight);
+    }
+
+    /// Multiplies a weight by a number, which some families keep apart.
+    pub(crate) fn scale(&mut self, weight: &str, by: f64) {
+        if let Some(source) = self.sources.get_mut(weight) {
+            source.scale *= by;
+        }
+    }
+
+    /// A `torch.nn.Linear`: weight `[out, in]` and, if it is `biased`, bias. The bias's name is
+    /// the weight's with `b` for `W`.
+    pub(crate) fn linear(&mut self, weight: &str, name: &str, biased: bool) {
+        self.add(weight, format!("{name}.weight"), Layout::Transposed);
+        if biased {
+            self.add(weight.replace(".W_", ".b_"), format!("{name}.bias"), Layout::AsIs);
+        }
+    }
+}

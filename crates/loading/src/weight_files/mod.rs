@@ -1,0 +1,540 @@
+//! The tensors of a model's files: safetensors, PyTorch's own or GGUF, one file or shards.
+
+mod convert;
+pub(crate) mod gguf_file;
+mod layout;
+pub(crate) mod llama2c_file;
+mod npz_file;
+mod parts;
+mod quantized;
+mod tensor_file;
+pub mod torch_file;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{AllocationProperty, Bytes, TensorData};
+use hooklens_hooks::{DType, nearest};
+use hooklens_kernels::packed::{Format, Order, Packed};
+use safetensors::tensor::Metadata;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+
+use hooklens_io::object_stores::Ranges;
+use hooklens_io::regular;
+use hooklens_model::cpu::packed_matrix::PackedMatrix;
+use hooklens_model::error::LoadError;
+use hooklens_model::model::Pages;
+use hooklens_model::tokens::read_json;
+
+use convert::Converted;
+use tensor_file::TensorFile;
+
+pub(crate) use layout::{CROSS_ATTENTION, Layout, Source, StoredTensor, WeightTable};
+pub(crate) use quantized::{Joined, Quantized};
+pub use tensor_file::read_at;
+
+/// Shape, element type and place of one tensor in a file.
+///
+/// ```
+/// let weights = hooklens::inspect("embedded:ioi")?.weights;
+/// let files = weights.map(|stored| stored.files);
+/// let unembed = files.as_ref().and_then(|files| files.info("unembed.W_U"));
+/// assert_eq!(unembed.map(|info| info.shape.clone()), Some(vec![64, 61]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TensorInfo {
+    /// Length of each axis.
+    pub shape: Vec<usize>,
+    /// Element type in the file.
+    pub dtype: String,
+    /// The element type, if it can be computed with.
+    pub float: Option<DType>,
+    /// The kind of its blocks, if it is of a few bits a number.
+    pub(crate) packed: Option<Format>,
+    pub(crate) bytes: usize,
+    pub place: Location,
+}
+
+impl TensorInfo {
+    /// Whether it is of a few bits a number.
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.packed.is_some() || matches!(self.place, Location::Joined(_))
+    }
+}
+
+/// Where a tensor's elements are.
+#[derive(Debug, Clone)]
+pub enum Location {
+    /// In a file of tensors one behind the other.
+    File { file: usize, bytes: Range<usize> },
+    /// In a PyTorch file, which reads it as a whole.
+    Torch(torch_file::TorchTensor),
+    /// In an archive of arrays, deflated.
+    Npz(npz_file::NpzArray),
+    /// In several tensors of a quantized checkpoint.
+    Joined(Box<Joined>),
+}
+
+impl Location {
+    /// All bytes of a tensor that is read as a whole.
+    fn read_whole(&self) -> Result<Vec<u8>, LoadError> {
+        match self {
+            Location::Torch(tensor) => tensor.read(),
+            Location::Npz(array) => array.read(),
+            Location::File { .. } | Location::Joined(_) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// The tensors of a model's files: headers read and checked, data still on disk.
+///
+/// A safetensors header is refused unless its tensors fill the file exactly, without gaps or overlaps.
+/// PyTorch files are read by a parser that knows tensors and plain data and runs no code of theirs.
+///
+/// ```
+/// use hooklens::WeightFiles;
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// model.save_pretrained(folder)?;
+/// let files = WeightFiles::open_folder(folder)?;
+/// assert!(files.tensors().any(|(name, info)| name == "embed.W_E" && info.shape == [61, 64]));
+/// let embed = files.read("embed.W_E", DType::F32)?;
+/// assert_eq!(embed.num_elements(), 61 * 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct WeightFiles {
+    files: Vec<TensorFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+    /// What headers of safetensors files say beside tensors.
+    metadata: BTreeMap<String, String>,
+}
+
+/// Elements of a tensor: `count` runs of `len`, each `stride` behind the one before, the first
+/// at `offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runs {
+    /// Index of the first element.
+    pub offset: usize,
+    /// Elements of a run.
+    pub len: usize,
+    /// Elements from the start of a run to the next one's.
+    pub stride: usize,
+    /// Number of runs.
+    pub count: usize,
+}
+
+impl Runs {
+    /// All of `len` elements.
+    pub fn all(len: usize) -> Self {
+        Self { offset: 0, len, stride: len, count: 1 }
+    }
+}
+
+/// How a tensor's elements are held.
+#[derive(Debug, Clone, Copy)]
+enum Elements {
+    /// One by one.
+    Float(DType),
+    /// In blocks.
+    Packed(Format),
+}
+
+/// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
+pub(crate) const NAMES: [(&str, &str); 2] =
+    [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
+
+impl WeightFiles {
+    /// Opens the weights of a folder: `model.safetensors`, the shards its index names, the same of
+    /// `pytorch_model.bin`, or else the one `.pt` or `.pth` file there.
+    ///
+    /// # Errors
+    /// [`LoadError`]: no weights, a missing shard, an unsound file or index.
+    pub fn open_folder(folder: &Path) -> Result<Self, LoadError> {
+        Self::open_folder_with(folder, true)
+    }
+
+    /// [`WeightFiles::open_folder`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    pub(crate) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
+        for (single, index) in NAMES {
+            let (single, index) = (folder.join(single), folder.join(index));
+            if single.is_file() {
+                return Self::open_with(&[single], mmap);
+            }
+            if index.is_file() {
+                let paths = shard_names(&index)?.into_iter().map(|shard| {
+                    let path = folder.join(&shard);
+                    if path.is_file() { Ok(path) } else { Err(LoadError::MissingShard { shard, index: index.clone() }) }
+                });
+                return Self::open_with(&paths.collect::<Result<Vec<_>, _>>()?, mmap);
+            }
+        }
+        let entries =
+            std::fs::read_dir(folder).map_err(LoadError::file(folder))?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut checkpoints: Vec<PathBuf> =
+            entries.filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("pt" | "pth"))).collect();
+        if checkpoints.len() == 1 {
+            return Self::open_with(&checkpoints, mmap);
+        }
+        checkpoints.sort();
+        let reason = if checkpoints.is_empty() {
+            "the folder has no model.safetensors or pytorch_model.bin, no index of either, and no .pt or .pth file"
+                .to_string()
+        } else {
+            let names = checkpoints.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
+            format!("the folder has several checkpoints; name one: {}", names.collect::<Vec<_>>().join(", "))
+        };
+        Err(LoadError::not_found(folder.display().to_string(), reason))
+    }
+
+    /// Opens these files together: safetensors, or by their ending PyTorch's (`.bin`, `.pt`, `.pth`, `.ckpt`), NumPy's
+    /// (`.npz`) or GGUF.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
+        Self::open_with(paths, true)
+    }
+
+    /// [`WeightFiles::open`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    pub fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
+        let mut opened = Self::default();
+        for path in paths {
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("bin") if llama2c_file::is_one(path) => {
+                    let file = TensorFile::open(path, mmap)?;
+                    let tensors = llama2c_file::tensors(&file, opened.files.len())?;
+                    opened.add(path, tensors)?;
+                    opened.files.push(file);
+                }
+                Some("gguf") => {
+                    let file = TensorFile::open(path, mmap)?;
+                    let tensors = gguf_file::tensors(&file, opened.files.len())?;
+                    opened.add(path, tensors)?;
+                    opened.files.push(file);
+                }
+                Some("npz") => {
+                    let file = TensorFile::open(path, mmap)?;
+                    opened.add(path, npz_file::tensors(path, opened.files.len())?)?;
+                    opened.files.push(file);
+                }
+                Some("bin" | "pt" | "pth" | "ckpt") => opened.add(path, torch_file::tensors(path)?)?,
+                _ => opened.add_safetensors(TensorFile::open(path, mmap)?)?,
+            }
+        }
+        Ok(opened)
+    }
+
+    /// The tensors of a safetensors file that is part of the program.
+    ///
+    /// # Errors
+    /// [`LoadError::Corrupt`].
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
+        let mut opened = Self::default();
+        opened.add_safetensors(TensorFile::of_static(name, bytes))?;
+        Ok(opened)
+    }
+
+    /// The tensors of a safetensors file that lies in a store; `path` is its URL.
+    ///
+    /// # Errors
+    /// [`LoadError::Corrupt`], [`LoadError::File`].
+    pub fn of_object(path: &Path, object: Ranges) -> Result<Self, LoadError> {
+        let mut opened = Self::default();
+        opened.add_safetensors(TensorFile::of_object(path, object))?;
+        Ok(opened)
+    }
+
+    fn add(&mut self, path: &Path, tensors: impl IntoIterator<Item = (String, TensorInfo)>) -> Result<(), LoadError> {
+        for (name, tensor) in tensors {
+            let reason = format!("the tensor `{name}` is in another file too");
+            if self.tensors.insert(name, tensor).is_some() {
+                return Err(LoadError::corrupt(path, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_safetensors(&mut self, file: TensorFile) -> Result<(), LoadError> {
+        let (data, metadata) = safetensors_header(&file)?;
+        let number = self.files.len();
+        let tensors = metadata.tensors().into_iter().map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let float = match info.dtype {
+                Dtype::F64 => Some(DType::F64),
+                Dtype::F32 => Some(DType::F32),
+                Dtype::F16 => Some(DType::F16),
+                Dtype::BF16 => Some(DType::BF16),
+                _ => None,
+            };
+            let place = Location::File { file: number, bytes: data + start..data + end };
+            let dtype = format!("{:?}", info.dtype).to_lowercase();
+            (name, TensorInfo { shape: info.shape.clone(), dtype, float, packed: None, bytes: end - start, place })
+        });
+        self.add(&file.path, tensors)?;
+        self.metadata.extend(metadata.metadata().clone().unwrap_or_default());
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// What the header of a safetensors file says under a key.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    /// Every tensor, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
+        self.tensors.iter().map(|(name, info)| (name.as_str(), info))
+    }
+
+    /// What the files say of a tensor.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+
+    /// Bytes of all tensors as stored.
+    pub fn stored_bytes(&self) -> usize {
+        self.tensors.values().map(|t| t.bytes).sum()
+    }
+
+    /// A tensor, not copied: its data stays on disk until it is used, and in the page cache after.
+    /// `None` if it is not stored in the element type `compute`, not aligned for it, or in a file that can't
+    /// be mapped.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::read`].
+    pub fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
+        let (info, stored) = self.stored(name)?;
+        let (Location::File { file, bytes }, Elements::Float(stored)) = (&info.place, stored) else { return Ok(None) };
+        let Some(lent) = self.files[*file].lend(bytes.clone()) else { return Ok(None) };
+        let aligned = (lent.as_ptr() as usize).is_multiple_of(compute.size());
+        Ok((stored == compute && aligned).then(|| {
+            let bytes = Bytes::from_shared(lent, AllocationProperty::File);
+            TensorData::from_bytes(bytes, info.shape.clone(), compute.burn())
+        }))
+    }
+
+    /// A tensor's elements in the element type `compute`; memory holds one copy and a piece, or of a PyTorch
+    /// file, where types differ, the tensor in both.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingTensor`], [`LoadError::DType`], [`LoadError::File`] or [`LoadError::Corrupt`].
+    pub fn read(&self, name: &str, compute: DType) -> Result<TensorData, LoadError> {
+        let (info, _) = self.stored(name)?;
+        self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
+    }
+
+    /// [`WeightFiles::read`] for some of the elements, which make a tensor of this shape.
+    pub fn read_runs(
+        &self,
+        name: &str,
+        compute: DType,
+        runs: Runs,
+        shape: Vec<usize>,
+    ) -> Result<TensorData, LoadError> {
+        let (info, stored) = self.stored(name)?;
+        let stored = match stored {
+            Elements::Float(stored) => stored,
+            Elements::Packed(format) => {
+                let bytes = self.decoded(info, format, compute, runs)?;
+                return Ok(TensorData::from_bytes(bytes, shape, compute.burn()));
+            }
+        };
+        let bytes = match &info.place {
+            Location::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
+            Location::Joined(joined) => self.decoded_codes(joined, compute, runs)?,
+            place @ (Location::Torch(_) | Location::Npz(_)) => {
+                let all = place.read_whole()?;
+                let whole = runs.count == 1 && runs.len * stored.size() == all.len();
+                if whole && stored == compute {
+                    Bytes::from_bytes_vec(all)
+                } else if whole && compute.size() < stored.size() {
+                    Bytes::from_bytes_vec(narrowed_in_place(all, stored, compute))
+                } else {
+                    let size = stored.size();
+                    let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+                    for run in 0..runs.count {
+                        let at = (runs.offset + run * runs.stride) * size;
+                        out.extend(&all[at..at + runs.len * size], stored);
+                    }
+                    out.into_bytes()
+                }
+            }
+        };
+        Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
+    }
+
+    /// The one whole number that a tensor of integers holds, whatever its shape; nothing for another tensor.
+    ///
+    /// # Errors
+    /// [`LoadError::File`] or [`LoadError::Corrupt`].
+    pub fn integer(&self, name: &str) -> Result<Option<i64>, LoadError> {
+        let Some(info) = self.tensors.get(name).filter(|info| info.shape.iter().product::<usize>() == 1) else {
+            return Ok(None);
+        };
+        let bytes = match &info.place {
+            Location::File { file, bytes } => self.files[*file].bytes(bytes.clone())?.to_vec(),
+            place => place.read_whole()?,
+        };
+        Ok(match (&*info.dtype, &*bytes) {
+            ("i64", bytes) => bytes.try_into().ok().map(i64::from_le_bytes),
+            ("i32", bytes) => bytes.try_into().ok().map(|bytes| i32::from_le_bytes(bytes).into()),
+            _ => None,
+        })
+    }
+
+    /// Where in a mapped file a tensor lies; nothing for one that does not.
+    pub(crate) fn pages(&self, name: &str) -> Pages {
+        let mut pages = Pages::default();
+        if let Some(Location::File { file, bytes }) = self.tensors.get(name).map(|info| &info.place)
+            && let Some(map) = self.files[*file].map()
+        {
+            pages.add(map, bytes.clone());
+        }
+        pages
+    }
+
+    fn stored(&self, name: &str) -> Result<(&TensorInfo, Elements), LoadError> {
+        let Some(info) = self.tensors.get(name) else {
+            return Err(LoadError::MissingTensor { name: name.to_string(), nearest: self.nearest(name) });
+        };
+        match (info.float, info.packed) {
+            (Some(stored), _) => Ok((info, Elements::Float(stored))),
+            (None, Some(format)) => Ok((info, Elements::Packed(format))),
+            (None, None) => Err(LoadError::DType { name: name.to_string(), given: info.dtype.clone() }),
+        }
+    }
+
+    /// Some rows of a matrix in blocks, as the file holds them; `None` for a tensor that is not of blocks.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::read`].
+    pub(crate) fn packed(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        order: Order,
+    ) -> Result<Option<PackedMatrix>, LoadError> {
+        let (info, Elements::Packed(format)) = self.stored(name)? else { return Ok(None) };
+        if let Location::Joined(joined) = &info.place {
+            return self.packed_codes(joined, format, rows, order).map(Some);
+        }
+        let Location::File { file, bytes } = &info.place else { return Ok(None) };
+        let width = info.shape.last().copied().unwrap_or(1);
+        let Some(row) = format.bytes_of(width) else { return Ok(None) };
+        let bytes = bytes.start + rows.start * row..bytes.start + rows.end * row;
+        Ok(Some(PackedMatrix::new(self.files[*file].bytes(bytes)?, format, width, order)))
+    }
+
+    /// Some of the elements of a tensor in blocks, decoded row by row.
+    fn decoded(&self, info: &TensorInfo, format: Format, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
+        if let Location::Joined(joined) = &info.place {
+            return self.decoded_codes(joined, compute, runs);
+        }
+        let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+        let width = info.shape.last().copied().unwrap_or(1);
+        if let (Location::File { file, bytes }, Some(size)) = (&info.place, format.bytes_of(width)) {
+            let mut row = vec![0.0; width];
+            for run in 0..runs.count {
+                let (mut at, end) = (runs.offset + run * runs.stride, runs.offset + run * runs.stride + runs.len);
+                while at < end {
+                    let start = bytes.start + at / width * size;
+                    let packed = self.files[*file].bytes(start..start + size)?;
+                    Packed::new(&packed, format, width, Order::AsIs).decode_column(0, &mut row);
+                    let first = at % width;
+                    let taken = &row[first..width.min(first + end - at)];
+                    out.extend_floats(taken);
+                    at += taken.len();
+                }
+            }
+        }
+        Ok(out.into_bytes())
+    }
+
+    /// Whether two tensors hold the same numbers.
+    pub(crate) fn same(&self, one: &str, other: &str) -> Result<bool, LoadError> {
+        const PIECE: usize = 1 << 20;
+        let [(a, _), (b, _)] = [self.stored(one)?, self.stored(other)?];
+        if a.shape != b.shape {
+            return Ok(false);
+        }
+        let len: usize = a.shape.iter().product();
+        for offset in (0..len).step_by(PIECE) {
+            let len = PIECE.min(len - offset);
+            let piece = |name| self.read_runs(name, DType::F64, Runs { offset, len, stride: len, count: 1 }, vec![len]);
+            if piece(one)?.as_bytes() != piece(other)?.as_bytes() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nearest names in the files.
+    pub fn nearest(&self, name: &str) -> Vec<String> {
+        nearest(name, self.tensors.keys().map(String::as_str))
+    }
+}
+
+/// Where the data of a safetensors file begins, and what its header says of them: that they fill the file.
+fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
+    let unsound = "its header is unsound, or the file is not as long as that says";
+    let corrupt = |error: SafeTensorError| LoadError::refused(&file.path, unsound, error);
+    let start = match file.in_memory() {
+        Some(all) => Cow::Borrowed(&all[..]),
+        None => {
+            let length = file.start(8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            // A length that is none is for the parser to refuse.
+            file.start(if length <= regular::LONGEST_HEADER { length as usize + 8 } else { 8 })?
+        }
+    };
+    regular::check_header(&start, file.len()).map_err(|reason| LoadError::corrupt(&file.path, reason.to_string()))?;
+    let (header, metadata) = match SafeTensors::read_metadata(&start) {
+        // The header is sound; whether the file is as long as it says is seen below.
+        Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
+            let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.into()))?;
+            (start.len() - 8, parsed)
+        }
+        read => read.map_err(corrupt)?,
+    };
+    let (end, len) = ((header + 8) as u64 + metadata.data_len() as u64, file.len());
+    if end == len { Ok((header + 8, metadata)) } else { Err(corrupt(SafeTensorError::MetadataIncompleteBuffer)) }
+}
+
+/// Converts elements to a smaller type in place, so that memory never holds a large tensor in both.
+fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u8> {
+    const PIECE: usize = 1 << 16;
+    let (from, to) = (stored.size(), compute.size());
+    let count = bytes.len() / from;
+    for start in (0..count).step_by(PIECE) {
+        let len = PIECE.min(count - start);
+        let mut piece = Converted::with_capacity(compute, len);
+        piece.extend(&bytes[start * from..(start + len) * from], stored);
+        bytes[start * to..(start + len) * to].copy_from_slice(&piece.into_bytes());
+    }
+    bytes.truncate(count * to);
+    bytes.shrink_to_fit();
+    bytes
+}
+
+/// File names in an index, each once, in order. A name may not lead out of the folder.
+pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
+    let json = read_json(index.to_path_buf())?;
+    let bad = |reason: &str| LoadError::corrupt(index, reason);
+    let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;
+    let mut names = Vec::new();
+    for shard in map.values() {
+        let name = shard.as_str().ok_or_else(|| bad("a shard's name is not text"))?;
+        if Path::new(name).file_name().and_then(|n| n.to_str()) != Some(name) {
+            return Err(bad("a shard lies outside the folder"));
+        }
+        names.push(name.to_string());
+    }
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() { Err(bad("it names no shard")) } else { Ok(names) }
+}

@@ -1,0 +1,141 @@
+//! NumPy's `.npz`: arrays in a zip archive, stored as they are or deflated. Arrays of Python objects are refused: their
+//! reader would run code.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use hooklens_hooks::DType;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::{Location, TensorInfo};
+use hooklens_io::regular;
+use hooklens_model::error::LoadError;
+
+/// No header of an array is longer.
+const LONGEST_HEADER: usize = 1 << 16;
+
+/// An array that is deflated.
+#[derive(Debug, Clone)]
+pub(crate) struct NpzArray {
+    path: PathBuf,
+    entry: String,
+    header: usize,
+    len: usize,
+}
+
+impl NpzArray {
+    /// All its bytes.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
+        let failed = LoadError::file(&self.path);
+        let mut archive = archive(&self.path)?;
+        let mut entry = archive.by_name(&self.entry).map_err(|error| refused(&self.path, error))?;
+        let mut header = vec![0; self.header];
+        entry.read_exact(&mut header).map_err(&failed)?;
+        let mut bytes = Vec::new();
+        entry.take(self.len as u64 + 1).read_to_end(&mut bytes).map_err(&failed)?;
+        if bytes.len() != self.len {
+            let reason = format!("`{}` holds {} bytes of {}", self.entry, bytes.len(), self.len);
+            return Err(LoadError::corrupt(&self.path, reason));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The arrays of a file that is opened as number `file`; only their headers are read.
+pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+    let mut archive = archive(path)?;
+    let length = std::fs::metadata(path).map_err(LoadError::file(path))?.len();
+    let mut tensors = Vec::new();
+    for place in 0..archive.len() {
+        let mut entry = archive.by_index(place).map_err(|error| refused(path, error))?;
+        let entry_name = entry.name().map_err(|error| refused(path, error))?.into_owned();
+        let Some(name) = entry_name.strip_suffix(".npy") else { continue };
+        let (header, size, method) = (header(path, name, &mut entry)?, entry.size(), entry.compression());
+        let data_start = entry.data_start();
+        let elements = header.shape.iter().try_fold(1, |all: usize, len| all.checked_mul(*len));
+        let bytes = elements.and_then(|elements| elements.checked_mul(header.size));
+        let whole = bytes.filter(|bytes| header.len.checked_add(*bytes).is_some_and(|all| size == all as u64));
+        let Some(bytes) = whole else {
+            let reason = format!("`{name}` of shape {:?} is not {size} bytes long", header.shape);
+            return Err(LoadError::corrupt(path, reason));
+        };
+        let place = match (method, data_start) {
+            (CompressionMethod::Stored, Some(start)) => {
+                let start = usize::try_from(start).ok().and_then(|start| start.checked_add(header.len));
+                let range = start.and_then(|start| Some(start..start.checked_add(bytes)?));
+                let Some(range) = range.filter(|range| range.end as u64 <= length) else {
+                    return Err(LoadError::corrupt(path, format!("the array `{name}` goes beyond the file")));
+                };
+                Location::File { file, bytes: range }
+            }
+            _ => {
+                let array = NpzArray { path: path.into(), entry: entry_name.clone(), header: header.len, len: bytes };
+                Location::Npz(array)
+            }
+        };
+        let (shape, dtype, float) = (header.shape, header.dtype, header.float);
+        tensors.push((name.to_string(), TensorInfo { shape, dtype, float, packed: None, bytes, place }));
+    }
+    Ok(tensors)
+}
+
+fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>, LoadError> {
+    let file = regular::open(path).map_err(LoadError::file(path))?;
+    ZipArchive::new(BufReader::new(file)).map_err(|error| refused(path, error))
+}
+
+fn refused(path: &Path, error: zip::result::ZipError) -> LoadError {
+    LoadError::refused(path, "it can't be read as an archive of arrays", error)
+}
+
+/// What an array's header says.
+struct Header {
+    /// Bytes before the elements.
+    len: usize,
+    shape: Vec<usize>,
+    dtype: String,
+    float: Option<DType>,
+    /// Bytes an element.
+    size: usize,
+}
+
+/// Reads a header: `\x93NUMPY`, version, length, and a Python dictionary such as
+/// `{'descr': '<f4', 'fortran_order': False, 'shape': (8, 32), }`.
+fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, LoadError> {
+    let unsound = |what: &str| LoadError::corrupt(path, format!("the array `{name}` {what}"));
+    let mut start = [0; 8];
+    entry.read_exact(&mut start).map_err(|_| unsound("has no header"))?;
+    if &start[..6] != b"\x93NUMPY" {
+        return Err(unsound("has no header"));
+    }
+    let mut length = [0; 4];
+    let wide = if start[6] == 1 { 2 } else { 4 };
+    entry.read_exact(&mut length[..wide]).map_err(|_| unsound("ends in its header"))?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > LONGEST_HEADER {
+        return Err(unsound("has a header that is too long"));
+    }
+    let mut text = vec![0; length];
+    entry.read_exact(&mut text).map_err(|_| unsound("ends in its header"))?;
+    let text = String::from_utf8_lossy(&text);
+    let field = |key: &str| text.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
+    let descr = field("descr").and_then(|rest| rest.strip_prefix('\'')?.split_once('\'')).map(|(descr, _)| descr);
+    let descr = descr.ok_or_else(|| unsound("is of records"))?;
+    if descr.ends_with('O') {
+        return Err(unsound("holds Python objects, which are not read: they could run code"));
+    }
+    let (float, size) = match descr {
+        "<f8" => (Some(DType::F64), 8),
+        "<f4" => (Some(DType::F32), 4),
+        "<f2" => (Some(DType::F16), 2),
+        other => (None, other.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(1)),
+    };
+    let shape = field("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).map(|(shape, _)| shape);
+    let shape = shape.ok_or_else(|| unsound("has no shape"))?.split(',').map(str::trim).filter(|len| !len.is_empty());
+    let shape = shape.map(str::parse).collect::<Result<Vec<usize>, _>>().map_err(|_| unsound("has no shape"))?;
+    if field("fortran_order").is_some_and(|rest| rest.starts_with("True")) && shape.len() > 1 {
+        return Err(unsound("lies column by column"));
+    }
+    Ok(Header { len: 8 + wide + length, shape, dtype: descr.to_string(), float, size })
+}

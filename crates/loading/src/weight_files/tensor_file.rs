@@ -1,0 +1,191 @@
+//! A file of tensors: mapped into memory, or read tensor by tensor, from a store too.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn::tensor::Bytes;
+use bytes::Bytes as SharedBytes;
+use hooklens_hooks::DType;
+use memmap2::Mmap;
+
+use super::Runs;
+use super::convert::Converted;
+use hooklens_io::object_stores::Ranges;
+use hooklens_io::regular;
+use hooklens_model::error::LoadError;
+
+/// A file, an object of a store, or bytes that are part of the program.
+#[derive(Debug)]
+pub(crate) struct TensorFile {
+    pub(crate) path: PathBuf,
+    content: Content,
+    len: u64,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Content {
+    /// In a file; mapped too, where pages are read when they are first touched.
+    Mapped(File, Arc<Mmap>, SharedBytes),
+    /// In a file only.
+    File(File),
+    /// In the program.
+    Static(SharedBytes),
+    /// In a store.
+    Object(Ranges),
+}
+
+impl TensorFile {
+    /// Opens a file, and maps it if `mmap`.
+    ///
+    /// # Errors
+    /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
+    pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
+        let failed = LoadError::file(path);
+        let file = regular::open(path).map_err(&failed)?;
+        let len = file.metadata().map_err(&failed)?.len();
+        if len == 0 {
+            return Err(LoadError::corrupt(path, "the file is empty"));
+        }
+        let content = if mmap {
+            let map = Arc::new(map(&file).map_err(&failed)?);
+            let bytes = SharedBytes::from_owner(Owner(Arc::clone(&map)));
+            Content::Mapped(file, map, bytes)
+        } else {
+            Content::File(file)
+        };
+        Ok(Self { path: path.to_path_buf(), content, len })
+    }
+
+    /// Bytes that are part of the program.
+    pub(crate) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
+        Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
+    }
+
+    /// An object of a store.
+    pub(crate) fn of_object(path: &Path, object: Ranges) -> Self {
+        Self { path: path.to_path_buf(), len: object.len(), content: Content::Object(object) }
+    }
+
+    /// Length of the file when it was opened.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// These bytes where they lie, if the file is in memory.
+    pub(crate) fn lend(&self, bytes: Range<usize>) -> Option<SharedBytes> {
+        Some(self.in_memory()?.slice(bytes))
+    }
+
+    /// These bytes where they lie, or read.
+    pub(crate) fn bytes(&self, bytes: Range<usize>) -> Result<SharedBytes, LoadError> {
+        if let Some(lent) = self.lend(bytes.clone()) {
+            return Ok(lent);
+        }
+        let mut read = vec![0; bytes.len()];
+        self.read_at(bytes.start, &mut read)?;
+        Ok(read.into())
+    }
+
+    /// The mapping, if the file is mapped.
+    pub(super) fn map(&self) -> Option<Arc<Mmap>> {
+        match &self.content {
+            Content::Mapped(_, map, _) => Some(Arc::clone(map)),
+            _ => None,
+        }
+    }
+
+    /// The whole file, if it lies in memory.
+    pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
+        match &self.content {
+            Content::Mapped(_, _, bytes) | Content::Static(bytes) => Some(bytes),
+            Content::File(_) | Content::Object(_) => None,
+        }
+    }
+
+    /// The first bytes of the file, as many as it has of those asked for.
+    pub(crate) fn start(&self, len: usize) -> Result<Cow<'_, [u8]>, LoadError> {
+        let len = self.len.min(len as u64) as usize;
+        if let Some(map) = self.in_memory() {
+            return Ok(Cow::Borrowed(map.get(..len).unwrap_or_default()));
+        }
+        let mut start = vec![0; len];
+        self.read_at(0, &mut start)?;
+        Ok(Cow::Owned(start))
+    }
+
+    /// Reads runs of the tensor at `bytes` in pieces and converts each, so that memory holds one copy and
+    /// a piece, and none of the file's pages.
+    pub(crate) fn read(
+        &self,
+        bytes: Range<usize>,
+        stored: DType,
+        compute: DType,
+        runs: Runs,
+    ) -> Result<Bytes, LoadError> {
+        const PIECE: usize = 1 << 20;
+        let size = stored.size();
+        let mut out = Converted::with_capacity(compute, runs.len * runs.count);
+        let mut piece = vec![0; PIECE.min(runs.len * size)];
+        for run in 0..runs.count {
+            let mut at = bytes.start + (runs.offset + run * runs.stride) * size;
+            let end = at + runs.len * size;
+            while at < end {
+                let len = PIECE.min(end - at);
+                self.read_at(at, &mut piece[..len])?;
+                out.extend(&piece[..len], stored);
+                at += len;
+            }
+        }
+        Ok(out.into_bytes())
+    }
+
+    fn read_at(&self, at: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
+        match &self.content {
+            Content::Mapped(file, ..) | Content::File(file) => {
+                read_at(file, at as u64, bytes).map_err(LoadError::file(&self.path))
+            }
+            Content::Object(object) => object.read_at(at as u64, bytes).map_err(LoadError::file(&self.path)),
+            Content::Static(all) => {
+                bytes.copy_from_slice(&all[at..at + bytes.len()]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What keeps a mapping while its bytes are lent.
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the mapping is read-only and private to us as far as Rust can tell; what `Mmap::map`
+    // asks beyond that is that nobody changes the file meanwhile, which no program can ensure,
+    // and which every reader of model files (safetensors itself included) asks of its user; who can't
+    // promise it has `LoadOptions::mmap`.
+    // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
+    #[allow(unsafe_code)]
+    unsafe {
+        Mmap::map(file)
+    }
+}
+
+#[cfg(unix)]
+pub fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn read_at(mut file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
+}

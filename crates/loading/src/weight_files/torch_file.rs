@@ -1,0 +1,108 @@
+//! PyTorch checkpoints: `torch.save` of a state dict, or of a dictionary that holds one.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use hooklens_hooks::DType;
+use pytorch_reader::{DType as Stored, PytorchError, PytorchReader};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{Location, TensorInfo};
+use hooklens_io::regular;
+use hooklens_model::error::LoadError;
+
+/// Where training programs put the state dict.
+const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
+/// What wrappers put in front of every name: `torch.compile`, data-parallel training.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+
+/// A tensor of a checkpoint, not yet read.
+#[derive(Clone)]
+pub(crate) struct TorchTensor {
+    path: PathBuf,
+    tensor: pytorch_reader::Tensor,
+}
+
+impl fmt::Debug for TorchTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor").field("path", &self.path).field("name", &self.tensor.name).finish()
+    }
+}
+
+impl TorchTensor {
+    /// All its bytes, row-major, little-endian.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
+        let bytes = self.tensor.read().map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
+                LoadError::refused(&self.path, &format!("`{}` can't be read", self.tensor.name), error)
+            }
+            _ => LoadError::file(&self.path)(error),
+        })?;
+        if bytes.len() == self.tensor.byte_len() {
+            return Ok(bytes);
+        }
+        let reason = format!("`{}` gave {} bytes of {}", self.tensor.name, bytes.len(), self.tensor.byte_len());
+        Err(LoadError::corrupt(&self.path, reason))
+    }
+}
+
+/// The tensors of a checkpoint; only its description is read.
+pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
+    let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
+    let reader = match held.filter_map(Result::ok).find(|reader| !reader.is_empty()) {
+        Some(reader) => reader,
+        None => PytorchReader::new(path).map_err(|error| unreadable(path, error))?,
+    };
+    if reader.is_empty() {
+        return Err(LoadError::corrupt(path, "it holds no tensors"));
+    }
+    let info = |(name, tensor): (String, pytorch_reader::Tensor)| {
+        let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)).map(str::to_string);
+        let float = match tensor.dtype() {
+            Stored::F64 => Some(DType::F64),
+            Stored::F32 => Some(DType::F32),
+            Stored::F16 => Some(DType::F16),
+            Stored::BF16 => Some(DType::BF16),
+            _ => None,
+        };
+        let info = TensorInfo {
+            shape: tensor.shape().to_vec(),
+            dtype: format!("{:?}", tensor.dtype()).to_lowercase(),
+            float,
+            packed: None,
+            bytes: tensor.byte_len(),
+            place: Location::Torch(TorchTensor { path: path.to_path_buf(), tensor }),
+        };
+        (bare.unwrap_or(name), info)
+    };
+    Ok(reader.into_tensors().into_iter().map(info).collect())
+}
+
+/// The configuration of a checkpoint that carries its own: nanoGPT's and llama2.c's `model_args`.
+pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
+    let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
+        Ok(args) => args,
+        Err(PytorchError::KeyNotFound(_)) => return Ok(None),
+        Err(error) => return Err(unreadable(path, error)),
+    };
+    let architecture = if args.contains_key("n_embd") { "nanoGPT" } else { "llama2.c" };
+    let mut fields = Map::from_iter([("architectures".to_string(), Value::from(vec![architecture]))]);
+    fields.extend(args);
+    Ok(Some(fields.into()))
+}
+
+/// What a checkpoint holds beside its tensors, as far as `D` names it.
+pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
+    regular::check(path).map_err(LoadError::file(path))?;
+    PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
+}
+
+fn unreadable(path: &Path, error: PytorchError) -> LoadError {
+    match error {
+        PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => LoadError::file(path)(error),
+        error => LoadError::refused(path, "it can't be read as a PyTorch checkpoint", error),
+    }
+}

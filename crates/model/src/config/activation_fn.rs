@@ -1,0 +1,131 @@
+//! Activation functions of MLPs.
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// The MLP's activation function.
+///
+/// ```
+/// use hooklens::ActivationFn;
+/// assert_eq!(ActivationFn::from_name("gelu_pytorch_tanh")?, ActivationFn::GeluNew);
+/// assert_eq!(ActivationFn::GeluNew.name(), "gelu_new");
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ActivationFn {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x Φ(x)`, by the error function.
+    Gelu,
+    /// The tanh approximation of GPT-2 (also `gelu_fast` and `gelu_pytorch_tanh`, which differ
+    /// from it by rounding only).
+    GeluNew,
+    /// `x sigmoid(x)`.
+    Silu,
+    /// `max(x, 0)²`.
+    Relu2,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `x`, and a hundredth of it below zero.
+    LeakyRelu,
+    /// `x sigmoid(1.702 x)`.
+    QuickGelu,
+    /// GELU, clipped to `[-10, 10]`.
+    Gelu10,
+    /// `x tanh(ln(1 + eˣ))`.
+    Mish,
+    /// `tanh(x)`.
+    Tanh,
+    /// `1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+    /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
+    Laplace,
+    /// `x` itself.
+    Linear,
+    /// xIELU (Huang and Schlag 2024): `up x² + x/2` above zero and `down (eˣ - 1 - x) + x/2` below, of two slopes that
+    /// each MLP learns (Apertus).
+    Xielu,
+    /// `x softmax(x)`.
+    Solu,
+    /// `x softmax(x)`, then a layer norm over neurons.
+    SoluLn,
+}
+
+impl ActivationFn {
+    /// Reads a name as TransformerLens and Hugging Face spell it.
+    ///
+    /// ```
+    /// use hooklens::ActivationFn;
+    /// assert_eq!(ActivationFn::from_name("silu")?, ActivationFn::Silu);
+    /// assert!(ActivationFn::from_name("sillu").unwrap_err().to_string().contains("silu")); // the names known
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownValue`] listing the known names.
+    pub fn from_name(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "relu" => Ok(Self::Relu),
+            "gelu" | "gelu_python" => Ok(Self::Gelu),
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => Ok(Self::GeluNew),
+            "silu" | "swish" => Ok(Self::Silu),
+            "relu2" => Ok(Self::Relu2),
+            "relu6" => Ok(Self::Relu6),
+            "leaky_relu" => Ok(Self::LeakyRelu),
+            "quick_gelu" => Ok(Self::QuickGelu),
+            "gelu_10" => Ok(Self::Gelu10),
+            "mish" => Ok(Self::Mish),
+            "tanh" => Ok(Self::Tanh),
+            "sigmoid" => Ok(Self::Sigmoid),
+            "laplace" => Ok(Self::Laplace),
+            "linear" => Ok(Self::Linear),
+            "xielu" => Ok(Self::Xielu),
+            "solu" => Ok(Self::Solu),
+            "solu_ln" => Ok(Self::SoluLn),
+            other => Err(ConfigError::UnknownValue {
+                field: "activation",
+                given: other.to_string(),
+                known: "relu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, silu, relu2, relu6, leaky_relu, quick_gelu, gelu_10, \
+                        mish, tanh, sigmoid, laplace, linear, xielu, solu, solu_ln",
+            }),
+        }
+    }
+
+    /// Whether it is zero at zero.
+    pub fn keeps_zero(self) -> bool {
+        !matches!(self, Self::Sigmoid | Self::Laplace)
+    }
+
+    /// The name TransformerLens uses, or Hugging Face where it has none.
+    ///
+    /// ```
+    /// use hooklens::ActivationFn;
+    /// for name in ["relu", "gelu", "gelu_new", "silu", "solu_ln"] {
+    ///     assert_eq!(ActivationFn::from_name(name)?.name(), name);
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::GeluNew => "gelu_new",
+            Self::Silu => "silu",
+            Self::Relu2 => "relu2",
+            Self::Relu6 => "relu6",
+            Self::LeakyRelu => "leaky_relu",
+            Self::QuickGelu => "quick_gelu",
+            Self::Gelu10 => "gelu_10",
+            Self::Mish => "mish",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::Laplace => "laplace",
+            Self::Linear => "linear",
+            Self::Xielu => "xielu",
+            Self::Solu => "solu",
+            Self::SoluLn => "solu_ln",
+        }
+    }
+}

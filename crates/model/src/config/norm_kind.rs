@@ -1,0 +1,77 @@
+//! Kinds of normalization layers.
+
+use serde::{Deserialize, Serialize};
+
+/// Which norm, and whether it has weights of its own.
+///
+/// ```
+/// use hooklens::NormKind;
+/// assert!(NormKind::LayerNorm.centers() && !NormKind::Rms.centers());
+/// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is in the maps behind it
+/// assert!(!NormKind::LayerNormPre.has_weight());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum NormKind {
+    /// Centers, scales, then multiplies and adds its weights.
+    LayerNorm,
+    /// Centers and scales; the weights were folded into the next layer.
+    LayerNormPre,
+    /// Scales by the root mean square, then multiplies by its weight.
+    Rms,
+    /// Scales by the root mean square; the weight was folded into the next layer.
+    RmsPre,
+    /// No norm.
+    None,
+}
+
+impl NormKind {
+    /// Whether the norm subtracts the mean.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::LayerNormPre.centers() && !NormKind::RmsPre.centers());
+    /// ```
+    pub fn centers(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
+    }
+
+    /// Whether the norm has a weight to multiply by.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert!(NormKind::Rms.has_weight() && !NormKind::RmsPre.has_weight() && !NormKind::None.has_weight());
+    /// ```
+    pub fn has_weight(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::Rms)
+    }
+
+    /// The same norm without weights.
+    ///
+    /// ```
+    /// use hooklens::NormKind;
+    /// assert_eq!((NormKind::Rms.folded(), NormKind::None.folded()), (NormKind::RmsPre, NormKind::None));
+    /// ```
+    pub fn folded(self) -> Self {
+        match self {
+            NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
+            NormKind::Rms | NormKind::RmsPre => NormKind::RmsPre,
+            NormKind::None => NormKind::None,
+        }
+    }
+
+    /// TransformerLens's `normalization_type`.
+    ///
+    /// ```
+    /// assert_eq!(hooklens::NormKind::LayerNormPre.native_name(), Some("LNPre"));
+    /// ```
+    pub fn native_name(self) -> Option<&'static str> {
+        match self {
+            NormKind::LayerNorm => Some("LN"),
+            NormKind::LayerNormPre => Some("LNPre"),
+            NormKind::Rms => Some("RMS"),
+            NormKind::RmsPre => Some("RMSPre"),
+            NormKind::None => None,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! State spaces of Mamba 2.
+
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a Mamba 2 mixer, whose heads keep one matrix each in place of all keys and values (Dao and Gu 2024).
+///
+/// At each position a head lets its state `S` (`[d_state, d_head]`) decay, adds the outer product of `B` and its input `x`, by
+/// a step `dt`, and reads it with `C`: `S = exp(dt A) S + dt Bᵀ x; y = C S + D x`. `x`, `B` and `C` pass a causal
+/// convolution over `width` positions first.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Mixer, NormKind, StateSpace};
+/// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
+/// let mixers = vec![Mixer::StateSpace(space), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
+/// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// assert_eq!((config.attends(0), config.state_space_of(0)), (false, Some(space)));
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let cache = model.record([1, 2, 3], "blocks.0.ssm.hook_{x,b,dt}")?;
+/// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_x")?.dims(), [1, 3, 4, 8]);
+/// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_b")?.dims(), [1, 3, 2, 6]);
+/// assert_eq!(cache.get::<3>("blocks.0.ssm.hook_dt")?.dims(), [1, 3, 4]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StateSpace {
+    /// Heads, each with a state of its own.
+    pub n_heads: usize,
+    /// Width of a head.
+    pub d_head: usize,
+    /// Groups of heads that share what they write with and read with (`B` and `C`).
+    pub n_groups: usize,
+    /// Width of `B` and `C`.
+    pub d_state: usize,
+    /// Positions that the convolution sees, its own included; two at least.
+    pub width: usize,
+    /// Groups of channels of what heads give, gated, that are normalized apart (Nemotron-H: as many as `n_groups`).
+    #[serde(default = "one")]
+    pub norm_groups: usize,
+    /// The smallest step: smaller ones are made as large (Nemotron-H).
+    #[serde(default)]
+    pub least_step: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl StateSpace {
+    /// So many heads, as wide, whose states are `[d_state, d_head]`: one group, a convolution over four positions, one norm.
+    ///
+    /// ```
+    /// use hooklens::StateSpace;
+    /// let space = StateSpace::new(4, 8, 6);
+    /// assert_eq!((space.n_groups, space.width, space.norm_groups, space.least_step), (1, 4, 1, 0.0));
+    /// ```
+    pub fn new(n_heads: usize, d_head: usize, d_state: usize) -> Self {
+        Self { n_heads, d_head, n_groups: 1, d_state, width: 4, norm_groups: 1, least_step: 0.0 }
+    }
+
+    /// Channels of the convolution: inputs of all heads, then `B` and `C` of all groups.
+    pub fn channels(self) -> usize {
+        self.n_heads * self.d_head + 2 * self.n_groups * self.d_state
+    }
+}

@@ -1,0 +1,102 @@
+//! Matrices of weights in blocks of a few bits a number, kept as a quantized file holds them.
+
+use std::fmt;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use bytes::Bytes;
+use hooklens_kernels::packed::{Format, Order, Packed};
+
+/// Rows of packed numbers, where the file has them in memory.
+#[derive(Clone)]
+pub struct PackedMatrix {
+    bytes: Bytes,
+    format: Format,
+    width: usize,
+    order: Order,
+}
+
+impl PackedMatrix {
+    /// Rows of `width` numbers each. The bytes are whole rows, and the order fits their number.
+    pub fn new(bytes: Bytes, format: Format, width: usize, order: Order) -> Self {
+        Self { bytes, format, width, order }
+    }
+
+    /// As products read it: a matrix `[width, rows]`.
+    pub(crate) fn view(&self) -> Packed<'_> {
+        Packed::new(&self.bytes, self.format, self.width, self.order)
+    }
+
+    /// Bytes of all rows.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// How it is held, as fingerprints hash it: they are stored, and do not follow names in the code.
+    pub(crate) fn described(&self) -> String {
+        let order = match self.order {
+            Order::AsIs => "AsIs".into(),
+            Order::Paired(rows) => format!("Paired({rows})"),
+            Order::Every { start, step } => format!("Every {{ start: {start}, step: {step} }}"),
+        };
+        format!("{} {} {order}", hashed_format(self.format), self.width)
+    }
+
+    /// All rows, as the file orders them.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Every number, `[rows, width]`.
+    pub(crate) fn widened(&self, device: &Device, dtype: DType) -> Tensor<2> {
+        let view = self.view();
+        let mut numbers = vec![0.0; view.rows() * view.cols()];
+        view.decode(&mut numbers);
+        made(numbers, [view.cols(), view.rows()], device, dtype)
+    }
+
+    /// The rows these ids name, `[id, width]`.
+    pub(crate) fn rows(&self, ids: &[u32], device: &Device, dtype: DType) -> Tensor<2> {
+        let view = self.view();
+        let mut numbers = vec![0.0; ids.len() * self.width];
+        for (id, row) in ids.iter().zip(numbers.chunks_exact_mut(self.width)) {
+            view.decode_column(*id as usize, row);
+        }
+        made(numbers, [ids.len(), self.width], device, dtype)
+    }
+}
+
+fn made(numbers: Vec<f32>, shape: [usize; 2], device: &Device, dtype: DType) -> Tensor<2> {
+    let made: Tensor<2> = Tensor::from_data(TensorData::new(numbers, shape), (device, DType::F32));
+    if dtype == DType::F32 { made } else { made.cast(dtype) }
+}
+
+impl fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let view = self.view();
+        write!(f, "PackedMatrix({:?}, {}x{})", self.format, view.cols(), view.rows())
+    }
+}
+
+/// The text that is hashed of a kind of block.
+fn hashed_format(format: Format) -> &'static str {
+    match format {
+        Format::Q4_0 => "Q4_0",
+        Format::Q4_1 => "Q4_1",
+        Format::Q5_0 => "Q5_0",
+        Format::Q5_1 => "Q5_1",
+        Format::Q8_0 => "Q8_0",
+        Format::Q2K => "Q2K",
+        Format::Q3K => "Q3K",
+        Format::Q4K => "Q4K",
+        Format::Q5K => "Q5K",
+        Format::Q6K => "Q6K",
+        Format::Iq4Nl => "Iq4Nl",
+        Format::Iq4Xs => "Iq4Xs",
+        Format::Mxfp4 => "Mxfp4",
+        Format::Zeroed4 => "Zeroed4",
+        Format::Zeroed8 => "Zeroed8",
+        Format::Nf4 => "Nf4",
+        Format::Fp4 => "Fp4",
+        Format::E4m3 => "E4m3",
+    }
+}

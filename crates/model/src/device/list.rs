@@ -1,0 +1,78 @@
+//! The devices of this machine.
+
+use burn::tensor::Device;
+#[cfg(feature = "libtorch")]
+use burn::tensor::DeviceType;
+use hooklens_hooks::DType;
+
+use super::element_types;
+
+/// A device of this machine that this build can use.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Its name for [`parse_device`](crate::parse_device): `vulkan:0`.
+    pub name: String,
+    /// What it calls itself, or why it can't be opened.
+    pub description: String,
+    /// Bytes of memory, where the driver tells.
+    pub memory: Option<u64>,
+    /// Element types that it computes in; none if it can't be opened.
+    pub dtypes: Vec<DType>,
+}
+
+/// The devices of this machine that this build can use, each opened to ask what it can do.
+///
+/// ```
+/// let devices = hooklens::devices();
+/// assert_eq!(devices[0].name, "flex");
+/// assert!(devices[0].dtypes.contains(&hooklens::DType::BF16));
+/// ```
+#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned"))]
+pub fn devices() -> Vec<DeviceInfo> {
+    let cpu = format!("this machine's CPU, {} threads", rayon::current_num_threads());
+    #[cfg_attr(
+        not(any(feature = "libtorch", feature = "cuda", feature = "wgpu")),
+        allow(unused_mut, reason = "other builds have other devices")
+    )]
+    let mut all = vec![named("flex".to_string(), &Device::flex(), Some(&cpu))];
+    #[cfg(feature = "libtorch")]
+    {
+        all.push(named("libtorch".to_string(), &Device::libtorch(), Some("this machine's CPU, by LibTorch")));
+        let cards = Device::enumerate(DeviceType::LibTorch).into_vec().len();
+        all.extend(
+            (0..cards).map(|n| {
+                named(format!("libtorch:cuda:{n}"), &Device::libtorch_cuda(n), Some("a CUDA card, by LibTorch"))
+            }),
+        );
+    }
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    for kind in super::cubecl::kinds() {
+        let there = kind.devices();
+        all.extend(there.iter().enumerate().map(|(n, device)| named(format!("{}:{n}", kind.name), device, None)));
+    }
+    all
+}
+
+/// What a device says of itself; a driver that fails to open it panics.
+fn named(name: String, device: &Device, description: Option<&str>) -> DeviceInfo {
+    let opened = hooklens_io::caught::caught(|| (asked(device), element_types(device)));
+    match opened {
+        Ok(((own, memory), dtypes)) => {
+            let description = description.map_or(own, str::to_string);
+            DeviceInfo { name, description, memory, dtypes }
+        }
+        Err(_) => DeviceInfo { name, description: "can't be opened".to_string(), memory: None, dtypes: Vec::new() },
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn asked(device: &Device) -> (String, Option<u64>) {
+    let own = device.identity().map_or_else(|| format!("{device:?}"), |identity| identity.name);
+    (own, super::cubecl::memory(device))
+}
+
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+fn asked(device: &Device) -> (String, Option<u64>) {
+    (format!("{device:?}"), None)
+}

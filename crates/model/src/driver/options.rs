@@ -1,0 +1,291 @@
+//! Options of one run: logits, losses, layers, masks, hooks, caches and recordings.
+
+use std::sync::Arc;
+
+use hooklens_hooks::{Hook, ModelIdentity, Ordinal, Record};
+
+use crate::error::InputError;
+use crate::kv_cache::KeyValueCache;
+use crate::tokens::Tokens;
+
+/// Which rows of the logits to compute. The unembedding is a large share of a small run's time: rows
+/// that are not read need not be computed.
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let last = model.run("red fox", ForwardOptions::new().logits(Logits::Last))?.logits;
+/// assert_eq!(last.map(|logits| logits.dims()), Some([1, 1, 63]));
+/// let none = model.run("red fox", ForwardOptions::new().logits(Logits::None).record("resid_post0"))?;
+/// assert!(none.logits.is_none() && none.cache.contains("resid_post0"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Logits {
+    /// Every position.
+    #[default]
+    All,
+    /// Each row's last real token only.
+    Last,
+    /// None: the run ends after the last point asked for.
+    None,
+}
+
+/// `all`, `last` or `none`.
+impl std::fmt::Display for Logits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Logits::All => "all",
+            Logits::Last => "last",
+            Logits::None => "none",
+        })
+    }
+}
+
+/// Options of one run of any model. The default is all logits and nothing else; a [`Record`] stands for that and
+/// recordings.
+///
+/// ```
+/// use hooklens::{ForwardOptions, Logits};
+/// let options = ForwardOptions::new().logits(Logits::Last).record("blocks.*.hook_resid_post");
+/// ```
+#[derive(Debug, Default)]
+pub struct ForwardOptions<'h> {
+    pub(crate) logits: Logits,
+    pub(crate) loss: bool,
+    pub(crate) loss_per_token: bool,
+    pub(crate) start_at_layer: Option<isize>,
+    pub(crate) stop_at_layer: Option<isize>,
+    pub(crate) attention_mask: Option<Vec<Vec<bool>>>,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) hooks: Vec<Hook<'h>>,
+    pub(crate) record: Record,
+    pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
+    /// The row of the caller's batch that all rows are copies of, and the number of its rows, in sweeps.
+    pub(crate) copies: Option<[usize; 2]>,
+    /// The model's identity, where a caller of many runs has looked already.
+    pub identity: Option<Arc<ModelIdentity>>,
+}
+
+impl From<Record> for ForwardOptions<'_> {
+    fn from(record: Record) -> Self {
+        Self::new().record(record)
+    }
+}
+
+impl<'h> ForwardOptions<'h> {
+    /// All logits, nothing else.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a run whose one result is wanted has one.
+    pub(crate) fn check_gives_output(&self) -> Result<(), InputError> {
+        if self.logits == Logits::None && self.stop_at_layer.is_none() {
+            return Err(InputError::NoOutput { what: "logits" });
+        }
+        Ok(())
+    }
+
+    /// An error for what only a decoder can do.
+    pub(crate) fn check_plain(&self, model: &'static str) -> Result<(), InputError> {
+        let given = [
+            ("loss", self.loss),
+            ("loss_per_token", self.loss_per_token),
+            ("start_at_layer", self.start_at_layer.is_some()),
+            ("stop_at_layer", self.stop_at_layer.is_some()),
+            ("attention_mask", self.attention_mask.is_some()),
+            ("tokens", self.tokens.is_some()),
+            ("kv_cache", self.kv_cache.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(InputError::NoSuchOption { option, model }),
+            None => Ok(()),
+        }
+    }
+
+    /// Which logits to compute.
+    #[must_use]
+    pub fn logits(mut self, logits: Logits) -> Self {
+        self.logits = logits;
+        self
+    }
+
+    /// Computes the mean cross-entropy of predicting each next token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let output = model.run("red fox tea red fox tea", ForwardOptions::new().loss().loss_per_token())?;
+    /// let mean = output.loss_per_token.map(|each| each.mean().into_scalar::<f32>());
+    /// let loss = output.loss.map(|loss| loss.into_scalar::<f32>());
+    /// assert!(mean.zip(loss).is_some_and(|(mean, loss)| (mean - loss).abs() < 1e-5));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn loss(mut self) -> Self {
+        self.loss = true;
+        self
+    }
+
+    /// Computes the cross-entropy of each next token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let output = model.run("red fox tea red fox tea", ForwardOptions::new().loss_per_token())?;
+    /// let each = output.loss_per_token.map(|loss| Activation::from(loss).to_ndarray()).transpose()?;
+    /// // What comes again is expected: `fox` after the second `red`.
+    /// assert!(each.is_some_and(|each| each[[0, 4]] < each[[0, 1]]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn loss_per_token(mut self) -> Self {
+        self.loss_per_token = true;
+        self
+    }
+
+    /// Begins with this layer: the input is the residual stream before it. Negative layers count
+    /// from the end.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let stream = model.forward_with("When Mary and John", ForwardOptions::new().stop_at_layer(2))?;
+    /// let rest = model.forward_with(stream, ForwardOptions::new().start_at_layer(2))?;
+    /// let gap = rest - model.forward("When Mary and John")?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn start_at_layer(mut self, layer: impl Ordinal) -> Self {
+        self.start_at_layer = Some(layer.number());
+        self
+    }
+
+    /// Ends before this layer and gives the residual stream there. Negative layers count from
+    /// the end; the number of layers itself gives the last stream.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let stream = model.forward_with("When Mary", ForwardOptions::new().stop_at_layer(-1))?; // before the last
+    /// let recorded = model.record("When Mary", hook::resid_pre(-1))?.get(hook::resid_pre(-1))?;
+    /// assert_eq!((stream - recorded).abs().max().into_scalar::<f32>(), 0.0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn stop_at_layer(mut self, layer: impl Ordinal) -> Self {
+        self.stop_at_layer = Some(layer.number());
+        self
+    }
+
+    /// `true` for real tokens, a row a batch row; replaces the mask the tokens came with.
+    ///
+    /// Behind a cache it is the mask of the new tokens, or that of the cache's and theirs, as Hugging Face has it.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// // The second token is padding: it is not seen and takes no position.
+    /// let mask = vec![vec![true, false, true]];
+    /// let last = || ForwardOptions::new().logits(Logits::Last);
+    /// let masked = model.forward_with([0, 50, 9], last().attention_mask(mask))?;
+    /// let without = model.forward_with([0, 9], last())?;
+    /// assert!((masked - without).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn attention_mask(mut self, mask: Vec<Vec<bool>>) -> Self {
+        self.attention_mask = Some(mask);
+        self
+    }
+
+    /// The tokens a residual stream was made from; the loss needs them, and their mask is used.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokens = model.to_tokens("When Mary and John")?;
+    /// let stream = model.forward_with(&tokens, ForwardOptions::new().stop_at_layer(2))?;
+    /// let loss = model.loss_with(stream, ForwardOptions::new().start_at_layer(2).tokens(&tokens))?;
+    /// let whole = model.loss(&tokens)?;
+    /// assert!((loss - whole).into_scalar::<f32>().abs() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn tokens(mut self, tokens: &Tokens) -> Self {
+        self.tokens = Some(tokens.clone());
+        self
+    }
+
+    /// Adds hooks, run after those added before.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let ablate = hook::z(1).edit(|z, _| z.zeros_like());
+    /// let output = model.run("red fox red", ForwardOptions::new().hooks([ablate]).loss().record("z1"))?;
+    /// assert!(output.loss.is_some());
+    /// assert_eq!(output.cache.get(hook::z(1))?.max().into_scalar::<f32>(), 0.0); // as the hook left it
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
+        self.hooks.extend(hooks);
+        self
+    }
+
+    /// Continues after the positions this cache holds, and adds the run's to it unless it is
+    /// frozen. The input is what comes after them: where the cache is not empty, a text gets no beginning-of-sequence
+    /// token. To have one there, give tokens
+    /// ([`to_tokens_with`](crate::HookedTransformer::to_tokens_with) with `prepend_bos: Some(true)`).
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// let king = model.to_single_token("king")?;
+    /// let next = model.forward_with([king], ForwardOptions::new().kv_cache(&mut cache))?;
+    /// let whole = model.forward("king drum sun star king")?.narrow(1, 5, 1);
+    /// assert!((next - whole).abs().max().into_scalar::<f32>() < 1e-4);
+    /// assert_eq!(cache.len(), 6);
+    /// let text = model.forward_with("drum sun", ForwardOptions::new().kv_cache(&mut cache))?;
+    /// assert_eq!(text.dims()[1], 2); // two words, no second `<bos>`
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn kv_cache(mut self, cache: &'h mut KeyValueCache) -> Self {
+        self.kv_cache = Some(cache);
+        self
+    }
+
+    /// Says that all rows are copies of one row of the caller's batch, which has this many.
+    pub fn copies_of(mut self, row: usize, of: usize) -> Self {
+        self.copies = Some([row, of]);
+        self
+    }
+
+    /// Hands on the identity of the model, so that a run need not look for it.
+    pub fn identity(mut self, identity: &Arc<ModelIdentity>) -> Self {
+        self.identity = Some(identity.clone());
+        self
+    }
+
+    /// Records activations.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = ForwardOptions::new().record(Record::new("*hook_pattern").positions(-1));
+    /// let cache = model.run("red fox red", options)?.cache;
+    /// assert_eq!(cache.get(hook::pattern(0))?.dims(), [1, 4, 1, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn record(mut self, record: impl Into<Record>) -> Self {
+        self.record = record.into();
+        self
+    }
+}

@@ -1,0 +1,183 @@
+//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
+
+mod config;
+mod fingerprint;
+mod forward;
+mod input;
+mod points;
+mod sentences;
+mod tokens;
+mod unembed;
+mod weights;
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use hooklens_hooks::Catalog;
+
+pub use config::{EncoderConfig, RelativePositions};
+pub use forward::EncoderOutput;
+pub use input::EncoderInput;
+pub use sentences::{Pooling, SentenceEmbedding};
+pub use tokens::EncoderTokens;
+pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads, RelativeWeights};
+
+use crate::config::TransformerConfig;
+use crate::driver::{ForwardOptions, HookedModel, Logits, private};
+use crate::error::{InputError, Result};
+use crate::model::{Identities, LoadReport};
+use crate::points::Points;
+use crate::tokens::Tokenizer;
+use points::points_of;
+
+/// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
+/// ModernBERT, DeBERTa, ESM-2, T5's encoder alone, MiniLM and other sentence encoders.
+///
+/// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
+/// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...
+///
+/// ```
+/// # use hooklens::prelude::*;
+/// # use hooklens::encoder::HookedEncoder;
+/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+/// let recorded = model.run(vec![vec![2, 5, 9, 3]], Record::all())?.cache;
+/// let stream = recorded.get(hook::resid_pre(-1))?; // [batch, pos, d_model]
+/// assert_eq!(stream.dims(), [1, 4, model.config().d_model]);
+/// let last: Tensor<3> = recorded.get(("normalized_resid_post", -1))?;
+/// let gap = model.encode(vec![vec![2, 5, 9, 3]])? - last;
+/// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct HookedEncoder {
+    /// The weights; a Burn module.
+    pub weights: EncoderWeights,
+    config: Arc<EncoderConfig>,
+    /// The configuration in the form that attention and MLP read.
+    stack: Arc<TransformerConfig>,
+    pub points: Arc<Points>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    sentences: std::result::Result<SentenceEmbedding, String>,
+    report: Arc<LoadReport>,
+    identities: Arc<Identities>,
+}
+
+impl HookedEncoder {
+    pub fn assemble(
+        config: EncoderConfig,
+        weights: EncoderWeights,
+        tokenizer: Option<Tokenizer>,
+        sentences: std::result::Result<SentenceEmbedding, String>,
+        report: LoadReport,
+    ) -> Self {
+        let points = Arc::new(points_of(&config, weights.output_heads()));
+        let stack = Arc::new(config.stack());
+        let (config, report) = (Arc::new(config), Arc::new(report));
+        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
+        Self { weights, config, stack, points, tokenizer, sentences, report, identities }
+    }
+
+    /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// assert_eq!((model.config().n_layers, model.config().d_model), (2, 24));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Where the weights live.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn device(&self) -> Device {
+        self.weights.device()
+    }
+
+    /// Which output heads the model's files held.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-bare")?;
+    /// assert!(!model.output_heads().mlm); // a bare encoder: `encode` works, `forward` does not
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn output_heads(&self) -> OutputHeads {
+        self.weights.output_heads()
+    }
+
+    /// What loading did with each tensor of the files.
+    ///
+    /// ```
+    /// # use hooklens::encoder::HookedEncoder;
+    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// assert!(model.load_report().unused.is_empty());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+}
+
+impl private::Sealed for HookedEncoder {}
+
+impl private::Spliceable for HookedEncoder {
+    fn points(&self) -> &Points {
+        &self.points
+    }
+
+    fn with_points(&self, points: Points) -> Self {
+        Self { points: Arc::new(points), ..self.clone() }
+    }
+
+    fn block_shape(&self) -> &TransformerConfig {
+        &self.stack
+    }
+}
+
+impl HookedModel for HookedEncoder {
+    type Input = EncoderInput;
+    type Output = EncoderOutput;
+    type Scored = EncoderOutput;
+
+    const NEEDS_LOGITS: bool = false;
+
+    fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        vec![self.device()]
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn interventions(&self) -> Vec<String> {
+        self.points.named_parts().collect()
+    }
+
+    /// Every head the model has, unless no logits are wanted.
+    fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
+        let tokens = self.to_tokens(input)?;
+        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.output_heads() };
+        self.run_tokens(&tokens, options, wanted)
+    }
+
+    fn scored(output: &EncoderOutput) -> Result<EncoderOutput> {
+        Ok(output.clone())
+    }
+}
+
+/// The points an encoder with these heads can fire.
+pub fn catalog_of(config: &EncoderConfig, heads: OutputHeads) -> Arc<Catalog> {
+    points_of(config, heads).catalog
+}

@@ -1,0 +1,37 @@
+//! The unembedding of any residual stream.
+
+use burn::tensor::Tensor;
+
+use super::HookedEncoder;
+use crate::driver::HookedModel;
+use crate::error::{InputError, Result};
+
+impl HookedEncoder {
+    /// Logits of a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: the last norm, of a model whose
+    /// blocks do not normalize the stream, and the masked-token head.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// let gap = model.unembed(model.encode([2, 5, 9, 3])?)? - model.forward([2, 5, 9, 3])?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::NoHead`] if the model has no masked-token head, [`InputError::Residual`] for a stream of another
+    /// width.
+    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        let d_model = self.config().d_model;
+        if stream.dims()[2] != d_model {
+            return Err(InputError::Residual { given: stream.dims().to_vec(), d_model }.into());
+        }
+        let head = self.weights.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
+        let stream = match &self.weights.ln_final {
+            Some(ln_final) => ln_final.without_hooks(stream),
+            None => stream,
+        };
+        let features = self.config().head_activation.apply(head.dense.forward(stream));
+        Ok(head.unembed.forward(head.ln.without_hooks(features)))
+    }
+}

@@ -1,0 +1,37 @@
+//! Fingerprints of encoder-decoders: a hash of configuration and weights.
+
+use std::sync::Arc;
+
+use hooklens_hooks::ModelIdentity;
+
+use super::HookedEncoderDecoder;
+use crate::driver::HookedModel;
+use crate::error::Result;
+use crate::model::{Hashed, hash_of};
+
+impl HookedEncoderDecoder {
+    /// A hash of the configuration and of every weight as it is in memory, as
+    /// [`HookedTransformer::fingerprint`](crate::HookedTransformer::fingerprint).
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+    /// let mut other = model.clone();
+    /// other.weights.embed = other.weights.embed.map(|table| table * 1.5);
+    /// assert_eq!(model.fingerprint()?, model.clone().fingerprint()?);
+    /// assert_ne!(model.fingerprint()?, other.fingerprint()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the device can't give the weights.
+    pub fn fingerprint(&self) -> Result<String> {
+        hash_of(self.config(), &self.weights, Hashed::default())
+    }
+
+    /// The identity of the weights as they are now, which caches and recordings keep.
+    pub fn identity(&self) -> Arc<ModelIdentity> {
+        let content = |hashed| hash_of(self.config(), &self.weights, hashed);
+        self.identities.identity(&self.weights, self.catalog().note(), content)
+    }
+}

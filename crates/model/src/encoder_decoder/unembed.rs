@@ -1,0 +1,32 @@
+//! The unembedding of any residual stream.
+
+use burn::tensor::Tensor;
+
+use super::HookedEncoderDecoder;
+use crate::driver::HookedModel;
+use crate::error::{InputError, Result};
+
+impl HookedEncoderDecoder {
+    /// Logits of the decoder's residual stream as if it were the last layer's, `[batch, decoder_pos, d_vocab]`: its
+    /// last norm and the unembedding.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+    /// let input = ([5, 6, 7, 1], [0, 4]);
+    /// let last: Tensor<3> = model.record(input, "decoder.1.hook_resid_post")?.get("decoder.1.hook_resid_post")?;
+    /// let gap = model.unembed(last)? - model.forward(input)?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Residual`] for a stream of another width.
+    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        let d_model = self.config().d_decoder_model;
+        if stream.dims()[2] != d_model {
+            return Err(InputError::Residual { given: stream.dims().to_vec(), d_model }.into());
+        }
+        Ok(self.logits(self.weights.decoder_ln.without_hooks(stream)))
+    }
+}

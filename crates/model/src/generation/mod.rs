@@ -1,0 +1,217 @@
+//! Text from a model, token by token, with hooks on.
+
+mod chooser;
+mod on_device;
+mod options;
+mod sampling;
+mod steps;
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{ActivationCache, Hook};
+
+use crate::driver::{Hooked, Input};
+use crate::error::Result;
+use crate::kv_cache::KeyValueCache;
+use crate::model::HookedTransformer;
+use crate::tokens::Tokens;
+
+pub(crate) use chooser::Chooser;
+pub use options::GenerateOptions;
+pub use sampling::Sampling;
+pub use steps::{Step, Steps};
+
+/// Why a row ended.
+///
+/// ```
+/// use hooklens::generation::Stop;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let star = model.to_single_token("star")?;
+/// let ended = |options| {
+///     let made = model.generate_with("king drum sun star king drum", options)?;
+///     Ok::<_, hooklens::Error>(made.rows[0].stop.clone())
+/// };
+/// assert_eq!(ended(GenerateOptions::new().max_new_tokens(1))?, Stop::Length);
+/// assert_eq!(ended(GenerateOptions::new().stop_tokens([star]))?, Stop::Token(star));
+/// assert_eq!(ended(GenerateOptions::new().stop_strings(["sun"]))?, Stop::Text("sun".into()));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// It has as many new tokens as were asked for.
+    Length,
+    /// This token.
+    Token(u32),
+    /// This text.
+    Text(String),
+}
+
+/// One row of what was generated.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let prompts = ["king drum sun king", "fox tea owl fox"];
+/// let made = model.generate_with(prompts, GenerateOptions::new().max_new_tokens(2))?;
+/// let row = &made.rows[1];
+/// assert_eq!(model.to_string(&row.prompt)?, "<bos> fox tea owl fox");
+/// assert_eq!((row.text.as_deref(), row.new.len()), (Some("tea owl"), 2));
+/// assert!(row.log_probs.iter().all(|log_prob| *log_prob < 0.0));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct GeneratedRow {
+    /// The tokens given.
+    pub prompt: Vec<u32>,
+    /// The tokens added.
+    pub new: Vec<u32>,
+    /// The text of the tokens added; none without a tokenizer. An id that the model knows and its tokenizer has no token
+    /// for adds none.
+    pub text: Option<String>,
+    /// The natural logarithm of each new token's probability, under the model's own distribution.
+    pub log_probs: Vec<f32>,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+/// What was generated.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern").logits();
+/// let made = model.generate_with("king drum sun king", options)?;
+/// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
+/// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
+///
+/// // Go on from where it ended, or hand it to what reads Hugging Face's tuples.
+/// let mut cache = made.kv_cache.ok_or("no cache")?;
+/// let last = made.rows[0].new[2];
+/// let more = model.generate_with([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
+/// assert_eq!((more.rows[0].new.len(), cache.len(), cache.to_legacy()?.len()), (2, 7 + 2, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Generation {
+    /// The rows, in the order of the input.
+    pub rows: Vec<GeneratedRow>,
+    /// The columns that were run, padding marked: what [`Generation::recording`] runs over. The
+    /// last tokens were chosen, not run.
+    pub columns: Tokens,
+    /// What was recorded at each step: first the prompts, then a column a step.
+    pub steps: Vec<ActivationCache>,
+    /// The logits each new token was chosen by, `[batch, new, d_vocab_out]`, if asked for.
+    pub logits: Option<Tensor<3>>,
+    /// Keys and values of the columns that were run, a prefix before them included: what Hugging Face gives back as
+    /// `past_key_values`. `None` where the caller's own cache was filled, and of an encoder-decoder.
+    pub kv_cache: Option<KeyValueCache>,
+}
+
+impl Generation {
+    /// What was recorded at all steps, as if the columns had been run at once.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let options = GenerateOptions::new().max_new_tokens(3).record("*hook_pattern");
+    /// let made = model.generate_with("king drum sun king", options)?;
+    /// let whole = model.record(&made.columns, "*hook_pattern")?.get(hook::pattern(1))?;
+    /// let gap = made.recording()?.get(hook::pattern(1))? - whole;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ActivationCache::stitched`].
+    pub fn recording(&self) -> Result<ActivationCache> {
+        let mut steps = self.steps.iter();
+        let Some(first) = steps.next() else {
+            return Err(crate::error::InputError::NoOutput { what: "recording" }.into());
+        };
+        Ok(steps.try_fold(first.clone(), |so_far, step| so_far.stitched(step))?)
+    }
+}
+
+impl HookedTransformer {
+    /// Goes on from a prompt, or from each of several, with options.
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate_steps`].
+    ///
+    /// ```
+    /// use hooklens::generation::GenerateOptions;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
+        self.generate_steps(input, options)?.collect_all()
+    }
+
+    /// Goes on from a prompt, or from each of several, by the default options: the likeliest token each time.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let made = model.generate("king drum sun star king drum")?;
+    /// assert!(made.rows[0].text.as_deref().is_some_and(|text| text.starts_with("sun star")));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate_steps`].
+    pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
+        self.generate_with(input, GenerateOptions::new())
+    }
+
+    /// [`HookedTransformer::generate`] step by step: an iterator that gives each row's next token
+    /// as it is chosen.
+    ///
+    /// # Errors
+    /// Before anything runs: bad input, more positions than the model has vectors for, a setting
+    /// that is out of range.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// for step in model.generate_steps("king drum sun star king drum", GenerateOptions::new())? {
+    ///     let token = step?.tokens[0].expect("the one row goes on");
+    ///     println!("{}", model.to_string(&[token])?);
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn generate_steps<'m, 'h>(
+        &'m self,
+        input: impl Into<Input>,
+        options: GenerateOptions<'h>,
+    ) -> Result<Steps<'m, 'h>> {
+        Steps::new(self, input.into(), options)
+    }
+}
+
+impl Hooked<'_, '_, HookedTransformer> {
+    /// As [`HookedTransformer::generate`], with the scope's hooks at every step, before those of
+    /// the options.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let dumb = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
+    /// let made = dumb.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
+    /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the head that repeats is gone
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::generate`].
+    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
+        self.with_hooks(|own| {
+            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
+            self.model().generate_with(input, GenerateOptions { hooks, ..options })
+        })
+    }
+}

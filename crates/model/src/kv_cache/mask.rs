@@ -1,0 +1,238 @@
+//! Masks of a key-value cache: which positions are real, and which attention may see.
+
+use super::KeyValueCache;
+use super::shape::MaskInfo;
+use crate::config::Window;
+use crate::error::CacheError;
+
+impl KeyValueCache {
+    /// Columns that a mask was given for.
+    pub(super) fn given_mask_len(&self) -> usize {
+        self.given_mask.first().map_or(0, Vec::len)
+    }
+
+    /// Positions of each row, hidden ones included: the position its next token stands at.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::PaddingSide;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
+    /// let cache = model.prefill(&rows)?;
+    /// assert_eq!((cache.len(), cache.lengths(), cache.starts()), (3, vec![3, 2], vec![0, 1]));
+    /// assert_eq!(cache.attention_mask()[1], [false, true, true]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn lengths(&self) -> Vec<usize> {
+        let without_mask = self.len() - self.given_mask_len();
+        (0..self.batch())
+            .map(|row| self.given_mask_row(row).iter().filter(|real| **real).count() + without_mask)
+            .collect()
+    }
+
+    /// Column of each row's first position that attention sees (the number of columns if there is none).
+    pub fn starts(&self) -> Vec<usize> {
+        self.attention_mask().iter().map(|row| row.iter().position(|seen| *seen).unwrap_or(row.len())).collect()
+    }
+
+    /// The positions that attention may see, `[batch][position]`: those that are real and not hidden.
+    pub fn attention_mask(&self) -> Vec<Vec<bool>> {
+        let seen = |row: usize| {
+            let mut seen = self.real(row);
+            let hidden = self.hidden_before.get(row).map_or(0, |before| (*before).min(seen.len()));
+            seen[..hidden].fill(false);
+            seen
+        };
+        (0..self.batch()).map(seen).collect()
+    }
+
+    fn given_mask_row(&self, row: usize) -> &[bool] {
+        self.given_mask.get(row).map_or(&[], Vec::as_slice)
+    }
+
+    /// The real positions of a row.
+    fn real(&self, row: usize) -> Vec<bool> {
+        let mut real = self.given_mask_row(row).to_vec();
+        real.resize(self.len(), true);
+        real
+    }
+
+    /// The real positions of all rows, or some.
+    pub(super) fn real_rows(&self) -> Vec<Vec<bool>> {
+        (0..self.batch()).map(|row| self.real(row)).collect()
+    }
+
+    /// The first column of each row that attention may see.
+    pub(super) fn hidden_rows(&self) -> Vec<usize> {
+        let mut rows = self.hidden_before.clone();
+        rows.resize(self.batch(), 0);
+        rows
+    }
+
+    /// What attention needs to know of a layer's columns; `None` if there is no such layer.
+    pub fn mask_info(&self, layer: usize) -> Option<MaskInfo> {
+        let window = *self.shape.windows.get(layer)?;
+        let starts = self.starts();
+        let before = |(row, start): (usize, &usize)| self.real(row)[..*start].iter().filter(|real| **real).count();
+        let offsets = starts.iter().enumerate().map(before).collect();
+        let first_column = self.entries[layer].first();
+        Some(MaskInfo { starts, lengths: self.lengths(), offsets, window, first_column })
+    }
+
+    /// Appends to the mask which of the next positions are real; gives the whole mask, `[batch][position]`. It is
+    /// kept unless the cache is frozen. Positions without a mask are real. Runs do this by themselves;
+    /// around [`KeyValueCache::update`] it can come before or behind.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum")?;
+    /// cache.freeze();
+    /// let all = cache.append_attention_mask(&[vec![true, false]])?; // seen, not kept
+    /// assert_eq!((all[0].clone(), cache.len()), (vec![true, true, true, true, false], 3));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Batch`] if there are more or fewer rows than the cache has (one row of a
+    /// frozen cache serves any number), [`CacheError::Ragged`] if rows differ in length.
+    pub fn append_attention_mask(&mut self, new: &[Vec<bool>]) -> Result<Vec<Vec<bool>>, CacheError> {
+        self.check_batch(new.len())?;
+        let len = new.first().map_or(0, Vec::len);
+        if new.iter().any(|row| row.len() != len) {
+            return Err(CacheError::Ragged);
+        }
+        let past = |row: usize| self.given_mask_row(if self.batch() == 1 { 0 } else { row });
+        let whole: Vec<_> = new.iter().enumerate().map(|(row, new)| [past(row), new].concat()).collect();
+        if !self.frozen {
+            self.given_mask.clone_from(&whole);
+        }
+        Ok(whole)
+    }
+
+    /// [`KeyValueCache::append_attention_mask`] of tokens: all are real but the shape's
+    /// [`pad_token_id`](super::CacheShape::pad_token_id).
+    ///
+    /// ```
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
+    /// let shape = CacheShape::new(2, 1, 2, 4)?.pad_token(9);
+    /// let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING)?;
+    /// let mask = cache.append_tokens(&[vec![9, 1, 2], vec![3, 4, 5]])?;
+    /// assert_eq!(mask, [[false, true, true], [true, true, true]]);
+    /// # Ok::<(), hooklens::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::NoPadToken`].
+    pub fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError> {
+        let pad = self.shape.pad_token_id.ok_or(CacheError::NoPadToken)?;
+        let mask: Vec<Vec<bool>> = tokens.iter().map(|row| row.iter().map(|token| *token != pad).collect()).collect();
+        let (past, batch) = (self.len(), tokens.len());
+        let whole = self.append_attention_mask(&mask)?;
+        // All rows are as long: the mask was accepted.
+        if let (false, Ok(tokens)) = (self.frozen, crate::tokens::Tokens::new(tokens.to_vec())) {
+            self.note_tokens(past, [batch, tokens.shape()[1]], Some(&tokens));
+        }
+        Ok(whole)
+    }
+
+    /// Hides what stands before a column of each row from `slot` on, from attention only: positions are kept, so
+    /// that the tokens that stay and those that follow stand where they stood (rotated keys fit as they are; to give
+    /// the rest new positions, run it anew). A smaller start shows again what a larger one has hidden.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let mut cache = model.prefill("king drum sun star")?;
+    /// cache.insert_starts(&[2], 0)?;
+    /// assert_eq!((cache.attention_mask(), cache.lengths()), (vec![vec![false, false, true, true, true]], vec![5]));
+    /// assert_eq!(cache.mask_info(0).map(|info| info.offsets), Some(vec![2])); // the start's position
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`] for a start behind what is held.
+    pub fn insert_starts(&mut self, starts: &[usize], slot: usize) -> Result<(), CacheError> {
+        if self.frozen {
+            return Err(CacheError::Frozen);
+        }
+        self.check_without_states("hiding positions")?;
+        self.check_slots(slot, starts.len())?;
+        let held = self.len();
+        if let Some(asked) = starts.iter().copied().find(|start| *start > held) {
+            return Err(CacheError::TooFew { held, asked });
+        }
+        self.hidden_before.resize(self.batch(), 0);
+        self.hidden_before[slot..slot + starts.len()].copy_from_slice(starts);
+        Ok(())
+    }
+
+    /// Makes the mask that was given one of so many rows and columns again, after columns were added to it.
+    pub(super) fn restore_mask(&mut self, [rows, columns]: [usize; 2]) {
+        self.given_mask.iter_mut().for_each(|row| row.truncate(columns));
+        self.given_mask.resize(rows, Vec::new());
+    }
+
+    /// Whether there are `count` rows from `slot` on.
+    pub(super) fn check_slots(&self, slot: usize, count: usize) -> Result<(), CacheError> {
+        let batch = self.batch();
+        if slot >= batch {
+            return Err(CacheError::Slot { slot, batch });
+        }
+        if count > batch - slot {
+            return Err(CacheError::Slots { slot, count, batch });
+        }
+        Ok(())
+    }
+
+    /// The first column that the next query of some row sees.
+    pub(super) fn first_needed(&self, layer: usize) -> usize {
+        // Nothing of a layer that reads another's keys.
+        if !self.entries[layer].holds() {
+            return self.len();
+        }
+        self.len() - needed(&self.given_mask, self.len(), self.shape.windows[layer])
+    }
+
+    /// The positions that attention may see, for `batch` rows; `None` when it may see all.
+    pub(crate) fn past_mask(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
+        let hidden = self.hides();
+        if !hidden && self.given_mask.iter().all(|row| !row.contains(&false)) {
+            return None;
+        }
+        Some(self.for_rows(self.attention_mask(), batch))
+    }
+
+    /// The real positions, for `batch` rows, where attention may not see all of them.
+    pub(crate) fn past_counted(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
+        self.hides().then(|| self.for_rows(self.real_rows(), batch))
+    }
+
+    /// Whether a real position is hidden from attention.
+    pub fn hides(&self) -> bool {
+        self.hidden_before.iter().any(|before| *before > 0)
+    }
+
+    fn for_rows(&self, rows: Vec<Vec<bool>>, batch: usize) -> Vec<Vec<bool>> {
+        if rows.len() == batch { rows } else { vec![rows[0].clone(); batch] }
+    }
+}
+
+/// How many of the last of `len` columns the next query of some row sees; columns after the mask's end are real.
+pub(super) fn needed(given_mask: &[Vec<bool>], len: usize, window: Option<Window>) -> usize {
+    let Some(window) = window else { return len };
+    let of_row = |row: &Vec<bool>| {
+        let real = row.iter().filter(|real| **real).count() + len - row.len();
+        let mut hidden = window.oldest(real);
+        let first = (0..len).position(|column| {
+            let real = row.get(column).copied().unwrap_or(true);
+            if real && hidden > 0 {
+                hidden -= 1;
+                return false;
+            }
+            real
+        });
+        first.map_or(0, |first| len - first)
+    };
+    given_mask.iter().map(of_row).max().unwrap_or(0)
+}

@@ -1,0 +1,116 @@
+//! Which tokens a cache holds keys and values of.
+
+use hooklens_hooks::ModelIdentity;
+
+use super::KeyValueCache;
+use crate::error::CacheError;
+use crate::tokens::Tokens;
+
+/// Stands for an unknown token: keys and values may come without their tokens.
+const UNKNOWN: u32 = u32::MAX;
+
+impl KeyValueCache {
+    /// The tokens of each row, padding left out; `None` where keys and values came without their tokens.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.prefill([1, 2, 3])?;
+    /// assert_eq!(cache.tokens(), Some(vec![vec![1, 2, 3]]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn tokens(&self) -> Option<Vec<Vec<u32>>> {
+        let of_row = |(row, real): (usize, Vec<bool>)| -> Option<Vec<u32>> {
+            let ids = self.ids.get(row).map_or(&[][..], Vec::as_slice);
+            let of_column = |(column, _): (usize, &bool)| ids.get(column).copied().filter(|id| *id != UNKNOWN);
+            real.iter().enumerate().filter(|(_, real)| **real).map(of_column).collect()
+        };
+        self.real_rows().into_iter().enumerate().map(of_row).collect()
+    }
+
+    /// The tokens of each row, if what the cache holds is what they make: nothing in it was edited, hidden or rounded.
+    pub(crate) fn exact_tokens(&self) -> Option<Vec<Vec<u32>>> {
+        let exact = self.interventions.is_empty() && !self.hides() && self.kind.quantization().is_none();
+        self.tokens().filter(|_| exact)
+    }
+
+    /// Fails if another model computed the keys and values.
+    pub fn check_model(&self, model: &ModelIdentity) -> Result<(), CacheError> {
+        match &self.model {
+            Some(own) if !own.is(model) && !self.is_empty() => {
+                Err(CacheError::OtherWeights { cache: own.label().to_string(), model: model.label().to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes the tokens of new columns, after `past` others.
+    pub(super) fn note_tokens(&mut self, past: usize, [batch, len]: [usize; 2], tokens: Option<&Tokens>) {
+        self.ids.resize(batch, Vec::new());
+        for (row, ids) in self.ids.iter_mut().enumerate() {
+            ids.resize(past, UNKNOWN);
+            match tokens {
+                Some(tokens) => ids.extend_from_slice(tokens.row(row)),
+                None => ids.resize(past + len, UNKNOWN),
+            }
+        }
+    }
+
+    /// Tokens by column, with `None` for what is not known: for files.
+    pub(super) fn token_columns(&self) -> Vec<Vec<Option<u32>>> {
+        let known = |id: &u32| Some(*id).filter(|id| *id != UNKNOWN);
+        self.ids.iter().map(|row| row.iter().map(known).collect()).collect()
+    }
+
+    pub(super) fn set_token_columns(&mut self, columns: &[Vec<Option<u32>>], len: usize) {
+        let known = |row: &Vec<Option<u32>>| row.iter().take(len).map(|id| id.unwrap_or(UNKNOWN)).collect();
+        self.ids = columns.iter().map(known).collect();
+    }
+
+    /// Keeps the first columns of what is known of them.
+    pub(super) fn truncate_tokens(&mut self, len: usize) {
+        self.ids.iter_mut().for_each(|row| row.truncate(len));
+    }
+
+    /// Notes for texts of which length the keys were rotated.
+    pub(super) fn note_lengths(&mut self) {
+        let lengths = self.lengths();
+        self.rotated_for.resize(lengths.len(), 0);
+        self.rotated_for.iter_mut().zip(lengths).for_each(|(longest, len)| *longest = len.max(*longest));
+    }
+
+    /// For each row the length of the longest text that keys were rotated for; none where that does not matter.
+    pub(crate) fn rotated_for(&self) -> &[usize] {
+        &self.rotated_for
+    }
+
+    /// The tokens of chosen rows.
+    pub(super) fn choose_tokens(&mut self, rows: &[usize]) {
+        if !self.rotated_for.is_empty() {
+            self.rotated_for = rows.iter().map(|row| self.rotated_for.get(*row).copied().unwrap_or(0)).collect();
+        }
+        self.ids = rows.iter().map(|row| self.ids.get(*row).cloned().unwrap_or_default()).collect();
+    }
+
+    /// Replaces the tokens of rows from `slot` on by another cache's. Rows are cut to `kept` columns, and move to the right:
+    /// `own` columns for this cache's rows, `new` for the other's.
+    pub(super) fn insert_tokens(&mut self, other: &Self, slot: usize, kept: usize, [own, new]: [usize; 2]) {
+        self.ids.resize(self.batch(), Vec::new());
+        let moved = |mut row: Vec<u32>, len: usize, by: usize| {
+            row.resize(len, UNKNOWN);
+            row.splice(0..0, std::iter::repeat_n(UNKNOWN, by));
+            row
+        };
+        self.ids = std::mem::take(&mut self.ids).into_iter().map(|row| moved(row, kept, own)).collect();
+        if !(self.rotated_for.is_empty() && other.rotated_for.is_empty()) {
+            self.rotated_for.resize(self.batch(), 0);
+        }
+        for at in 0..other.batch() {
+            if let Some(own) = self.rotated_for.get_mut(slot + at) {
+                *own = other.rotated_for.get(at).copied().unwrap_or(0);
+            }
+            let row = other.ids.get(at).cloned().unwrap_or_default();
+            self.ids[slot + at] = moved(row, other.len(), new);
+        }
+    }
+}

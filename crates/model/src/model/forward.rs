@@ -1,0 +1,572 @@
+//! From input to logits: checks first, then one pass through the blocks.
+
+use burn::tensor::Tensor;
+use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run, Segment};
+
+use super::embedding::position_vectors;
+use super::loss;
+use super::norm::NormPoints;
+use super::output::Output;
+use super::pass::Pass;
+use super::sequence::{Sequence, at_columns};
+use super::soft_cap::soft_capped;
+use super::transformer::HookedTransformer;
+use crate::config::{Positional, Threshold};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
+use crate::error::{CacheError, InputError, Result};
+use crate::kv_cache::{Entry, KeyValueCache, MadeBy, Transaction};
+use crate::points::{Outer, Site};
+use crate::tokens::{Tokens, flat_mask};
+
+/// The input of a forward pass.
+#[allow(clippy::large_enum_variant, reason = "there is one a run; with LibTorch built in, a tensor is larger")]
+enum Start {
+    Tokens(Tokens),
+    Residual(Tensor<3>),
+}
+
+/// Layers to run: from `start` up to, not including, `stop`; no `stop` means on to the logits.
+#[derive(Clone, Copy)]
+struct Layers {
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+/// Which layers and which outputs to compute.
+#[derive(Clone, Copy)]
+struct StopAt {
+    layers: Layers,
+    logits: Logits,
+    loss: bool,
+}
+
+/// The result of a forward pass: the stream where it ended, and whether it is complete.
+#[derive(Default)]
+struct Reached {
+    logits: Option<Tensor<3>>,
+    residual: Option<Tensor<3>>,
+}
+
+impl HookedTransformer {
+    /// Checks everything that can be checked, then runs.
+    pub(super) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
+        let layers = self.layers(&options)?;
+        let (start, mut tokens) = self.start(input, &mut options, layers)?;
+        self.check_earlier_layers(&start, tokens.as_ref(), layers)?;
+        let kv_cache = options.kv_cache.take();
+        let sequence = self.sequence(&start, tokens.as_ref(), options.attention_mask.take(), kv_cache.as_deref())?;
+        let query_mask = sequence.query_mask();
+        if let (Some(tokens), Some(mask)) = (&mut tokens, &query_mask) {
+            tokens.set_mask(mask);
+        }
+        let wants_loss = options.loss || options.loss_per_token;
+        let headless = self.config.d_vocab_out == 0;
+        let logits = if headless { Logits::None } else { options.logits };
+        if wants_loss {
+            self.check_head()?;
+            self.check_loss(logits, tokens.as_ref(), layers)?;
+        }
+        // A cache that grows must see every layer.
+        let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
+        if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers)) {
+            return Err(CacheError::Partial.into());
+        }
+
+        let in_stream = self.config.positional == Positional::Learned;
+        let first_held: Vec<usize> =
+            kv_cache.as_ref().map_or(Vec::new(), |cache| cache.iter().map(Entry::first).collect());
+        let held_by = |layer: usize| self.config.reads_keys_of(layer).unwrap_or(layer);
+        let told = tokens.as_ref().and(self.points.outer(Outer::Tokens)).map(|id| &self.catalog().info(id).name);
+        let silent = |point: &PointInfo| match point.layer {
+            None if told == Some(&point.name) => None,
+            Some(layer) if point.with_past && first_held.get(held_by(layer)).is_some_and(|first| *first > 0) => {
+                Some("the cache has dropped keys that are out of the layer's window")
+            }
+            _ => why_silent(point, layers, in_stream),
+        };
+        let known = options.identity.take();
+        let identity = kv_cache.as_ref().map(|_| known.clone().unwrap_or_else(|| self.identity())).or(known);
+        if let (Some(cache), Some(identity)) = (&kv_cache, &identity) {
+            cache.check_model(identity)?;
+        }
+        // What a text makes is told by its tokens: not of a stream given in their place, nor after a prefix that was
+        // edited, rounded or hidden.
+        let held = match kv_cache.as_ref().filter(|cache| !cache.is_empty()) {
+            _ if options.record.selects_nothing() || layers.start.is_some() => None,
+            Some(cache) => cache.exact_tokens(),
+            None => Some(Vec::new()),
+        };
+        let given = held.is_some().then(|| tokens.clone()).flatten();
+        let texts = || Some(given.as_ref()?.text_hashes(held.as_deref()));
+        let plan = Plan {
+            points: &self.points,
+            device: self.device(),
+            dtype: self.compute_type(),
+            rows: Rows { open: growing, copies: options.copies, ..sequence.rows() },
+            silent: &silent,
+            model: &|| identity.clone().unwrap_or_else(|| self.identity()),
+            texts: &texts,
+            at_once: self.at_once(&sequence, logits),
+            shape: &self.config,
+            stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
+        };
+        let mut transaction = kv_cache.map(KeyValueCache::begin);
+        let (reached, cache) = drive(plan, &mut options.hooks, options.record, |run| {
+            self.check_conflicts(run)?;
+            if run.ends_here() {
+                return Err(Halt::Done);
+            }
+            let (device, dtype) = (self.device(), self.compute_type());
+            let borrowed = transaction.as_mut().map(Transaction::cache);
+            let pass = Pass::new(&self.config, self.points.stack(0), &sequence, borrowed, &device, dtype);
+            self.pass(start, pass, StopAt { layers, logits, loss: wants_loss }, &mut tokens, run)
+        })?;
+        if let Some(transaction) = transaction {
+            let shape = [sequence.batch, sequence.len];
+            let model = identity.unwrap_or_else(|| self.identity());
+            let by_length = !self.config.rotation_thresholds().is_empty();
+            let made = MadeBy { model, hooks: &options.hooks, parts: self.points.named_parts(), by_length };
+            transaction.commit(shape, query_mask.as_deref(), tokens.as_ref(), made)?;
+        }
+
+        let reached = reached.unwrap_or_default();
+        let (mut mean, mut each) = (None, None);
+        if let (true, Some(logits), Some(tokens)) = (wants_loss, &reached.logits, &tokens) {
+            let (per_token, count) = loss::per_token(logits.clone(), tokens);
+            mean = options.loss.then(|| per_token.clone().sum() / count as f64);
+            each = options.loss_per_token.then_some(per_token);
+        }
+        let (logits, residual) = (reached.logits, reached.residual);
+        Ok(Output { logits, loss: mean, loss_per_token: each, residual, cache, headless })
+    }
+
+    fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
+        let n_layers = self.config.n_layers;
+        let place = |layer: isize, last: usize| {
+            let placed = if layer < 0 { layer + n_layers as isize } else { layer };
+            let fits = (0..=last as isize).contains(&placed);
+            if fits { Ok(placed as usize) } else { Err(InputError::Layer { layer, n_layers }) }
+        };
+        let start = options.start_at_layer.map(|l| place(l, n_layers - 1)).transpose()?;
+        let stop = options.stop_at_layer.map(|l| place(l, n_layers)).transpose()?;
+        if let (Some(start), Some(stop)) = (start, stop)
+            && stop < start
+        {
+            return Err(InputError::StopBeforeStart { start, stop });
+        }
+        Ok(Layers { start, stop })
+    }
+
+    /// The input in its final form, and the tokens if they are known.
+    fn start(&self, input: Input, options: &mut ForwardOptions<'_>, layers: Layers) -> Result<(Start, Option<Tokens>)> {
+        let tokens = match input {
+            Input::Residual(residual) => {
+                if layers.start.is_none() {
+                    let needs = "the option `start_at_layer`";
+                    return Err(InputError::Needs { what: "a residual stream as input", needs }.into());
+                }
+                self.check_stream(&residual)?;
+                let (shape @ [batch, len, _], d_model) = (residual.dims(), self.config.d_model);
+                let tokens = options.tokens.take();
+                if let Some(tokens) = &tokens {
+                    self.check_tokens(tokens)?;
+                    if tokens.shape() != [batch, len] {
+                        let given = shape.to_vec();
+                        return Err(InputError::Residual { given, d_model }.into());
+                    }
+                }
+                return Ok((Start::Residual(residual), tokens));
+            }
+            tokens => {
+                let held = options.kv_cache.as_deref().map_or(Vec::new(), KeyValueCache::lengths);
+                self.token_input_after(tokens, &held)?
+            }
+        };
+        if layers.start.is_some() {
+            let needs = "a residual stream as input, not tokens";
+            return Err(InputError::Needs { what: "the option `start_at_layer`", needs }.into());
+        }
+        Ok((Start::Tokens(tokens.clone()), Some(tokens)))
+    }
+
+    /// Whether all that layers read besides the stream is there where a run starts from one.
+    fn check_earlier_layers(&self, start: &Start, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
+        if matches!(start, Start::Tokens(_)) {
+            return Ok(());
+        }
+        let first = layers.start.unwrap_or(0);
+        let reader = |layer: &usize| self.config.reads_keys_of(*layer).is_some_and(|from| from < first);
+        let mut run = first..layers.stop.unwrap_or(self.config.n_layers);
+        if let Some(layer) = run.find(reader) {
+            let from = self.config.reads_keys_of(layer).unwrap_or(layer);
+            return Err(InputError::KeysOfEarlierLayer { layer, from });
+        }
+        if self.config.per_layer_inputs.is_some() && tokens.is_none() {
+            let what = "a residual stream into a model whose layers have inputs of their own";
+            return Err(InputError::Needs {
+                what,
+                needs: "the tokens it was made from; pass them as the option `tokens`",
+            });
+        }
+        Ok(())
+    }
+
+    /// Elements of the largest tensors of a run that are alive at one time: the logits, or an MLP's.
+    fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
+        let tokens = sequence.batch.saturating_mul(sequence.len);
+        let rows = if logits == Logits::All { tokens } else { sequence.batch };
+        let widest = self.config.dense_mlps.iter().flatten().fold(self.config.d_mlp, |most, own| most.max(*own));
+        let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(widest));
+        logits.max(mlp)
+    }
+
+    /// Checks that a residual stream has the model's width and is on one of its devices.
+    fn check_stream(&self, stream: &Tensor<3>) -> Result<(), InputError> {
+        let (shape @ [batch, len, width], d_model) = (stream.dims(), self.config.d_model);
+        if batch == 0 || len == 0 || width != d_model {
+            return Err(InputError::Residual { given: shape.to_vec(), d_model });
+        }
+        let devices = self.devices();
+        if !devices.contains(&stream.device()) {
+            let (given, model) = (format!("{:?}", stream.device()), format!("{devices:?}"));
+            return Err(InputError::Device { given, model });
+        }
+        Ok(())
+    }
+
+    /// Checks that every id is within the vocabulary and that there is at least one token.
+    pub fn check_tokens(&self, tokens: &Tokens) -> Result<(), InputError> {
+        tokens.check(self.config.d_vocab)
+    }
+
+    fn sequence(
+        &self,
+        start: &Start,
+        tokens: Option<&Tokens>,
+        mask: Option<Vec<Vec<bool>>>,
+        kv_cache: Option<&KeyValueCache>,
+    ) -> Result<Sequence> {
+        let [batch, len] = match start {
+            Start::Tokens(tokens) => tokens.shape(),
+            Start::Residual(residual) => [residual.dims()[0], residual.dims()[1]],
+        };
+        let mask = match mask {
+            Some(rows) => {
+                let rows = new_columns(rows, [batch, len], kv_cache)?;
+                let past = kv_cache.map_or(0, KeyValueCache::len);
+                Some(flat_mask(&rows, [batch, len]).map_err(|error| behind(error, past))?)
+            }
+            None => tokens.and_then(|tokens| tokens.mask().map(<[bool]>::to_vec)),
+        };
+        let Some(cache) = kv_cache else {
+            let sequence = Sequence::new(batch, 0, len, mask);
+            self.check_length(sequence.positions_needed())?;
+            return Ok(sequence);
+        };
+        if self.config.bidirectional {
+            return Err(CacheError::Bidirectional.into());
+        }
+        cache.check(&self.config, [batch, len], self.compute_type(), |layer| self.weights.blocks[layer].device())?;
+        let sequence = Sequence::behind(cache, [batch, len], mask.as_deref());
+        let needed = sequence.positions_needed();
+        self.check_length(needed)?;
+        self.check_outgrown(&sequence, cache)?;
+        Ok(sequence)
+    }
+
+    /// Whether keys of the cache were rotated as the text of some row, now longer, is not.
+    fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
+        let thresholds = self.config.rotation_thresholds();
+        if thresholds.is_empty() || cache.is_empty() {
+            return Ok(());
+        }
+        let (held, rotated_for) = (cache.lengths(), cache.rotated_for());
+        let positions = sequence.query_positions();
+        for (row, positions) in positions.chunks(sequence.len).enumerate() {
+            let before = held.get(row).or(held.first()).copied().unwrap_or(0);
+            let len = positions.iter().max().map_or(0, |last| *last as usize + 1);
+            if before == 0 || len <= before {
+                continue;
+            }
+            // A truncated cache holds keys that were rotated for a longer text.
+            let keys = rotated_for.get(row).or(rotated_for.first()).copied().unwrap_or(0).max(before);
+            let other = |threshold: &&Threshold| {
+                let [long, longer] = [keys > threshold.context, len > threshold.context];
+                long != longer || (long && !threshold.once && keys != len)
+            };
+            if let Some(threshold) = thresholds.iter().find(other) {
+                let original_context = threshold.context;
+                let longer = keys > before;
+                return Err(if longer {
+                    CacheError::RotatedForLonger { keys, len }
+                } else {
+                    CacheError::Outgrown { original_context, len }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a learned position table has a vector for every position, and that a query may see all of them.
+    pub fn check_length(&self, len: usize) -> Result<(), InputError> {
+        if let Some(most) = self.config.most_keys.filter(|most| len > *most) {
+            return Err(InputError::Sparse { len, most });
+        }
+        let n_ctx = self.config.n_ctx;
+        if self.config.positional.has_table() && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
+    }
+
+    /// A head's edited input is normalized apart from the stream, so an edit of the stream's
+    /// norm would not reach it.
+    fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
+        let layers = if self.config.residual_norms { 0 } else { self.config.n_layers };
+        for layer in 0..layers {
+            let edited = |sites: &[Site]| {
+                let ids = sites.iter().map(|site| self.points.stack(0).at(layer, *site));
+                ids.flatten().find(|id| run.edits(Some(*id)))
+            };
+            let norm = edited(&[Site::Ln1Scale, Site::Ln1Normalized]);
+            let input = edited(&[Site::AttnIn, Site::QInput, Site::KInput, Site::VInput]);
+            if let (Some(norm), Some(input)) = (norm, input) {
+                let name = |id| self.points.catalog.info(id).name.to_string();
+                return Err(HookError::Conflict {
+                    point: name(norm),
+                    other: name(input),
+                    reason: "a head's own input has a norm of its own, which this point does not speak of",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is a loss to compute.
+    fn check_loss(&self, logits: Logits, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
+        let Some(tokens) = tokens else {
+            let needs = "the tokens it was made from; pass them as the option `tokens`";
+            return Err(InputError::Needs { what: "the loss of a residual stream", needs });
+        };
+        if layers.stop.is_some() {
+            let reason = "a run that stops before the logits has no loss";
+            return Err(InputError::Conflict { option: "loss", with: "stop_at_layer", reason });
+        }
+        if logits != Logits::All {
+            return Err(InputError::Needs { what: "the loss", needs: "all logits (`Logits::All`)" });
+        }
+        loss::check_targets(tokens, self.config.d_vocab_out)
+    }
+
+    /// The pass itself: embedding, blocks, unembedding.
+    fn pass(
+        &self,
+        start: Start,
+        mut pass: Pass<'_>,
+        StopAt { layers, logits, loss }: StopAt,
+        tokens: &mut Option<Tokens>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Reached, Halt> {
+        let sequence = pass.sequence;
+        let mut resid = match start {
+            Start::Tokens(given) => {
+                let given = self.hooked_tokens(given, loss, run)?;
+                let embedded = self.embed(&given, sequence, run)?;
+                pass.per_layer_inputs = self.per_layer_inputs(&given, &embedded);
+                *tokens = Some(given);
+                embedded
+            }
+            Start::Residual(residual) => {
+                // What reads tokens in a later layer: parts, the loss.
+                if let Some(given) = tokens.take() {
+                    *tokens = Some(self.hooked_tokens(given, loss, run)?);
+                }
+                if let (Some(given), true) = (&tokens, self.config.per_layer_inputs.is_some()) {
+                    // Layers before the first one have run elsewhere, with the embedding as it is without hooks.
+                    pass.per_layer_inputs = self.per_layer_inputs(given, &self.embedded(given));
+                }
+                residual.cast(self.compute_type())
+            }
+        };
+        match self.config.positional {
+            Positional::Learned if layers.start.is_none() => resid = resid + self.positions(sequence, run)?,
+            Positional::Shortformer => pass.shortformer = Some(self.positions(sequence, run)?),
+            _ => {}
+        }
+
+        let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers);
+        for layer in blocks {
+            let block = &self.weights.blocks[layer];
+            resid = pass.enter(&block.device(), resid);
+            resid = block.forward(layer, resid, &mut pass, run)?;
+            self.paging().inspect(|paging| paging.after(layer));
+        }
+        if layers.stop.is_some() {
+            return Ok(Reached { residual: Some(resid), ..Reached::default() });
+        }
+        let points = NormPoints {
+            scale: self.points.outer(Outer::FinalScale),
+            normalized: self.points.outer(Outer::FinalNormalized),
+        };
+        let watched = run.wants(points.scale) || run.wants(points.normalized);
+        resid = pass.enter(&self.weights.unembed.device(), resid);
+        // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
+        if logits == Logits::Last && !watched {
+            resid = last_rows(resid, sequence);
+        }
+        let mut normalized = self.weights.ln_final.forward(resid, points, run)?;
+        if logits == Logits::None {
+            return Ok(Reached::default());
+        }
+        if logits == Logits::Last && watched {
+            normalized = last_rows(normalized, sequence);
+        }
+        Ok(Reached { logits: Some(self.logits(normalized)), ..Reached::default() })
+    }
+
+    /// The logits of a stream that has passed the last norm.
+    fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
+        soft_capped(self.weights.unembed.forward(normalized), self.config.output_logits_soft_cap)
+    }
+
+    /// Logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`: last norm,
+    /// unembedding, soft cap. The logit lens.
+    ///
+    /// # Shapes
+    /// - stream: `[batch, pos, d_model]`
+    /// - output: `[batch, pos, d_vocab_out]`
+    ///
+    /// # Errors
+    /// [`InputError::Residual`] for a stream of another width, [`InputError::Device`], [`InputError::NoHead`].
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let stream = model.record("When Mary and John", hook::resid_post(1))?.get(hook::resid_post(1))?;
+    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.check_head()?;
+        self.check_stream(&stream)?;
+        let stream = stream.to_device(&self.weights.unembed.device());
+        Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
+    }
+
+    /// Shows the tokens to `hook_tokens`, and checks what comes back.
+    fn hooked_tokens(&self, tokens: Tokens, loss: bool, run: &mut Run<'_, '_>) -> Result<Tokens, Halt> {
+        let point = self.points.outer(Outer::Tokens);
+        if !run.wants(point) {
+            return Ok(tokens);
+        }
+        let edited = run.edits(point);
+        let seen = run.fire_int(point, tokens.to_tensor(&self.device()))?;
+        if !edited {
+            return Ok(tokens);
+        }
+        let mut changed = Tokens::from_tensor(seen)?;
+        self.check_tokens(&changed)?;
+        if let Some(mask) = tokens.mask() {
+            changed.set_mask(mask);
+        }
+        if loss {
+            loss::check_targets(&changed, self.config.d_vocab_out)?;
+        }
+        Ok(changed)
+    }
+
+    /// Scaled token vectors, `[batch, pos, d_model]`.
+    fn embedded(&self, tokens: &Tokens) -> Tensor<3> {
+        let vectors = self.weights.embed.rows(tokens.ids(), self.compute_type());
+        let ([batch, len], d_model) = (tokens.shape(), self.config.d_model);
+        let embedded = vectors.reshape([batch, len, d_model]);
+        match self.config.embed_scale {
+            Some(scale) => embedded * scale,
+            None => embedded,
+        }
+    }
+
+    /// Every layer's own inputs, `[batch, pos, layer, width]`, if layers have such.
+    fn per_layer_inputs(&self, tokens: &Tokens, embedded: &Tensor<3>) -> Option<Tensor<4>> {
+        let (weights, own) = (self.weights.per_layer_embed.as_ref()?, self.config.per_layer_inputs?);
+        Some(weights.inputs(tokens, embedded.clone(), own))
+    }
+
+    /// Token vectors, `[batch, pos, d_model]`, and position vectors where both are normalized together.
+    fn embed(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let mut embedded = self.embedded(tokens);
+        if let (Positional::LearnedNormalized, Some(table)) = (&self.config.positional, &self.weights.embed.positions) {
+            embedded = embedded + position_vectors(table.val(), sequence, self.compute_type());
+        }
+        if let Some(norm) = &self.weights.embed.norm {
+            let points = NormPoints {
+                scale: self.points.outer(Outer::EmbedLnScale),
+                normalized: self.points.outer(Outer::EmbedLnNormalized),
+            };
+            embedded = norm.forward(embedded, points, run)?;
+        }
+        run.fire(self.points.outer(Outer::Embed), embedded)
+    }
+
+    /// Position vectors, zero at padding, `[batch, pos, d_model]`.
+    fn positions(&self, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let Some(table) = &self.weights.embed.positions else {
+            return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
+        };
+        let vectors = position_vectors(table.val(), sequence, self.compute_type());
+        let point = self.points.outer(Outer::PosEmbed);
+        if run.wants(point) {
+            return run.fire(point, vectors.expand([sequence.batch, sequence.len, self.config.d_model]));
+        }
+        Ok(vectors)
+    }
+}
+
+/// A mask's columns of the run: all, or those behind what a cache holds, where the mask begins with the cache's own (as
+/// Hugging Face's do).
+fn new_columns(
+    rows: Vec<Vec<bool>>,
+    [batch, len]: [usize; 2],
+    kv_cache: Option<&KeyValueCache>,
+) -> Result<Vec<Vec<bool>>, CacheError> {
+    let Some(cache) = kv_cache.filter(|cache| !cache.is_empty()) else { return Ok(rows) };
+    let past = cache.len();
+    if rows.len() != batch || rows.iter().any(|row| row.len() != past + len) {
+        return Ok(rows);
+    }
+    let held = cache.past_mask(batch);
+    for (row, mask) in rows.iter().enumerate() {
+        let held = |column: usize| held.as_ref().is_none_or(|held| held[row][column]);
+        if let Some(column) = (0..past).find(|column| mask[*column] != held(*column)) {
+            return Err(CacheError::PastMask { row, column, given: mask[column] });
+        }
+    }
+    Ok(rows.into_iter().map(|row| row[past..].to_vec()).collect())
+}
+
+/// A mask of a wrong length behind a cache could have had either of two.
+fn behind(error: InputError, past: usize) -> InputError {
+    match error {
+        InputError::MaskShape { expected, given } if past > 0 => InputError::MaskBehind { expected, given, past },
+        other => other,
+    }
+}
+
+/// Why a point does not fire when only these layers run; `in_stream` tells whether position
+/// vectors are part of the residual stream.
+fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'static str> {
+    let start = layers.start.unwrap_or(0);
+    match (point.layer, point.segment) {
+        (Some(layer), _) if layer < start => Some("the run starts at a later layer"),
+        (Some(layer), _) if layers.stop.is_some_and(|stop| layer >= stop) => Some("the run stops before its layer"),
+        (Some(_), _) => None,
+        (None, Segment::Head) => layers.stop.map(|_| "the run stops before the last norm"),
+        (None, Segment::Positions) if !in_stream => None,
+        (None, _) => layers.start.map(|_| "the run starts from a residual stream"),
+    }
+}
+
+/// Each row's last real token, `[batch, 1, d]`.
+pub(crate) fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
+    if sequence.is_plain() {
+        return x.narrow(1, sequence.len - 1, 1);
+    }
+    at_columns(x, &sequence.last_columns()).unsqueeze_dim(1)
+}

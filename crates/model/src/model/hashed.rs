@@ -1,0 +1,168 @@
+//! A hash of weights, piece by piece.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{DType, Device, Tensor};
+use hooklens_hooks::{Activation, HookError};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::ops::Range;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+use crate::cpu::packed_matrix::PackedMatrix;
+use crate::error::{ConfigError, Result};
+
+/// Elements that are copied and hashed at once, so that no weight is in memory twice.
+const PIECE: usize = 1 << 20;
+/// Rows of a piece at least: a transposed matrix is read a few elements from each line of memory.
+const ROWS: usize = 16;
+
+/// Samples of a weight where not all of it is hashed, evenly spread, and their elements. On a GPU, each is a read that waits.
+const SAMPLES: usize = 4;
+const SAMPLE: usize = 1024;
+
+/// How much of each weight is hashed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Extent {
+    #[default]
+    Whole,
+    Samples,
+}
+
+/// The pieces of weights that are to be hashed (XXH3, 128 bits).
+#[derive(Default)]
+pub struct Hashed {
+    pieces: Vec<Piece>,
+    extent: Extent,
+}
+
+impl Hashed {
+    pub(crate) fn new(extent: Extent) -> Self {
+        Self { pieces: Vec::new(), extent }
+    }
+
+    /// Adds a weight of this name and shape, as a matrix.
+    pub fn add(&mut self, name: &str, shape: &[usize], matrix: Tensor<2>) {
+        let [rows, columns] = matrix.dims();
+        let step = (PIECE / columns.max(1)).max(ROWS);
+        let label = format!("{name} {shape:?} {}", hashed_dtype(matrix.dtype()));
+        if self.extent == Extent::Samples && rows * columns > SAMPLES * SAMPLE {
+            let (width, height) = (columns.min(SAMPLE), (SAMPLE / columns.max(1)).clamp(1, rows));
+            let piece = |number: usize| {
+                let row = (rows - height) * number / (SAMPLES - 1);
+                let column = (columns - width) * ((number * 3) % SAMPLES) / (SAMPLES - 1);
+                let part = Part::Rows(matrix.clone().detach().narrow(1, column, width), row..row + height);
+                Piece { label: format!("{label} {row} {column}"), part }
+            };
+            self.pieces.extend((0..SAMPLES).map(piece));
+            return;
+        }
+        let piece = |start| {
+            let matrix = matrix.clone().detach();
+            let part = Part::Rows(matrix, start..rows.min(start + step));
+            Piece { label: format!("{label} {start}"), part }
+        };
+        self.pieces.extend((0..rows).step_by(step).map(piece));
+    }
+
+    /// Adds a weight that is kept in blocks, by its bytes.
+    pub(crate) fn add_blocks(&mut self, name: &str, packed: &PackedMatrix) {
+        let label = format!("{name} {}", packed.described());
+        self.pieces.push(Piece { label, part: Part::Blocks(packed.clone(), self.extent) });
+    }
+
+    /// The hash of all pieces behind the configuration.
+    pub fn finish(self, config: &[u8]) -> Result<String> {
+        let hashes: Result<Vec<u128>, HookError> = match self.pieces.iter().all(Piece::is_here) {
+            true => self.pieces.par_iter().map(Piece::hash).collect(),
+            // A device of its own gives one tensor at a time anyway.
+            false => self.pieces.iter().map(Piece::hash).collect(),
+        };
+        let mut all = Xxh3::new();
+        all.update(config);
+        hashes?.into_iter().for_each(|hash| all.update(&hash.to_le_bytes()));
+        Ok(format!("{:032x}", all.digest128()))
+    }
+}
+
+/// The text that is hashed of an element type: fingerprints are stored, and do not follow names in Burn.
+fn hashed_dtype(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "F64",
+        DType::F32 => "F32",
+        DType::Flex32 => "Flex32",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        _ => dtype.name(),
+    }
+}
+
+/// A part of a weight.
+struct Piece {
+    /// Its name, place, shape and element type, which are hashed with it.
+    label: String,
+    part: Part,
+}
+
+#[allow(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
+enum Part {
+    Rows(Tensor<2>, Range<usize>),
+    Blocks(PackedMatrix, Extent),
+}
+
+impl Piece {
+    /// Whether it is in this process's memory.
+    fn is_here(&self) -> bool {
+        match &self.part {
+            Part::Rows(matrix, _) => matrix.device() == Device::flex(),
+            Part::Blocks(..) => true,
+        }
+    }
+
+    /// The hash of its label and its elements, row by row.
+    fn hash(&self) -> Result<u128, HookError> {
+        let elements = match &self.part {
+            Part::Rows(matrix, rows) => {
+                let rows: Activation = matrix.clone().narrow(0, rows.start, rows.len()).into();
+                xxh3_128(&rows.to_le_bytes()?)
+            }
+            Part::Blocks(packed, Extent::Whole) => xxh3_128(packed.bytes()),
+            Part::Blocks(packed, Extent::Samples) => {
+                let (bytes, mut hash) = (packed.bytes(), Xxh3::new());
+                for number in 0..SAMPLES {
+                    let start = bytes.len().saturating_sub(SAMPLE) * number / (SAMPLES - 1);
+                    hash.update(&bytes[start..bytes.len().min(start + SAMPLE)]);
+                }
+                hash.digest128()
+            }
+        };
+        let mut hash = Xxh3::new();
+        hash.update(self.label.as_bytes());
+        hash.update(&elements.to_le_bytes());
+        Ok(hash.digest128())
+    }
+}
+
+/// The hash of a configuration and of every tensor of a module, in order.
+pub fn hash_of(config: &impl Serialize, weights: &impl Module, hashed: Hashed) -> Result<String> {
+    let config = serde_json::to_vec(config).map_err(|source| ConfigError::Unwritable { source })?;
+    let mut tensors = Tensors { hashed, count: 0 };
+    weights.visit(&mut tensors);
+    tensors.hashed.finish(&config)
+}
+
+/// Every tensor of a module, in order.
+struct Tensors {
+    hashed: Hashed,
+    count: usize,
+}
+
+impl ModuleVisitor for Tensors {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.val();
+        let shape = tensor.dims().to_vec();
+        let columns = shape.last().copied().unwrap_or(1).max(1);
+        let rows = shape.iter().product::<usize>() / columns;
+        self.hashed.add(&format!("tensor {}", self.count), &shape, tensor.reshape([rows, columns]));
+        self.count += 1;
+    }
+}

@@ -1,0 +1,127 @@
+//! Latent attention: queries, keys and values made from narrow latents of the stream.
+
+use burn::module::Module;
+use burn::tensor::{DType, Tensor};
+use hooklens_hooks::{Halt, HookError, Run};
+
+use super::attention::{Attention, AttentionInputs, ProjectionInput, by_head};
+use super::linear::Linear;
+use super::norm::{Norm, NormPoints};
+use super::pass::Pass;
+use crate::config::TransformerConfig;
+use crate::points::Site;
+
+/// Weights of the way from the stream to the latents, and to the keys' rotated part.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{Latent, Positional, RopeScaling, Rotary};
+/// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+/// let config = TransformerConfig {
+///     positional: Positional::Rotary(rotary),
+///     latent: Some(Latent { q_rank: None, kv_rank: 10, d_rope: 4, d_value: 8, eps: 1e-6 }),
+///     ..TransformerConfig::new(1, 16, 2, 20, 8)
+/// };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let latent = model.weights.blocks[0].attn.as_ref().and_then(|attn| attn.latent.as_ref());
+/// assert_eq!(latent.map(|latent| latent.kv_down.weight.val().dims()), Some([16, 10]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct LatentMaps {
+    /// The latent of queries, `[d_model, q_rank]`.
+    pub q_down: Option<Linear>,
+    /// Its RMS norm, `[q_rank]`.
+    pub q_norm: Option<Norm>,
+    /// The latent of keys and values, `[d_model, kv_rank]`.
+    pub kv_down: Linear,
+    /// Its RMS norm, `[kv_rank]`.
+    pub kv_norm: Norm,
+    /// The rotated part of all heads' keys, `[d_model, d_rope]`.
+    pub k_rope: Linear,
+}
+
+impl LatentMaps {
+    /// Every linear map.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
+        [&self.kv_down, &self.k_rope].into_iter().chain(&self.q_down)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        [&mut self.kv_down, &mut self.k_rope].into_iter().chain(&mut self.q_down)
+    }
+
+    /// Queries and keys, `[batch, pos, head, d_head]`, and values, `[batch, pos, head, d_value]`, before rotation.
+    pub(crate) fn project(
+        &self,
+        attention: &Attention,
+        layer: usize,
+        reads: AttentionInputs,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<[Tensor<4>; 3], Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let heads = pass.config.n_heads;
+        let stream = match reads {
+            AttentionInputs::One(stream) => *stream,
+            AttentionInputs::Each { streams, .. } => match *streams {
+                [ProjectionInput::Shared(stream), ..] => stream,
+                _ => {
+                    let point = format!("blocks.{layer}.hook_q_input");
+                    let source = "heads that read a latent have no stream of their own".into();
+                    return Err(HookError::Failed { point, source }.into());
+                }
+            },
+        };
+        let q = match (&self.q_down, &self.q_norm) {
+            (Some(down), Some(norm)) => {
+                let latent = run.fire(at(Site::QLatent), down.forward(stream.clone()))?;
+                let points = NormPoints { scale: at(Site::QLatentScale), normalized: at(Site::QLatentNormalized) };
+                attention.q.forward(norm.forward(latent, points, run)?)
+            }
+            _ => attention.q.forward(stream.clone()),
+        };
+        let latent = run.fire(at(Site::KvLatent), self.kv_down.forward(stream.clone()))?;
+        let turned = run.fire(at(Site::KRope), self.k_rope.forward(stream))?;
+        let points = NormPoints { scale: at(Site::KvLatentScale), normalized: at(Site::KvLatentNormalized) };
+        let latent = self.kv_norm.forward(latent, points, run)?;
+        let [k, v] = Linear::forward_each([&attention.k, &attention.v], latent);
+        let [batch, pos, width] = turned.dims();
+        let turned = turned.unsqueeze_dim::<4>(2).expand([batch, pos, heads, width]);
+        let k = Tensor::cat(vec![by_head(k, heads), turned], 3);
+        Ok([by_head(q, heads), k, by_head(v, heads)])
+    }
+
+    /// A map from the stream to what is made from a latent, without the scale of the latent's norm, `[d_model, out]`.
+    fn whole(down: &Linear, norm: &Norm, up: &Linear, dtype: DType) -> Tensor<2> {
+        let mut down = down.weight_in(dtype);
+        if let Some(w) = &norm.w {
+            down = down * w.val().cast(dtype).unsqueeze::<2>();
+        }
+        down.matmul(up.weight_in(dtype))
+    }
+
+    /// All heads' queries as maps of the stream, without the scale of the latent's norm, `[d_model, head * d_head]`.
+    pub(crate) fn whole_q(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
+        match (&self.q_down, &self.q_norm) {
+            (Some(down), Some(norm)) => Self::whole(down, norm, &attention.q, dtype),
+            _ => attention.q.weight_in(dtype),
+        }
+    }
+
+    /// The same of keys.
+    pub(crate) fn whole_k(&self, attention: &Attention, c: &TransformerConfig, dtype: DType) -> Tensor<2> {
+        let made = Self::whole(&self.kv_down, &self.kv_norm, &attention.k, dtype);
+        let turned = self.k_rope.weight_in(dtype);
+        let ([d_model, width], [_, d_rope]) = (made.dims(), turned.dims());
+        let made = made.reshape([d_model, c.n_heads, width / c.n_heads]);
+        let turned = turned.unsqueeze_dim::<3>(1).expand([d_model, c.n_heads, d_rope]);
+        Tensor::cat(vec![made, turned], 2).reshape([d_model, c.n_heads * c.d_head])
+    }
+
+    /// The same of values, `[d_model, head * d_value]`.
+    pub fn whole_v(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
+        Self::whole(&self.kv_down, &self.kv_norm, &attention.v, dtype)
+    }
+}

@@ -1,0 +1,109 @@
+//! Vectors of tokens that each layer has of its own: their embedding, and what a block makes of its own.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use hooklens_hooks::{Halt, Run};
+
+use super::linear::Linear;
+use super::norm::{Norm, NormPoints};
+use super::pass::Pass;
+use super::weights::Embed;
+use crate::config::PerLayerInputs;
+use crate::cpu;
+use crate::points::Site;
+use crate::tokens::Tokens;
+
+/// Weights of all layers' input vectors.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{NormKind, PerLayerInputs};
+/// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
+/// let config =
+///     TransformerConfig { norm: NormKind::Rms, per_layer_inputs, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let embed = model.weights.per_layer_embed.as_ref();
+/// assert_eq!(embed.map(|embed| embed.vectors.tokens.val().dims()), Some([100, 12])); // both layers' side by side
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct PerLayerEmbed {
+    /// One vector a token and layer, `[d_vocab, layer * width]`.
+    pub vectors: Embed,
+    /// The part that is made of the embedding, `[d_model, layer * width]`.
+    pub projection: Linear,
+    /// RMS norm of that part, of each layer's by itself, `[width]`.
+    pub norm: Norm,
+}
+
+impl PerLayerEmbed {
+    /// All layers' inputs, `[batch, pos, layer, width]`, of the tokens and their embedding, `[batch, pos, d_model]`.
+    pub(crate) fn inputs(&self, tokens: &Tokens, embedded: Tensor<3>, own: PerLayerInputs) -> Tensor<4> {
+        let [batch, pos, d_model] = embedded.dims();
+        let dtype = embedded.dtype();
+        let by_layer = |x: Tensor<2>| {
+            let [_, width] = x.dims();
+            x.reshape([batch, pos, width / own.width, own.width])
+        };
+        let vectors = by_layer(self.vectors.rows(tokens.ids(), dtype)) * (own.width as f64).sqrt();
+        let made = self.projection.forward(embedded.reshape([batch * pos, d_model])) / (d_model as f64).sqrt();
+        (self.norm.without_hooks(by_layer(made)) + vectors) / 2f64.sqrt()
+    }
+}
+
+/// Weights of what a block adds to the stream for its own input vectors.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// use hooklens::{NormKind, PerLayerInputs};
+/// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
+/// let config =
+///     TransformerConfig { norm: NormKind::Rms, per_layer_inputs, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+/// let own = model.weights.blocks[1].per_layer.as_ref();
+/// assert_eq!(own.map(|own| own.gate.weight.val().dims()), Some([32, 6]));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct PerLayer {
+    /// From the stream, `[d_model, width]`.
+    pub gate: Linear,
+    /// To the stream, `[width, d_model]`.
+    pub output: Linear,
+    /// RMS norm of what is added, `[d_model]`.
+    pub post: Norm,
+}
+
+impl PerLayer {
+    /// Every linear map.
+    pub fn maps(&self) -> impl Iterator<Item = &Linear> {
+        [&self.gate, &self.output].into_iter()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        [&mut self.gate, &mut self.output].into_iter()
+    }
+
+    /// The stream behind the addition.
+    ///
+    /// # Shapes
+    /// - input and output: `[batch, pos, d_model]`
+    pub(crate) fn forward(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let at = |site| pass.points.at(layer, site);
+        let resid = run.fire(at(Site::ResidMidPerLayer), resid)?;
+        let input = run.fire(at(Site::PerLayerInput), pass.per_layer_input(layer)?)?;
+        let pre = run.fire(at(Site::PerLayerPre), self.gate.forward(resid.clone()))?;
+        let post = run.fire(at(Site::PerLayerPost), cpu::product(pass.config.activation.apply(pre), input))?;
+        let points = NormPoints { scale: at(Site::PerLayerPostScale), normalized: at(Site::PerLayerPostNormalized) };
+        let out = self.post.forward(self.output.forward(post), points, run)?;
+        let out = run.fire(at(Site::PerLayerOut), out)?;
+        Ok(cpu::sum(resid, out))
+    }
+}

@@ -1,0 +1,302 @@
+//! Weights of all layers and heads, stacked as in TransformerLens.
+
+use burn::tensor::Tensor;
+
+use super::{Attention, Block, HookedTransformer, Linear, narrowed};
+use crate::driver::HookedModel;
+
+impl HookedTransformer {
+    /// Token vectors, `[d_vocab, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_e().dims(), model.w_u().dims()), ([61, 64], [64, 61]));
+    /// assert_eq!(model.w_pos().map(|positions| positions.dims()), Some([48, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_e(&self) -> Tensor<2> {
+        narrowed(self.weights.embed.matrix(), self.compute_type())
+    }
+
+    /// Position vectors, `[n_ctx, d_model]`, if positions are learned.
+    pub fn w_pos(&self) -> Option<Tensor<2>> {
+        self.weights.embed.positions.as_ref().map(|table| narrowed(table.val(), self.compute_type()))
+    }
+
+    /// The unembedding, `[d_model, d_vocab_out]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (logits, cache) = model.run_with_cache("When Mary", hook::final_normalized())?;
+    /// let read = cache.get(hook::final_normalized())?;
+    /// let by_hand = read.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
+    /// assert!((by_hand - logits).abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_u(&self) -> Tensor<2> {
+        self.weights.unembed.weight_in(self.compute_type()).to_device(&self.device())
+    }
+
+    /// The unembedding's bias, `[d_vocab_out]`; zeros if it has none.
+    pub fn b_u(&self) -> Tensor<1> {
+        self.bias(&self.weights.unembed).to_device(&self.device())
+    }
+
+    /// Queries, `[layer, head, d_model, d_head]`; where layers' heads differ in width, zeros fill the narrower ones
+    /// up, and stand where a layer has no attention. Of latent attention (DeepSeek V2) the product of the maps to the latent
+    /// and from it, with the weights of the norm between them and without its scale. So for keys and values.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_q().dims(), model.w_o().dims()), ([4, 4, 64, 16], [4, 4, 16, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_q(&self) -> Tensor<4> {
+        self.stacked(|layer, block| self.columns(layer, block, 'q'))
+    }
+
+    /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same, and layers that read the keys of an
+    /// earlier one those of that layer.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_k().dims(), model.b_k().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_k(&self) -> Tensor<4> {
+        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'k'))
+    }
+
+    /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.w_v().dims(), model.b_v().dims()), ([4, 4, 64, 16], [4, 4, 16]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_v(&self) -> Tensor<4> {
+        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'v'))
+    }
+
+    /// Outputs, `[layer, head, d_head, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let cache = model.record("When Mary", ["z0", "result0"])?;
+    /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // of head 3
+    /// let w_o = model.w_o().slice([0..1, 3..4]).reshape([1, 16, 64]);
+    /// let gap = z.matmul(w_o) - cache.get(hook::result(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2);
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_o(&self) -> Tensor<4> {
+        let (heads, [_, widest]) = (self.config().n_heads, self.config().widest_heads());
+        self.stacked(|layer, block| {
+            let d_model = self.config().d_model;
+            let Some(attn) = &block.attn else { return self.nothing(block, [heads, widest, d_model]) };
+            let weight = attn.o.weight_in(self.compute_type());
+            widened_to(weight.reshape([heads, self.config().d_value_of(layer), d_model]), 1, widest)
+        })
+    }
+
+    /// Query biases, `[layer, head, d_head]`; zeros where there are none. So for the others.
+    pub fn b_q(&self) -> Tensor<3> {
+        self.stacked(|layer, block| self.biases(layer, block, 'q'))
+    }
+
+    /// Key biases, `[layer, head, d_head]`.
+    pub fn b_k(&self) -> Tensor<3> {
+        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'k'))
+    }
+
+    /// Value biases, `[layer, head, d_head]`.
+    pub fn b_v(&self) -> Tensor<3> {
+        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'v'))
+    }
+
+    /// Output biases of attention, and of gated delta nets, `[layer, d_model]`.
+    pub fn b_o(&self) -> Tensor<2> {
+        self.stacked(|_, block| self.mixed_bias(block))
+    }
+
+    /// Input weights of MLPs, `[layer, d_model, d_mlp]`, with zeros behind those of MLPs that are not as wide as others;
+    /// `None` without plain or gated MLPs.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.w_in().map(|read| read.dims()), Some([4, 64, 256]));
+    /// assert!(model.w_gate().is_none());
+    /// let without = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(without.w_in().is_none()); // it is attention only
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_in(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight_in(self.compute_type())))
+    }
+
+    /// The gates of gated MLPs, `[layer, d_model, d_mlp]`.
+    pub fn w_gate(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight_in(self.compute_type())))
+    }
+
+    /// Output weights of MLPs, `[layer, d_mlp, d_model]`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.w_out().map(|write| write.dims()), Some([4, 256, 64]));
+    /// assert_eq!(model.b_out().map(|bias| bias.dims()), Some([4, 64]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn w_out(&self) -> Option<Tensor<3>> {
+        self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight_in(self.compute_type())))
+    }
+
+    /// Biases of neurons, `[layer, d_mlp]`.
+    pub fn b_in(&self) -> Option<Tensor<2>> {
+        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.input)))
+    }
+
+    /// Output biases of MLPs, `[layer, d_model]`.
+    pub fn b_out(&self) -> Option<Tensor<2>> {
+        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.output)))
+    }
+
+    /// `L0H0`, `L0H1`, ..., one label per head.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.head_labels()[..5], ["L0H0", "L0H1", "L0H2", "L0H3", "L1H0"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn head_labels(&self) -> Vec<String> {
+        let heads = |layer| (0..self.config().n_heads).map(move |head| format!("L{layer}H{head}"));
+        (0..self.config().n_layers).flat_map(heads).collect()
+    }
+
+    /// The block whose keys and values layer `layer` reads.
+    fn with_keys(&self, layer: usize) -> &Block {
+        &self.weights.blocks[self.config().reads_keys_of(layer).unwrap_or(layer)]
+    }
+
+    fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(usize, &Block) -> Tensor<D>) -> Tensor<E> {
+        let device = self.device();
+        let layers = self.weights.blocks.iter().enumerate();
+        Tensor::stack(layers.map(|(layer, block)| of(layer, block).to_device(&device)).collect(), 0)
+    }
+
+    fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
+        let device = self.device();
+        let part = |block| of(block).map(|weight| weight.to_device(&device));
+        let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(part).collect();
+        parts.map(|parts| {
+            let widest: [usize; D] =
+                std::array::from_fn(|axis| parts.iter().map(|part| part.dims()[axis]).max().unwrap_or(0));
+            let whole = |part| (0..D).fold(part, |part, axis| widened_to(part, axis, widest[axis]));
+            Tensor::stack(parts.into_iter().map(whole).collect(), 0)
+        })
+    }
+
+    /// Width of a layer's queries, keys or values, and of the widest layer's.
+    fn widths(&self, layer: usize, which: char) -> [usize; 2] {
+        let (c, [keys, values]) = (self.config(), self.config().widest_heads());
+        if which == 'v' { [c.d_value_of(layer), values] } else { [c.d_head_of(layer), keys] }
+    }
+
+    /// A layer's projection to queries, keys or values by head, `[head, d_model, d_head]`, each of a group the same;
+    /// zeros where the layer has no attention.
+    fn columns(&self, layer: usize, block: &Block, which: char) -> Tensor<3> {
+        let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
+        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, self.config().d_model, widest]) };
+        let weight = self.of_stream(attn, which);
+        let [d_model, width] = weight.dims();
+        let by_head = weight.reshape([d_model, width / own, own]).permute([1, 0, 2]);
+        widened_to(self.each_of_a_group(by_head), 2, widest)
+    }
+
+    /// The map from the stream to queries, keys or values, all heads' beside each other: of latent attention the product
+    /// of the two maps that make it, with the weights of the norm between them and without its scale.
+    fn of_stream(&self, attn: &Attention, which: char) -> Tensor<2> {
+        let dtype = self.compute_type();
+        match (&attn.latent, which) {
+            (None, 'q') => attn.q.weight_in(dtype),
+            (None, 'k') => attn.k.weight_in(dtype),
+            (None, _) => attn.v.weight_in(dtype),
+            (Some(latent), 'q') => latent.whole_q(attn, dtype),
+            (Some(latent), 'k') => latent.whole_k(attn, self.config(), dtype),
+            (Some(latent), _) => latent.whole_v(attn, dtype),
+        }
+    }
+
+    /// All heads' key biases; of latent attention those behind the latents, and zeros for the rotated part.
+    fn key_bias(&self, attn: &Attention) -> Tensor<1> {
+        let own = self.bias(&attn.k);
+        let (Some(latent), heads) = (self.config().latent, self.config().n_heads) else { return own };
+        let ([width], options) = (own.dims(), (&own.device(), own.dtype()));
+        let turned = Tensor::<2>::zeros([heads, latent.d_rope], options);
+        let whole = Tensor::cat(vec![own.reshape([heads, width / heads]), turned], 1);
+        whole.reshape([heads * self.config().d_head])
+    }
+
+    /// A layer's biases of queries, keys or values by head, `[head, d_head]`; zeros where it has no attention.
+    fn biases(&self, layer: usize, block: &Block, which: char) -> Tensor<2> {
+        let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
+        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, widest]) };
+        let bias = match which {
+            'q' => self.bias(&attn.q),
+            'k' => self.key_bias(attn),
+            _ => self.bias(&attn.v),
+        };
+        let [width] = bias.dims();
+        let each = self.each_of_a_group(bias.reshape([width / own, 1, own]));
+        widened_to(each, 2, widest).squeeze_dim(1)
+    }
+
+    fn nothing<const D: usize>(&self, block: &Block, shape: [usize; D]) -> Tensor<D> {
+        Tensor::zeros(shape, (&block.device(), self.compute_type()))
+    }
+
+    fn each_of_a_group(&self, own: Tensor<3>) -> Tensor<3> {
+        let ([kv_heads, rows, columns], heads) = (own.dims(), self.config().n_heads);
+        if kv_heads == heads {
+            return own;
+        }
+        let wide = own.unsqueeze_dim::<4>(1).expand([kv_heads, heads / kv_heads, rows, columns]);
+        wide.reshape([heads, rows, columns])
+    }
+
+    /// The output bias of attention or of the gated delta net.
+    pub fn mixed_bias(&self, block: &Block) -> Tensor<1> {
+        match block.mixed() {
+            Some(mixed) => self.bias(mixed),
+            None => self.nothing(block, [self.config().d_model]),
+        }
+    }
+
+    /// A bias, zeros if there is none.
+    pub fn bias(&self, linear: &Linear) -> Tensor<1> {
+        match &linear.bias {
+            Some(bias) => bias.val(),
+            None => Tensor::zeros([linear.shape()[1]], (&linear.device(), self.compute_type())),
+        }
+    }
+}
+
+/// The tensor with zeros behind what it has along an axis.
+fn widened_to<const D: usize>(own: Tensor<D>, axis: usize, width: usize) -> Tensor<D> {
+    let mut missing = own.dims();
+    missing[axis] = width - missing[axis];
+    if missing[axis] == 0 {
+        return own;
+    }
+    let zeros = Tensor::zeros(missing, (&own.device(), own.dtype()));
+    Tensor::cat(vec![own, zeros], axis)
+}

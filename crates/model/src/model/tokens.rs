@@ -1,0 +1,234 @@
+//! Tokenizing and decoding with a model's own tokenizer and defaults.
+
+use super::HookedTransformer;
+use crate::driver::HookedModel;
+use crate::error::{InputError, Result};
+use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
+
+/// Bytes of a text that is tokenized whole whatever its length, so that an error has the number of its tokens.
+const LONG: usize = 1 << 20;
+
+impl HookedTransformer {
+    /// Token ids of one or several texts, padded at the right.
+    ///
+    /// # Errors
+    /// No tokenizer, no text, or a text the tokenizer refuses: [`InputError::UnknownWords`] names what its vocabulary
+    /// lacks.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokens = model.to_tokens(["red fox", "red fox blue"])?;
+    /// assert_eq!(tokens.shape(), [2, 4]); // a beginning-of-sequence token, then up to three
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn to_tokens(&self, text: impl Into<Texts>) -> Result<Tokens> {
+        self.to_tokens_with(text, TokenizeOptions::default())
+    }
+
+    /// [`HookedTransformer::to_tokens`] with choices of its own.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # use hooklens::{PaddingSide, TokenizeOptions};
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let padding_side = PaddingSide::Left;
+    /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side, ..Default::default() };
+    /// let tokens = model.to_tokens_with(["red fox", "red"], options)?;
+    /// assert_eq!((tokens.real(0), tokens.real(1)), (vec![1, 9], vec![1])); // no first token is added
+    /// assert_eq!(tokens.mask().map(|mask| mask[2..].to_vec()), Some(vec![false, true]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`], and [`InputError::Setting`] where texts are to
+    /// be truncated to nothing.
+    pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
+        let texts = text.into().0;
+        if texts.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        let most = options.truncate.unwrap_or(usize::MAX);
+        if most == 0 {
+            let allowed = "1 or more".to_string();
+            return Err(InputError::Setting { name: "truncate", given: "0".into(), allowed }.into());
+        }
+        let row = |text| self.token_row_up_to(text, options.prepend_bos, most);
+        let rows = texts.iter().map(|text| row(text)).collect::<Result<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
+    }
+
+    /// [`HookedTransformer::to_tokens`] of texts that come after tokens that a cache holds, `held` of each row (of one
+    /// row, before all): a row that goes on gets no beginning-of-sequence token.
+    pub(super) fn to_tokens_after(&self, texts: impl Into<Texts>, held: &[usize]) -> Result<Tokens> {
+        let texts = texts.into().0;
+        if texts.is_empty() {
+            return Err(InputError::Empty { what: "the list of texts".into() }.into());
+        }
+        let row = |(row, text): (usize, &String)| {
+            let goes_on = held.get(if held.len() == 1 { 0 } else { row }).is_some_and(|held| *held > 0);
+            self.token_row(text, goes_on.then_some(false))
+        };
+        let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
+        Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), PaddingSide::Right)?)
+    }
+
+    /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,
+    /// but never a second one.
+    pub fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
+        self.token_row_up_to(text, prepend_bos, usize::MAX)
+    }
+
+    /// The first ids of [`HookedTransformer::token_row`], at most `most`; no more of a long text is tokenized.
+    pub fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>> {
+        let mut ids = self.tokenizer()?.encode_first(text, most)?;
+        if ids.is_empty() {
+            return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
+        }
+        if let Some(bos) = self.first_token(prepend_bos)?.filter(|bos| ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        ids.truncate(most);
+        Ok(ids)
+    }
+
+    /// The ids of a text that is to be run. One that is far longer than the model's position table is refused before all of
+    /// it is tokenized.
+    pub fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
+        let more = self.config.n_ctx.saturating_add(1);
+        if text.len() > LONG
+            && self.check_length(more).is_err()
+            && self.tokenizer()?.encode_first(text, more)?.len() == more
+        {
+            return Err(InputError::TextTooLong { bytes: text.len(), n_ctx: self.config.n_ctx }.into());
+        }
+        self.token_row(text, prepend_bos)
+    }
+
+    /// What a row begins with, if that is asked for or the default.
+    pub(super) fn first_token(&self, prepend_bos: Option<bool>) -> Result<Option<u32>> {
+        match (prepend_bos, self.tokenizer()?.bos()) {
+            (Some(true), None) => Err(InputError::NoBos.into()),
+            (Some(true), bos) => Ok(bos),
+            (Some(false), _) => Ok(None),
+            (None, bos) => Ok(bos.filter(|_| self.config.default_prepend_bos)),
+        }
+    }
+
+    /// Tokenizes a text: every token with its text and its place in the text.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let tokenized = model.tokenize("When Mary went, Mary met")?;
+    /// assert_eq!((tokenized.positions("Mary"), tokenized.position("went")?), (vec![2..3, 5..6], 3..4));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`].
+    pub fn tokenize(&self, text: &str) -> Result<Tokenized> {
+        let ids = self.token_row(text, None)?;
+        let tokenizer = self.tokenizer()?;
+        let own = tokenizer.encode_with_spans(text)?;
+        // What was put before the text's own tokens stands for nothing of it.
+        let added = ids.len() - own.len();
+        let spans = std::iter::repeat_n(0..0, added).chain(own.into_iter().map(|(_, span)| span)).collect();
+        let tokens = ids.iter().map(|id| tokenizer.decode(&[*id], false)).collect::<Result<_, _>>()?;
+        Ok(Tokenized { text: text.into(), ids, tokens, spans })
+    }
+
+    /// The position of a text that is exactly one token in another text, a beginning-of-sequence
+    /// token counted if the model gets one.
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`], or [`InputError::NotOnce`] if it is not there.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::Occurrence;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.get_token_position("king", "king drum king", Occurrence::Last)?, 3);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn get_token_position(&self, token: &str, text: &str, occurrence: Occurrence) -> Result<usize> {
+        let id = self.to_single_token(token)?;
+        let ids = self.token_row(text, None)?;
+        let place = match occurrence {
+            Occurrence::First => ids.iter().position(|other| *other == id),
+            Occurrence::Last => ids.iter().rposition(|other| *other == id),
+        };
+        Ok(place.ok_or_else(|| InputError::NotOnce { part: token.into(), text: text.into(), count: 0 })?)
+    }
+
+    /// The text of token ids, special tokens included.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_string(&[0, 1, 9])?, "<bos> red fox");
+    /// assert!(model.to_string(&[999]).is_err()); // no token has this id
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No tokenizer, or as [`Tokenizer::decode`](crate::Tokenizer::decode): [`InputError::NoToken`] for an id of no token,
+    /// also where the model knows the id and its tokenizer does not.
+    pub fn to_string(&self, ids: &[u32]) -> Result<String> {
+        Ok(self.tokenizer()?.decode(ids, false)?)
+    }
+
+    /// Each token of a text by itself, a beginning-of-sequence token included if the model
+    /// would get one.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_str_tokens("red fox")?, ["<bos>", "red", "fox"]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HookedTransformer::to_tokens`].
+    pub fn to_str_tokens(&self, text: &str) -> Result<Vec<String>> {
+        let tokenizer = self.tokenizer()?;
+        let row = self.token_row(text, None)?;
+        Ok(row.iter().map(|id| tokenizer.decode(&[*id], false)).collect::<Result<_, _>>()?)
+    }
+
+    /// The id of a text that is exactly one token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.to_single_token("fox")?, 9);
+    /// let told = model.to_single_token("red fox").unwrap_err().to_string();
+    /// assert_eq!(told, "`red fox` is 2 tokens, not one");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`] if it is none or several.
+    pub fn to_single_token(&self, text: &str) -> Result<u32> {
+        Ok(self.tokenizer()?.single(text)?)
+    }
+}
+
+/// Which of several occurrences.
+///
+/// ```
+/// use hooklens::Occurrence;
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let place = |which| model.get_token_position("king", "king drum sun king", which);
+/// assert_eq!((place(Occurrence::First)?, place(Occurrence::Last)?), (1, 4));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Occurrence {
+    /// The first.
+    First,
+    /// The last.
+    Last,
+}

@@ -1,0 +1,371 @@
+//! The decoder model: configuration, weights, tokenizer and hook points.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType as BurnDType, Device, Tensor};
+use hooklens_hooks::{Catalog, DType, ModelIdentity};
+
+use super::block::Block;
+use super::identity::Identities;
+use super::output::Output;
+use super::paging::Paging;
+use super::points::points_of;
+use super::report::LoadReport;
+use super::weights::Weights;
+use crate::config::TransformerConfig;
+use crate::device::{Placement, multiplies_narrow};
+use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
+use crate::error::{InputError, Result};
+use crate::kv_cache::CacheModel;
+use crate::points::Points;
+use crate::tokens::{Tokenizer, Tokens};
+
+/// A transformer whose every internal activation has a name, and can be read and changed.
+///
+/// ```
+/// use hooklens::prelude::*;
+///
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokens = model.to_tokens("red fox blue red fox")?;
+/// let (logits, cache) = model.run_with_cache(&tokens, "blocks.*.attn.hook_pattern")?;
+/// let pattern = cache.get(hook::pattern(1))?; // [batch, head, query, key]
+/// assert_eq!(pattern.dims()[2], logits.dims()[1]);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct HookedTransformer {
+    /// The weights; a Burn module. Matrices may be of fewer bits than what the model computes in
+    /// ([`HookedTransformer::dtype`]).
+    pub weights: Weights,
+    pub config: Arc<TransformerConfig>,
+    pub points: Arc<Points>,
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// The tokens that end a text, as the model's files say.
+    ends: Arc<[u32]>,
+    /// The token that begins a text, as the model's files say.
+    begins: Option<u32>,
+    pub(crate) report: Arc<LoadReport>,
+    /// Whether it computes in `f32` though its embedding is of 16 bits.
+    widens: bool,
+    /// Where its blocks lie, if they do not all fit into memory.
+    paging: Option<Arc<Paging>>,
+    pub(crate) identities: Arc<Identities>,
+}
+
+impl HookedTransformer {
+    /// A model of these weights. They must fit the configuration, as those made by the loader
+    /// or by [`HookedTransformer::random`] do.
+    pub fn assemble(
+        config: TransformerConfig,
+        weights: Weights,
+        tokenizer: Option<Tokenizer>,
+        report: LoadReport,
+        dtype: DType,
+    ) -> Self {
+        let points = Arc::new(points_of(&config));
+        let widens = weights.embed.dtype() != dtype.burn();
+        let (config, report) = (Arc::new(config), Arc::new(report));
+        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
+        let (ends, begins) = Default::default();
+        Self { weights, config, points, tokenizer, ends, begins, report, widens, paging: None, identities }
+    }
+
+    /// The model with tokens that end a text, as its files say.
+    pub fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
+        Self { ends: tokens.into(), ..self }
+    }
+
+    /// The tokens that end a text, each of which stops generation: `eos_token_id` of `generation_config.json`, else of
+    /// `config.json` (of a GGUF file the ends of a text, a turn and a message), else the tokenizer's own.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("../../tests/fixtures/llama")?;
+    /// assert_eq!(model.eos_tokens(), [0]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn eos_tokens(&self) -> Vec<u32> {
+        match &self.ends[..] {
+            [] => self.tokenizer.as_ref().and_then(|own| own.eos()).into_iter().collect(),
+            ends => ends.to_vec(),
+        }
+    }
+
+    /// The model with a token that begins a text, as its files say.
+    pub fn with_bos_token(self, token: Option<u32>) -> Self {
+        Self { begins: token, ..self }
+    }
+
+    /// The beginning-of-sequence token: the tokenizer's, or, of a model without a tokenizer, `bos_token_id` of
+    /// `generation_config.json` or `config.json`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.bos_token(), Some(0));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn bos_token(&self) -> Option<u32> {
+        match &self.tokenizer {
+            Some(tokenizer) => tokenizer.bos(),
+            None => self.begins,
+        }
+    }
+
+    /// The model with blocks that are read from files as they are run.
+    pub fn paged(self, paging: Option<Paging>) -> Self {
+        Self { paging: paging.map(Arc::new), ..self }
+    }
+
+    /// The paging of its blocks, if they do not all fit into memory.
+    pub(crate) fn paging(&self) -> Option<&Paging> {
+        self.paging.as_deref()
+    }
+
+    /// Shape and choices of the model.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!((model.config().n_layers, model.config().n_heads, model.config().d_head), (4, 4, 16));
+    /// assert_eq!(model.devices(), [model.device()]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn config(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    /// The element type that the model computes in: that of its activations and logits.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.dtype(), DType::F32);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn dtype(&self) -> DType {
+        let ours = [DType::F64, DType::BF16, DType::F16];
+        let compute = self.compute_type();
+        ours.into_iter().find(|ours| ours.burn() == compute).unwrap_or_default()
+    }
+
+    /// [`HookedTransformer::dtype`], in Burn's terms.
+    pub fn compute_type(&self) -> BurnDType {
+        match self.weights.embed.dtype() {
+            BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
+            own => own,
+        }
+    }
+
+    /// Where the weights live; of a model spread over several devices, the first, where its embedding is.
+    pub fn device(&self) -> Device {
+        self.weights.device()
+    }
+
+    /// The model moved to these devices, its blocks spread over them as by
+    /// [`LoadOptions::devices`](crate::LoadOptions::devices); of no devices, as it was.
+    ///
+    /// On a device with autodiff the weights are parameters that gradients are kept for; on one without they are plain
+    /// again, to generate or record at full speed. On the same device neither copies them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex().autodiff()]);
+    /// let gradients = model.loss("When Mary and John")?.backward();
+    /// let by_values = model.weights.blocks[2].attn.as_ref().unwrap().v.weight.grad(&gradients); // [d_model, head * d_head]
+    /// assert_eq!(by_values.map(|gradient| gradient.dims()), Some([64, 64]));
+    /// let plain = model.to_devices(&[Device::flex()]);
+    /// assert!(!plain.loss("When Mary and John")?.is_tracked());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_devices(mut self, devices: &[Device]) -> Self {
+        let Some(placement) = Placement::over(devices) else { return self };
+        let as_made = self.identities.are_as_made(&self.weights);
+        if self.weights.any_blocks() {
+            if placement.devices().iter().all(|device| *device == self.device() && multiplies_narrow(device)) {
+                return self;
+            }
+            self.weights = self.weights.widened();
+        }
+        let n_layers = self.weights.blocks.len();
+        let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
+        // Elsewhere no kernels widen what they read.
+        if !placement.devices().iter().all(multiplies_narrow) {
+            let dtype = self.compute_type();
+            self.weights = self.weights.in_type(dtype);
+        }
+        self.weights = self.weights.placed(placement.first(), of_layer, placement.last());
+        self.identities = self.identities.converted(as_made, &self.weights);
+        self
+    }
+
+    /// An error if the weights are not all in one place.
+    pub fn check_one_place(&self, what: &'static str) -> Result<(), InputError> {
+        if self.devices().len() == 1 { Ok(()) } else { Err(InputError::Spread { what }) }
+    }
+
+    /// An error if the residual stream is not the sum of what was written to it.
+    pub fn check_sums(&self, what: &'static str) -> Result<(), InputError> {
+        if self.config.stream_is_normalized() { Err(InputError::NormalizedStream { what }) } else { Ok(()) }
+    }
+
+    /// An error if more is done to the stream than that attention and MLPs write to it.
+    pub fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError> {
+        let c = &self.config;
+        let parts = [
+            (c.per_layer_inputs.is_some(), "inputs of each layer's own (`per_layer_inputs`)"),
+            (c.layer_scalars, "layers that multiply the stream (`layer_scalars`)"),
+            (c.experts.is_some_and(|experts| experts.own_norms), "experts with norms of their own (`experts`)"),
+        ];
+        match parts.into_iter().find(|(there, _)| *there) {
+            Some((_, with)) => Err(InputError::NotDefined { what, with }),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Self::check_plain_writes`], and an error if some layer has no attention, heads' keys and values are no products of
+    /// the stream before them, or what heads give is gated or an expert's.
+    pub fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
+        self.check_plain_writes(what)?;
+        self.check_attends(what)?;
+        if self.config.attn_gates {
+            return Err(InputError::NotDefined { what, with: "gates of what heads give (`attn_gates`)" });
+        }
+        if self.config.attn_experts.is_some() {
+            return Err(InputError::NotDefined { what, with: "experts of attention (`attn_experts`)" });
+        }
+        let shared = self.config.shared_keys.iter().any(Option::is_some);
+        match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {
+            (true, _) => {
+                Err(InputError::NotDefined { what, with: "layers that read the keys of earlier ones (`shared_keys`)" })
+            }
+            (_, true) => Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error if some layer has no attention.
+    pub fn check_attends(&self, what: &'static str) -> Result<(), InputError> {
+        match (0..self.config.n_layers).find(|layer| !self.config.attends(*layer)) {
+            Some(layer) => Err(InputError::NoAttention { what, layer }),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if there is no unembedding.
+    pub fn check_head(&self) -> Result<(), InputError> {
+        if self.config.d_vocab_out == 0 { Err(InputError::NoHead { head: "unembedding" }) } else { Ok(()) }
+    }
+
+    /// An error if queries, keys and values are clipped.
+    pub fn check_unclipped(&self, what: &'static str) -> Result<(), InputError> {
+        if self.config.qkv_clip.is_some() { Err(InputError::Clipped { what }) } else { Ok(()) }
+    }
+
+    /// What loading did with each tensor of the files.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+
+    /// Replaces the model's tokenizer.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let config = TransformerConfig { default_prepend_bos: true, ..TransformerConfig::new(1, 16, 2, 63, 32) };
+    /// let random = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let random = random.with_tokenizer(model.tokenizer()?.clone());
+    /// assert_eq!(random.forward("red fox")?.dims(), [1, 3, 63]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_tokenizer(mut self, tokenizer: Tokenizer) -> Self {
+        self.tokenizer = Some(Arc::new(tokenizer));
+        self
+    }
+
+    /// The tokens of an input that is no residual stream, checked.
+    pub fn token_input(&self, input: Input) -> Result<Tokens> {
+        self.token_input_after(input, &[])
+    }
+
+    /// [`token_input`](Self::token_input) of an input that comes after `held` tokens of each row (of one row, before
+    /// all).
+    pub fn token_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
+        let tokens = input.into_tokens(|texts| self.to_tokens_after(texts, held))?;
+        self.check_tokens(&tokens)?;
+        Ok(tokens)
+    }
+}
+
+impl private::Sealed for HookedTransformer {}
+
+impl private::Spliceable for HookedTransformer {
+    fn points(&self) -> &Points {
+        &self.points
+    }
+
+    fn with_points(&self, points: Points) -> Self {
+        Self { points: Arc::new(points), ..self.clone() }
+    }
+
+    fn block_shape(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    fn processed_model(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
+    }
+}
+
+impl HookedModel for HookedTransformer {
+    type Input = Input;
+    type Output = Output;
+    type Scored = Tensor<3>;
+
+    fn catalog(&self) -> &Arc<Catalog> {
+        &self.points.catalog
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        let mut devices = vec![self.device()];
+        let blocks = self.weights.blocks.iter().map(Block::device);
+        for device in blocks.chain([self.weights.unembed.device()]) {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        devices
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
+        Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn interventions(&self) -> Vec<String> {
+        self.points.named_parts().collect()
+    }
+
+    fn run_checked(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
+        self.checked_run(input, options)
+    }
+
+    fn scored(output: &Output) -> Result<Tensor<3>> {
+        logits_of(&output.logits)
+    }
+}
+
+impl CacheModel for HookedTransformer {
+    fn weights_hash(&self) -> Result<String> {
+        self.fingerprint()
+    }
+
+    fn layer_device(&self, layer: usize) -> Device {
+        self.weights.blocks[layer].device()
+    }
+
+    fn model_identity(&self) -> Option<Arc<ModelIdentity>> {
+        Some(self.identity())
+    }
+}

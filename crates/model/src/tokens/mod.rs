@@ -1,0 +1,34 @@
+//! Text to token ids and back.
+
+mod batch;
+mod beginning;
+#[cfg(feature = "chat")]
+mod chat;
+mod declared;
+mod growth;
+mod marian;
+mod python_json;
+#[cfg(feature = "chat")]
+mod python_values;
+mod residues;
+mod sentence_piece;
+mod templates;
+mod text_hash;
+mod texts;
+mod token_text;
+mod tokenized;
+mod tokenizer;
+mod vocabulary;
+
+pub use batch::{PaddingSide, Tokens};
+#[cfg(feature = "chat")]
+pub use chat::Message;
+pub use text_hash::text_hash;
+pub use texts::Texts;
+pub use tokenized::Tokenized;
+pub use tokenizer::{TokenizeOptions, Tokenizer};
+
+pub(crate) use batch::flat_mask;
+pub use marian::FILES as MARIAN_FILES;
+pub use token_text::token_text;
+pub use tokenizer::read_json;

@@ -1,0 +1,26 @@
+//! Hashes of each row's text. Recordings are compared by them.
+
+use hooklens_hooks::TextHashes;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::batch::Tokens;
+
+/// A hash of a text's tokens.
+pub fn text_hash(tokens: impl Iterator<Item = u32>) -> u64 {
+    let mut hash = Xxh3::new();
+    tokens.for_each(|id| hash.update(&id.to_le_bytes()));
+    hash.digest()
+}
+
+impl Tokens {
+    /// Hashes of each row's tokens, after those that a cache holds of it, and of these alone; padding has no part in it.
+    pub(crate) fn text_hashes(&self, before: Option<&[Vec<u32>]>) -> Vec<TextHashes> {
+        let [batch, _] = self.shape();
+        let of_row = |row: usize| {
+            let held = before.and_then(|rows| rows.get(if rows.len() == 1 { 0 } else { row }));
+            let held = || held.into_iter().flatten().copied();
+            TextHashes { before: text_hash(held()), whole: text_hash(held().chain(self.real(row))), read: 0 }
+        };
+        (0..batch).map(of_row).collect()
+    }
+}

@@ -1,0 +1,460 @@
+//! A Hugging Face tokenizer, whose special tokens are added by hooklens, not by the file's post-processor.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokenizers::PostProcessor;
+
+use super::batch::PaddingSide;
+use super::declared::Declarations;
+use super::growth::Parts;
+use super::marian::{FILES, Pieces};
+use super::python_json;
+use super::residues;
+use super::templates;
+use crate::error::{InputError, LoadError};
+use hooklens_io::caught::caught;
+use hooklens_io::regular;
+
+/// Options of tokenization; what is not set is the model's default.
+///
+/// ```
+/// use hooklens::{PaddingSide, TokenizeOptions};
+/// let options = TokenizeOptions { padding_side: PaddingSide::Left, truncate: Some(1024), ..Default::default() };
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TokenizeOptions {
+    /// Whether each text gets a beginning-of-sequence token.
+    pub prepend_bos: Option<bool>,
+    /// Where shorter texts of a batch are padded.
+    pub padding_side: PaddingSide,
+    /// How many tokens of a longer text are kept, from its beginning; all unless said. A text longer than the model's
+    /// position table is else an error when it is run.
+    pub truncate: Option<usize>,
+}
+
+/// Text to ids and back, by the file `tokenizer.json` of a model, or by the SentencePiece files of a Marian one.
+///
+/// The file's own post-processor is not used: a beginning-of-sequence token
+/// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
+///
+/// ```
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+/// let tokenizer = model.tokenizer()?;
+/// assert_eq!((tokenizer.bos(), tokenizer.vocab_size()), (Some(0), 63));
+/// let ids = tokenizer.encode("king drum")?; // no special tokens
+/// assert_eq!((ids.clone(), tokenizer.decode(&ids, true)?), (vec![51, 59], "king drum".to_string()));
+/// assert_eq!(tokenizer.token(59).as_deref(), Some("drum"));
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    pub(super) inner: Arc<tokenizers::Tokenizer>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    pad: Option<u32>,
+    sep: Option<u32>,
+    mask: Option<u32>,
+    /// The templates of conversations, by their names.
+    templates: Arc<Vec<(String, String)>>,
+    /// The texts of special tokens as templates know them.
+    pub(super) special_texts: Arc<Vec<(String, Value)>>,
+    /// Ids that are not the inner tokenizer's own.
+    pieces: Option<Pieces>,
+    /// That of the language a translation is written in, if it is another.
+    pub(super) target: Option<Arc<Tokenizer>>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a model folder, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's
+    /// `vocab.txt`, and its special tokens from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`
+    /// and `config.json`, whichever there are. Tokens that only these declare get the ids that Hugging Face gives them.
+    /// Templates of conversations are `chat_template.jinja` and those in `additional_chat_templates`, else those of
+    /// `tokenizer_config.json`. `None` if the folder has no tokenizer.
+    ///
+    /// ```
+    /// use hooklens::Tokenizer;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// assert!(Tokenizer::from_folder(folder)?.is_none());
+    /// model.save_pretrained(folder)?; // its tokenizer too
+    /// assert_eq!(Tokenizer::from_folder(folder)?.map(|own| own.vocab_size()), Some(63));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError::Tokenizer`] if a file is there but can't be used.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
+        let read = |path: &Path| regular::read(path).map_err(LoadError::file(path));
+        let (path, list) = (folder.join("tokenizer.json"), folder.join("vocab.txt"));
+        let marian = !path.is_file() && FILES.iter().all(|name| folder.join(name).is_file());
+        if !path.is_file() && !marian && !list.is_file() {
+            return Ok(None);
+        }
+        let json = |name: &str| -> Result<Option<Value>, LoadError> {
+            let path = folder.join(name);
+            if path.is_file() { read_json(path).map(Some) } else { Ok(None) }
+        };
+        let declared = Declarations {
+            config: json("tokenizer_config.json")?,
+            map: json("special_tokens_map.json")?,
+            added: json("added_tokens.json")?,
+        };
+        let mut side: Vec<Value> = declared.in_order().cloned().collect();
+        side.extend(json("generation_config.json")?);
+        side.extend(json("config.json")?);
+        let files = templates::of_folder(folder)?;
+        let finished = |own: Self| match files.is_empty() {
+            true => own,
+            false => Self { templates: Arc::new(files), ..own },
+        };
+        if marian {
+            return Self::of_marian(folder, &side).map(|own| Some(finished(own)));
+        }
+        if path.is_file() {
+            let own = Self::of_parts(&read(&path)?, &declared, &side, &path)?;
+            return Ok(Some(finished(own)));
+        }
+        let tokens = String::from_utf8_lossy(&read(&list)?).into_owned();
+        let Some(made) = residues::described(&tokens, &side) else { return Ok(None) };
+        Self::from_parts(made.to_string().as_bytes(), &side, &list).map(|own| Some(finished(own)))
+    }
+
+    /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for
+    /// error messages.
+    pub fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
+        Self::of_parts(json, &Declarations::default(), side, path)
+    }
+
+    fn of_parts(json: &[u8], declared: &Declarations, side: &[Value], path: &Path) -> Result<Self, LoadError> {
+        let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
+        let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
+        parts.check().map_err(|told| bad(told.into()))?;
+        // The library panics at some damage.
+        let read = caught(|| tokenizers::Tokenizer::from_bytes(json));
+        let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(bad)?;
+        let listed = inner.get_added_tokens_decoder();
+        let is_listed = |text: &str| listed.values().any(|token| token.content == text);
+        let tokens = declared.tokens(is_listed).map_err(|told| bad(told.into()))?;
+        inner.add_tokens(tokens).map_err(bad)?;
+        let [bos, eos, pad, mask, sep] = special(side, |token| inner.token_to_id(token));
+        let templates = Arc::new(side.iter().map(templates::of_json).find(|own| !own.is_empty()).unwrap_or_default());
+        let mut special_texts = declared.texts();
+        for (key, id) in [("bos_token", bos), ("eos_token", eos), ("pad_token", pad), ("sep_token", sep)] {
+            if let (false, Some(text)) =
+                (special_texts.iter().any(|(own, _)| own == key), id.and_then(|id| inner.id_to_token(id)))
+            {
+                special_texts.push((key.into(), text.into()));
+            }
+        }
+        let (inner, special_texts) = (Arc::new(inner), Arc::new(special_texts));
+        Ok(Self { inner, bos, eos, pad, sep, mask, templates, special_texts, pieces: None, target: None })
+    }
+
+    /// The tokenizer without a padding token that a model of this vocabulary does not know.
+    pub fn fitting(self, d_vocab: usize) -> Self {
+        Self { pad: self.pad.filter(|pad| (*pad as usize) < d_vocab), ..self }
+    }
+
+    /// The tokenizer with ids of a vocabulary of its own.
+    pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
+        let [bos, eos, pad, mask, sep] = special(side, |token| pieces.id(token));
+        let (eos, pad) = (eos.or(Some(pieces.end())), pad.or(pieces.id("<pad>")));
+        Self { bos, eos, pad, sep, mask, pieces: Some(pieces), ..self }
+    }
+
+    /// The tokenizer of the texts that a decoder behind an encoder writes: Marian's have one for each language, others
+    /// the same for both.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/marian-text")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// let (read, written) = (tokenizer.encode("the old house")?, tokenizer.target().encode("the old house")?);
+    /// assert_ne!(read, written); // each language is taken apart in its own way
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn target(&self) -> &Tokenizer {
+        self.target.as_deref().unwrap_or(self)
+    }
+
+    /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
+    pub fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
+        let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
+        if self.pieces.is_some() {
+            return Err(bad("a tokenizer of SentencePiece files is not written".into()));
+        }
+        let json = self.inner.to_string(true).map_err(bad)?;
+        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("sep", self.sep), ("mask", self.mask)];
+        let special =
+            named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
+        let mut special: serde_json::Map<String, Value> = special.collect();
+        for (name, text) in self.special_texts.iter() {
+            special.entry(name.clone()).or_insert_with(|| text.clone());
+        }
+        match &self.templates[..] {
+            [] => {}
+            [(name, template)] if name == templates::DEFAULT => {
+                special.insert("chat_template".into(), template.as_str().into());
+            }
+            named => {
+                let one = |(name, template): &(String, String)| json!({"name": name, "template": template});
+                special.insert("chat_template".into(), named.iter().map(one).collect());
+            }
+        }
+        Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
+    }
+
+    /// The beginning-of-sequence token.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The end-of-sequence token.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token to pad with: the tokenizer's own, else the end or the beginning of sequence,
+    /// else 0. Padding is masked, so its choice never changes a result.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// assert_eq!((tokenizer.eos(), tokenizer.bos(), tokenizer.pad()), (None, Some(0), 0));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn pad(&self) -> u32 {
+        self.pad.or(self.eos).or(self.bos).unwrap_or(0)
+    }
+
+    /// Tokens that structure a text and are none of its own: of the beginning, the end, padding, separation; each once.
+    pub fn special(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = [self.bos, self.eos, self.pad, self.sep].into_iter().flatten().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// The mask token, which a masked language model fills in.
+    pub fn mask(&self) -> Option<u32> {
+        self.mask
+    }
+
+    /// Number of tokens, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.as_ref().map_or_else(|| self.inner.get_vocab_size(true), |own| own.ids().len())
+    }
+
+    /// The id of a token, as the vocabulary spells it: `fra_Latn`, `>>fra<<`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!((model.tokenizer()?.id("fox"), model.tokenizer()?.id("ox")), (Some(9), None));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn id(&self, token: &str) -> Option<u32> {
+        match &self.pieces {
+            Some(own) => own.id(token),
+            None => self.inner.token_to_id(token),
+        }
+    }
+
+    /// The ids of a text, without special tokens of the tokenizer's own adding.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.encode("king fox")?, [51, 9]);
+    /// let told = model.tokenizer()?.encode("king foxes").unwrap_err().to_string();
+    /// assert!(told.starts_with("the vocabulary of 63 tokens lacks `foxes`"), "{told}");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
+    /// the tokenizer refuses the text for another reason.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
+        if self.pieces.is_some() {
+            return Ok(self.encode_with_spans(text)?.into_iter().map(|(id, _)| id).collect());
+        }
+        let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The id of a text that is one token.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.single("red")?, 1);
+    /// assert!(model.tokenizer()?.single("red fox").is_err());
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::NotOneToken`], or a text the tokenizer refuses.
+    pub fn single(&self, text: &str) -> Result<u32, InputError> {
+        match self.encode(text)?[..] {
+            [id] => Ok(id),
+            ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }),
+        }
+    }
+
+    /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
+    pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
+        if let Some(own) = &self.pieces {
+            let mut ids = self.encode(text)?;
+            ids.extend(pair.map(|second| self.encode(second)).transpose()?.unwrap_or_default());
+            ids.push(own.end());
+            let types = vec![0; ids.len()];
+            return Ok((ids, types));
+        }
+        let encoding = match pair {
+            Some(second) => used(|| self.inner.encode((text, second), true)),
+            None => used(|| self.inner.encode(text, true)),
+        };
+        let encoding = encoding.map_err(|e| self.refused(&[text, pair.unwrap_or_default()].join(" "), e))?;
+        Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
+    }
+
+    /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
+    pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
+        if let Some(own) = &self.pieces {
+            let mut ids = self.encode_first(text, longest.saturating_sub(1))?;
+            ids.push(own.end());
+            return Ok(ids);
+        }
+        let text = self.enough(text, longest)?;
+        let failed = |e: tokenizers::Error| self.refused(text, e);
+        let mut encoding = used(|| self.inner.encode(text, false)).map_err(failed)?;
+        let added = self.inner.get_post_processor().map_or(0, |own| own.added_tokens(false));
+        encoding.truncate(longest.saturating_sub(added), 0, tokenizers::TruncationDirection::Right);
+        let whole = used(|| self.inner.post_process(encoding, None, true)).map_err(failed)?;
+        Ok(whole.get_ids().to_vec())
+    }
+
+    /// The ids of a text, each with the bytes of the text it stands for.
+    pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
+        let encoding = |text: &str| used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e));
+        let spans = |encoding: &tokenizers::Encoding| -> Vec<(u32, Range<usize>)> {
+            let spans = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+            encoding.get_ids().iter().copied().zip(spans).collect()
+        };
+        match &self.pieces {
+            None => Ok(spans(&encoding(text)?)),
+            Some(own) => own.encode(text, |text| {
+                let encoding = encoding(text)?;
+                let tokens = encoding.get_tokens().iter().cloned();
+                Ok(spans(&encoding).into_iter().zip(tokens).map(|((id, at), token)| (id, at, token)).collect())
+            }),
+        }
+    }
+
+    /// The template of conversations, if the tokenizer comes with one: of several the one called `default`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert!(model.tokenizer()?.chat_template().is_none()); // it was trained on no conversations
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_templates().find(|(name, _)| *name == templates::DEFAULT).map(|(_, template)| template)
+    }
+
+    /// All templates of conversations, each with its name; one that has none is called `default`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// assert_eq!(model.tokenizer()?.chat_templates().count(), 0);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn chat_templates(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.templates.iter().map(|(name, template)| (name.as_str(), template.as_str()))
+    }
+
+    /// The text of some ids; special tokens are kept unless `skip_special`.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokenizer = model.tokenizer()?;
+    /// assert_eq!(tokenizer.decode(&[0, 51], false)?, "<bos> king");
+    /// assert_eq!(tokenizer.decode(&[0, 51], true)?, "king");
+    /// let told = tokenizer.decode(&[51, 999], false).unwrap_err().to_string();
+    /// assert_eq!(told, "no token has the id 999: the vocabulary has 63 tokens");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::NoToken`] for an id of no token, [`InputError::Tokenize`] if the tokenizer refuses the ids.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+        match ids.iter().find(|id| self.token(**id).is_none()) {
+            Some(id) => Err(InputError::NoToken { id: *id, vocabulary: self.vocab_size() }),
+            None => self.decode_made(ids, skip_special),
+        }
+    }
+
+    /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
+    /// whose tables are padded to a round size: such an id has no text, and adds none.
+    pub fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+        if let Some(own) = &self.pieces {
+            return Ok(own.decode(ids, skip_special));
+        }
+        used(|| self.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
+    }
+
+    /// The token of an id as the vocabulary spells it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        match &self.pieces {
+            Some(own) => own.token(id).map(str::to_string),
+            None => self.inner.id_to_token(id),
+        }
+    }
+
+    /// Every token with its id.
+    pub(super) fn all_ids(&self) -> std::collections::HashMap<String, u32> {
+        self.pieces.as_ref().map_or_else(|| self.inner.get_vocab(true), |own| own.ids().clone())
+    }
+}
+
+/// The tokens that begin and end a text, fill it up, are to be filled in and part two texts, by their texts or their ids.
+fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
+    ["bos", "eos", "pad", "mask", "sep"].map(|name| {
+        let text_key = format!("{name}_token");
+        let by_text = side.iter().find_map(|json| match json.get(&text_key)? {
+            Value::String(text) => id_of(text),
+            other => id_of(other.get("content")?.as_str()?),
+        });
+        let id_key = format!("{name}_token_id");
+        let by_id = |json: &Value| match json.get(&id_key)? {
+            Value::Array(ids) => ids.first()?.as_u64(),
+            id => id.as_u64(),
+        };
+        by_text.or_else(|| side.iter().find_map(by_id).and_then(|id| u32::try_from(id).ok()))
+    })
+}
+
+pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
+    let text = regular::read(&path).map_err(LoadError::file(&path))?;
+    if let Some(most) = python_json::too_many_values(&text) {
+        return Err(LoadError::corrupt(&path, format!("it has more than {most} values")));
+    }
+    python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
+}
+
+/// What the library makes of a text; where it panics, at parts of a file that make no sense, an error.
+fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    caught(work).unwrap_or_else(|_| Err("its file makes no sense for this text".into()))
+}

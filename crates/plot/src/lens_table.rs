@@ -1,0 +1,297 @@
+//! Tables of a lens: the most likely next token at each stage and position.
+
+use hooklens_analysis::activations::Analyze;
+use std::path::Path;
+
+use hooklens_hooks::{Activation, HookError, Record};
+use ndarray::{ArrayD, Axis, IxDyn};
+
+use super::color::Scale;
+use super::draw;
+use super::heatmap::Heatmap;
+use super::page::{self, escaped};
+use super::token_text::{drawn, visible};
+use crate::error::PlotError;
+use hooklens_analysis::activations::Per;
+use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_analysis::lens::LensReading;
+use hooklens_model::driver::{HookedModel, Input};
+use hooklens_model::error::Result;
+use hooklens_model::model::HookedTransformer;
+use hooklens_model::tokens::token_text;
+
+/// Cells a table has at most.
+const MOST: usize = 5_000;
+/// Letters of a token in a cell, and of one at the axis, at most.
+const LETTERS: usize = 12;
+/// Tokens listed where a cell is pointed at.
+const LISTED: usize = 5;
+
+/// A lens as a table: one row per stage, one column per position, the most likely next token in each cell. The
+/// color is a number of each place, by [`LensShade`]. A page lists more tokens where a cell is pointed at.
+///
+/// ```
+/// use hooklens::plot::{LensShade, LensTable};
+/// use hooklens::prelude::*;
+/// # let folder = tempfile::tempdir()?;
+/// # let (figure, page) = (folder.path().join("lens.svg"), folder.path().join("lens.html"));
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let table = LensTable::run(&model, "When Mary and John went to the store, John gave a drink to", LensShade::Entropy)?;
+/// table.clone().title("logit lens").save(figure)?;
+/// table.positions(-4..)?.save(page)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct LensTable {
+    /// The number that colors a place, `[stage, pos]`.
+    shade: LabeledArray,
+    /// What the colors are.
+    shown: String,
+    /// Of each stage and position, the most likely tokens.
+    cells: Vec<Vec<Vec<(String, f32)>>>,
+    /// The tokens at the positions.
+    tokens: Vec<String>,
+    title: String,
+}
+
+/// What the colors of a [`LensTable`] stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum LensShade {
+    /// Probability of the token that is shown.
+    #[default]
+    Probability,
+    /// Probability of this token.
+    ProbabilityOf(u32),
+    /// Entropy of the next-token distribution, in nats.
+    Entropy,
+    /// Kullback-Leibler divergence of the final distribution from this one, in nats.
+    KlToFinal,
+}
+
+impl LensTable {
+    /// One row of a lens reading, over the tokens at its positions.
+    ///
+    /// # Errors
+    /// [`PlotError::OtherTokens`] for more or fewer tokens than positions, [`PlotError::TooMany`] beyond 5,000 cells,
+    /// [`HookError::Rows`] for a row there is none of; an id that has no logit.
+    pub fn of(
+        model: &impl HookedModel,
+        reading: &LensReading,
+        tokens: &[u32],
+        row: usize,
+        shade: LensShade,
+    ) -> Result<Self> {
+        let [stages, batch, pos, _] = reading.logits().dims();
+        if row >= batch {
+            return Err(HookError::Rows { asked: row..row + 1, batch }.into());
+        }
+        if tokens.len() != pos {
+            return Err(PlotError::OtherTokens { positions: pos, tokens: tokens.len() }.into());
+        }
+        if !reading.may_be_of(row, tokens) {
+            return Err(PlotError::OtherText { row }.into());
+        }
+        Self::fits(stages, pos)?;
+        let tokenizer = model.tokenizer().ok();
+        let text = |id: u32| token_text(tokenizer, id);
+        let top = reading.top(LISTED)?;
+        let named = |place: &Vec<(u32, f32)>| place.iter().map(|(id, share)| (text(*id), *share)).collect();
+        let cells: Vec<Vec<Vec<(String, f32)>>> =
+            top.iter().map(|stage| stage[row].iter().map(named).collect()).collect();
+        let of_row = |values: Activation| -> Result<ArrayD<f64>> {
+            Ok(values.to_ndarray()?.index_axis(Axis(1), row).mapv(f64::from))
+        };
+        let (values, shown) = match shade {
+            LensShade::Probability => {
+                let most = |at: IxDyn| cells[at[0]][at[1]].first().map_or(f64::NAN, |(_, share)| f64::from(*share));
+                (ArrayD::from_shape_fn(IxDyn(&[stages, pos]), most), "probability".into())
+            }
+            LensShade::ProbabilityOf(id) => {
+                let values = reading.prob(id)?.index_axis(Axis(1), row).mapv(f64::from).into_dyn();
+                (values, format!("probability of {}", visible(&text(id))))
+            }
+            LensShade::Entropy => (of_row(reading.entropy().into())?, "entropy, nats".into()),
+            LensShade::KlToFinal => {
+                // Rounding alone can put the divergence of two equal answers below zero.
+                (of_row(reading.kl_to_final().into())?.mapv(|nats| nats.max(0.0)), "divergence of the end, nats".into())
+            }
+        };
+        let tokens: Vec<String> = tokens.iter().map(|id| drawn(&text(*id), LETTERS)).collect();
+        let axes = [LabeledAxis::new("stage", reading.labels()), LabeledAxis::new("pos", numbered(0, &tokens))];
+        Ok(Self { shade: LabeledArray::of(axes, values), shown, cells, tokens, title: String::new() })
+    }
+
+    /// Runs a model on one text, or one row of tokens, and applies the logit lens before each layer and after
+    /// the last.
+    ///
+    /// # Errors
+    /// As [`HookedModel::record`] and [`LensTable::of`].
+    pub fn run(model: &HookedTransformer, input: impl Into<Input>, shade: LensShade) -> Result<Self> {
+        let tokens = model.token_input(input.into())?;
+        let [_, len] = tokens.shape();
+        Self::fits(model.config().n_layers + 1, len)?;
+        let cache = model.record(&tokens, Record::new("*hook_resid_{pre,post}"))?;
+        let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
+        Self::of(model, &reading, &tokens.ids()[..len], 0, shade)
+    }
+
+    fn fits(stages: usize, pos: usize) -> Result<(), PlotError> {
+        match stages * pos {
+            places if places > MOST => Err(PlotError::TooMany { places, most: MOST, axes: vec!["pos".into()] }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps these positions only.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] for positions that are not there.
+    pub fn positions(mut self, positions: impl Into<hooklens_hooks::Positions>) -> Result<Self, HookError> {
+        let range = positions.into().resolve(self.tokens.len())?;
+        let (stages, places) = self.axes();
+        let axes = [stages.clone(), LabeledAxis::new("pos", &places.labels[range.clone()])];
+        let values = self.shade.values().slice_axis(Axis(1), range.clone().into()).to_owned();
+        self.shade = LabeledArray::of(axes, values);
+        self.tokens = self.tokens.drain(range.clone()).collect();
+        for stage in &mut self.cells {
+            *stage = stage.drain(range.clone()).collect();
+        }
+        Ok(self)
+    }
+
+    /// Counts the positions from this one: where the first token stands in its text, 0 unless said.
+    #[must_use]
+    pub fn first(mut self, position: usize) -> Self {
+        let (stages, _) = self.axes();
+        let axes = [stages.clone(), LabeledAxis::new("pos", numbered(position, &self.tokens))];
+        self.shade = LabeledArray::of(axes, self.shade.values().clone());
+        self
+    }
+
+    /// Stages and positions.
+    fn axes(&self) -> (&LabeledAxis, &LabeledAxis) {
+        let axes = self.shade.axes();
+        (&axes[0], &axes[1])
+    }
+
+    /// Writes this above the table.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// The numbers behind the colors, `[stage, pos]`.
+    pub fn shades(&self) -> &LabeledArray {
+        &self.shade
+    }
+
+    /// The most likely token of each place, `[stage][pos]`, as text.
+    pub fn texts(&self) -> Vec<Vec<&str>> {
+        self.cells.iter().map(|stage| stage.iter().map(|place| best(place)).collect()).collect()
+    }
+
+    /// The table as SVG.
+    ///
+    /// # Errors
+    /// [`PlotError::Draw`].
+    pub fn to_svg(&self) -> Result<String, PlotError> {
+        self.picture()?.to_svg()
+    }
+
+    /// The table as PNG, as many dots as [`LensTable::to_svg`] has units. For print take the SVG.
+    ///
+    /// # Errors
+    /// [`PlotError::Draw`].
+    pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+        self.picture()?.to_png()
+    }
+
+    fn picture(&self) -> Result<Heatmap<'_>, PlotError> {
+        let texts = self.texts().into_iter().flatten().map(|text| drawn(text, LETTERS)).collect();
+        let title = match self.title.as_str() {
+            "" => self.shown.clone(),
+            title => format!("{title} ({})", self.shown),
+        };
+        Ok(Heatmap::of(&self.shade)?.texts(texts).title(title))
+    }
+
+    /// The table as a fragment, to be put into any page. Pointing at a cell lists its most likely tokens.
+    ///
+    /// # Errors
+    /// [`PlotError::TooLarge`] beyond 16 MB.
+    pub fn to_html(&self) -> Result<String, PlotError> {
+        let scale = Scale::of(self.shade.values().iter());
+        let (stages, places) = self.axes();
+        let mut html = String::from(
+            "<div class=\"hooklens-lens\" style=\"padding: 10px 12px; background: #fff; color: #1a1a1a; color-scheme: \
+             light; font: 13px/1.5 system-ui, sans-serif\">\n",
+        );
+        if !self.title.is_empty() {
+            html.push_str(&format!("<div style=\"font-weight: 600\">{}</div>\n", escaped(&self.title)));
+        }
+        html.push_str(&format!("<div style=\"font-size: 12px\">{} {}</div>\n", escaped(&self.shown), scale.legend()));
+        html.push_str(
+            "<div style=\"overflow: auto\"><table style=\"border-collapse: separate; border-spacing: 1px\">\n",
+        );
+        let head = "position: sticky; left: 0; background: #fff; text-align: right; font-weight: 400; padding: 1px 6px";
+        html.push_str(&format!("<tr><th scope=\"col\" style=\"{head}\"></th>"));
+        for place in &places.labels {
+            let column = "font-weight: 400; padding: 1px 6px; text-align: center; white-space: nowrap";
+            html.push_str(&format!("<th scope=\"col\" style=\"{column}\">{}</th>", escaped(place)));
+        }
+        html.push_str("</tr>\n");
+        for (at, (stage, cells)) in stages.labels.iter().zip(&self.cells).enumerate() {
+            html.push_str(&format!("<tr><th scope=\"row\" style=\"{head}\">{}</th>", escaped(stage)));
+            for (place, cell) in cells.iter().enumerate() {
+                html.push_str(&self.cell(scale, self.shade.values()[[at, place]], cell));
+            }
+            html.push_str("</tr>\n");
+            page::fits(html.len(), (self.cells.len(), "stage"), places.labels.len())?;
+        }
+        html.push_str("</table></div></div>\n");
+        Ok(html)
+    }
+
+    fn cell(&self, scale: Scale, value: f64, tokens: &[(String, f32)]) -> String {
+        let line = |(text, share): &(String, f32)| format!("{:.1} %  {}", share * 100.0, escaped(&visible(text)));
+        let mut listed: Vec<String> = tokens.iter().map(line).collect();
+        listed.push(escaped(&format!("{}: {}", self.shown, draw::short(value))));
+        let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
+        let best = escaped(&drawn(best(tokens), LETTERS));
+        format!(
+            "<td title=\"{}\" style=\"padding: 1px 6px; text-align: center; white-space: nowrap; unicode-bidi: isolate; \
+             background: {}; color: {ink}\">{best}</td>",
+            listed.join("&#10;"),
+            scale.hex(value)
+        )
+    }
+
+    /// The table as a whole page.
+    ///
+    /// # Errors
+    /// As [`LensTable::to_html`].
+    pub fn to_page(&self) -> Result<String, PlotError> {
+        let title = if self.title.is_empty() { "logit lens" } else { &self.title };
+        Ok(page::whole(title, &self.to_html()?))
+    }
+
+    /// Writes the table to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+    ///
+    /// # Errors
+    /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::TooLarge`], [`PlotError::Write`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || self.to_page())
+    }
+}
+
+/// The most likely of some tokens.
+fn best(place: &[(String, f32)]) -> &str {
+    place.first().map_or("", |(text, _)| text)
+}
+
+/// Tokens behind their positions.
+fn numbered(first: usize, tokens: &[String]) -> Vec<String> {
+    tokens.iter().enumerate().map(|(at, token)| format!("{} {token}", first + at)).collect()
+}

@@ -1,0 +1,42 @@
+//! Plots as SVG and PNG, and interactive HTML pages for a browser or a notebook.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod attention_view;
+mod bars;
+mod color;
+mod colored_examples;
+mod colored_text;
+mod draw;
+pub mod error;
+mod font;
+mod frame;
+mod heatmap;
+mod histogram;
+mod lens_table;
+mod line;
+mod line_plot;
+mod notebook;
+mod page;
+mod pattern_grid;
+mod patterns;
+mod pen;
+mod scatter;
+mod ticks;
+pub mod token_text;
+
+pub use crate::error::PlotError;
+pub use attention_view::AttentionView;
+pub use bars::Bars;
+pub use colored_examples::ColoredExamples;
+pub use colored_text::ColoredText;
+pub use heatmap::Heatmap;
+pub use histogram::Histogram;
+pub use lens_table::{LensShade, LensTable};
+pub use line::Line;
+pub use line_plot::LinePlot;
+pub use notebook::{Show, Shown};
+pub use pattern_grid::PatternGrid;
+pub use patterns::{AttentionPatterns, HeadAttention};
+pub use scatter::Scatter;

@@ -1,0 +1,17 @@
+//! Results of experiments in a notebook.
+
+use super::{Show, Shown};
+use crate::{ColoredExamples, PlotError};
+use hooklens_analysis::experiments::{FoundExamples, PromptReport};
+
+impl Show for PromptReport {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(self.to_string())])
+    }
+}
+
+impl Show for FoundExamples {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text(self.to_string()), Shown::html(self.colored_text()?.to_html()?)])
+    }
+}

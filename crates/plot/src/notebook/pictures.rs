@@ -1,0 +1,100 @@
+//! Pictures and pages in a notebook.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::{Show, Shown};
+use crate::error::PlotError;
+use crate::{
+    AttentionPatterns, AttentionView, Bars, ColoredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
+};
+use hooklens_analysis::labeled::LabeledArray;
+use hooklens_analysis::patching::PatchingResult;
+
+/// Letters of an SVG that a notebook keeps; a larger picture is shown as dots.
+const MOST: usize = 200_000;
+
+/// A picture as SVG while that is small, else as PNG.
+fn image(svg: String, png: impl FnOnce() -> Result<Vec<u8>, PlotError>) -> Result<Shown, PlotError> {
+    if svg.len() <= MOST {
+        return Ok(Shown::svg(svg));
+    }
+    Ok(Shown { mime: "image/png", content: BASE64.encode(png()?) })
+}
+
+impl Show for Heatmap<'_> {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("heatmap"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for LinePlot {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("line plot"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Scatter {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("scatter plot"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Histogram {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("histogram"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for Bars {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("bars"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for PatternGrid<'_> {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("attention patterns"), image(self.to_svg()?, || self.to_png())?])
+    }
+}
+
+impl Show for AttentionPatterns {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        AttentionView::of(self)?.shown()
+    }
+}
+
+impl Show for AttentionView<'_> {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("attention view"), Shown::html(self.to_html()?)])
+    }
+}
+
+impl Show for ColoredText {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("colored text"), Shown::html(self.to_html()?)])
+    }
+}
+
+impl Show for LensTable {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        Ok(vec![Shown::text("what each stage would say"), Shown::html(self.to_html()?)])
+    }
+}
+
+/// A heatmap of two or three axes, lines over one.
+impl Show for LabeledArray {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        if self.axes().len() == 1 { LinePlot::of(self)?.shown() } else { Heatmap::of(self)?.shown() }
+    }
+}
+
+/// Effects, as [`PatchingResult::normalized`] where there is a run that patches come from, of another metric.
+impl Show for PatchingResult {
+    fn shown(&self) -> Result<Vec<Shown>, PlotError> {
+        match self.normalized() {
+            Ok(shares) if self.source().is_some() => shares.shown(),
+            _ => self.effect().shown(),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! HTML escaping and self-contained HTML pages.
+
+use std::path::Path;
+
+use super::draw::write_file;
+use crate::error::PlotError;
+use hooklens_io::shown_text::shown;
+
+/// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
+const MOST_BYTES: usize = 16_000_000;
+
+/// An error if a page of so many bytes is too large; it shows `parts` of some kind, each of so many tokens.
+pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) -> Result<(), PlotError> {
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let what = format!("{parts} {kind}{}", if parts == 1 { "" } else { "s" });
+    Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
+}
+
+/// A text escaped for use between tags or in an attribute, its hidden characters shown by their names.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in shown(text).chars() {
+        match letter {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+/// A whole page around a fragment. It loads nothing, and its content security policy forbids it to.
+pub(super) fn whole(title: &str, fragment: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+         script-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n</head>\n\
+         <body style=\"margin: 0; background: #fff\">\n{fragment}</body>\n</html>\n",
+        escaped(title)
+    )
+}
+
+/// Writes a page to a file whose name ends in `.html`.
+pub(super) fn save(path: &Path, page: impl FnOnce() -> Result<String, PlotError>) -> Result<(), PlotError> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("html" | "htm") => write_file(path, page()?.as_bytes()),
+        _ => Err(PlotError::Kind { path: path.to_path_buf(), endings: ".html" }),
+    }
+}

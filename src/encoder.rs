@@ -1,0 +1,17 @@
+//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
+//!
+//! ```no_run
+//! use hooklens::encoder::HookedEncoder;
+//! use hooklens::prelude::*;
+//!
+//! let model = HookedEncoder::from_pretrained("bert-base-cased")?;
+//! let output = model.run("The capital of France is [MASK].", Record::new("*hook_pattern"))?;
+//! let pattern = output.cache.get(hook::pattern(3))?; // [batch, head, query, key]
+//! println!("{HookedEncoder, }", model.fill_masks("The capital of France is [MASK].")?[0][0]);
+//! # Ok::<(), hooklens::Error>(())
+//! ```
+
+pub use hooklens_model::encoder::{
+    EncoderBlock, EncoderConfig, EncoderEmbed, EncoderInput, EncoderOutput, EncoderTokens, EncoderWeights,
+    HookedEncoder, MlmHead, OutputHeads, Pooling, RelativePositions, RelativeWeights, SentenceEmbedding,
+};

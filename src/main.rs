@@ -1,7 +1,0 @@
-//! The `hooklens` program.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    hooklens::cli::main()
-}
