@@ -1,7 +1,7 @@
-//! Vectors of a dump in random order, beside plain reading of the same files.
+//! Throughput of reading a dump's vectors in random order, compared with plain reading of the same files.
 //!
-//! `cargo bench --bench activation_store -- FOLDER POINT`: FOLDER is a dump. What is measured is the disk where the system's page
-//! cache is empty before each pass: `--drop` empties it (Linux, as root).
+//! `cargo bench --bench activation_store -- FOLDER POINT`, where FOLDER is a dump. To measure the disk, the system's
+//! page cache must be empty before each pass; `--drop` empties it (Linux, as root).
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use hooklens::dump::ActivationStore;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [folder, point, rest @ ..] = &arguments[..] else {
-        println!("give a dump's folder and a point of it");
+        println!("usage: activation_store FOLDER POINT: a dump's folder and one of its hook points");
         return Ok(());
     };
     let empty = || match rest.iter().any(|option| option == "--drop") {
@@ -31,12 +31,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             served += batch?.vectors(point)?.len() * 4;
         }
         let store = served as f64 / begin.elapsed().as_secs_f64() / 1e9;
-        println!("plain {plain:.2} GB/s, store {store:.2} GB/s: {:.2}", store / plain);
+        println!("plain reading {plain:.2} GB/s, store {store:.2} GB/s, ratio {:.2}", store / plain);
     }
     Ok(())
 }
 
-/// Reads the files of a folder, and gives how many bytes they have.
+/// Reads the files of a folder and returns their total size in bytes.
 fn read(folder: &Path) -> std::io::Result<usize> {
     let (mut all, mut buffer) = (0, vec![0; 4 << 20]);
     for entry in std::fs::read_dir(folder)? {

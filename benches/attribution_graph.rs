@@ -1,9 +1,10 @@
-//! Time and memory of an attribution graph, beside circuit-tracer's (`benches/circuit_tracer.py make FOLDER` writes the model,
-//! its transcoders and the prompts). As there: the graph alone, with the model loaded and after one of 16 tokens and 16 nodes.
-//! Weights stay in their files, mapped, so that memory over the model's is what the process allocates: `RssAnon`.
+//! Time and memory of an attribution graph, compared with circuit-tracer (`benches/circuit_tracer.py make FOLDER`
+//! writes the model, its transcoders and the prompts). As in that script, only the graph is timed, after loading the
+//! model and computing a first graph of 16 tokens and 16 nodes. Weights stay in their memory-mapped files, so the
+//! memory used in addition to the model is what the process allocates: `RssAnon`.
 //!
 //! ```sh
-//! cargo bench --bench attribution_graph -- FOLDER TOKENS [NODES]   # prints a line of JSON
+//! cargo bench --bench attribution_graph -- FOLDER TOKENS [NODES]   # prints one line of JSON
 //! ```
 
 use std::path::Path;
@@ -21,7 +22,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let [folder, tokens, more @ ..] = &arguments[..] else {
-        println!("attribution_graph FOLDER TOKENS [NODES]: nothing to measure without them");
+        println!("usage: attribution_graph FOLDER TOKENS [NODES]");
         return Ok(());
     };
     let nodes: usize = more.first().map_or(Ok(1024), |nodes| nodes.parse())?;
@@ -69,7 +70,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// What the process has allocated and touched, in kilobytes; mapped files are not counted.
+/// Memory that the process has allocated and touched, not counting mapped files, in kilobytes.
 fn allocated() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("RssAnon"));

@@ -1,5 +1,5 @@
-//! What a cache costs, on GPT-2 small's shape: appending against copying, decoding as the cache
-//! grows, storage in few bits, and a shared prefix's memory.
+//! Cost of a KV cache with GPT-2 small's shape: appending compared with copying, decoding as the cache grows, quantized
+//! storage, and memory of a shared prefix.
 //!
 //! ```sh
 //! cargo bench --bench cache
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         decoding(positional)?;
     }
     few_bits()?;
-    println!("\n{BRANCHES} branches of 8 tokens on a prefix of {PREFIX}: memory beside the weights");
+    println!("\n{BRANCHES} branches of 8 tokens after a prefix of {PREFIX}: memory in addition to the weights");
     for how in ["forked", "repeated"] {
         if let Ok(program) = std::env::current_exe() {
             let _ = Command::new(program).arg(how).status();
@@ -38,7 +38,7 @@ fn row(seed: usize, len: usize) -> Vec<u32> {
     (0..len).map(|i| ((i * 7919 + seed * 31 + 13) % 50257) as u32).collect()
 }
 
-/// The best of some runs, in microseconds.
+/// Minimum time over several runs, in microseconds.
 fn best(runs: usize, mut work: impl FnMut()) -> f64 {
     let timed = (0..runs).map(|_| {
         let start = Instant::now();
@@ -58,12 +58,12 @@ fn appending() -> Result<()> {
         let _ = (keys.clone() + 0.0, values.clone() + 0.0);
     });
     let (k, v) = (draw(1), draw(1));
-    // The first makes room for half as much again.
+    // The first update allocates 1.5 times the memory that it needs, so it is not timed.
     cache.update(k.clone(), v.clone(), 0)?;
     let append = best(50, || {
         let _ = cache.update(k.clone(), v.clone(), 0);
     });
-    println!("appending one token to 1,024: {append:.1} us, copying them {copy:.0} us: {:.4}", append / copy);
+    println!("appending one token to 1,024: {append:.1} us, copying them: {copy:.0} us, ratio {:.4}", append / copy);
     Ok(())
 }
 
@@ -85,7 +85,7 @@ fn decoding(positional: &str) -> Result<()> {
         sorted[sorted.len() / 2]
     };
     let (first, last) = (median(&times[..64]), median(&times[448..]));
-    // What attention itself costs more at the end: one query over the keys, in every layer.
+    // Cost of attention alone when the cache is full: one query over all keys, in every layer.
     let device = Device::flex();
     let draw = |len: usize| Tensor::<4>::random([1, len, 12, 64], Distribution::Default, &device);
     let attention = |keys: usize| {
@@ -98,7 +98,7 @@ fn decoding(positional: &str) -> Result<()> {
             / 1e3
     };
     println!(
-        "decoding 512 tokens ({positional}): {first:.1} ms a token at first, {last:.1} ms in the end; attention by Burn's operations {:.1} and {:.1} ms",
+        "decoding 512 tokens ({positional}): {first:.1} ms per token at first, {last:.1} ms at the end; attention with Burn's operations {:.1} and {:.1} ms",
         attention(48),
         attention(496)
     );
@@ -120,7 +120,7 @@ fn few_bits() -> Result<()> {
         let (given, bytes) = run(kind)?;
         let worst = (given - whole.clone()).abs().max().into_scalar::<f32>() / largest;
         println!(
-            "{name} bits: {:.3} of the bytes, logits within {:.3} %",
+            "{name} bits: {:.3} of the memory, logits within {:.3} %",
             bytes as f64 / whole_bytes as f64,
             worst * 100.0
         );
@@ -128,7 +128,7 @@ fn few_bits() -> Result<()> {
     Ok(())
 }
 
-/// A process of its own: peak memory over that of the loaded model.
+/// Peak memory in addition to the loaded model, measured in a separate process.
 fn branches(how: &str) -> Result<()> {
     let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
     model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
@@ -138,7 +138,7 @@ fn branches(how: &str) -> Result<()> {
     let mut prefix = model.prefill(vec![row(0, PREFIX)])?;
     let mut cache = match how {
         "forked" => prefix.fork(BRANCHES)?,
-        // As TransformerLens wants it: a row of the cache for each row of the batch.
+        // One cache row per batch row, as TransformerLens requires.
         _ => model.prefill(vec![row(0, PREFIX); BRANCHES])?,
     };
     model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache))?;
@@ -148,7 +148,7 @@ fn branches(how: &str) -> Result<()> {
         let _ = model.forward_with(suffixes.clone(), ForwardOptions::new().kv_cache(&mut cache.scoped()));
     });
     println!(
-        "{how}: cache {:.1} MB, peak {peak:.0} MB over the model, {all:.2} s with the prefix; suffixes {:.0} ms",
+        "{how}: cache {:.1} MB, peak {peak:.0} MB above the model, {all:.2} s including the prefix; suffixes {:.0} ms",
         bytes as f64 / 1e6,
         again / 1e3
     );

@@ -4,16 +4,19 @@
     python benches/circuit_tracer.py make FOLDER
     python benches/circuit_tracer.py run FOLDER --tokens 64 [--max-nodes 1024] [--batch-size 256] [--threads 2] [--seed 0]
 
-`make` writes 0.8 GB: a model of Llama's shape (12 layers, width 768, 12 heads, MLPs of 3072, 8192 tokens, f32) as `config.json`
-and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and in FOLDER/transcoders a set of 4096 latents a layer with ReLU, from `ln2.hook_normalized` to
-`hook_mlp_out`, of which some 25 to 60 fire at a position. What they write is about as long as the MLPs' output, but no nearer to it.
+`make` writes 0.8 GB: a model of Llama's shape (12 layers, d_model 768, 12 heads, d_mlp 3072, 8192 tokens, f32) as
+`config.json` and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and in FOLDER/transcoders a set
+with 4096 ReLU latents per layer, from `ln2.hook_normalized` to `hook_mlp_out`, of which about 25 to 60 fire at each
+position. Their outputs have about the norm of the MLPs' outputs, but do not approximate them.
 
-`run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and after a call for a
-prompt of 16 tokens and 16 nodes, which is not timed. `cpu_seconds` is what all threads spent of it: if that is less, other programs
-took the cores. `peak_mb` is the largest resident memory during the timed call, `loaded_mb` the one after loading, and `extra_mb` the
-difference. Decoders are read from the file when they are needed, as is the default. `active` is the number of active latents, `nodes`
-that of all nodes in the graph. The prompts are random tokens: 1, which is a special token to circuit-tracer, and after it NumPy's
-default_rng(seed).integers(2, 8192, tokens - 1). 256 tokens take more than 24 GB in batches of 256, and in those of 64 about 16 GB.
+`run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and after
+an untimed call for a prompt of 16 tokens and 16 nodes. `cpu_seconds` is the CPU time that all threads spent in it; if it
+is less than `seconds`, other programs took the cores. `peak_mb` is the maximum resident memory during the timed call,
+`loaded_mb` the memory after loading, and `extra_mb` the difference. Decoders are read from the file when needed, which is
+the default. `active` is the number of active latents, and `nodes` the number of all nodes in the graph. Prompts are
+random tokens: 1, which is a special token to circuit-tracer, followed by NumPy's
+default_rng(seed).integers(2, 8192, tokens - 1). A prompt of 256 tokens takes more than 24 GB in batches of 256, and about
+16 GB in batches of 64.
 """
 
 import argparse
@@ -27,7 +30,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-sys.path.pop(0)  # or this file would be imported for the package of the same name
+sys.path.pop(0)  # otherwise, this file would be imported instead of the package with the same name
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", CUDA_VISIBLE_DEVICES="")
 warnings.simplefilter("ignore")
 
@@ -55,7 +58,7 @@ def make(folder):
     for tokens in (16, 64, 256, 2300):
         (folder / f"prompt_{tokens}.txt").write_text(",".join(map(str, prompt(tokens, 0).tolist())))
 
-    # What the transcoders read and what the MLPs write, of random prompts.
+    # Record the activations that the transcoders read and that the MLPs write, on random prompts.
     inputs, outputs = [], []
 
     def keep(module, given, made):
@@ -70,7 +73,7 @@ def make(folder):
         model(prompts)
     (folder / "transcoders").mkdir(exist_ok=True)
     for layer in range(LAYERS):
-        x, out = (value[layer][:, 1:].flatten(0, 1) for value in (inputs, outputs))  # gains are 1: input is as normalized
+        x, out = (value[layer][:, 1:].flatten(0, 1) for value in (inputs, outputs))  # norm weights are 1, so the input is the normalized stream
         encoder = torch.randn(LATENTS, WIDTH) / WIDTH**0.5
         ordered = (x @ encoder.T).sort(dim=0, descending=True).values
         cut = ordered[round(len(x) * ACTIVE / LATENTS)]
@@ -83,7 +86,7 @@ def make(folder):
 
 
 class Tokenizer:
-    """As much of one as attribution needs."""
+    """A stand-in for a tokenizer, with the methods that attribution needs."""
 
     all_special_ids = [BOS]
     bos_token_id = pad_token_id = eos_token_id = BOS
@@ -137,7 +140,7 @@ def resident():
 
 
 class Peak(threading.Thread):
-    """The largest resident memory while it runs."""
+    """Maximum resident memory of this process while it runs."""
 
     def __init__(self):
         super().__init__(daemon=True)

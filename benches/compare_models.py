@@ -1,16 +1,16 @@
-"""Runs Hugging Face, TransformerLens and `hooklens bench` in turns on the same weights and prints the ratios.
+"""Runs Hugging Face, TransformerLens and `hooklens bench` alternately on the same weights and prints time ratios.
 
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo build --release
     python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
         [--work forward,decode] [--dtype file,bf16] [--peer-dtype bfloat16]
 
-FOLDER is a model's; TransformerLens takes part for GPT-2's architecture. `python benches/compare_models.py --random gpt2 FOLDER`
-writes GPT-2 small's shape with random weights there first, `--random llama-1b` Llama 3.2 1B's in bf16. All use every core;
-the others compute in f32 unless `--peer-dtype` says otherwise, hooklens in each of `--dtype`, of which `file` is f32 on weights as
-the files hold them. A ratio is the median of hooklens
-over the median of the other. Hugging Face records nothing and patches nothing, so it is left out there. Several devices of
-hooklens take turns too; `--peers cuda` puts the others on the GPU.
+FOLDER contains a model. TransformerLens is included if it has GPT-2's architecture. `python benches/compare_models.py
+--random gpt2 FOLDER` first writes random weights with GPT-2 small's shape there, and `--random llama-1b` with the shape of
+Llama 3.2 1B in bf16. All libraries use every core. The others compute in f32 unless `--peer-dtype` is given. hooklens computes
+in each of `--dtype`, where `file` means f32 arithmetic on weights as stored in the files. A ratio is the median of hooklens over the median of the other
+library. Hugging Face neither records nor patches activations, so it is left out of those workloads. Several devices for
+hooklens are measured alternately, too; `--peers cuda` puts the other libraries on the GPU.
 """
 
 import argparse
@@ -27,11 +27,11 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("folder")
 parser.add_argument("--program", default="target/release/hooklens")
 parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--device", default="flex", help="hooklens's, one or more")
-parser.add_argument("--peers", default="cpu", help="the device of the others: cpu or cuda")
-parser.add_argument("--work", default="forward,cache,gradients,decode,prefix,patch", help="as of hooklens bench")
-parser.add_argument("--dtype", default="file", help="hooklens's, one or more: file, f32, bf16, f16")
-parser.add_argument("--peer-dtype", default="float32", help="as torch calls it")
+parser.add_argument("--device", default="flex", help="devices for hooklens, separated by commas")
+parser.add_argument("--peers", default="cpu", help="device for the other libraries: cpu or cuda")
+parser.add_argument("--work", default="forward,cache,gradients,decode,prefix,patch", help="as in hooklens bench")
+parser.add_argument("--dtype", default="file", help="dtypes for hooklens, separated by commas: file, f32, bf16, f16")
+parser.add_argument("--peer-dtype", default="float32", help="dtype for the other libraries, as named in torch")
 parser.add_argument("--random", choices=["gpt2", "llama-1b"])
 args = parser.parse_args()
 
@@ -157,7 +157,7 @@ if hf.config.model_type == "gpt2":
             return since(start)
 
     for parameter in tl.parameters():
-        parameter.requires_grad_(False)  # else their gradients would be computed too
+        parameter.requires_grad_(False)  # otherwise, the gradients of weights would be computed, too
 
     peers["TransformerLens"] = {
         **{name: lambda n=n: tl_gradients(n) for name, n in zip(GRADIENTS, (16, 128, 512))},
@@ -178,9 +178,9 @@ for number in range(args.rounds + 1):
     for peer, work in peers.items():
         for name, run in work.items():
             if name == PATCH and number not in (0, 1):
-                continue  # a sweep takes long, and once is enough to tell
+                continue  # a sweep takes long, and one run is enough
             took = run()
-            if number > 0:  # the first warms up
+            if number > 0:  # the first round is a warm-up
                 theirs[peer][name].append(took)
     for (device, dtype), times in ours.items() if number > 0 else []:
         command = [args.program, "bench", "--model", args.folder, "--rounds", "3", "--json", "--device", device]

@@ -1,13 +1,13 @@
-"""Suffixes behind a frozen prefix in TransformerLens and in hooklens: time and memory.
+"""Measures the time and memory of suffixes after a frozen prefix in TransformerLens and in hooklens.
 
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo bench --bench cache --no-run
     python benches/compare_prefix.py PATH_OF_THE_BENCH_PROGRAM
 
-32 suffixes of 8 tokens on a prefix of 256, GPT-2 small's shape, f32, every row's logits. TransformerLens
-wants a row of the cache for each row of the batch: its prefix is repeated, as running it at that batch size
-does, or (a trick its users may know) expanded as a view, which each layer then copies. Memory is the peak over
-the model's own.
+32 suffixes of 8 tokens after a prefix of 256, with GPT-2 small's shape in f32 and logits at every position.
+TransformerLens requires one cache row per batch row, so its prefix is repeated, as if it had been run at that batch
+size, or (a trick that its users may know) expanded as a view, which each layer then copies. Memory is the peak in
+addition to the loaded model.
 """
 
 import re
@@ -46,7 +46,7 @@ def theirs(how):
         model(suffixes, past_kv_cache=cache, attention_mask=ones)
         times.append(time.perf_counter() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3 - before
-    print(f"TransformerLens, {how}: peak {peak:.0f} MB over the model; suffixes {min(times) * 1e3:.0f} ms")
+    print(f"TransformerLens, {how}: peak {peak:.0f} MB above the model; suffixes {min(times) * 1e3:.0f} ms")
 
 
 def row(seed, length):
@@ -70,4 +70,4 @@ else:
     ours = figures([sys.argv[1], "forked"])
     for how in ("repeated", "expanded"):
         other = figures([sys.executable, __file__, how])
-        print(f"  hooklens takes {ours[0] / other[0]:.2f} of the memory, {ours[1] / other[1]:.2f} of the time")
+        print(f"  ratio of hooklens: memory {ours[0] / other[0]:.2f}, time {ours[1] / other[1]:.2f}")

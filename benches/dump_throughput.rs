@@ -1,5 +1,5 @@
-//! A long dump against forwards that write nothing, in turns: tokens a second of both, and the
-//! memory of the process after every tenth of the work. GPT-2 small's shape cut to four layers.
+//! Tokens per second of a long dump and of interleaved forward passes that write nothing, and the memory of the process
+//! after every tenth of the work. The model has GPT-2 small's shape, but four layers.
 //!
 //! ```sh
 //! cargo bench --bench dump_throughput -- 100000
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (0..tokens.div_ceil(LEN)).map(|r| (0..LEN).map(|i| ((r * 31 + i * 7919) % 50257) as u32).collect()).collect();
     let points = "blocks.*.hook_resid_post";
     let folder = tempfile::tempdir()?;
-    // In turns over tenths of the rows, so that a slow spell of the machine falls on both.
+    // Interleaved over tenths of the rows, so that a slow spell of the machine affects both.
     let (mut silent, mut writing, mut done) = (0.0, 0.0, 0);
     for (part, rows) in rows.chunks(rows.len().div_ceil(10)).enumerate() {
         let start = Instant::now();
@@ -35,11 +35,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writing += start.elapsed().as_secs_f64();
         std::fs::remove_dir_all(out)?;
         done += rows.len() * LEN;
-        println!("{done:6} tokens, {:.0} MB resident, {:.0} MB at most", resident("VmRSS"), resident("VmHWM"));
+        println!("{done:6} tokens, {:.0} MB resident, peak {:.0} MB", resident("VmRSS"), resident("VmHWM"));
     }
     let total = (rows.len() * LEN) as f64;
     println!(
-        "writing nothing {:.0} tokens/s, dumping {:.0} tokens/s, ratio {:.2}",
+        "without writing {:.0} tokens/s, dumping {:.0} tokens/s, ratio {:.2}",
         total / silent,
         total / writing,
         silent / writing
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Megabytes of a line of the process's status, 0 where there is none to read.
+/// A value of the process's status in megabytes, or 0 if it can't be read.
 fn resident(field: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(field));

@@ -1,10 +1,11 @@
-//! What a GPU is asked to do: kernels launched, copies among them, reads that wait, bytes up and down.
+//! Work submitted to a GPU: kernel launches, how many of them are copies, blocking reads, and bytes transferred in both
+//! directions.
 //!
 //! ```sh
 //! HOOKLENS_DEVICE=wgpu cargo bench --features wgpu --bench launches [-- --kernels]
 //! ```
 //!
-//! Counts, not times: they are the same on a software driver and on a card.
+//! These are counts, not times, so they are the same on a software driver and on a GPU.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +22,13 @@ struct Launches(Mutex<BTreeMap<String, usize>>);
 
 impl LaunchObserver for Launches {
     fn launched(&self, kernel: &'static str) {
-        // The path without what the kernel is generic over.
+        // The last path segment, without generic parameters.
         let name = kernel.split('<').next().unwrap_or(kernel).rsplit("::").next().unwrap_or(kernel);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_string()).or_default() += 1;
     }
 }
 
-/// Does the work, and prints what it took.
+/// Runs `work` and prints what it submitted.
 fn count<T>(name: &str, device: &Device, kernels: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
     device.sync().ok();
     let launches = Arc::new(Launches::default());
@@ -93,7 +94,7 @@ fn main() -> Result<()> {
         ] {
             let options = GenerateOptions::new().max_new_tokens(8).sampling(sampling).cache_kind(kind);
             let mut steps = model.generate_steps(vec![row(1, 128)], options)?;
-            // The first tokens make room in the cache, and let fusion see what comes again and again.
+            // Generate a few tokens first, which allocate the cache and let fusion discover the repeating operations.
             steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
             count(&format!("{name}: a token behind 128{how}"), &device, kernels, || steps.next().transpose())?;
         }

@@ -1,9 +1,9 @@
-"""Times of llama.cpp, to be run in turns with `hooklens bench --work decode` on the same file.
+"""Times llama.cpp, to be run alternately with `hooklens bench --work decode` on the same file.
 
     pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36
     python benches/llama_cpp.py model.gguf [threads=2] [tokens=32]
 
-Prints milliseconds of a prompt's token and of a decoded one.
+Prints milliseconds per prompt token and per decoded token.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ context = llama_cpp.llama_init_from_model(model, params)
 
 
 def step(ids, first):
-    """Runs tokens behind the first positions; seconds."""
+    """Runs tokens after those already in the cache. Returns the time in seconds."""
     began = time.perf_counter()
     batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
     batch.n_tokens = len(ids)
@@ -41,4 +41,4 @@ def step(ids, first):
 prompt = step([3] * 128, 0)
 step([3], 128)
 times = [step([3], 129 + i) for i in range(count)]
-print(f"prompt {prompt / 128 * 1e3:.1f} ms a token, decoding {statistics.median(times) * 1e3:.1f} ms a token (least {min(times) * 1e3:.1f})")
+print(f"prompt {prompt / 128 * 1e3:.1f} ms per token, decoding {statistics.median(times) * 1e3:.1f} ms per token (min {min(times) * 1e3:.1f})")

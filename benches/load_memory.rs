@@ -1,11 +1,10 @@
-//! Peak memory of a process that loads GPT-2 small's shape and runs a few tokens, as a share of
-//! the weights in the element type it computes in; a process of its own for each way of loading.
-//! The files are as Hugging Face lays them out: GPT-2's fused and tied, NeoX's fused within heads,
-//! Llama's transposed; and as this crate saves its own.
+//! Peak memory of a process that loads a model of GPT-2 small's shape and runs a few tokens, relative to the size of
+//! the weights in the compute dtype. Each combination of settings runs in a separate process. The files have the
+//! layouts of Hugging Face (GPT-2's fused and tied, NeoX's fused within heads, Llama's transposed) and of this crate.
 //!
 //! ```sh
 //! cargo bench --bench load_memory
-//! cargo bench --bench load_memory -- FOLDER...   # these models, in whatever files
+//! cargo bench --bench load_memory -- FOLDER...   # these models, in any file format
 //! ```
 
 use std::collections::HashMap;
@@ -31,7 +30,9 @@ fn main() -> Outcome {
     let given: Vec<&String> = arguments[1..].iter().filter(|argument| !argument.starts_with("--")).collect();
     let kinds = [["f32", "none"], ["f32", "standard"], ["bf16", "none"], ["bf16", "standard"]];
     let folder = tempfile::tempdir()?;
-    println!("| files | computed in | processing | weights | after loading | after a run |\n|---|---|---|---|---|---|");
+    println!(
+        "| files | compute dtype | processing | weights | after loading | after a run |\n|---|---|---|---|---|---|"
+    );
     for place in &given {
         let name = Path::new(place).file_name().unwrap_or_default().to_string_lossy().to_string();
         for [dtype, process] in kinds {
@@ -156,7 +157,7 @@ fn load(arguments: &[String]) -> Outcome {
     let model = HookedTransformer::from_pretrained_with(path, LoadOptions::new().dtype(dtype).process(processing))?;
     let loaded = peak() - before;
     model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
-    // A tied unembedding that was left as it is shares the embedding's memory.
+    // A tied unembedding shares the embedding's memory if it is not processed.
     let tied = if layout == "gpt2" && process == "none" { VOCABULARY * WIDTH } else { 0 };
     let weights = ((model.weights.count() - tied) * dtype.size()) as f64 / 1e6;
     let run = peak() - before;
@@ -168,7 +169,7 @@ fn load(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Most memory the process has held, in megabytes.
+/// Peak memory of the process, in megabytes.
 fn peak() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

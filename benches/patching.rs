@@ -1,5 +1,5 @@
-//! Patching `hook_resid_pre` at every layer and position, GPT-2 small's shape, 16 tokens that differ
-//! in all positions; then attribution patching of the same.
+//! Patching `hook_resid_pre` at every layer and position with GPT-2 small's shape, on 16 tokens that differ at all
+//! positions; then attribution patching of the same points.
 //!
 //! ```sh
 //! cargo bench --bench patching

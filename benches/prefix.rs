@@ -1,5 +1,5 @@
-//! A prefix shared by many suffixes against running each whole, on GPT-2 small's shape: 32
-//! suffixes of 8 tokens on 256, with every row's logits.
+//! Time to run many suffixes after a shared prefix, compared with running each full prompt. The model has GPT-2 small's
+//! shape, and there are 32 suffixes of 8 tokens after a prefix of 256, with logits at every position.
 //!
 //! ```sh
 //! cargo bench --bench prefix
@@ -33,19 +33,19 @@ fn main() -> Result<()> {
     }
     let apart = start.elapsed().as_secs_f64();
     println!(
-        "prefix once {:.0} ms, 32 suffixes behind it {:.0} ms, 32 whole rows {:.0} ms",
+        "prefix once {:.0} ms, 32 suffixes after it {:.0} ms, 32 full rows {:.0} ms",
         prefill * 1e3,
         shared * 1e3,
         apart * 1e3
     );
-    println!("shared / whole: {:.3}, prefix included {:.3}", shared / apart, (prefill + shared) / apart);
+    println!("shared / full: {:.3}, including the prefix {:.3}", shared / apart, (prefill + shared) / apart);
 
-    // Decoding: one token at a time, the cache growing in place.
+    // Decode one token at a time. The cache grows in place.
     let mut cache = model.prefill(vec![row(0, 64)])?;
     let start = Instant::now();
     for step in 0..32 {
         model.forward_with([step], ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache))?;
     }
-    println!("decoding behind 64 tokens: {:.1} ms a token", start.elapsed().as_secs_f64() * 1e3 / 32.0);
+    println!("decoding after 64 tokens: {:.1} ms per token", start.elapsed().as_secs_f64() * 1e3 / 32.0);
     Ok(())
 }

@@ -1,10 +1,10 @@
-"""Writes a model of Llama 3's shapes with random weights, tensor by tensor: nothing is held in memory.
+"""Writes a model with random weights and the shape of a Llama 3 model, tensor by tensor, without holding it in memory.
 
     python benches/random_llama.py 8b FOLDER [--dtype bfloat16]
     python benches/random_llama.py 8b FOLDER --gguf q4_k        # FOLDER/model.gguf, without a vocabulary
 
-Needs numpy only. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B, and as GGUF of GPT-2 (`gpt2`). In a GGUF file of `q4_k` embedding and
-unembedding are `q6_k`, as in most published ones.
+Needs only numpy. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B and, as GGUF only, of GPT-2 (`gpt2`). In a
+GGUF file of `q4_k`, embedding and unembedding are `q6_k`, as in most published files.
 """
 
 import argparse
@@ -53,14 +53,14 @@ def text(value):
 
 
 def field(name, value):
-    """A field of a GGUF file: a text, a float, a whole number."""
+    """A metadata field of a GGUF file: a string, a float or an integer."""
     kinds = {str: (8, lambda v: text(v)), float: (6, lambda v: struct.pack("<f", v)), int: (4, lambda v: struct.pack("<I", v))}
     number, write = kinds[type(value)]
     return text(name) + struct.pack("<I", number) + write(value)
 
 
 def gpt2_shapes():
-    """GPT-2's tensors, under ggml's names."""
+    """GPT-2's tensors, with ggml's names."""
     wide, mlp = size["hidden"], size["mlp"]
     found = {"token_embd.weight": (VOCABULARY, wide), "position_embd.weight": (1024, wide)}
     found |= {"output_norm.weight": (wide,), "output_norm.bias": (wide,)}
@@ -84,7 +84,7 @@ def write_gguf():
     }  # fmt: skip
     for layer in range(size["layers"]):
         names |= {f"model.layers.{layer}.{own}": f"blk.{layer}.{ggml}" for own, ggml in parts.items()}
-    # Number of the kind, values and bytes of a block, where its scales are.
+    # Type id, values per block, bytes per block, and offsets of the block's scales.
     kinds = {"q8_0": (8, 32, 34, [0]), "q4_0": (2, 32, 18, [0]), "q4_k": (12, 256, 144, [0, 2]), "q6_k": (14, 256, 210, [208])}
     fields = {
         "general.architecture": "llama", "llama.block_count": size["layers"], "llama.context_length": 131072,
@@ -143,7 +143,8 @@ config = dict(
 args.folder.mkdir(parents=True, exist_ok=True)
 (args.folder / "config.json").write_text(json.dumps(config, indent=1))
 
-# One long row of normal numbers, read from another place for each tensor: speed does not depend on the values.
+# One long row of normal random numbers, read from a different offset for each tensor. Speed does not depend on the
+# values.
 width = 2 if args.dtype == "bfloat16" else 4
 numbers = (numpy.random.default_rng(0).standard_normal(1 << 24, dtype=numpy.float32) * 0.02).view(numpy.uint32)
 row = (numbers >> 16).astype(numpy.uint16) if width == 2 else numbers

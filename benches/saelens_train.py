@@ -4,18 +4,20 @@
     python benches/saelens_train.py --data activations.safetensors --d-sae 256 --k 8 --tokens 1000000 --save FOLDER
         [--batch 1024] [--lr 3e-4] [--seed 0] [--threads 2] [--architecture batchtopk] [--repeat 3]
 
-The data file holds two tensors of f32, `train` [N, d] and `test` [M, d]. SAELens's own SAETrainer trains SAELens's own class on batches
-of `train`, which is shuffled anew for each pass, so that the time is of the optimization alone: no model runs. What the options here
-do not name is SAELens's default: Adam (0.9, 0.999), no warm-up and no decay of the rate, gradients clipped to norm 1, decoder rows of
-norm 0.1 at first, coefficients of AuxK, L0 and L1 of 1, activations not normalized (`normalize_activations` is "none" in every class).
-One default does not suit short runs: a latent is dead after 1000 steps without firing; here after a tenth of all steps, and 1000 at
-most. `--dead-window 1000` puts SAELens's number back. `--k` is for batchtopk, topk and matryoshka, `--coefficient` for the others: of
-L0 for jumprelu, of L1 for standard and gated.
+The data file contains two f32 tensors, `train` [N, d] and `test` [M, d]. SAELens's own SAETrainer trains SAELens's own class
+on batches of `train`, which is reshuffled for each pass, so only the optimization is timed: no model runs. Everything that
+the options here do not set is SAELens's default: Adam (0.9, 0.999), no warm-up or decay of the learning rate, gradients
+clipped to norm 1, decoder rows initialized to norm 0.1, coefficients of 1 for AuxK, L0 and L1, and activations that are not
+normalized (`normalize_activations` is "none" in every class). One default does not suit short runs: a latent counts as dead
+after 1000 steps without firing. Here it is a tenth of all steps, and at most 1000; `--dead-window 1000` restores SAELens's
+value. `--k` is for batchtopk, topk and matryoshka. `--coefficient` is for the others: of L0 for jumprelu, and of L1 for
+standard and gated.
 
-The inference model is saved to FOLDER, loaded again and measured on `test`, sums in f64: explained variance is one minus the sum of
-squared errors over the sum of squared distances from the mean; `l0` the mean number of latents that fire; `dead` the share that never
-does. `seconds` is the time of `fit`, with `--repeat` the least of several runs from the same seed. Time it on an idle machine: where
-another program wants a core, two threads of torch take many times as long, and `--threads 1` is steadier.
+The inference model is saved to FOLDER, loaded again and evaluated on `test`, with sums in f64: explained variance is one
+minus the sum of squared errors over the sum of squared distances from the mean, `l0` the mean number of active latents, and
+`dead` the fraction of latents that never fire. `seconds` is the time of `fit`; with `--repeat`, the minimum of several runs
+from the same seed. Measure on an idle machine: if another program needs a core, two torch threads take many times as long,
+and `--threads 1` is steadier.
 """
 
 import argparse
@@ -45,14 +47,14 @@ parser.add_argument("--lr", type=float, default=3e-4)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--architecture", choices=["batchtopk", "topk", "matryoshka", *COEFFICIENTS], default="batchtopk")
-parser.add_argument("--save", required=True, help="a folder for the inference model")
-parser.add_argument("--coefficient", type=float, help="of the sparsity loss, where there is one (SAELens: 1)")
-parser.add_argument("--widths", help="matryoshka's, with commas (an eighth, a quarter, a half, all)")
-parser.add_argument("--dead-window", type=int, help="steps (a tenth of all, at most 1000)")
-parser.add_argument("--warm-up", type=int, default=0, help="steps of linear warm-up of the rate")
-parser.add_argument("--decay", type=int, default=0, help="steps of linear decay of the rate at the end")
-parser.add_argument("--normalize", default="none", help="as normalize_activations takes it")
-parser.add_argument("--repeat", type=int, default=1, help="train this often and give the least time")
+parser.add_argument("--save", required=True, help="output folder for the inference model")
+parser.add_argument("--coefficient", type=float, help="coefficient of the sparsity loss, if there is one (SAELens: 1)")
+parser.add_argument("--widths", help="matryoshka widths, as 1,2,3 (default: an eighth, a quarter, a half, all)")
+parser.add_argument("--dead-window", type=int, help="steps until a latent counts as dead (default: a tenth of all, at most 1000)")
+parser.add_argument("--warm-up", type=int, default=0, help="steps of linear learning-rate warm-up")
+parser.add_argument("--decay", type=int, default=0, help="steps of linear learning-rate decay at the end")
+parser.add_argument("--normalize", default="none", help="value of normalize_activations")
+parser.add_argument("--repeat", type=int, default=1, help="train this many times and report the shortest time")
 args = parser.parse_args()
 
 torch.set_num_threads(args.threads)
@@ -61,7 +63,7 @@ steps = args.tokens // args.batch
 
 
 def batches(train):
-    """Shuffled batches without end; what is left of a pass is dropped."""
+    """Endless shuffled batches. An incomplete batch at the end of a pass is dropped."""
     while True:
         order = torch.randperm(len(train))
         for first in range(0, len(train) - args.batch + 1, args.batch):
@@ -69,7 +71,7 @@ def batches(train):
 
 
 def settings():
-    """SAELens's configuration of the dictionary: its defaults, but for what the options say."""
+    """SAELens's configuration of the dictionary: its defaults, except for the options given."""
     _, kind = get_sae_training_class("matryoshka_batchtopk" if args.architecture == "matryoshka" else args.architecture)
     own = {}
     if args.architecture not in COEFFICIENTS:

@@ -1,4 +1,4 @@
-//! Which heads of a model do what, from their attention patterns alone, and a picture of one.
+//! Classifies a model's heads by their attention patterns alone, and draws one pattern.
 //!
 //! ```sh
 //! cargo run --release --example attention_patterns -- embedded:induction pattern.svg

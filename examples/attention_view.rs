@@ -1,5 +1,5 @@
-//! What every head of a model looks at, as a page to explore in a browser, and what one neuron of the stream says to
-//! each token.
+//! Writes a page for exploring every head's attention pattern in a browser, and a page that colors each token by one
+//! coordinate of the residual stream.
 //!
 //! ```sh
 //! cargo run --release --example attention_view -- embedded:induction attention.html stream.html
@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         colors = colors.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
     }
     colors.save(&text)?;
-    println!("{view} shows {} heads, {text} one coordinate", patterns.heads_shown().len());
+    println!("wrote {view} with {} heads, and {text} with one coordinate", patterns.heads_shown().len());
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Attribution patching against real patching: how well one slope foretells every patch, and the
-//! edges of the circuit.
+//! Compares attribution patching with activation patching, to show how well gradients predict the effect of every
+//! patch. Then lists the strongest edges of the circuit.
 //!
 //! ```sh
 //! cargo run --release --example attribution_patching
@@ -24,7 +24,7 @@ fn main() -> hooklens::Result<()> {
     let real = patching.attn_head_out_by_pos()?.effect();
     let patched = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    // Two runs forth and one back for each prompt, however many points are asked for.
+    // Two forward passes and one backward pass per prompt, for any number of points.
     let estimated = patching.attribution("*hook_z")?.attn_head_out_by_pos()?.effect();
     let attributed = start.elapsed().as_secs_f64();
 
@@ -41,7 +41,7 @@ fn main() -> hooklens::Result<()> {
     let sum = |of: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|pair| of(pair.0 - x, pair.1 - y)).sum::<f64>();
     let correlation = sum(&|a, b| a * b) / (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt();
     println!(
-        "correlation {correlation:.2} over {} patches; {:.0} ms against {:.0} ms",
+        "correlation {correlation:.2} over {} patches; patching {:.0} ms, estimating {:.0} ms",
         pairs.len(),
         patched * 1e3,
         attributed * 1e3

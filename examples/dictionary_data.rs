@@ -1,23 +1,23 @@
-//! Writes activations to train dictionaries on and to measure them on, for comparisons: of `embedded:ioi` on sentences about
-//! who gave something to whom, of another model on texts that it samples.
+//! Writes activations on which to train and evaluate dictionaries, for comparisons with other libraries. They are from
+//! `embedded:ioi` on IOI sentences, or from another model on texts sampled from it.
 //!
 //! ```sh
 //! cargo run --release --example dictionary_data -- embedded:ioi blocks.2.hook_resid_post ioi 20000
 //! cargo run --release --example dictionary_data -- ./stories260k blocks.2.hook_resid_post stories 5000
 //! ```
 //!
-//! makes `ioi_dump.safetensors`, a dump that `hooklens features train --dump` reads, and `ioi.safetensors` with the same
-//! activations as `train` and those of a tenth as many other prompts as `test`, both `[token, width]`, which
-//! `benches/saelens_train.py` reads. The token of a text's beginning is among them.
+//! This writes `ioi_dump.safetensors`, a dump that `hooklens features train --dump` reads, and `ioi.safetensors`, which
+//! `benches/saelens_train.py` reads. The latter contains the same activations in the tensor `train`, and the
+//! activations of additional prompts, a tenth as many, in `test`, both `[token, width]`. BOS tokens are included.
 
 use hooklens::dump::Dump;
 use hooklens::experiments::ioi_prompts;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
 
-/// Tokens of a sampled text, at most.
+/// Maximum number of tokens per sampled text.
 const LENGTH: usize = 200;
-/// Texts sampled together.
+/// Number of texts sampled together.
 const TOGETHER: usize = 50;
 
 fn main() -> hooklens::Result<()> {
@@ -61,7 +61,7 @@ fn sampled(model: &HookedTransformer, count: usize) -> hooklens::Result<Vec<Vec<
     Ok(rows)
 }
 
-/// Every token's activations at a point, `[token, width]`.
+/// Activations of every token at a hook point, `[token, width]`.
 fn activations(model: &HookedTransformer, point: &str, rows: &[Vec<u32>]) -> hooklens::Result<Activation> {
     let one = |row: &Vec<u32>| -> hooklens::Result<Tensor<2>> {
         let recorded: Tensor<3> = model.record(vec![row.clone()], point)?.get(point)?;

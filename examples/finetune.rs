@@ -1,4 +1,5 @@
-//! Fine-tunes the embedded model `ioi`: it names who is given something, and learns to name who gives.
+//! Fine-tunes the embedded model `ioi`, which predicts the name of the receiver, to predict the name of the giver
+//! instead.
 //!
 //! ```sh
 //! cargo run --release --example finetune -- FOLDER
@@ -27,19 +28,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Cross-entropy of the giver's name behind each prompt, in the mean.
+/// Mean cross-entropy of the giver's name after each prompt.
 fn loss(model: &HookedTransformer, prompts: &[IoiPrompt]) -> Result<Tensor<1>, Box<dyn std::error::Error>> {
     let texts: Vec<String> = prompts.iter().map(|prompt| format!("{} {}", prompt.text, prompt.wrong)).collect();
-    // All prompts are of one length: the name is the last token.
+    // All prompts have the same length, and the name is the last token.
     let each = model.run(texts, ForwardOptions::new().loss_per_token())?.loss_per_token;
     let each = each.ok_or("no loss")?;
     let last = each.dims()[1] - 1;
     Ok(each.narrow(1, last, 1).mean())
 }
 
-/// Loss and accuracy on prompts it was not trained on.
+/// Loss and accuracy on held-out prompts.
 fn measure(model: &HookedTransformer) -> Result<String, Box<dyn std::error::Error>> {
-    // Without autodiff nothing is kept for a way back.
+    // Run without autodiff, so that no activations are kept for a backward pass.
     let model = model.clone().to_devices(&[model.device().without_autodiff()]);
     let prompts = ioi_prompts(200, 1_000_000);
     let loss = loss(&model, &prompts)?.into_scalar::<f32>();

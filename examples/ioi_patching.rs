@@ -1,5 +1,5 @@
-//! Where a model keeps who gave and who receives: activation patching, ablation and path patching on
-//! indirect-object identification.
+//! Locates the information about giver and receiver in a model: activation patching, ablation and path patching on
+//! indirect object identification.
 //!
 //! ```sh
 //! cargo run --release --example ioi_patching -- resid_pre.svg
@@ -20,32 +20,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         prompts.iter().map(|p| (p.text.clone(), p.corrupted.clone())).unzip();
     let metric = Metric::logit_diff(&model, answers, wrong)?;
 
-    // Where along the stream is it? 1: patching this place alone restores the clean answer.
+    // Where in the residual stream is this information? 1 means that patching this position alone restores the clean
+    // answer.
     let patching = Patching::new(&model, &clean, &corrupted, metric.clone())?;
     let stream = patching.resid_pre()?.normalized()?;
     for (at, share) in stream.largest(4) {
-        println!("stream before layer {} at {:<9} {share:+.2}", at[0], at[1]);
+        println!("residual stream before layer {} at {:<9} {share:+.2}", at[0], at[1]);
     }
-    Heatmap::of(&stream)?.title("resid_pre patching, share of the clean answer").save(&path)?;
+    Heatmap::of(&stream)?.title("resid_pre patching, normalized logit difference").save(&path)?;
 
-    // Which heads carry it there?
+    // Which heads move the information there?
     let heads = patching.attn_head_out_all_pos()?.normalized()?;
     for (at, share) in heads.largest(3) {
         println!("head L{}H{} {share:+.2}", at[0], at[1]);
     }
 
-    // Does the model need them? Their mean over prompts in their place:
+    // Does the model need these heads? Replace their outputs with the mean over prompts.
     let ablating = Patching::ablating(&model, &clean, Ablation::Mean(clean.clone().into()), metric)?;
     let needed = ablating.attn_head_out_all_pos()?.effect();
     for (at, change) in needed.map(|change| -change).largest(3) {
         println!("without L{}H{} the logit difference falls by {change:.2}", at[0], at[1]);
     }
 
-    // What does the best head do to the answer directly, past all later layers?
+    // What is the best head's direct effect on the logits, without later layers?
     let direct = patching.path_from_heads(&[Receiver::Logits], Freeze::AttentionAndMlps)?.normalized()?;
     let (best, _) = &heads.largest(1)[0];
     let (layer, head): (usize, usize) = (best[0].parse()?, best[1].parse()?);
-    println!("L{layer}H{head} straight to the logits {:+.2}", direct.values()[[layer, head]]);
+    println!("L{layer}H{head} directly to the logits {:+.2}", direct.values()[[layer, head]]);
     println!("-> {path}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a model would say after each layer, and which heads make it say so.
+//! Decodes a model's prediction after each layer, and attributes it to heads.
 //!
 //! ```sh
 //! cargo run --release --example logit_lens
@@ -15,7 +15,7 @@ fn main() -> hooklens::Result<()> {
     let cache = model.record(prompt, Record::all())?;
     let analysis = model.analyze(&cache)?.positions(-1)?;
 
-    // The logit lens: the last norm and the unembedding, layer by layer.
+    // The logit lens: the final norm and the unembedding, applied to each layer.
     let lens = analysis.logit_lens(Per::Layer)?;
     let rank = lens.rank(model.to_single_token(answer)?)?;
     for (stage, (label, top)) in lens.labels().iter().zip(lens.top(3)?).enumerate() {
@@ -23,10 +23,10 @@ fn main() -> hooklens::Result<()> {
             .iter()
             .map(|(token, probability)| Ok(format!("{} {:.0} %", model.to_string(&[*token])?, probability * 100.0)))
             .collect::<hooklens::Result<_>>()?;
-        println!("{label:>10}  {answer} is number {}: {}", rank[[stage, 0, 0]] + 1, said.join(", "));
+        println!("{label:>10}  {answer} is ranked {}: {}", rank[[stage, 0, 0]] + 1, said.join(", "));
     }
 
-    // Direct logit attribution: what each head, MLP and neuron adds to the logit difference.
+    // Direct logit attribution: what each head, MLP and neuron contributes to the logit difference.
     for (what, components) in [
         ("layers", analysis.decompose_resid(Stage::Final)?),
         ("heads", analysis.stack_head_results(Stage::Final)?),

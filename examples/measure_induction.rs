@@ -1,4 +1,4 @@
-//! How well a model does induction: its loss on random words said twice, and the heads that make the difference.
+//! Measures how well a model does induction: its loss on repeated random words, and the heads responsible.
 //!
 //! ```sh
 //! cargo run --release --example measure_induction -- embedded:induction
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let induction = heads.iter().map(|head| head.induction).fold(0.0, f32::max);
         let (first, second) = (mean(0, len), mean(len + 1, 2 * len));
         println!(
-            "{len} words twice: loss {first:.3}, then {second:.3}; previous-token head {previous:.2}, induction head {induction:.2}"
+            "{len} words repeated: loss {first:.3}, then {second:.3}; previous-token head {previous:.2}, induction head {induction:.2}"
         );
     }
     Ok(())

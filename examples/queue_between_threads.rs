@@ -1,5 +1,5 @@
-//! One thread runs the model, and at each pass pushes an attention pattern to the shared `ActivationQueue`. Another pops
-//! them as they come, and adds up how much each head looks at what followed a word's earlier occurrence.
+//! One thread runs the model and pushes an attention pattern of each pass to a shared `ActivationQueue`. Another thread
+//! pops the patterns as they arrive and sums up each head's attention to the token after a word's earlier occurrence.
 //!
 //! ```sh
 //! cargo run --release --example queue_between_threads -- embedded:induction
@@ -11,7 +11,7 @@ use hooklens::ActivationQueue;
 use hooklens::HookError;
 use hooklens::prelude::*;
 
-/// Words of a phrase; a prompt is a phrase twice, behind the token that begins texts.
+/// Words per phrase. A prompt is a BOS token and a phrase repeated once.
 const PHRASE: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         .collect();
 
     let (passes, (seen, heads)) = thread::scope(|scope| {
-        // It waits for each pattern, and ends once the queue is closed and empty.
+        // Waits for each pattern, and ends once the queue is closed and empty.
         let reader = scope.spawn(|| -> Result<(usize, Vec<f32>), HookError> {
             let (mut seen, mut heads) = (0, Vec::new());
             while let Ok(pattern) = ActivationQueue::shared().wait("pattern") {
@@ -50,7 +50,10 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 
     println!("{passes} passes pushed, {seen} patterns popped");
     for (head, total) in heads.iter().enumerate() {
-        println!("L{layer}H{head}  {:.2} of its attention goes to what followed before", total / seen.max(1) as f32);
+        println!(
+            "L{layer}H{head}  {:.2} of its attention goes to the token after the earlier occurrence",
+            total / seen.max(1) as f32
+        );
     }
     Ok(())
 }

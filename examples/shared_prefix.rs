@@ -1,10 +1,11 @@
-//! A few-shot prompt, hundreds of queries: the prompt computed once, or again for each query.
+//! Runs hundreds of queries after a few-shot prompt, computing the prompt once for all queries or again for each query,
+//! and compares the times.
 //!
 //! ```sh
 //! cargo run --release --example shared_prefix [MODEL] [QUERIES]
 //! ```
 //!
-//! Without a model the embedded one is asked, with examples of its own kind: lists that repeat.
+//! Without a model, the embedded induction model is used, with repeated lists as examples.
 
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = model.config();
     let words = config.d_vocab as u32 - 1;
 
-    // Lists said twice, as examples; then queries: a list, and its first word again.
+    // Examples are repeated lists; a query is a list followed by its first word.
     let word = |i: usize| 1 + (i as u32 * 7919 + 13) % words;
     let list = |seed: usize| (0..5).map(|i| word(seed * 31 + i)).collect::<Vec<_>>();
     let examples: Vec<u32> = (0..4).flat_map(|seed| [list(seed), list(seed)].concat()).collect();
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queries: Vec<Vec<u32>> = (0..count).map(query).collect();
     let answer = |seed: usize| list(seed + 100)[1];
 
-    // Once, for every batch of queries.
+    // Compute the prompt once, for all batches of queries.
     let start = Instant::now();
     let mut prefix = model.prefill(prompt.clone())?;
     prefix.freeze();
@@ -34,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (batch, rows) in queries.chunks(32).enumerate() {
         let options = ForwardOptions::new().kv_cache(&mut prefix).logits(Logits::Last).record(hook::pattern(-1));
         let output = model.run(rows.to_vec(), options)?;
-        // The patterns of the queries, over the prompt's keys and their own, are in `output.cache`.
+        // `output.cache` has the queries' attention patterns, over the keys of the prompt and of the query.
         right += best(&output.logits.ok_or("no logits")?)?
             .iter()
             .enumerate()
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shared = start.elapsed();
     let bytes: usize = prefix.memory().iter().sum();
 
-    // Again and again.
+    // Compute the prompt again for each query.
     let start = Instant::now();
     let mut again = 0;
     for (batch, rows) in queries.chunks(32).enumerate() {
@@ -58,13 +59,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let whole = start.elapsed();
 
-    println!("{count} queries of {} tokens behind a prompt of {}", queries[0].len(), prompt.len());
+    println!("{count} queries of {} tokens after a prompt of {}", queries[0].len(), prompt.len());
+    println!("shared:   {shared:.1?}, {right} correct; the prompt takes {:.1} kB once", bytes as f64 / 1e3);
     println!(
-        "shared: {shared:.1?}, {right} answered as the list goes on; the prompt takes {:.1} kB once",
-        bytes as f64 / 1e3
+        "separate: {whole:.1?}, {again} correct; one cache per query would take {:.1} kB",
+        (bytes * 32) as f64 / 1e3
     );
-    println!("apart:  {whole:.1?}, {again} answered; a cache a query would take {:.1} kB", (bytes * 32) as f64 / 1e3);
-    println!("shared / apart: {:.2} of the time", shared.as_secs_f64() / whole.as_secs_f64());
+    println!("shared / separate: {:.2} of the time", shared.as_secs_f64() / whole.as_secs_f64());
     Ok(())
 }
 

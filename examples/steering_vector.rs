@@ -1,5 +1,5 @@
-//! Learns a vector that, added to the residual stream, makes the model `ioi` say a name whatever the sentence. The model
-//! is loaded plainly and stays as it is.
+//! Learns a steering vector that, added to the residual stream, makes the model `ioi` predict a given name for any
+//! sentence. The model's own weights stay unchanged.
 //!
 //! ```sh
 //! cargo run --release --example steering_vector
@@ -20,7 +20,7 @@ fn main() -> hooklens::Result<()> {
     let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     let token = model.to_single_token(&name)?;
 
-    // Only the vector is a parameter: on a device with autodiff, though the model is on one without.
+    // Only the vector is trained: it is on a device with autodiff, and the model is on a device without.
     let zeros = Tensor::zeros([model.config().d_model], &model.device().autodiff());
     let mut vector = Param::from_tensor(zeros);
     let mut optimizer = AdamConfig::new().init();
@@ -38,7 +38,7 @@ fn main() -> hooklens::Result<()> {
     Ok(())
 }
 
-/// Surprise at the token behind each text, in the mean.
+/// Mean negative log-likelihood of the token after each text.
 fn loss(
     model: &HookedTransformer,
     texts: Vec<String>,
@@ -50,7 +50,7 @@ fn loss(
     Ok(-log_softmax(logits, 2).narrow(2, token as usize, 1).mean())
 }
 
-/// Loss on sentences it was not trained on, and what the model writes.
+/// Loss on held-out sentences, and a text that the model generates.
 fn measure(when: &str, model: &HookedTransformer, token: u32, steering: &SteeringVector) -> hooklens::Result<()> {
     let texts = ioi_prompts(100, 1_000_000).into_iter().map(|prompt| prompt.text).collect();
     println!("{when}: loss {:.3}", loss(model, texts, token, steering)?.into_scalar::<f32>());

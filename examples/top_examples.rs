@@ -1,5 +1,5 @@
-//! Where a neuron fires most over many texts, as colored texts; how large it gets, as a histogram; and at which tokens,
-//! as bars.
+//! Draws three pictures of one neuron over many texts: its top activating examples as colored texts, the distribution
+//! of its activations as a histogram, and its mean activation by token as bars.
 //!
 //! ```sh
 //! cargo run --release --example top_examples -- neuron.html histogram.svg bars.svg
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let texts: Vec<String> = ioi_prompts(200, 0).into_iter().map(|prompt| prompt.text).collect();
     let point = hook::mlp_post(1);
 
-    // The neuron that differs most from place to place.
+    // The neuron with the highest variance across positions.
     let post = model.record(&texts[..20], &point)?.get(&point)?; // [batch, pos, d_mlp]
     let [batch, pos, width] = post.dims();
     let neuron = post.reshape([batch * pos, width]).var(0).argmax_tokens()?[0] as usize;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{found}");
     found.colored_text()?.save(&page)?;
 
-    // All it says, not only where it is largest.
+    // The histogram and the bars use all activations, not only the largest.
     let all = TopExamples::new(&point).neuron(neuron).k(usize::MAX).window(0).run(&model, &texts)?;
     Histogram::of(&all.unit, all.examples.iter().map(|one| one.value))?.title(&all.point).save(&histogram)?;
 
@@ -41,6 +41,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     means.sort_by(|a, b| b.1.total_cmp(&a.1));
     means.truncate(12);
     Bars::new("token", "mean activation", means)?.horizontal().title(&all.unit).save(&bars)?;
-    println!("{page}, {histogram} and {bars} show it");
+    println!("wrote {page}, {histogram} and {bars}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Trains the dictionaries that are compiled in: a sparse autoencoder of the residual stream of `embedded:ioi` behind its
-//! third block, and a transcoder for each of its MLPs.
+//! Trains the embedded dictionaries for `embedded:ioi`: a sparse autoencoder on the residual stream after the third
+//! block, and a transcoder for each MLP.
 //!
 //! ```sh
 //! cargo run --release --example train_dictionaries -- src/embedded

@@ -1,9 +1,8 @@
-//! Trains the embedded model: a two-layer, attention-only transformer that learns induction.
+//! Trains the embedded model `induction`: a two-layer, attention-only transformer that learns induction.
 //!
-//! The task is random words, some stretch of which comes again: the second time, the model can
-//! know what follows by looking at what followed the first time. That takes two heads in a row,
-//! one that looks a token back and one that looks for the token it is at (Olsson et al. 2022).
-//! A few minutes on two cores; the seed fixes the result.
+//! The data consists of random words, with one sequence repeated. In the repetition, the model can predict each word
+//! from its first occurrence. That takes two heads in sequence, a previous-token head and an induction head (Olsson et
+//! al. 2022). Training takes a few minutes on two cores, and the result is determined by the seed.
 //!
 //! ```sh
 //! cargo run --release --example train_induction -- induction
@@ -41,13 +40,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }
         let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
-        // A short warm-up, then down to nothing along a cosine.
+        // A short warm-up, then cosine decay to zero.
         let done = step as f64 / steps as f64;
         let rate = PEAK * (step as f64 / 100.0).min(1.0) * 0.5 * (1.0 + (done * std::f64::consts::PI).cos());
         model.weights = optimizer.step(rate, model.weights, gradients);
     }
     model.save_pretrained(&folder)?;
-    // The tokenizer learns from the configuration which token begins a sequence.
+    // The tokenizer reads from the configuration which token is the BOS token.
     let path = std::path::Path::new(&folder).join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     config["bos_token_id"] = 0.into();
@@ -55,8 +54,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Random words after a beginning-of-sequence token; some stretch of them comes again, at once
-/// or after a while, often enough to fill the row.
+/// Random words after a BOS token. One sequence of them is repeated, immediately or after some other words, as often as
+/// needed to fill the row.
 fn sample(rng: &mut StdRng, len: usize) -> Vec<u32> {
     let mut row = vec![0];
     let words = |rng: &mut StdRng, count: usize| (0..count).map(|_| rng.random_range(1..=WORDS)).collect::<Vec<_>>();

@@ -1,9 +1,8 @@
-//! Trains the embedded model `ioi`: four layers that solve indirect-object identification.
+//! Trains the embedded model `ioi`, a four-layer transformer that solves indirect object identification.
 //!
-//! The sentences are of a small grammar (`hooklens::experiments::ioi_text`): two people meet, one
-//! of them gives something to the other. To say who receives, a model must notice which name has
-//! come twice and name the other one (Wang et al. 2022). A few minutes on two cores; the seed
-//! fixes the result.
+//! The sentences come from a small grammar (`hooklens::experiments::ioi_text`): two people meet, and one of them gives
+//! something to the other. To predict who receives it, a model must notice which name occurred twice and name the other
+//! one (Wang et al. 2022). Training takes a few minutes on two cores, and the result is determined by the seed.
 //!
 //! ```sh
 //! cargo run --release --example train_ioi -- src/embedded/ioi
@@ -32,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// The folder holds the tokenizer; the weights are put beside it.
+/// Trains a model. `folder` must contain the tokenizer, and the weights are saved there.
 fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = hooklens::Tokenizer::from_folder(Path::new(folder))?.ok_or("no tokenizer.json in the folder")?;
     let config = TransformerConfig::new(4, 64, 4, tokenizer.vocab_size(), 48);
@@ -48,13 +47,13 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }
         let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
-        // A short warm-up, then down to nothing along a cosine.
+        // A short warm-up, then cosine decay to zero.
         let done = step as f64 / STEPS as f64;
         let rate = PEAK * (step as f64 / 100.0).min(1.0) * 0.5 * (1.0 + (done * std::f64::consts::PI).cos());
         model.weights = optimizer.step(rate, model.weights, gradients);
     }
     model.save_pretrained(folder)?;
-    // The tokenizer learns from the configuration which token begins a sequence.
+    // The tokenizer reads from the configuration which token is the BOS token.
     let path = Path::new(folder).join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
     config["bos_token_id"] = 0.into();
@@ -62,7 +61,7 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
     measure(&HookedTransformer::from_pretrained(folder)?)
 }
 
-/// How often the model names the receiver first, on fresh sentences.
+/// Prints how often the model ranks the receiver's name first on held-out sentences.
 fn measure(model: &HookedTransformer) -> Result<(), Box<dyn std::error::Error>> {
     let prompts = ioi_prompts(200, 1_000_000);
     let mut right = 0;
@@ -71,6 +70,6 @@ fn measure(model: &HookedTransformer) -> Result<(), Box<dyn std::error::Error>> 
         let best = logits.argmax(2).into_scalar::<i64>();
         right += usize::from(best == i64::from(model.to_single_token(prompt.answer)?));
     }
-    println!("{right} of {} receivers named", prompts.len());
+    println!("{right} of {} answers correct", prompts.len());
     Ok(())
 }

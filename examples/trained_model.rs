@@ -1,7 +1,7 @@
-//! The first hour with a real trained model: its points, its patterns, what one head is worth.
+//! First steps with a real trained model: its hook points, its attention patterns, and the effect of ablating heads.
 //!
-//! Takes a model folder, such as stories260K in Hugging Face's format; without one the embedded
-//! model stands in.
+//! Takes a model folder, such as stories260K in Hugging Face's format. Without a folder, the embedded model `induction`
+//! is used.
 //!
 //! ```sh
 //! cargo run --release --example trained_model -- path/to/stories260k
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = HookedTransformer::from_pretrained(name)?;
     println!("{} layers, {} hook points", model.config().n_layers, model.catalog().points().len());
 
-    // Read: one run, one pattern.
+    // Read: run the model once and look at a pattern.
     let tokens = model.to_tokens(prompt)?;
     let words = model.to_str_tokens(prompt)?;
     let (_, cache) = model.run_with_cache(&tokens, "blocks.*.attn.hook_pattern")?;
@@ -29,12 +29,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .map(|key| (key, pattern[[0, head, last, key]]))
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .unwrap_or_default();
-        println!("last layer, head {head}: {:?} looks most at {:?} ({paid:.2})", words[last], words[key]);
+        println!("last layer, head {head}: {:?} attends most to {:?} ({paid:.2})", words[last], words[key]);
     }
 
-    // Change: take each head away and see what it was worth.
+    // Edit: ablate each head and measure the effect on the loss.
     let loss: f32 = model.loss(&tokens)?.into_scalar();
-    println!("loss {loss:.4}; without a head of the first layer:");
+    println!("loss {loss:.4}; with one head of the first layer ablated:");
     for head in 0..model.config().n_heads {
         let without = hook::z(0).edit(|z, _| {
             let [batch, pos, _, width] = z.dims();
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  head {head}: {loss:.4}");
     }
 
-    // Keep: a file that Python reads too.
+    // Save: write a file that Python can read, too.
     let path = std::env::temp_dir().join("patterns.safetensors");
     cache.save(&path)?;
     println!("{} patterns saved to {}", cache.len(), path.display());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs a built program with its completions, man pages and licenses: `scripts/archive.sh TARGET FOLDER` makes
-# FOLDER/hooklens-VERSION-TARGET.tar.gz (.zip on Windows).
+# Packages an already built program with its shell completions, man pages and licenses: `scripts/archive.sh TARGET
+# FOLDER` writes FOLDER/hooklens-VERSION-TARGET.tar.gz (.zip on Windows).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target="$1"

@@ -1,10 +1,10 @@
-"""Opens an attention view in Chromium, uses it by mouse and by keys, and takes pictures of it.
+"""Opens an attention view in Chromium, operates it with mouse and keyboard, and takes screenshots.
 
     cargo run --release --example attention_view
     python scripts/check_attention_view.py attention.html --shots shots
 
-Wants `chromium` and `chromedriver` (Debian: `apt-get install chromium chromium-driver`); nothing from pip.
-Exit code 0 if every check holds.
+Needs `chromium` and `chromedriver` (Debian: `apt-get install chromium chromium-driver`), and nothing from pip. Exit
+code 0 if every check passes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ HOST = "document.querySelectorAll('div.hooklens-attention')[arguments[0]]"
 
 
 class Browser:
-    """The few WebDriver calls that are needed."""
+    """A minimal WebDriver client."""
 
     def __init__(self, port, profile):
         self.base = f"http://127.0.0.1:{port}"
@@ -74,7 +74,7 @@ class Browser:
 
 
 class View:
-    """One view of a page."""
+    """One attention view on a page."""
 
     def __init__(self, browser, number=0):
         self.browser, self.number = browser, number
@@ -103,7 +103,7 @@ class View:
 
 
 def twice(page):
-    """A page with the view two times, dark, with styles that would reach into it if they could."""
+    """A dark page that contains the view twice, with page styles that must not affect the view."""
     text = pathlib.Path(page).read_text()
     fragment = text.split("<body", 1)[1].split(">", 1)[1].rsplit("</body>", 1)[0]
     return (
@@ -114,7 +114,7 @@ def twice(page):
 
 
 def globals_of(browser):
-    """Names of a page's globals, but for those the driver leaves."""
+    """Names of a page's global variables, except for those that the driver adds."""
     names = browser.run("return Object.getOwnPropertyNames(window)")
     return {name for name in names if not name.startswith("cdc_") and name != "ret_nodes"}
 
@@ -156,13 +156,13 @@ def check_one(browser, page, shots, expect):
         expect("and colors the text", view.colors() != chosen[1], True)
     box = view.part("(({width}) => width)(root.querySelector('.large canvas').getBoundingClientRect())")
     browser.point(view.element(".large canvas"), round(box / 2) - 12, -round(box / 2) + 12)
-    expect("pointing at a cell shows it", " looks at " in view.says() and "0.00" in view.says(), True)
+    expect("pointing at a cell shows it", " attends to " in view.says() and "0.00" in view.says(), True)
     browser.point(view.element(".large canvas"), 0, 0)
     browser.picture(shots / f"{name}-cell.png")
     browser.point(view.element(".says"))
-    expect("and going away shows the chosen token again", view.says(), chosen[0])
+    expect("moving away shows the chosen token again", view.says(), chosen[0])
     browser.point(view.element(".reverse"), click=True)
-    expect("the other way round", "is looked at by" in view.says(), True)
+    expect("the reverse direction", "is attended to by" in view.says(), True)
     browser.point(view.element(".own"), click=True)
     view.focus(".token")
     browser.picture(shots / f"{name}-reverse.png")
@@ -180,8 +180,8 @@ def check_twice(browser, page, shots, folder, expect):
     expect("no errors", browser.errors(), [])
     before = two.says()
     one.focus(".token")
-    expect("one moves", one.token(), 0)
-    expect("the other stays", two.says(), before)
+    expect("the first view moves", one.token(), 0)
+    expect("the second view stays", two.says(), before)
     browser.picture(shots / f"{pathlib.Path(page).stem}-twice.png")
 
 
@@ -196,7 +196,7 @@ def main():
 
     def expect(what, found, wanted):
         good = found == wanted
-        print(f"{'ok  ' if good else 'FAIL'} {what}" + ("" if good else f": {found!r}, not {wanted!r}"))
+        print(f"{'ok  ' if good else 'FAIL'} {what}" + ("" if good else f": got {found!r}, expected {wanted!r}"))
         failed.extend([] if good else [what])
 
     driver = subprocess.Popen(["chromedriver", f"--port={given.port}"], stdout=subprocess.DEVNULL)

@@ -1,12 +1,12 @@
-"""Opens pages of attribution graphs in Chromium, uses them by mouse and by keys, and measures how long they take to answer.
+"""Opens pages of attribution graphs in Chromium, operates them with mouse and keyboard, and measures response times.
 
     cargo run --release -- graph --model embedded:ioi --prompt 'When Mary and John ...' --out graph.html
     python scripts/check_graph_page.py graph.html --program target/release/hooklens --shots shots
 
-With --program a page of 1,000 nodes and 20,000 links is made, too, and each answer to a key, a slider or the mouse on it must
-keep the page's thread busy for --most milliseconds at most, on average: time of its own, whatever else the machine does. How
-long each takes from the event to the frame that draws it is printed beside it. Wants `chromium` and `chromedriver`; nothing from pip. Exit code 0 if every
-check holds.
+With --program, a page of 1,000 nodes and 20,000 links is also created. On it, the response to a key, a slider or the
+mouse must keep the page's thread busy for at most --most milliseconds on average, counting only its own CPU time. The
+time from each event to the frame that draws the response is also printed. Needs `chromium` and `chromedriver`, and
+nothing from pip. Exit code 0 if every check passes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from check_attention_view import KEYS, Browser
 KEYS |= {"enter": "\ue007", "escape": "\ue00c", "p": "p", "g": "g", "d": "d", "i": "i", "o": "o", "z": "z", "/": "/", "?": "?"}
 
 ANSWERS = 30
-# Each answer is timed from its event to the end of the frame that draws it.
+# Each response is timed from its event to the end of the frame that draws it.
 MEASURE = """
 const done = arguments[arguments.length - 1], [what, count] = arguments;
 const grid = document.getElementById("grid"), times = [];
@@ -139,7 +139,7 @@ def check(browser, page, shots, expect):
 
 
 def busy(browser):
-    """Seconds that the page's thread has worked."""
+    """CPU time of the page's thread, in seconds."""
     metrics = browser.call("POST", "/goog/cdp/execute", {"cmd": "Performance.getMetrics", "params": {}})["metrics"]
     return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
@@ -149,14 +149,14 @@ def measure(browser, page, most, expect):
     browser.open(page, width=1400, height=1000)
     browser.call("POST", "/goog/cdp/execute", {"cmd": "Performance.enable", "params": {"timeDomain": "threadTicks"}})
     load = browser.run("const t = performance.getEntriesByType('navigation')[0]; return t.domContentLoadedEventEnd - t.responseEnd")
-    print(f"     drawn {load:.0f} ms after it was read: {counts(browser)}")
+    print(f"     drawn {load:.0f} ms after loading: {counts(browser)}")
     for what in ["select", "mouse", "influence", "share", "pin"]:
         before = busy(browser)
         times = sorted(browser.call("POST", "/execute/async", {"script": MEASURE, "args": [what, ANSWERS]}))
         own = 1000 * (busy(browser) - before) / ANSWERS
         median, late = statistics.median(times), times[int(0.95 * len(times))]
         print(f"     {what}: {own:.1f} ms of work; drawn after {median:.1f} ms, 95% within {late:.1f} ms")
-        expect(f"{what} takes {most} ms of work at most", own <= most, True)
+        expect(f"{what} takes at most {most} ms of work", own <= most, True)
     expect("no errors", browser.errors(), [])
 
 
@@ -173,7 +173,7 @@ def main():
 
     def expect(what, found, wanted):
         good = found == wanted
-        print(f"{'ok  ' if good else 'FAIL'} {what}" + ("" if good else f": {found!r}, not {wanted!r}"))
+        print(f"{'ok  ' if good else 'FAIL'} {what}" + ("" if good else f": got {found!r}, expected {wanted!r}"))
         failed.extend([] if good else [what])
 
     driver = subprocess.Popen(["chromedriver", f"--port={given.port}"], stdout=subprocess.DEVNULL)

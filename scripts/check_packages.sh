@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the crates as they are published, unpacks them elsewhere, installs the program from there and runs it:
-# `scripts/check_packages.sh`. Until the crates are published they name each other by path.
+# Packages the crates as if to publish them, unpacks the packages elsewhere, installs the program from there and runs
+# it: `scripts/check_packages.sh`. Until the crates are published, they refer to each other by path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-$PWD/target}"
@@ -9,16 +9,17 @@ trap 'rm -rf "$work"' EXIT
 
 cargo package --workspace --exclude hooklens-fuzz --allow-dirty --no-verify --quiet
 version="$(cargo metadata --no-deps --format-version 1 | grep -o '"name":"hooklens","version":"[^"]*"' | cut -d'"' -f8)"
-for crate in hooklens hooklens-hooks hooklens-kernels; do
-  tar -xzf "$target/package/$crate-$version.crate" -C "$work"
+patches=()
+for archive in "$target"/package/hooklens*-"$version".crate; do
+  tar -xzf "$archive" -C "$work"
+  crate="$(basename "$archive" "-$version.crate")"
+  patches+=(--config "patch.crates-io.$crate.path='$work/$crate-$version'")
 done
-# Nothing of the checkout is at hand there. What the workspace has built already need not be built again.
-cd "$work/hooklens-$version"
-CARGO_TARGET_DIR="$target" cargo install --locked --quiet --path . --root "$work/installed" \
-  --config "patch.crates-io.hooklens-hooks.path='$work/hooklens-hooks-$version'" \
-  --config "patch.crates-io.hooklens-kernels.path='$work/hooklens-kernels-$version'"
+# The unpacked crates do not refer to the checkout. Artifacts that the workspace has already built are reused.
+cd "$work/hooklens-cli-$version"
+CARGO_TARGET_DIR="$target" cargo install --locked --quiet --path . --root "$work/installed" "${patches[@]}"
 cd "$work"
 installed/bin/hooklens dump --model embedded:induction --prompt "red fox blue red" --hooks "*hook_pattern" --out patterns.safetensors
 installed/bin/hooklens doctor
 installed/bin/hooklens man --out man >/dev/null
-echo "packages: ok, $(stat -c %s "$target/package/hooklens-$version.crate") bytes of hooklens"
+echo "packages: ok, hooklens has $(stat -c %s "$target/package/hooklens-$version.crate") bytes"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether what changed in the API fits the version's number: `scripts/check_semver.sh [REVISION]` compares with the last release's
-# tag, or with any commit. Default features alone, as others need native libraries or downloads. `hooklens` re-exports what is
-# public in `hooklens-hooks`, of which a check of `hooklens` would see nothing.
+# Checks that API changes fit the version number: `scripts/check_semver.sh [REVISION]` compares with the last release's
+# tag, or with any commit. Only default features are checked, because others need native libraries or downloads.
+# The crates that `hooklens` re-exports are checked, too, because a check of `hooklens` does not see their items.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 baseline="${1:-$(git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || true)}"
@@ -10,5 +10,9 @@ if [ -z "$baseline" ]; then
   exit
 fi
 command -v cargo-semver-checks >/dev/null || cargo install --quiet --locked cargo-semver-checks
-cargo semver-checks --baseline-rev "$baseline" --default-features --package hooklens --package hooklens-hooks
-echo "semver: fits, beside $baseline"
+packages=()
+for name in "" -analysis -data -features -hooks -loading -model -plot; do
+  packages+=(--package "hooklens$name")
+done
+cargo semver-checks --baseline-rev "$baseline" --default-features "${packages[@]}"
+echo "semver: ok, compared with $baseline"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python wheel, installs it into a fresh environment, and tests the module and its types:
-# `scripts/check_wheel.sh PYTHON`. What it takes (maturin, pytest, mypy, programs that read tables, the wheel) goes into the
-# environment of PYTHON; with torch there the tests of `to_torch` run too.
+# `scripts/check_wheel.sh PYTHON`. Requirements (maturin, pytest, mypy, readers of tables, the wheel) are installed into
+# the environment of PYTHON; if it has torch, the tests of `to_torch` run, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="$(command -v "${1:-python3}")"
@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 
 "$python" -m pip install --quiet --retries 10 "maturin>=1.9,<2" pytest mypy duckdb polars pyarrow datasets
 "$python" -m maturin build --release --locked --quiet --out "$work/wheels"
-# A fresh environment has the program and the module, and needs nothing but NumPy.
+# In a fresh environment, the wheel must install and run with NumPy as its only dependency.
 "$python" -m venv "$work/fresh"
 "$work/fresh/bin/pip" install --quiet --retries 10 "$work"/wheels/*.whl
 "$work/fresh/bin/hooklens" info --model embedded:induction >/dev/null

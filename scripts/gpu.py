@@ -1,4 +1,4 @@
-"""The measurements of gpu.sh, which says what they need."""
+"""Runs the measurements for gpu.sh, which describes the requirements."""
 
 import datetime
 import json
@@ -20,8 +20,8 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 SECONDS = float(os.environ.get("SECONDS_EACH", "150"))
 BRANCHES, SHARED, NEW = 256, 2048, 64
 
-# `kv` heads of keys and values; GPT-2's block has layer norms, learned positions and biases, Llama's RMS norms, rotary
-# positions and a gated MLP.
+# `kv` is the number of key-value heads. GPT-2's block has layer norms, learned positions and biases; Llama's has RMS
+# norms, rotary positions and a gated MLP.
 SHAPES = {
     "tiny": dict(kind="llama", layers=2, width=64, heads=4, kv=2, mlp=128, vocabulary=500, context=2304),
     "gpt2": dict(kind="gpt2", layers=12, width=768, heads=12, kv=12, mlp=3072, vocabulary=50257, context=2304),
@@ -32,7 +32,7 @@ TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def tensors(shape):
-    """Names and shapes, as Hugging Face's files have them."""
+    """Tensor names and shapes, as in Hugging Face's files."""
     d, mlp, vocabulary = shape["width"], shape["mlp"], shape["vocabulary"]
     if shape["kind"] == "gpt2":
         yield "wte.weight", (vocabulary, d)
@@ -78,7 +78,7 @@ def config(shape):
 
 
 def write(shape, dtype, folder):
-    """Random weights in a safetensors file; returns the bytes of weights."""
+    """Writes random weights to a safetensors file. Returns their size in bytes."""
     header, end, size = {}, 0, torch.tensor([], dtype=TORCH[dtype]).element_size()
     for name, dims in tensors(shape):
         begin, end = end, end + math.prod(dims) * size
@@ -98,7 +98,7 @@ def write(shape, dtype, folder):
 
 
 class Peer:
-    """The same model in plain PyTorch, eager, with a cache that grows as Hugging Face's does."""
+    """The same model in plain eager PyTorch, with a KV cache that grows like that of Hugging Face."""
 
     def __init__(self, shape, dtype, folder, device):
         self.shape, self.device = shape, device
@@ -139,7 +139,7 @@ class Peer:
         return torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
 
     def __call__(self, tokens, cache):
-        """Logits; `cache` is a list of keys and values by layer, which grows."""
+        """Computes logits. `cache` is a list of keys and values by layer, which grows."""
         w, shape = self.weights, self.shape
         past = cache[0][0].shape[2] if cache else 0
         batch, length = tokens.shape
@@ -180,7 +180,7 @@ class Peer:
         return [(i * 7919 + seed * 31 + 13) % self.shape["vocabulary"] for i in range(length)]
 
     def measure(self):
-        """Milliseconds by the names that `hooklens bench` gives."""
+        """Measures times in milliseconds, keyed by the workload names that `hooklens bench` uses."""
         def timed(run):
             run()
             taken = []
@@ -211,7 +211,7 @@ class Peer:
 
 
 class MemoryWatch:
-    """The most memory of the card in use while a program runs, above what is in use before."""
+    """Measures the peak GPU memory in use while a program runs, minus the memory that was in use before."""
 
     def __enter__(self):
         self.on, self.most = torch.cuda.is_available(), 0
@@ -238,23 +238,24 @@ class MemoryWatch:
 
 
 class Table:
-    """Lines of the table by their keys, kept from run to run."""
+    """Rows of the table by key, stored between runs of the script."""
 
     def __init__(self, out):
         self.out, self.kept = Path(out), Path(out + ".json")
         kept = json.loads(self.kept.read_text()) if self.kept.exists() else {"lines": {}, "peers": {}}
-        # What plain PyTorch took, by shape and type: milliseconds by the names that `hooklens bench` gives.
+        # Times of plain PyTorch in milliseconds, by shape and dtype and by the workload names that `hooklens bench`
+        # uses.
         self.lines, self.peers = kept["lines"], kept["peers"]
 
     def do(self, key, work):
-        """Does the work unless an earlier run did; what fails is a line too."""
+        """Does the work unless an earlier run of the script did. A failure also becomes a row."""
         if key in self.lines:
             return
         print(key, flush=True)
         try:
             lines = work()
         except subprocess.TimeoutExpired:
-            lines = [[key, f"not done in {SECONDS:.0f} s", "", "", ""]]
+            lines = [[key, f"timed out after {SECONDS:.0f} s", "", "", ""]]
         except Exception as error:
             told = str(error).strip().splitlines() or [type(error).__name__]
             lines = [[key, "failed: " + told[-1].replace("|", "/")[:200], "", "", ""]]
@@ -265,7 +266,7 @@ class Table:
         self.draw()
 
     def draw(self):
-        text = f"Run on {datetime.date.today()}: {facts()}\n\n| what | hooklens | PyTorch eager | ratio | memory of the card |\n|---|---|---|---|---|\n"
+        text = f"Run on {datetime.date.today()}: {facts()}\n\n| what | hooklens | PyTorch eager | ratio | GPU memory |\n|---|---|---|---|---|\n"
         text += "".join("| " + " | ".join(line) + " |\n" for lines in self.lines.values() for line in lines)
         part = self.out.with_suffix(".part")
         part.write_text(text)
@@ -273,23 +274,23 @@ class Table:
 
 
 def facts():
-    cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] or ["no CUDA card"]
+    cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] or ["no CUDA GPU"]
     return f"{', '.join(cards)}; torch {torch.__version__}, CUDA {torch.version.cuda}; {os.cpu_count()} cores, {platform.machine()}"
 
 
 def call(program, *arguments):
     done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
-        raise RuntimeError(done.stderr or f"ended with {done.returncode}")
+        raise RuntimeError(done.stderr or f"exited with code {done.returncode}")
     return done.stdout
 
 
 def devices(program):
-    """What the program lists, but for the CPU's own."""
+    """Devices that the program lists, except for those on the CPU."""
     listed = json.loads(call(program, "info", "--devices", "--json"))["devices"]
     wanted = os.environ.get("DEVICES", "").split()
     own = [device for device in listed if (device["name"] in wanted if wanted else device["name"] not in ("flex", "libtorch"))]
-    # The same card under two names of wgpu's is measured once.
+    # A GPU that wgpu lists under two names is measured once.
     return [device for device in own if not (device["name"].startswith("wgpu") and any(other["name"].startswith(("vulkan", "metal")) for other in own))]
 
 
@@ -327,11 +328,11 @@ def speed(program, device, shape, dtype, folder, work, peer):
 
 def main():
     if len(sys.argv) < 3:
-        sys.exit("gpu.sh OUT PROGRAM...")
+        sys.exit("usage: gpu.sh OUT PROGRAM...")
     table, programs = Table(sys.argv[1]), sys.argv[2:]
     found = [(program, device) for program in programs for device in devices(program)]
     if not found:
-        sys.exit("no device but the CPU's was found; name some in DEVICES")
+        sys.exit("no device other than the CPU was found; list some in DEVICES")
     for program, device in found:
         types = ", ".join(device["dtypes"])
         table.do(f"{device['name']}", lambda: [[f"{device['name']}: {device['description']}", types, "", "", ""]])

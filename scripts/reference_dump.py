@@ -1,11 +1,12 @@
-"""Writes what Hugging Face computes from a model, for `hooklens parity` to compare with.
+"""Writes activations computed by Hugging Face, for comparison with `hooklens parity`.
 
     pip install torch transformers safetensors
     python scripts/reference_dump.py MODEL --prompt "When Mary and John went" --out reference.safetensors
     hooklens parity --model MODEL --reference reference.safetensors
 
-MODEL is a folder or a hub id: a decoder, an encoder or an encoder-decoder. The file holds the tokens, the residual stream
-before each layer, the attention patterns and the logits, in f32, under hooklens's names. Several prompts are padded.
+MODEL is a folder or a hub id of a decoder, an encoder or an encoder-decoder. The file contains the tokens, the residual
+stream before each layer, the attention patterns and the logits, in f32, under hooklens's names. Several prompts are
+padded.
 """
 
 import argparse
@@ -26,9 +27,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--prompt", action="append", help="may be given several times")
-    given.add_argument("--tokens", help='ids, rows apart by ";": "1,2,3;4,5,6"')
-    parser.add_argument("--decoder-tokens", help="of an encoder-decoder; its start token if not given")
+    given.add_argument("--prompt", action="append", help="a prompt; may be given several times")
+    given.add_argument("--tokens", help='token ids, with rows separated by semicolons: "1,2,3;4,5,6"')
+    parser.add_argument("--decoder-tokens", help="token ids for the decoder of an encoder-decoder (default: its start token)")
     parser.add_argument("--out", required=True)
     return parser.parse_args()
 
@@ -48,7 +49,9 @@ def tokenized(args):
 
 
 def streams(prefix, hidden, patterns):
-    """The stream before each layer; the last of `hidden` has passed the final norm."""
+    """Residual stream before each layer and attention patterns. The last element of `hidden` is the output of the
+    final norm, so it is left out.
+    """
     named = {f"{prefix}.{layer}.hook_resid_pre": x for layer, x in enumerate(hidden[:-1])}
     return named | {f"{prefix}.{layer}.attn.hook_pattern": x for layer, x in enumerate(patterns)}
 

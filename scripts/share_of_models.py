@@ -1,9 +1,9 @@
-"""Says what share of counted models hooklens loads, by the `architectures` of its families.
+"""Reports the fraction of counted models that hooklens loads, by the `architectures` of its families.
 
     python scripts/share_of_models.py target/release/hooklens architectures.json [--missing 40]
 
-The second file has a count for each architecture: {"LlamaForCausalLM": 4312, ...}. `--missing` lists the largest that are not
-loaded. Architectures that load as Llama's under another name are not counted.
+The second file has a count for each architecture: {"LlamaForCausalLM": 4312, ...}. `--missing` lists the most frequent
+architectures that are not loaded. Architectures that load as Llama under another name are not counted.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main():
     with open(args.counts) as file:
         counts = json.load(file)
     loaded, all_models = sum(n for name, n in counts.items() if name in known), sum(counts.values())
-    print(f"{loaded} of {all_models} models: {loaded / all_models:.1%}, of {len(known)} architectures")
+    print(f"{loaded} of {all_models} models: {loaded / all_models:.1%}, {len(known)} architectures")
     rest = sorted((n, name) for name, n in counts.items() if name not in known)[::-1]
     for n, name in rest[: args.missing]:
         print(f"{n:6}  {name}")

@@ -1,12 +1,13 @@
-"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, at a tiny random size.
+"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, at tiny random sizes.
 
     pip install torch transformers safetensors
-    python scripts/sweep_families.py target/release/hooklens                 # one line a model: equal, refused, different
-    python scripts/sweep_families.py target/release/hooklens --vary 300      # random settings of those that are equal
+    python scripts/sweep_families.py target/release/hooklens                 # one line per model: equal, refused, different
+    python scripts/sweep_families.py target/release/hooklens --vary 300      # random settings for the equal ones
 
-A model is built from its configuration class with small sizes, gets random weights (norms and biases too), is saved, and its
-logits are compared by `hooklens parity`. `refused` says why hooklens does not load it; what transformers itself can't build at
-such a size is told as `not built`. The exit code is 1 if any model is different. `--json FILE` keeps the outcomes.
+Each model is built from its configuration class with small sizes, gets random weights (including norms and biases), and is
+saved, and its logits are compared by `hooklens parity`. `refused` comes with the reason why hooklens does not load it, and
+`not built` means that transformers itself can't build it at such a size. The exit code is 1 if any model is different.
+`--json FILE` saves the outcomes.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCABULARY, TOKENS = 97, 9
-# Small values of what configurations call their sizes.
+# Small values for the sizes in configurations.
 SIZES = dict(
     hidden_size=32, d_model=32, n_embd=32, embed_dim=32, dim=32, width=32, model_dim=32, embedding_size=32,
     word_embed_proj_dim=32,
@@ -51,7 +52,7 @@ SIZES = dict(
     decoder_vocab_size=VOCABULARY, n_mels=8, chunk_size=8, expand_ratio=2, state_size=8, ssm_state_size=8,
     moe_num_shared_experts=1, moe_topk=2, num_shared_experts=1, dense_intermediate_size=40, mlp_hidden_size=40,
 )  # fmt: skip
-# What takes another value than its kind's, by model type; None where it is left to the configuration.
+# Overrides of the defaults above, by model type. None keeps the default of the configuration class.
 OWN = {
     "dots1": dict(n_group=1, topk_group=1, n_shared_experts=1),
     "hunyuan_v1_dense": dict(head_dim=8),
@@ -69,7 +70,7 @@ GEMMA4 = dict(
     global_head_dim=12, num_global_key_value_heads=1, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2,
     top_k_experts=2, final_logit_softcapping=5.0,
 )  # fmt: skip
-# Layers with states: one of them, then one with attention.
+# For models with recurrent state: one recurrent layer, then one attention layer.
 NETS = dict(
     layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
     linear_value_head_dim=8,
@@ -80,12 +81,12 @@ OWN["granitemoehybrid"] = dict(
     shared_intermediate_size=20,
 )  # fmt: skip
 OWN |= {"gemma4_text": GEMMA4 | dict(num_kv_shared_layers=2), "gemma4_unified_text": GEMMA4}
-# A configuration of two stacks does not say of which kind they are.
+# The configuration contains one configuration per stack, without their classes.
 OWN["t5gemma"] = {stack: {name: SIZES[name] for name in (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
     "max_position_embeddings", "sliding_window", "vocab_size", "pad_token_id", "bos_token_id", "eos_token_id",
 )} for stack in ("encoder", "decoder")}  # fmt: skip
-# Settings that no forward pass over ids reads, or that make another kind of model of it.
+# Settings that a forward pass on token ids does not use, or that would change the kind of model.
 NOT_VARIED = re.compile(
     r"use_cache|output_|return_dict|is_(encoder_)?decoder|chunk_size|torchscript|tie_encoder|cross_attention|gradient|use_bfloat16|"
     r"tf_legacy|pruned|_attn_|remove_invalid|early_stopping|do_sample|use_mamba|reorder|upcast|return_|scale_attn_by|training"
@@ -101,19 +102,21 @@ ROTATIONS = [
 
 
 def families():
-    """Model types with their class for text, causal models first."""
+    """Model types with their text class, causal models first."""
     for names in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
         yield from names.items()
 
 
 def accepted(kind):
-    """Names that a configuration takes."""
+    """Names of the fields that a configuration takes."""
     names = set(inspect.signature(kind.__init__).parameters) | set(getattr(kind, "__dataclass_fields__", {}))
     return names | set(getattr(kind, "attribute_map", {}))
 
 
 def held(config, name, default):
-    """A configuration's value; the default where layers differ in it, which transformers tells by an error of its own."""
+    """A configuration's value, or the default if layers differ in it, which transformers signals with an error of its
+    own.
+    """
     try:
         return getattr(config, name, default)
     except (RuntimeError, ValueError):
@@ -121,17 +124,17 @@ def held(config, name, default):
 
 
 def tiny_fields(kind):
-    """Small sizes for what this configuration takes, those of its parts within."""
+    """Small sizes for the fields of this configuration and of its sub-configurations."""
     known = accepted(kind)
     fields = {name: value for name, value in SIZES.items() if name in known}
     own = kind()
     for name, part in (getattr(kind, "sub_configs", None) or {}).items():
         if name in known and (part := type(getattr(own, name, None))) and hasattr(part, "model_type"):
             fields[name] = tiny_fields(part)
-    # Heads that share the keys of as many as there are, where the family's do.
+    # If the family shares keys between heads, so does the small model.
     if held(own, "num_key_value_heads", 0) is None:
         fields.pop("num_key_value_heads", None)
-    # What is off stays off.
+    # Settings that disable a feature are kept.
     for name in ("sliding_window", "q_lora_rank", "n_inner", "n_shared_experts", "topk_group", "n_group", "head_dim"):
         if name in fields and held(own, name, 0) is None:
             fields.pop(name)
@@ -150,7 +153,7 @@ def tiny(model_type, changes):
 @torch.no_grad()
 def randomize(model):
     for name, x in model.named_parameters():
-        # Sinusoids are no weights: they are not saved.
+        # Sinusoidal embeddings are not weights, so they are not saved.
         if not x.requires_grad:
             continue
         *_, module, kind = ["", *name.split(".")]
@@ -163,12 +166,12 @@ def randomize(model):
 
 @torch.no_grad()
 def outcome(program, model_type, name, changes, seed):
-    """One of `equal`, `refused`, `different`, `not built`, and why."""
+    """One of `equal`, `refused`, `different` or `not built`, with the reason."""
     torch.manual_seed(seed)
     try:
         config = tiny(model_type, changes)
         kind = getattr(transformers, name)
-        # Parts without small settings are as large as ever: counted before they take memory.
+        # Parts without small settings keep their full size, so count parameters before they take memory.
         with torch.device("meta"):
             if sum(x.numel() for x in kind(config).parameters()) > 20_000_000:
                 return "not built", "larger than 20 million weights"
@@ -178,7 +181,7 @@ def outcome(program, model_type, name, changes, seed):
             model = kind._from_config(config, attn_implementation=attention)
         except ValueError:
             model = kind(config)
-        # Apertus keeps numbers of its activation in bf16, whatever the rest is in.
+        # Apertus keeps parameters of its activation in bf16, whatever the dtype of the rest.
         model.float().eval()
         randomize(model)
         tokens = torch.randint(3, VOCABULARY, (2, TOKENS))
@@ -209,11 +212,11 @@ def outcome(program, model_type, name, changes, seed):
     if done.stdout.startswith("{"):
         return "different", done.stderr.strip().splitlines()[0]
     why = " ".join(done.stderr.replace(folder, "MODEL").split()).removeprefix("error: ")
-    return "refused", why.split("; supported are")[0][:220]
+    return "refused", why.split("; supported ")[0][:220]
 
 
 def varied(model_type, chance):
-    """Random changes of a configuration's booleans, activation, epsilon, rotation and heads."""
+    """Random changes of a configuration's booleans, activation, epsilon, rotary settings and heads."""
     own, changes = CONFIG_MAPPING[model_type](), {}
     known = accepted(type(own))
     for name in sorted(known):
@@ -239,7 +242,7 @@ def varied(model_type, chance):
         changes["sliding_window"] = chance.choice([None, 3, 6])
     if "partial_rotary_factor" in known and chance.random() < 0.3:
         changes["partial_rotary_factor"] = chance.choice([0.5, 1.0])
-    # Google's files say `gelu` and mean the tanh approximation, which is what hooklens takes; transformers 4.57 does not.
+    # Google's files say `gelu` but mean the tanh approximation, which hooklens uses; transformers 4.57 does not.
     if model_type == "gemma" and changes.get("hidden_act") == "gelu":
         del changes["hidden_act"]
     return changes
@@ -248,7 +251,7 @@ def varied(model_type, chance):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the hooklens program")
-    parser.add_argument("--vary", type=int, metavar="N", help="N random configurations of the families that are equal")
+    parser.add_argument("--vary", type=int, metavar="N", help="test N random configurations of the families that agree")
     parser.add_argument("--only", action="append", help="a model type; may be given several times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The test suite on Mesa's software driver: what a GPU would be asked to do, without a GPU.
+# Runs the test suite on Mesa's software driver, to test the GPU code paths without a GPU.
 #
 #     apt-get install mesa-vulkan-drivers libvulkan1
-#     scripts/test_gpu.sh [NAME...]          tests whose names contain one of these; without any, those of the lane
+#     scripts/test_gpu.sh [NAME...]          tests whose names contain one of these (default: those listed below)
 #
-# What others wrote is built without optimization, but for what compiles kernels.
+# Dependencies are built without optimization, except for those that compile kernels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export VK_DRIVER_FILES="${VK_DRIVER_FILES:-/usr/share/vulkan/icd.d/lvp_icd.x86_64.json}"
-export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/tmp}" # else the driver says at every start that there is none
+export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/tmp}" # otherwise, the driver prints a warning at every start
 [ -f "$VK_DRIVER_FILES" ] || { echo "no software driver: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
 
 levels=(--config 'profile.release.package."*".opt-level=0' --config profile.release.package.burn-flex.opt-level=0)

@@ -1,9 +1,8 @@
-//! Decomposition of the residual stream into what wrote it, and direct logit attribution.
+//! Decomposition of the residual stream into the components that wrote to it, and direct logit attribution.
 //!
-//! [`HookedTransformer::analyze`](crate::HookedTransformer::analyze) puts a model beside what it
-//! recorded. The stream at a [`Stage`] is then taken apart into [`Components`], which add up to it
-//! in every architecture, and which can be read through the unembedding without ever being written
-//! out.
+//! [`HookedTransformer::analyze`](crate::HookedTransformer::analyze) pairs a model with a recording. The residual
+//! stream at a [`Stage`] is then decomposed into [`Components`], which sum to the stream in every architecture and can
+//! be projected through the unembedding without being materialized.
 //!
 //! ```
 //! use hooklens::prelude::*;

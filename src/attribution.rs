@@ -1,15 +1,14 @@
-//! Attribution patching (Nanda 2023): the first-order estimate of every patch, from two forward passes and one
-//! backward.
+//! Attribution patching (Nanda 2023): a first-order estimate of every patch, from two forward passes and one backward
+//! pass.
 //!
-//! A patch changes an activation by some difference; to first order it changes the metric by that
-//! difference times the metric's gradient. [`Patching::attribution`](crate::patching::Patching::attribution)
-//! takes the gradient once, in the run that patches go into, and then answers for any sites; its
-//! results read like those of real patching. Signs are theirs too: positive is what the patch adds
-//! to the metric.
+//! A patch changes an activation by some difference. To first order, the metric changes by that difference times its
+//! gradient with respect to the activation. [`Patching::attribution`](crate::patching::Patching::attribution) computes
+//! the gradient once, in the unpatched run, and can then estimate the effect of patching any site. Results have the
+//! same form and sign as those of actual patching: positive values increase the metric.
 //!
-//! [`Patching::edges`](crate::patching::Patching::edges) scores the edges between what writes to the
-//! residual stream and what reads from it (edge attribution patching, Syed et al. 2023), and with
-//! integrated gradients (Hanna et al. 2024) where one slope is a poor guide.
+//! [`Patching::edges`](crate::patching::Patching::edges) scores edges between components that write to the residual
+//! stream and components that read from it (edge attribution patching, Syed et al. 2023). Integrated gradients (Hanna
+//! et al. 2024) help where a single gradient is a poor estimate.
 //!
 //! ```
 //! use hooklens::hook::Axis;

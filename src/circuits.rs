@@ -1,16 +1,17 @@
-//! QK and OV circuits (Elhage et al. 2021): what a head attends to and moves, read from its weights.
+//! QK and OV circuits (Elhage et al. 2021): what a head attends to and what information it moves, computed from its
+//! weights.
 //!
-//! [`HookedTransformer::qk`](crate::HookedTransformer::qk) and
-//! [`ov`](crate::HookedTransformer::ov) are products of two thin matrices, kept as such: a
-//! [`FactoredMatrix`] is multiplied, decomposed and compared without ever being `d_model` squared.
+//! [`HookedTransformer::qk`](crate::HookedTransformer::qk) and [`ov`](crate::HookedTransformer::ov) are products of two
+//! thin matrices, stored as a [`FactoredMatrix`] that is multiplied, decomposed and compared without materializing a
+//! `d_model` by `d_model` matrix.
 //!
 //! ```
 //! use hooklens::prelude::*;
 //! let model = HookedTransformer::from_pretrained("embedded:induction")?;
-//! // Which heads of the second layer look for what heads of the first have moved (K-composition)?
+//! // Which heads of the second layer use the output of first-layer heads in their keys (K-composition)?
 //! let scores = model.composition_scores(hooklens::circuits::Composition::K)?;
 //! println!("{:?}", scores.largest(1));
-//! // Does a head copy what it looks at? Then its eigenvalues are positive.
+//! // Positive eigenvalues of the OV circuit mean that the head copies what it attends to.
 //! let ov = model.ov().at(1, 0)?;
 //! println!("{:.2}", ov.eigenvalues()?.copying()[0]);
 //! # Ok::<(), hooklens::Error>(())

@@ -1,9 +1,9 @@
-//! The configuration of a transformer: its architecture as independent choices, one field each.
+//! The configuration of a transformer, with one field per architectural choice.
 //!
 //! ```
 //! use hooklens::prelude::*;
 //! use hooklens::{ActivationFn, NormKind, Positional, RopeScaling, Rotary};
-//! // A small model of Llama's kind.
+//! // A small model with Llama's architecture.
 //! let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
 //! let config = TransformerConfig {
 //!     norm: NormKind::Rms,

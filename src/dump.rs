@@ -1,7 +1,7 @@
-//! Activations of many prompts, written to disk as they are made.
+//! Writes activations of many prompts to disk as they are computed.
 //!
-//! A run goes batch by batch; a second thread writes one batch while the next is computed, and
-//! one more may wait. Of the prompts only their token ids stay in memory.
+//! A run proceeds batch by batch. A second thread writes one batch while the next one is computed, and one more batch
+//! may wait to be written. Only the prompts' token ids stay in memory.
 //!
 //! ```
 //! use hooklens::dump::Dump;
@@ -14,7 +14,7 @@
 //! let files = hooklens::WeightFiles::open(&[out])?;
 //! let shape = |name| files.info(name).map(|info| info.shape.clone());
 //! assert_eq!(shape("blocks.1.hook_resid_post"), Some(vec![2, 1, 64])); // [row, pos, d_model]
-//! assert_eq!(shape("tokens"), Some(vec![2, 1])); // those of the positions kept
+//! assert_eq!(shape("tokens"), Some(vec![2, 1])); // tokens at the kept positions
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

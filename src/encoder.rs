@@ -7,7 +7,7 @@
 //! let model = HookedEncoder::from_pretrained("bert-base-cased")?;
 //! let output = model.run("The capital of France is [MASK].", Record::new("*hook_pattern"))?;
 //! let pattern = output.cache.get(hook::pattern(3))?; // [batch, head, query, key]
-//! println!("{HookedEncoder, }", model.fill_masks("The capital of France is [MASK].")?[0][0]);
+//! println!("{}", model.fill_masks("The capital of France is [MASK].")?[0][0]);
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 

@@ -1,4 +1,4 @@
-//! Text from a model, token by token, with hooks on.
+//! Text generation, token by token, with hooks.
 //!
 //! ```
 //! use hooklens::generation::{GenerateOptions, Stop};

@@ -1,4 +1,4 @@
-//! README.md and the pages of the guide, so that their examples run as tests: where the features they take are on.
+//! Includes README.md and the guide, so that their examples run as tests if the required features are enabled.
 
 #[doc = include_str!("../README.md")]
 mod readme {}

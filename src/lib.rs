@@ -10,14 +10,14 @@
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 //! let prompt = "When Mary and John went to the store, John gave a drink to";
 //!
-//! // Record: a typed point knows its rank.
+//! // Record: the type of a hook point determines the rank of the tensor.
 //! let (logits, cache) = model.run_with_cache(prompt, "*hook_pattern")?;
 //! let pattern = cache.get(hook::pattern(1))?; // [batch, head, query, key]
 //!
-//! // Edit: hooks are closures, and end with the run.
+//! // Edit: hooks are closures, which apply to one run only.
 //! let ablated = model.run_with_hooks(prompt, [hook::z(1).edit(|z, _| z.zeros_like())])?;
 //!
-//! // Patch: the share of the answer that each activation restores, [layer, pos].
+//! // Patch: the share of the logit difference that each activation restores, [layer, pos].
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 //! let metric = Metric::logit_diff(&model, "Mary", "John")?;
 //! let effects = Patching::new(&model, prompt, corrupted, metric)?.resid_pre()?.normalized()?;
@@ -26,33 +26,33 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 //!
-//! | to | start at |
+//! | task | start with |
 //! |---|---|
 //! | load a model | [`HookedTransformer::from_pretrained`], [`LoadOptions`], [`inspect`] |
 //! | name, read and edit hook points | [`mod@hook`], [`hook::at`], [`HookedModel::run_with_hooks`], [`Hooked`] |
 //! | record activations | [`HookedModel::record`], [`Record`], [`ActivationCache`] |
 //! | patch and ablate | [`patching`], and by gradients [`attribution`] |
-//! | take the residual stream apart, read it as logits | [`activations`], [`lens`] |
-//! | look at weights | [`circuits`], [`processing`](Processing) |
-//! | read sparse autoencoders and transcoders, put them into a model | [`features`] |
-//! | find which features made the model say so | [`attribution::graph`] |
+//! | decompose the residual stream, read it as logits | [`activations`], [`lens`] |
+//! | analyze weights | [`circuits`], [`processing`](Processing) |
+//! | load sparse autoencoders and transcoders, splice them into a model | [`features`] |
+//! | trace a prediction back to features | [`attribution::graph`] |
 //! | score heads, steer, find top examples | [`experiments`] |
-//! | generate, with hooks | [`generation`] |
+//! | generate text, with hooks | [`generation`] |
 //! | reuse keys and values | [`KeyValueCache`], [`CacheKind`] |
 //! | run encoders and encoder-decoders | [`encoder`], [`encoder_decoder`] |
-//! | draw | [`plot`], [`LabeledArray`] |
-//! | write activations of many prompts to files | [`dump`] |
+//! | plot | [`plot`], [`LabeledArray`] |
+//! | dump activations of many prompts to files | [`dump`] |
 //!
 //! Most scripts need [`prelude`] and nothing else. The guide, with a page for each topic, is in the
 //! [repository](https://github.com/hooklens/hooklens/blob/main/docs/README.md).
 //!
 //! # Features
 //!
-//! On by default, and left out with `default-features = false`: `cli` (the `hooklens` program), `hub` (loading by hub id),
-//! `chat` (chat templates), `decompositions` (singular values, eigenvalues) and `plot` (pictures, display in notebooks).
-//! `libtorch`, `cuda`, `wgpu`, `vulkan`, `metal` and `remote` add devices.
+//! Enabled by default: `hub` (loading by hub id), `chat` (chat templates), `decompositions` (singular values, eigenvalues)
+//! and `plot` (plots, display in notebooks). `arrow` and `object-stores` add sources of prompts; `libtorch`, `cuda`,
+//! `wgpu`, `vulkan`, `metal` and `remote` add devices. The `hooklens` program is the crate `hooklens-cli`.
 
-// Documentation names all there is by default.
+// Links refer to items of all default features.
 #![cfg_attr(
     not(all(feature = "chat", feature = "decompositions", feature = "plot")),
     allow(rustdoc::broken_intra_doc_links)
@@ -77,12 +77,12 @@ pub mod patching;
 pub mod plot;
 pub mod prelude;
 
-/// Burn, in the one version hooklens is built with: a crate that uses it from here needs to name no version of its own,
-/// and its tensors are those hooklens gives and takes.
+/// Burn, in the version that hooklens is built with, so that its tensors have the types that hooklens takes and
+/// returns.
 ///
 /// ```
 /// use hooklens::burn::tensor::{Device, Tensor};
-/// use hooklens::{HookedModel, HookedTransformer};
+/// use hooklens::{FromPretrained, HookedModel, HookedTransformer};
 /// let prompt = HookedTransformer::from_pretrained("embedded:ioi")?.forward("When Mary")?;
 /// let ones = Tensor::<3>::ones(prompt.dims(), &prompt.device());
 /// assert_eq!((prompt + ones).dims(), [1, 3, 61]);
@@ -91,7 +91,7 @@ pub mod prelude;
 /// ```
 pub use burn;
 
-/// ndarray, in the one version hooklens is built with: see [`burn`].
+/// ndarray, in the version that hooklens is built with; see [`burn`].
 ///
 /// ```
 /// use hooklens::ndarray::Axis;
@@ -133,7 +133,7 @@ pub use hooklens_model::{
         PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert,
         ShortConv, StateSpace, TransformerConfig, Window,
     },
-    device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, keep_freed_memory, parse_device},
+    device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, parse_device, retain_freed_memory},
     driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput},
     error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, error_chain},
     hook,
@@ -150,6 +150,6 @@ pub use hooklens_model::{
     tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens},
 };
 
-/// The examples of README.md and of the guide are tests.
+/// Runs the examples in README.md and in the guide as tests.
 #[cfg(doctest)]
 mod guide;

@@ -1,14 +1,12 @@
-//! Which activation matters: put one from another run in its place and see what the model says.
+//! Activation patching: replaces activations of one run with those of another and measures the effect on the logits.
 //!
-//! A [`Patching`] holds pairs of prompts and a [`Metric`]. Each sweep patches what the clean prompt
-//! makes at one place after the other into the run on the corrupted one
-//! ([`Patching::reversed`]: the other way round; [`Patching::ablating`]: zeros, means or another
-//! prompt's activations).
+//! A [`Patching`] holds pairs of prompts and a [`Metric`]. A sweep patches the clean run's activations into the
+//! corrupted run, one site at a time. [`Patching::reversed`] swaps the two runs, and [`Patching::ablating`] patches in
+//! zeros, means or another prompt's activations.
 //!
-//! Nothing is computed that a patch can't change: a run restarts at the patched layer from the
-//! stream recorded there, positions before the patch are read from the unpatched run's key-value
-//! cache, and patches of all layers that begin at one position run on as one batch. A patch by
-//! what is there already is not run at all.
+//! Sweeps skip what a patch cannot change. A patched run starts at the patched layer from the recorded residual stream,
+//! reads keys and values of positions before the patch from the unpatched run's cache, and is batched with patches of
+//! other layers that start at the same position. Patches equal to the unpatched values are not run at all.
 //!
 //! ```
 //! use hooklens::prelude::*;
@@ -18,7 +16,7 @@
 //! let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 //! let map = model.patching(clean, corrupted).logit_diff("Mary", "John")?.resid_pre()?.normalized()?; // [layer, pos]
 //! assert_eq!(map.values().shape(), [4, 15]);
-//! // Before the first layer all that differs is the name that comes again.
+//! // Before the first layer, the runs differ only at the repeated name.
 //! assert!(map.values()[[0, 10]] > 0.99);
 //! # Ok::<(), hooklens::Error>(())
 //! ```

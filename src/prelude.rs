@@ -1,4 +1,4 @@
-//! The types most scripts use: `use hooklens::prelude::*;`. It can be imported beside Burn's own prelude.
+//! The types that most scripts use: `use hooklens::prelude::*;`. It can be imported together with Burn's own prelude.
 //!
 //! ```
 //! use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! The configuration of a LoRA adapter: refused, or merged into a model.
+//! A LoRA adapter is either rejected because of its configuration, or merged into a model.
 #![no_main]
 
 use std::fs;

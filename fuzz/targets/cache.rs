@@ -1,4 +1,4 @@
-//! A saved cache of keys and values: refused, or a cache that the model runs behind.
+//! A saved KV cache is either rejected, or loaded so that a model can run with it.
 #![no_main]
 
 use std::sync::LazyLock;

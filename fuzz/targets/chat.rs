@@ -1,4 +1,4 @@
-//! A chat template: refused, or followed.
+//! A chat template is either rejected or rendered.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// A folder with a tokenizer.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
-    let tokenizer = include_bytes!("../../src/embedded/induction/tokenizer.json");
+    let tokenizer = include_bytes!("../../crates/loading/src/embedded/induction/tokenizer.json");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer).expect("a file");
     folder
 });

@@ -1,4 +1,4 @@
-//! A `config.json` of any family: refused, or a sound configuration.
+//! A `config.json` of any family is either rejected or gives a valid configuration.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A packed or plain file of prompts: refused, or prompts, the same however often they are read.
+//! A compressed or plain file of prompts is either rejected or read, with the same result every time.
 #![no_main]
 
 use hooklens::corpus::Corpus;

@@ -1,4 +1,4 @@
-//! A GGUF file: refused, or described, and its tensors read.
+//! A GGUF file is either rejected, or described and its tensors read.
 #![no_main]
 
 use hooklens::WeightFiles;
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
     init: {
-        // Panics of the tokenizers library become errors; those that do not still end the run.
+        // Panics of the tokenizers library become errors. Other panics still end the run.
         std::panic::set_hook(Box::new(|_| {}));
     },
     |bytes: &[u8]| {

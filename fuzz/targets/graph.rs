@@ -1,4 +1,4 @@
-//! A graph in Neuronpedia's schema: refused, or shown on a page from which it can be read again.
+//! A graph in Neuronpedia's schema is either rejected, or written to a page from which it can be read again.
 #![no_main]
 
 use hooklens::attribution::graph::GraphFile;
@@ -9,10 +9,10 @@ fuzz_target!(|bytes: &[u8]| {
     let path = folder.path().join("graph.json");
     std::fs::write(&path, bytes).expect("a file");
     let Ok(graph) = GraphFile::open(&path) else { return };
-    // Nothing of the graph ends the script that it is in.
+    // The graph's contents must not close the script element that contains them.
     assert_eq!(graph.page().matches("</script").count(), PAGE.matches("</script").count());
     graph.save(&path).expect("a file");
     assert_eq!(GraphFile::open(&path).expect("a graph").json(), graph.json());
 });
 
-const PAGE: &str = include_str!("../../src/attribution/graph/page.html");
+const PAGE: &str = include_str!("../../crates/features/src/graph/page.html");

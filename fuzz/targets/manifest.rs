@@ -1,4 +1,4 @@
-//! The manifest and the log of a dump's folder, behind one another: refused, or continued to a whole dump.
+//! A dump's manifest and log, given as one input, are either rejected, or the dump is resumed and completed.
 #![no_main]
 
 use std::fs;
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let rows = vec![vec![0, 1], vec![2, 3]];
     let dump = Dump::new("resid_pre0").batch_size(1);
     dump.run(&*MODEL, &rows, &out).expect("a dump");
-    // A byte that stands in no JSON parts the two.
+    // A byte that does not occur in JSON separates the manifest from the log.
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     fs::write(out.join("manifest.json"), parts.next().unwrap_or_default()).expect("a file");
     fs::write(out.join("shards.jsonl"), parts.next().unwrap_or_default()).expect("a file");
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     if dump.resume(true).run(&*MODEL, &rows, &out).is_ok() {
         assert!(fs::read_to_string(out.join("manifest.json")).expect("text").contains("\"complete\": true"));
     }
-    // Nothing is written beside the folder but what a merge writes.
+    // Only a merge may write outside the dump's folder.
     for entry in fs::read_dir(folder.path()).expect("a folder") {
         let name = entry.expect("an entry").file_name();
         assert!(name == "out" || name == "manifest.json", "{name:?}");

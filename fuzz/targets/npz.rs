@@ -1,4 +1,4 @@
-//! An archive of NumPy's arrays: refused, or read.
+//! A NumPy archive is either rejected or read.
 #![no_main]
 
 use hooklens::WeightFiles;

@@ -1,4 +1,5 @@
-//! A PyTorch checkpoint, as a zip archive or an older stream: refused, or read whole; never run.
+//! A PyTorch checkpoint, as a zip archive or in the older stream format, is either rejected or read completely. Code in
+//! it is never run.
 #![no_main]
 
 use hooklens::WeightFiles;

@@ -1,4 +1,4 @@
-//! A file of prompts: refused, or prompts.
+//! A file of prompts is either rejected or read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A safetensors file of weights: refused, or read whole.
+//! A safetensors file of weights is either rejected or read completely.
 #![no_main]
 
 use hooklens::WeightFiles;
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(files) = WeightFiles::open(&[path]) else { return };
     let names: Vec<String> = files.tensors().map(|(name, _)| name.to_string()).collect();
     for name in names {
-        // What is there can't be larger than the file.
+        // Tensors can't be larger than the file.
         if let Ok(data) = files.read(&name, DType::F32) {
             assert!(data.num_elements() <= bytes.len());
         }

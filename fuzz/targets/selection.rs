@@ -1,4 +1,4 @@
-//! A selection of hook points, positions, and names of devices: refused, or resolved.
+//! Selections of hook points and positions, and device names, are either rejected or resolved.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
     let _ = text.parse::<Positions>();
     let _ = text.parse::<DType>();
     let _ = text.parse::<hooklens::dump::Shard>();
-    // Others would connect to what is named.
+    // Remote devices would open a connection.
     if !text.contains("remote") {
         let _ = hooklens::parse_device(text);
     }

@@ -1,4 +1,4 @@
-//! A `tokenizer.json`: refused, or used on a text and its ids.
+//! A `tokenizer.json` is either rejected, or used to encode a text and decode the ids.
 #![no_main]
 
 use hooklens::Tokenizer;
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
     init: {
-        // Panics of the tokenizers library become errors; those that do not still end the run.
+        // Panics of the tokenizers library become errors. Other panics still end the run.
         std::panic::set_hook(Box::new(|_| {}));
     },
     |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! The `config.yaml` of a folder of transcoders: refused, or opened.
+//! A folder of transcoders is either rejected because of its `config.yaml`, or opened.
 #![no_main]
 
 use std::fs;
@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");
     for entry in fs::read_dir(set).expect("a folder").map(|entry| entry.expect("an entry").path()) {
         if entry.extension().is_some_and(|ending| ending == "safetensors") {
-            // LibFuzzer's timer interrupts `fs::copy` in memory's file systems.
+            // `fs::copy` fails on in-memory file systems when LibFuzzer's timer interrupts it.
             let weights = fs::read(&entry).expect("weights");
             fs::write(folder.path().join(entry.file_name().expect("a name")), weights).expect("weights");
         }

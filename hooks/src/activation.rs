@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData, Transaction};
 
-use crate::convert::DType;
 use crate::device_label::unread;
+use crate::dtype::DType;
 use crate::error::HookError;
 use crate::transfer;
 
@@ -116,7 +116,7 @@ impl Activation {
         at_any_rank!(self, |t| t.dtype())
     }
 
-    /// Where the tensor lives.
+    /// The device that holds the tensor.
     pub fn device(&self) -> Device {
         at_any_rank!(self, |t| t.device())
     }
@@ -133,7 +133,7 @@ impl Activation {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
+    /// [`HookError::Rank`] or [`HookError::Kind`] if the rank or the element kind differs.
     pub fn to_tensor<const D: usize>(&self) -> Result<Tensor<D>, HookError> {
         self.clone().into_tensor("activation")
     }
@@ -149,14 +149,14 @@ impl Activation {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rank`] or [`HookError::Kind`] if it is something else.
+    /// [`HookError::Rank`] or [`HookError::Kind`] if the rank or the element kind differs.
     pub fn to_int_tensor<const D: usize>(&self) -> Result<Tensor<D, Int>, HookError> {
         self.check::<D>("activation", true)?;
         Ok(Tensor::from_dispatch(self.tensor.clone()))
     }
 
-    /// Like [`Activation::to_tensor`], naming the point in errors and giving up the handle, so
-    /// that a tensor used nowhere else can be changed in place.
+    /// Like [`Activation::to_tensor`], but names the point in errors and consumes the handle, so that a uniquely owned
+    /// tensor can be modified in place.
     pub(crate) fn into_tensor<const D: usize>(self, point: &str) -> Result<Tensor<D>, HookError> {
         self.check::<D>(point, false)?;
         Ok(Tensor::from_dispatch(self.tensor))
@@ -174,7 +174,7 @@ impl Activation {
         Ok(())
     }
 
-    /// The elements on the host, as Burn's data.
+    /// Copies the elements to the host as Burn [`TensorData`].
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -185,13 +185,13 @@ impl Activation {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Io`] if the device can't give them.
+    /// [`HookError::Io`] if reading from the device fails.
     pub fn to_data(&self) -> Result<TensorData, HookError> {
         let read = at_any_rank!(self, |t| transfer::read(t));
         read.map_err(|e| unread("an activation", &self.device(), e.into()))
     }
 
-    /// A copy of positions `start..end` of `axis`, holding on to nothing else.
+    /// Copies positions `start..end` of `axis` into a tensor that does not keep the original alive.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -217,8 +217,8 @@ impl Activation {
         }
     }
 
-    /// Of each row of the first axis these places of `axis`, each `before` further on; as many of
-    /// each row.
+    /// Gathers, for each row of the first axis, the given indices of `axis`, each shifted by `before`. Every row must
+    /// have the same number of indices.
     pub(crate) fn select_by_row(&self, axis: usize, before: usize, rows: &[Vec<usize>]) -> Activation {
         let device = self.device();
         at_any_rank!(self, |t| {
@@ -232,7 +232,7 @@ impl Activation {
         })
     }
 
-    /// Concatenates along `axis`; all of one kind, rank and remaining shape.
+    /// Concatenates activations along `axis`. All must have the same kind, rank, and shape on the other axes.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -244,7 +244,7 @@ impl Activation {
     /// ```
     ///
     /// # Panics
-    /// If there are none, or they differ in more than the length of that axis.
+    /// If `parts` is empty, or the parts differ in anything but the length of that axis.
     #[must_use]
     pub fn cat(parts: &[Activation], axis: usize) -> Activation {
         at_any_rank!(parts[0], |first| {
@@ -263,7 +263,7 @@ impl Activation {
         })
     }
 
-    /// The mean of some rows of a matrix, `[columns]`.
+    /// The mean of the given rows of a float matrix, `[columns]`.
     pub(crate) fn mean_of_rows(&self, rows: &[usize]) -> Activation {
         let places: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
         let all = places.len() == self.shape[0];
@@ -280,7 +280,7 @@ impl Activation {
         })
     }
 
-    /// The same elements repeated along axes of length one.
+    /// Broadcasts axes of length one to `shape`.
     pub(crate) fn expanded(&self, shape: &[usize]) -> Activation {
         at_any_rank!(self, |t| {
             let mut dims = t.dims();
@@ -289,7 +289,7 @@ impl Activation {
         })
     }
 
-    /// Floats in another element type of Burn's.
+    /// Casts floats to another Burn element type; integers are unchanged.
     pub(crate) fn in_type(&self, dtype: burn::tensor::DType) -> Activation {
         if self.integer || self.dtype() == dtype {
             return self.clone();
@@ -297,7 +297,7 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype).into())
     }
 
-    /// `count` more places at the end of `axis`, each holding `value`. For floats.
+    /// Pads the end of `axis` with `count` entries of `value`. Floats only.
     pub(crate) fn lengthened(&self, axis: usize, count: usize, value: f32) -> Activation {
         if count == 0 {
             return self.clone();
@@ -331,13 +331,13 @@ impl Activation {
                     dims.copy_from_slice(shape);
                     t.reshape::<$rank, _>(dims).into()
                 }),)*
-                rank => panic!("an activation of rank {rank}"),
+                rank => panic!("unsupported rank {rank}"),
             } };
         }
         to!(1 2 3 4 5 6)
     }
 
-    /// The block within these ranges, one an axis.
+    /// The sub-block selected by one range per axis.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -348,18 +348,18 @@ impl Activation {
     /// ```
     ///
     /// # Panics
-    /// If there is not a range an axis, or one is out of bounds.
+    /// If there is not exactly one range per axis, or a range is out of bounds.
     #[must_use]
     pub fn block(&self, ranges: &[Range<usize>]) -> Activation {
-        assert_eq!(ranges.len(), self.rank(), "a range an axis");
+        assert_eq!(ranges.len(), self.rank(), "one range per axis");
         at_any_rank!(self, |t| {
             let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
             cut.into()
         })
     }
 
-    /// Puts other values into blocks; each is where its ranges, one an axis, say. One copy is made
-    /// however many blocks there are, none if no one else holds the tensor. For floats.
+    /// Overwrites blocks with new values; each block is given by one range per axis. The tensor is copied at most once,
+    /// and not at all if it is uniquely owned. Floats only.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -373,31 +373,31 @@ impl Activation {
     /// ```
     ///
     /// # Panics
-    /// If there is not a range an axis, one is out of bounds, or a block's values have another
-    /// shape than its ranges.
+    /// If there is not exactly one range per axis, a range is out of bounds, or a block's values do not have the shape
+    /// of its ranges.
     #[must_use]
     pub fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation {
-        assert!(!self.integer, "blocks of floats");
+        assert!(!self.integer, "only blocks of floats can be overwritten");
         let Self { tensor, shape, .. } = self;
         macro_rules! fill {
             ($($rank:literal)*) => { match shape.len() {
                 $($rank => {
                     let mut t = Tensor::<$rank>::from_dispatch(tensor);
                     for (ranges, values) in blocks {
-                        assert_eq!(ranges.len(), $rank, "a range an axis");
+                        assert_eq!(ranges.len(), $rank, "one range per axis");
                         let ranges: [Range<usize>; $rank] = std::array::from_fn(|axis| ranges[axis].clone());
                         t = t.slice_assign(ranges, Tensor::from_dispatch(values.tensor));
                     }
                     t.into()
                 })*
-                rank => panic!("an activation of rank {rank}"),
+                rank => panic!("unsupported rank {rank}"),
             } };
         }
         fill!(1 2 3 4 5 6)
     }
 
-    /// Copies to another element type; integers stay as they are. Where the device has no such type, the copy is made
-    /// and stays in main memory.
+    /// Casts to another element type; integers are unchanged. If the device does not support the type, the result is
+    /// stored in main memory.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -419,12 +419,12 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
     }
 
-    /// Adds the tensor to those that are read at once.
+    /// Adds the tensor to a transaction of tensors read together.
     pub(crate) fn register(&self, reads: Transaction) -> Transaction {
         at_any_rank!(self, |t| reads.register(t))
     }
 
-    /// A tensor of zeros of this shape and type.
+    /// A tensor of zeros of the same shape and type.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -438,7 +438,7 @@ impl Activation {
         at_any_rank!(self, |t| t.zeros_like().into())
     }
 
-    /// Sum of two of one shape and kind, element by element.
+    /// Elementwise sum with an activation of the same shape and kind.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -452,11 +452,11 @@ impl Activation {
     /// If their shapes or kinds differ.
     #[must_use]
     pub fn plus(&self, other: &Activation) -> Activation {
-        assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "sum of one shape and kind");
+        assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "shapes or kinds differ");
         at_any_rank!(self, |t| (t + Tensor::from_dispatch(other.tensor.clone())).into())
     }
 
-    /// Product of two float tensors of one shape, summed over all elements.
+    /// Dot product with a float activation of the same shape, summed over all elements.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -469,17 +469,17 @@ impl Activation {
     /// If their shapes differ or they hold integers.
     #[must_use]
     pub fn dot(&self, other: &Activation) -> Tensor<1> {
-        assert_eq!(self.shape, other.shape, "product of one shape");
+        assert_eq!(self.shape, other.shape, "shapes differ");
         at_rank!(self, burn::tensor::Float, |t| (t * Tensor::from_dispatch(other.tensor.clone())).sum())
     }
 
-    /// Detached from the autodiff graph.
+    /// The activation, detached from the autodiff graph.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use hooklens_hooks::Activation;
     /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex().autodiff()));
-    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?); // the values stay
+    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?); // the values are unchanged
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     #[must_use]
@@ -487,7 +487,7 @@ impl Activation {
         at_any_rank!(self, |t| t.without_autodiff().into())
     }
 
-    /// An autodiff leaf with these values, which requires gradients.
+    /// An autodiff leaf with these values that requires gradients.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -504,7 +504,7 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
     }
 
-    /// The gradient of this tensor, if it requires one and got one.
+    /// The gradient of this tensor, if it requires a gradient and received one.
     pub fn gradient(&self, gradients: &Gradients) -> Option<Activation> {
         at_rank!(self, burn::tensor::Float, |t| t.grad(gradients).map(Activation::from))
     }

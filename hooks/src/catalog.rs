@@ -1,4 +1,4 @@
-//! The points a model can fire, and what a request for points resolves to.
+//! The points that a model can fire, and their look-up by name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::error::HookError;
 use crate::point::PointInfo;
 use crate::suggest::nearest;
 
-/// Number of a point within a [`Catalog`]: points are numbered in firing order.
+/// Index of a point in a [`Catalog`]. Points are numbered in firing order.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -21,13 +21,13 @@ use crate::suggest::nearest;
 pub struct PointId(pub(crate) u32);
 
 impl PointId {
-    /// Place of the point in firing order.
+    /// Index of the point in firing order.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Every point a model can fire, in firing order, and the known points it can't fire.
+/// All points that a model can fire, in firing order, and the known points that it cannot fire.
 ///
 /// ```
 /// use hooklens_hooks::{Axis, Catalog, PointInfo};
@@ -50,7 +50,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Starts an empty catalog of a model with `n_layers` blocks.
+    /// Starts an empty catalog for a model with `n_layers` blocks.
     pub fn builder(n_layers: usize) -> CatalogBuilder {
         CatalogBuilder(Catalog { n_layers, ..Catalog::default() })
     }
@@ -60,7 +60,7 @@ impl Catalog {
         &self.points
     }
 
-    /// The point numbered `id`.
+    /// The point with this id.
     pub fn info(&self, id: PointId) -> &PointInfo {
         &self.points[id.index()]
     }
@@ -70,23 +70,23 @@ impl Catalog {
         (0..self.points.len() as u32).map(PointId)
     }
 
-    /// Number of blocks of the model.
+    /// Number of blocks in the model.
     pub fn n_layers(&self) -> usize {
         self.n_layers
     }
 
-    /// A note on how the points' tensors are to be read (how weights were processed, say): equal for
-    /// models whose recordings can be compared.
+    /// A note on how to interpret the points' tensors (for example, how weights were processed). It is equal for models
+    /// whose recordings are comparable.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// Known points this model can't fire, each with the reason.
+    /// Known points that this model cannot fire, each with the reason.
     pub fn absent(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.absent.iter().map(|(name, why)| (name.as_str(), *why))
     }
 
-    /// The point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`.
+    /// Looks up the point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -99,8 +99,8 @@ impl Catalog {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`] with the nearest names, [`HookError::Layer`] if it is that of a layer the model
-    /// lacks, or [`HookError::CannotFire`] if the point exists elsewhere but not in this model.
+    /// [`HookError::UnknownPoint`] with the nearest names, [`HookError::Layer`] if the model has no such layer, or
+    /// [`HookError::CannotFire`] if the point is known but this model does not fire it.
     pub fn find(&self, name: &str) -> Result<PointId, HookError> {
         let name = self.with_positive_layer(name);
         if let Some(id) = self.by_name.get(name.as_str()) {
@@ -116,12 +116,12 @@ impl Catalog {
         Err(HookError::UnknownPoint { name, n_layers: self.n_layers, nearest })
     }
 
-    /// Whether there is a point of just this name.
+    /// Whether there is a point with exactly this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// The catalog with other points before one of its own.
+    /// A copy of the catalog with `new` points inserted before one of its points.
     pub(crate) fn with_inserted(&self, before: PointId, new: Vec<PointInfo>) -> Catalog {
         let mut points = self.points.clone();
         points.splice(before.index()..before.index(), new);
@@ -129,7 +129,7 @@ impl Catalog {
         Catalog { points, by_name: ids, ..self.clone() }
     }
 
-    /// The error for points of a layer the model lacks: `blocks.9.hook_z`, and `encoder.9` where there are two stacks.
+    /// The error for a layer that the model does not have: `blocks.9.hook_z`, or `encoder.9` if there are two stacks.
     pub(crate) fn other_layer(&self, asked: &str) -> Option<HookError> {
         let (stack, rest) = asked.split_once('.')?;
         let layer: isize = rest.split('.').next()?.parse().ok()?;
@@ -138,7 +138,7 @@ impl Catalog {
         lacks.then(|| HookError::Layer { asked: asked.to_string(), layer, n_layers })
     }
 
-    /// `blocks.-1.x` as `blocks.{n_layers - 1}.x`; other names as they are.
+    /// Rewrites `blocks.-1.x` to `blocks.{n_layers - 1}.x`; returns other names unchanged.
     pub(crate) fn with_positive_layer(&self, name: &str) -> String {
         let positive = || {
             let (stack, rest) = name.split_once(".-")?;
@@ -150,7 +150,7 @@ impl Catalog {
         positive().unwrap_or_else(|| name.to_string())
     }
 
-    /// The layers of a stack of blocks.
+    /// Number of layers in a stack of blocks.
     fn layers_of(&self, stack: &str) -> Option<usize> {
         let of_stack = |name: &str| -> Option<usize> {
             name.strip_prefix(stack)?.strip_prefix('.')?.split('.').next()?.parse().ok()
@@ -175,7 +175,7 @@ impl Catalog {
 pub struct CatalogBuilder(Catalog);
 
 impl CatalogBuilder {
-    /// Adds a point; its id is its place in firing order.
+    /// Adds a point. Its id is its index in firing order.
     pub fn add(&mut self, point: PointInfo) -> PointId {
         let id = PointId(self.0.points.len() as u32);
         self.0.by_name.insert(point.name.clone(), id);
@@ -183,12 +183,12 @@ impl CatalogBuilder {
         id
     }
 
-    /// Names a point that other models have and this one can't fire, and why.
+    /// Declares a point that other models have and this one cannot fire, with the reason.
     pub fn absent(&mut self, name: impl Into<String>, reason: &'static str) {
         self.0.absent.push((name.into(), reason));
     }
 
-    /// Sets the note on how the points' tensors are to be read: see [`Catalog::note`].
+    /// Sets the note on how to interpret the points' tensors: see [`Catalog::note`].
     pub fn note(&mut self, note: impl Into<String>) {
         self.0.note = note.into();
     }

@@ -2,129 +2,18 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
 
-use burn::tensor::{Bytes, DType as BurnDType, Device, FloatDType, TensorData};
+use burn::tensor::{Bytes, DType as BurnDType, TensorData};
 use ndarray::{ArrayD, IxDyn};
 use safetensors::{Dtype, SafeTensorError, View};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::activation::Activation;
-use crate::error::HookError;
-use crate::hook::BoxError;
+use crate::error::{BoxError, HookError};
 use crate::safetensors_header::SafetensorsHeader;
 use crate::unfinished::Unfinished;
-
-/// Element type of floats, in memory or in a file.
-///
-/// ```
-/// use hooklens_hooks::DType;
-/// let dtype: DType = "bfloat16".parse()?;
-/// assert_eq!((dtype, dtype.size(), dtype.to_string()), (DType::BF16, 2, "bf16".to_string()));
-/// assert!("int8".parse::<DType>().is_err());
-/// # Ok::<(), String>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum DType {
-    /// 32-bit floats.
-    #[default]
-    F32,
-    /// 16-bit IEEE floats.
-    F16,
-    /// 16-bit brain floats.
-    BF16,
-    /// 64-bit floats.
-    F64,
-}
-
-impl DType {
-    /// Burn's name for the type.
-    pub fn burn(self) -> BurnDType {
-        match self {
-            DType::F32 => BurnDType::F32,
-            DType::F16 => BurnDType::F16,
-            DType::BF16 => BurnDType::BF16,
-            DType::F64 => BurnDType::F64,
-        }
-    }
-
-    /// Burn's name for the type among float types.
-    pub fn float_dtype(self) -> FloatDType {
-        match self {
-            DType::F32 => FloatDType::F32,
-            DType::F16 => FloatDType::F16,
-            DType::BF16 => FloatDType::BF16,
-            DType::F64 => FloatDType::F64,
-        }
-    }
-
-    /// Minus infinity as a file of this type holds it.
-    pub fn minus_infinity(self) -> Vec<u8> {
-        match self {
-            DType::F64 => f64::NEG_INFINITY.to_le_bytes().to_vec(),
-            DType::F32 => f32::NEG_INFINITY.to_le_bytes().to_vec(),
-            DType::F16 => 0xfc00u16.to_le_bytes().to_vec(),
-            DType::BF16 => 0xff80u16.to_le_bytes().to_vec(),
-        }
-    }
-
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            DType::F64 => 8,
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
-        }
-    }
-
-    /// Whether a device stores and computes in this type. It is asked once for each: it is opened for that, and may be
-    /// on another machine.
-    ///
-    /// ```
-    /// assert!(hooklens_hooks::DType::BF16.is_supported_by(&burn::tensor::Device::flex()));
-    /// ```
-    pub fn is_supported_by(self, device: &Device) -> bool {
-        static ANSWERS: Mutex<Vec<(Device, DType, bool)>> = Mutex::new(Vec::new());
-        let device = device.clone().without_autodiff();
-        let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., answer)) = answers.iter().find(|(asked, dtype, _)| *dtype == self && *asked == device) {
-            return *answer;
-        }
-        let answer = device.supports_dtype(self.float_dtype());
-        answers.push((device, self, answer));
-        answer
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F64 => "f64",
-        })
-    }
-}
-
-impl FromStr for DType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "f32" | "float32" => Ok(DType::F32),
-            "f16" | "float16" => Ok(DType::F16),
-            "bf16" | "bfloat16" => Ok(DType::BF16),
-            "f64" | "float64" => Ok(DType::F64),
-            other => Err(format!("`{other}` is not an element type; use f32, f16, bf16 or f64")),
-        }
-    }
-}
 
 impl Activation {
     /// The elements as an array of `f32` (integers and other float types are converted).
@@ -139,7 +28,7 @@ impl Activation {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Io`] if the device can't give them.
+    /// [`HookError::Io`] if reading from the device fails.
     pub fn to_ndarray(&self) -> Result<ArrayD<f32>, HookError> {
         let values = self.to_data()?.convert::<f32>().try_into_vec::<f32>();
         let io = |source: BoxError| HookError::Io { name: "activation".into(), source };
@@ -147,7 +36,7 @@ impl Activation {
         ArrayD::from_shape_vec(IxDyn(self.shape()), values).map_err(|e| io(e.into()))
     }
 
-    /// Element type in a safetensors file: floats keep theirs, integers are `I64`.
+    /// Element type in a safetensors file: floats keep their type, integers are `I64`.
     pub fn file_dtype(&self) -> Dtype {
         match self.dtype() {
             BurnDType::F64 => Dtype::F64,
@@ -158,7 +47,7 @@ impl Activation {
         }
     }
 
-    /// The elements as a safetensors file holds them: row-major, little-endian.
+    /// The elements in safetensors layout: row-major, little-endian.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -169,21 +58,21 @@ impl Activation {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Io`] if the device can't give them.
+    /// [`HookError::Io`] if reading from the device fails.
     pub fn to_le_bytes(&self) -> Result<Bytes, HookError> {
         Ok(self.le_bytes_of(self.to_data()?))
     }
 
-    /// [`Activation::to_le_bytes`] of data already read.
+    /// Like [`Activation::to_le_bytes`], for data that was already read.
     pub fn le_bytes_of(&self, data: TensorData) -> Bytes {
         let data = if self.is_integer() { data.convert::<i64>() } else { data };
-        // Burn keeps elements in the machine's order, which is little-endian wherever Burn's
-        // own safetensors store works too.
+        // Burn stores elements in native byte order, which is little-endian on every platform that Burn's own
+        // safetensors store supports.
         data.into_bytes()
     }
 }
 
-/// An activation that safetensors can write.
+/// An activation in a form that safetensors can write.
 struct Readable<'a> {
     activation: &'a Activation,
     bytes: Bytes,
@@ -209,7 +98,7 @@ impl View for Readable<'_> {
 
 /// Writes named activations to one safetensors file, with `metadata` in its header.
 ///
-/// The file appears whole or not at all: it is written beside its place and renamed.
+/// The write is atomic: a temporary file is written next to the target and renamed.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -235,7 +124,7 @@ pub fn write_safetensors<'a>(
     write_views(path, readable(tensors)?, metadata).map(drop)
 }
 
-/// [`write_safetensors`], to where the bytes go one after the other.
+/// Like [`write_safetensors`], but writes to a stream.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -258,7 +147,7 @@ pub fn write_safetensors_to<'a>(
     write_views_to(to, readable(tensors)?, metadata).map(drop).map_err(io)
 }
 
-/// Activations with their bytes.
+/// Reads the bytes of each activation.
 fn readable<'a>(
     tensors: impl IntoIterator<Item = (String, &'a Activation)>,
 ) -> Result<Vec<(String, Readable<'a>)>, HookError> {
@@ -269,7 +158,7 @@ fn readable<'a>(
     tensors.into_iter().map(one).collect()
 }
 
-/// [`write_safetensors`] for whatever safetensors can write; the XXH3 hash of the file's bytes (128 bits).
+/// Like [`write_safetensors`], for any safetensors [`View`]. Returns the 128-bit XXH3 hash of the file's bytes.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -305,7 +194,7 @@ pub fn write_views<V: View>(
     write().map_err(|e| io(e.into()))
 }
 
-/// [`write_views`], to where the bytes go one behind the other.
+/// Like [`write_views`], but writes to a stream.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -318,7 +207,7 @@ pub fn write_views<V: View>(
 /// ```
 ///
 /// # Errors
-/// What writing says, and a header that can't be.
+/// An I/O error from `to`, or an invalid header.
 pub fn write_views_to<V: View>(
     to: &mut impl Write,
     views: Vec<(String, V)>,
@@ -328,7 +217,7 @@ pub fn write_views_to<V: View>(
     write_out(to, &header, &views)
 }
 
-/// The header of a file of these tensors, which are in order then.
+/// Builds the header of a file with these tensors, and sorts them by name.
 fn laid_out<V: View>(
     mut views: Vec<(String, V)>,
     metadata: HashMap<String, String>,
@@ -338,7 +227,7 @@ fn laid_out<V: View>(
     Ok((SafetensorsHeader::new(tensors, metadata)?, views))
 }
 
-/// Writes a file's bytes; gives their hash.
+/// Writes the file's bytes and returns their hash.
 fn write_out<V: View>(to: &mut impl Write, header: &SafetensorsHeader, views: &[(String, V)]) -> std::io::Result<u128> {
     let mut hash = Xxh3::new();
     hash.update(header.bytes());

@@ -1,28 +1,29 @@
-//! What an output may replace: a regular file, or nothing. Pipes and character devices are written to directly.
+//! Output targets: a regular file that may be replaced or created, or a pipe or character device that is written
+//! directly.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest chain of symbolic links that is followed, as in Linux.
+/// Maximum number of symbolic links to follow, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// Where the bytes of an output go, with symbolic links followed.
+/// The target of an output path after resolving symbolic links.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// A regular file that may be replaced, or none yet.
+    /// A regular file to replace, or a path where nothing exists yet.
     File { path: PathBuf, replaced: Option<Metadata> },
-    /// A pipe, a character device or an open file of this process, such as `/dev/stdout`.
+    /// A pipe, a character device, or an open file descriptor of this process, such as `/dev/stdout`.
     Stream(Stream),
 }
 
 impl Destination {
-    /// Follows `path` to its end and checks what is there.
+    /// Resolves `path` and checks what it points to.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         if path.as_os_str().as_encoded_bytes().last().is_some_and(|last| std::path::is_separator(char::from(*last))) {
-            return Err(refused("the name is a folder's"));
+            return Err(refused("the name ends with a path separator; name a file"));
         }
-        // As it is now: the process may change its working folder.
+        // Make the path absolute now: the process may change its working directory later.
         let mut path = std::path::absolute(path)?;
         for _ in 0..MOST_LINKS {
             if let Some(stream) = Stream::of_descriptor(&path) {
@@ -40,13 +41,13 @@ impl Destination {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused("it is a symbolic link that leads to no file"))
+        Err(refused("it is a symbolic link that does not lead to a file"))
     }
 
     fn there(path: PathBuf, found: Metadata) -> io::Result<Self> {
         if found.is_file() {
             check_replaceable(&found)?;
-            // The system knows best, and opening changes nothing.
+            // Opening for writing changes nothing, and is the most reliable permission check.
             OpenOptions::new().write(true).open(&path)?;
             return Ok(Self::File { path, replaced: Some(found) });
         }
@@ -65,17 +66,17 @@ impl Destination {
     }
 }
 
-/// Something that is written to from beginning to end, and not replaced.
+/// An output that is written sequentially and cannot be replaced.
 #[derive(Debug)]
 pub(crate) struct Stream {
     path: PathBuf,
-    /// Its number, where it is open already.
+    /// File descriptor number, if it is already open in this process.
     descriptor: Option<u32>,
 }
 
 impl Stream {
-    /// An open file by its number: `/proc/self/fd/1`, to which `/dev/stdout` links. What it leads to may be a regular
-    /// file to which others write, too.
+    /// An open file descriptor, such as `/proc/self/fd/1`, which `/dev/stdout` links to. It may refer to a regular file
+    /// that other processes also write to.
     fn of_descriptor(path: &Path) -> Option<Self> {
         let number = path.file_name()?.to_str()?.parse().ok()?;
         let folder = path.parent()?.canonicalize().ok()?;
@@ -84,13 +85,13 @@ impl Stream {
         is_descriptor.then(|| Self { path: path.to_path_buf(), descriptor: own.then_some(number) })
     }
 
-    /// Opens it. A pipe without a reader waits for one.
+    /// Opens the stream. A pipe without a reader blocks until it has one.
     pub(crate) fn open(&self) -> io::Result<File> {
         #[cfg(unix)]
         {
             use std::io::Write;
             use std::os::fd::AsFd;
-            // Another opening would write from the beginning of a file, over what was printed.
+            // Reopening would write from the start of the file and overwrite earlier output.
             match self.descriptor {
                 Some(1) => {
                     io::stdout().flush()?;
@@ -104,10 +105,10 @@ impl Stream {
     }
 }
 
-/// An error unless a file may be replaced. Its folder alone decides that for the system.
+/// Returns an error unless a file may be replaced. The operating system itself only checks permissions of the folder.
 pub(crate) fn check_replaceable(found: &Metadata) -> io::Result<()> {
     if !found.is_file() {
-        return Err(refused("it has become something else than a file"));
+        return Err(refused("it is no longer a regular file"));
     }
     if found.permissions().readonly() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file there is read-only"));
@@ -115,7 +116,7 @@ pub(crate) fn check_replaceable(found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a new file the permissions of the one it replaces and, where the system lets us, its owner and group.
+/// Gives a new file the permissions of the file it replaces and, if permitted, its owner and group.
 #[cfg(unix)]
 pub(crate) fn keep_permissions(replaced: &Metadata, file: &File) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -126,7 +127,7 @@ pub(crate) fn keep_permissions(replaced: &Metadata, file: &File) -> io::Result<(
         && fchown(file, Some(owner), Some(group)).is_err()
         && fchown(file, None, Some(group)).is_err()
     {
-        // Another group may do no more than everyone may.
+        // If the group differs, it gets no more permissions than everyone else.
         mode = mode & !0o070 | (mode & 0o007) << 3;
     }
     if file.metadata()?.mode() & 0o777 == mode { Ok(()) } else { file.set_permissions(PermissionsExt::from_mode(mode)) }

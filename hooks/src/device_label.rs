@@ -1,20 +1,19 @@
-//! Devices in messages.
+//! Device names in error messages.
 
 use std::error::Error;
 use std::fmt;
 
 use burn::tensor::Device;
 
-use crate::error::HookError;
-use crate::hook::BoxError;
+use crate::error::{BoxError, HookError};
 
-/// A server that no longer answers.
+/// A remote server that no longer responds.
 #[derive(Debug)]
 struct ServerGone(BoxError);
 
 impl fmt::Display for ServerGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server no longer answers: it has ended, or the connection is lost")
+        f.write_str("the server no longer responds: it has exited, or the connection was lost")
     }
 }
 
@@ -24,16 +23,16 @@ impl Error for ServerGone {
     }
 }
 
-/// The error of tensors that a device does not give.
+/// The error for a tensor that could not be read from a device.
 pub(crate) fn unread(what: &str, device: &Device, source: BoxError) -> HookError {
     let address = remote_address(&format!("{device:?}"));
-    // What Burn says when the connection is closed while it waits.
+    // Burn's error when the connection closes while it waits for a reply.
     let gone = address.is_some() && format!("{source:?} {source}").contains("RecvError");
     let name = format!("{what} on {}", address.unwrap_or_else(|| format!("{device:?}")));
     HookError::Io { name, source: if gone { ServerGone(source).into() } else { source } }
 }
 
-/// The address of a remote device, which Burn shows in its description only.
+/// Address of a remote device. Burn exposes it only through the `Debug` output.
 fn remote_address(described: &str) -> Option<String> {
     let after = |start: &str| described.split_once(start).map(|(_, rest)| rest);
     let quoted = |start: &str| after(start)?.split('"').next();

@@ -1,9 +1,13 @@
-//! Errors of hooks, selections and recordings.
+//! Errors from hooks, selections, and recordings.
 
 use thiserror::Error;
 
-/// An error of a hook, a selection or a recorded activation. Every variant names the point. What a hook, a part or the
-/// system reported is the [`source`](std::error::Error::source), which the message does not repeat.
+/// Any error, as closures and devices return it.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error from a hook, a selection, or a recorded activation, naming the point where there is one. Errors from hooks,
+/// parts, or the operating system are available as the [`source`](std::error::Error::source), and the message does not
+/// repeat them.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -12,7 +16,7 @@ use thiserror::Error;
 /// let told = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
 /// assert!(told("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
 /// assert!(told("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
-/// let layers = "is in no layer of this model: its layers are 0 to 1";
+/// let layers = "names a layer that this model does not have: its layers are 0 to 1";
 /// assert_eq!(told("blocks.9.hook_resid_post"), format!("`blocks.9.hook_resid_post` {layers}"));
 /// ```
 #[derive(Debug, Error)]
@@ -21,76 +25,79 @@ pub enum HookError {
     /// No point has this name.
     #[error("no hook point is called `{name}` in this model of {n_layers} layers{}", did_you_mean(nearest))]
     UnknownPoint {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Blocks of the model.
+        /// Number of blocks in the model.
         n_layers: usize,
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
-    /// Points of a layer the model lacks.
-    #[error("`{asked}` is in no layer of this model: its layers are 0 to {}", n_layers.saturating_sub(1))]
+    /// The model has no such layer.
+    #[error(
+        "`{asked}` names a layer that this model does not have: its layers are 0 to {}",
+        n_layers.saturating_sub(1)
+    )]
     Layer {
-        /// The name or pattern asked for.
+        /// The requested name or pattern.
         asked: String,
-        /// The layer in it.
+        /// The layer number in the name or pattern.
         layer: isize,
-        /// Blocks of the model.
+        /// Number of blocks in the model.
         n_layers: usize,
     },
-    /// A hook whose closure has no name, where another process has to know what it does.
+    /// A hook has an unnamed closure, but its identity must be comparable across processes.
     #[error(
-        "{hook} has a closure, and what it does can't be compared: give it a name, `.named(\"..\")`, that says all that \
-         its result depends on"
+        "{hook} has a closure, which can't be compared between processes; give it a name with `.named(\"..\")` that \
+         identifies everything its result depends on"
     )]
     Unnamed {
         /// The hook.
         hook: String,
     },
-    /// Several points, or none, where one is wanted.
-    #[error("{} where one is wanted", named(asked, *count))]
+    /// Exactly one point was expected, but the selection names several or none.
+    #[error("{}; expected exactly one", named(asked, *count))]
     NotOne {
-        /// What was asked for.
+        /// The requested selection.
         asked: String,
-        /// How many points it names.
+        /// Number of points it names.
         count: usize,
     },
     /// A pattern matches no point of this model.
     #[error("the pattern `{pattern}` matches no hook point of this model{}", did_you_mean(nearest))]
     NoMatch {
-        /// The pattern asked for.
+        /// The requested pattern.
         pattern: String,
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
-    /// A pattern is not a glob.
-    #[error("`{pattern}` is not a pattern: {reason}")]
+    /// A pattern is not a valid glob.
+    #[error("`{pattern}` is not a valid pattern: {reason}")]
     BadPattern {
-        /// The pattern asked for.
+        /// The requested pattern.
         pattern: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The point is a known one, but this model never computes it, or this run does not reach it.
+    /// The point is known, but this model never computes it or this run does not reach it.
     #[error("`{point}` does not fire: {reason}")]
     CannotFire {
-        /// The point asked for.
+        /// The requested point.
         point: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// Two requests of one run exclude each other.
+    /// Two requests in the same run are mutually exclusive.
     #[error("`{point}` cannot be edited in the same run as `{other}`: {reason}")]
     Conflict {
-        /// The point asked for.
+        /// The requested point.
         point: String,
-        /// The point it excludes.
+        /// The point it conflicts with.
         other: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// A typed hook or look-up expects another rank than the point has.
-    #[error("`{point}` has rank {rank} {axes}, but rank {asked} was asked for")]
+    /// A typed hook or look-up expects a different rank than the point has.
+    #[error("`{point}` has rank {rank} {axes}, but rank {asked} was requested")]
     Rank {
         /// The point.
         point: String,
@@ -98,20 +105,20 @@ pub enum HookError {
         rank: usize,
         /// Its axes, for instance `[batch, pos, d_model]`.
         axes: String,
-        /// The rank asked for.
+        /// The requested rank.
         asked: usize,
     },
-    /// The tensor is not of the kind (floats or integers) asked for.
-    #[error("`{point}` holds {held}, but {asked} were asked for")]
+    /// The tensor does not hold the requested kind of element (floats or integers).
+    #[error("`{point}` holds {held}, but {asked} were requested")]
     Kind {
         /// The point.
         point: String,
-        /// What it holds.
+        /// The kind it holds.
         held: &'static str,
-        /// What was asked for.
+        /// The requested kind.
         asked: &'static str,
     },
-    /// A hook returned a tensor of another shape.
+    /// A hook returned a tensor of the wrong shape.
     #[error("the hook at `{point}` returned shape {given:?}; the point's shape is {expected:?} {axes}")]
     Shape {
         /// The point.
@@ -123,7 +130,7 @@ pub enum HookError {
         /// The axes, for instance `[batch, pos, d_model]`.
         axes: String,
     },
-    /// A hook returned a tensor of another element type.
+    /// A hook returned a tensor of the wrong element type.
     #[error("the hook at `{point}` returned {given}; the point's element type is {expected}")]
     DType {
         /// The point.
@@ -146,22 +153,22 @@ pub enum HookError {
     Part {
         /// The part's name.
         part: String,
-        /// The point it is put at.
+        /// The point where it is spliced in.
         point: String,
         /// What the part reported.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A part can't be put at a point.
-    #[error("the part `{part}` can't be put at `{point}`: {reason}")]
+    /// A part can't be spliced in at a point.
+    #[error("the part `{part}` can't be spliced in at `{point}`: {reason}")]
     Splice {
         /// The part's name.
         part: String,
         /// The point.
         point: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A slice of an axis that the point lacks, or of places that the axis lacks.
+    /// A slice names an axis that the point does not have, or indices outside that axis.
     #[error("`{point}` {axes} of shape {shape:?} has no {asked}")]
     Slice {
         /// The point.
@@ -170,10 +177,10 @@ pub enum HookError {
         axes: String,
         /// Its shape in this run.
         shape: Vec<usize>,
-        /// What was asked for, for instance `head 12`.
+        /// The requested slice, for instance `head 12`.
         asked: String,
     },
-    /// A hook on gradients in a run that has none.
+    /// A hook on gradients was used in a run without gradients.
     #[error("{hook} needs a run with gradients: `run_with_gradients`")]
     Backward {
         /// The hook.
@@ -182,9 +189,9 @@ pub enum HookError {
     /// The activation is not in the cache.
     #[error("`{name}` was not recorded; the cache holds {held} points{}", did_you_mean(nearest))]
     NotRecorded {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// How many points the cache holds.
+        /// Number of points in the cache.
         held: usize,
         /// Nearest recorded names, best first.
         nearest: Vec<String>,
@@ -192,54 +199,57 @@ pub enum HookError {
     /// The batch dimension can only be removed from a batch of one.
     #[error("the batch dimension can't be removed: the batch has {batch} rows, not 1")]
     Batch {
-        /// Rows of the batch.
+        /// Number of rows in the batch.
         batch: usize,
     },
-    /// Rows were asked for that the recording does not have.
+    /// The requested rows are outside the recorded batch.
     #[error("rows {asked:?} are not within a recorded batch of {batch}")]
     Rows {
-        /// The rows asked for.
+        /// The requested rows.
         asked: std::ops::Range<usize>,
-        /// Rows of the batch.
+        /// Number of rows in the batch.
         batch: usize,
     },
-    /// Positions were asked for that the run does not have.
+    /// The requested positions are outside the run.
     #[error("positions {asked} are not within the {len} positions of {}{}", run_or(*row), cached_of_them(*cached))]
     Positions {
-        /// The positions asked for.
+        /// The requested positions.
         asked: String,
-        /// The row that lacks them; none where all rows do.
+        /// The row without these positions; `None` if no row has them.
         row: Option<usize>,
         /// Number of positions.
         len: usize,
-        /// How many of them are cached, and not computed again.
+        /// Number of positions that are already cached and not recomputed.
         cached: usize,
     },
-    /// Positions of other rows than the run's.
-    #[error("positions of {given} rows, but there are {batch}")]
+    /// Positions were given for a different number of rows than the run has.
+    #[error("positions were given for {given} rows, but the batch has {batch}")]
     PositionsOfRows {
-        /// Rows that positions are given of.
+        /// Number of rows with given positions.
         given: usize,
-        /// Rows of the batch.
+        /// Number of rows in the batch.
         batch: usize,
     },
-    /// Positions that are no range, where one is wanted.
-    #[error("positions {asked} are no range, which is wanted here: N, A..B, A.. or ..B")]
+    /// A range of positions was expected.
+    #[error("positions {asked} are not a range; expected N, A..B, A.. or ..B")]
     NoRange {
-        /// The positions asked for.
+        /// The requested positions.
         asked: String,
     },
-    /// A selection of positions that has more in one row of a padded batch than in another.
-    #[error("positions {asked} are {least} tokens in one row and {most} in another; record all, or rows of one length")]
+    /// The selection has a different number of positions in different rows of a padded batch.
+    #[error(
+        "positions {asked} are {least} tokens in one row and {most} in another; record all positions, or use rows of \
+         equal length"
+    )]
     UnevenPositions {
-        /// The positions asked for.
+        /// The requested positions.
         asked: String,
         /// Fewest positions in a row.
         least: usize,
         /// Most positions in a row.
         most: usize,
     },
-    /// A recording looked up at a point whose positions the run did not compute.
+    /// A recording was looked up at a point whose positions the run did not compute.
     #[error(
         "`{name}` was not recorded: positions {asked} are not among those that the run computed, after the {cached} \
          in its key-value cache"
@@ -247,12 +257,12 @@ pub enum HookError {
     NotComputed {
         /// The point.
         name: String,
-        /// The positions asked for.
+        /// The requested positions.
         asked: String,
-        /// Positions in the cache.
+        /// Number of positions in the key-value cache.
         cached: usize,
     },
-    /// A position that the recording does not hold.
+    /// The recording does not hold this position.
     #[error("position {position} of row {row} was not recorded")]
     NoPosition {
         /// The position.
@@ -260,15 +270,15 @@ pub enum HookError {
         /// The row.
         row: usize,
     },
-    /// Something that needs to know the texts that a recording is of.
+    /// The operation needs to know the recording's texts, but the recording was not made by a run.
     #[error("{what} need a recording made by a run")]
     NoOrigin {
-        /// What needs it.
+        /// The operation.
         what: &'static str,
     },
-    /// A recording of another model.
+    /// The recording was made by a different model.
     #[error(
-        "the recording is of another model ({recorded}) than the one that uses it ({model}); \
+        "the recording was made by a different model ({recorded}) than the one using it ({model}); \
          `recording.for_any_model()` allows patching across models"
     )]
     OtherModel {
@@ -277,8 +287,8 @@ pub enum HookError {
         /// The model that it was used with.
         model: String,
     },
-    /// A hook that uses something made by another model, such as a steering vector.
-    #[error("{hook} was made for another model ({given}) than the one that runs ({model})")]
+    /// A hook uses a value made by a different model, such as a steering vector.
+    #[error("{hook} was made for a different model ({given}) than the one running ({model})")]
     MadeForOtherModel {
         /// The hook.
         hook: String,
@@ -287,35 +297,35 @@ pub enum HookError {
         /// The model that runs.
         model: String,
     },
-    /// A recording whose rows are not the run's.
+    /// The recording's rows do not match those of the run.
     #[error(
-        "the recording of `{point}` has {recorded} rows and the run {run}: each row is replaced by the recording's row \
-         of the same number; `recording.rows(a..b)` takes some"
+        "the recording of `{point}` has {recorded} rows, but the run has {run}; each row is replaced by the \
+         recording's row with the same index, so select rows with `recording.rows(a..b)`"
     )]
     OtherRows {
         /// The point.
         point: String,
-        /// Rows of the recording.
+        /// Number of rows in the recording.
         recorded: usize,
-        /// Rows of the run.
+        /// Number of rows in the run.
         run: usize,
     },
-    /// A recording of texts of another length.
+    /// The recording's text has a different length.
     #[error(
-        "row {row} has {run} tokens, and {recorded} in the recording of `{point}`, so that they can't be matched; positions \
-         counted from the start, such as `.positions(0..4)`, can"
+        "row {row} has {run} tokens, but {recorded} in the recording of `{point}`, so their positions can't be \
+         matched; use positions counted from the start, such as `.positions(0..4)`"
     )]
     OtherLength {
         /// The point.
         point: String,
         /// The row.
         row: usize,
-        /// Tokens of the run's text.
+        /// Number of tokens in the run's text.
         run: usize,
-        /// Tokens of the recording's text.
+        /// Number of tokens in the recording's text.
         recorded: usize,
     },
-    /// A position whose value is to be replaced, and that the recording lacks.
+    /// The recording does not hold a position that is to be replaced.
     #[error("the recording of `{point}` does not hold position {position} of row {row}, which is to be replaced")]
     Unmatched {
         /// The point.
@@ -325,48 +335,48 @@ pub enum HookError {
         /// The position.
         position: usize,
     },
-    /// An action that makes no sense at a point.
+    /// An action is not defined at a point.
     #[error("`{action}` is not defined at `{point}`: {reason}")]
     Undefined {
-        /// What was asked for, for instance `mean`.
+        /// The requested action, for instance `mean`.
         action: &'static str,
         /// The point.
         point: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// A watched point that a run passed without firing it.
-    #[error("the run ended without firing `{point}`, which it was to watch")]
+    /// A run ended without firing a watched point.
+    #[error("the run ended without firing `{point}`, which a hook, recording or part uses")]
     NotFired {
         /// The point.
         point: String,
     },
-    /// A hook returned a tensor on another device.
-    #[error("the hook at `{point}` returned a tensor on {given}; the point's is on {expected}")]
+    /// A hook returned a tensor on the wrong device.
+    #[error("the hook at `{point}` returned a tensor on {given}; the point's tensor is on {expected}")]
     Device {
         /// The point.
         point: String,
-        /// Where the point's tensor lives.
+        /// Device of the point's tensor.
         expected: String,
-        /// Where the hook's lives.
+        /// Device of the hook's tensor.
         given: String,
     },
-    /// Recordings of layers that differ in shape, where one tensor of all is wanted.
-    #[error("`{point}` has shape {given:?}, and the first layer's {expected:?}: they can't be one tensor")]
+    /// Recordings of several layers can't be stacked because their shapes differ.
+    #[error("can't stack layers of different shapes: `{point}` has shape {given:?}, the first layer has {expected:?}")]
     Stack {
         /// The point.
         point: String,
         /// Shape in the first layer.
         expected: Vec<usize>,
-        /// Shape in this one.
+        /// Shape in this layer.
         given: Vec<usize>,
     },
-    /// Recordings that can't be concatenated.
-    #[error("the recordings of `{point}` can't be put one behind the other: {reason}")]
+    /// Recordings can't be concatenated.
+    #[error("can't concatenate the recordings of `{point}`: {reason}")]
     Stitch {
         /// The point.
         point: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A recorded tensor could not be read back from its device or written to a file.
@@ -374,13 +384,13 @@ pub enum HookError {
     Io {
         /// The tensor or file.
         name: String,
-        /// What the system, the device or the format's writer reported.
+        /// The error from the operating system, the device, or the file writer.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl HookError {
-    /// The same of one row, where it is about positions.
+    /// Attributes an error about positions to one row; leaves other errors unchanged.
     pub(crate) fn of_row(self, row: usize) -> Self {
         match self {
             HookError::Positions { asked, len, cached, .. } => {
@@ -404,7 +414,7 @@ fn cached_of_them(count: usize) -> String {
 
 fn named(asked: &str, count: usize) -> String {
     match count {
-        0 => "no point is named".to_string(),
+        0 => "the selection names no point".to_string(),
         count => format!("`{asked}` names {count} points"),
     }
 }

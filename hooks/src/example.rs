@@ -1,11 +1,11 @@
-//! The catalog that the documentation's examples share.
+//! A small catalog shared by the documentation's examples.
 
 use std::sync::Arc;
 
 use crate::catalog::{Catalog, PointId};
 use crate::point::{Axis, PointInfo};
 
-/// A catalog of three points of `[batch, pos, d_model]` in two layers, and their ids.
+/// A catalog of three points of shape `[batch, pos, d_model]` in two layers, and their ids.
 pub fn points() -> (Arc<Catalog>, [PointId; 3]) {
     let mut points = Catalog::builder(2);
     let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];

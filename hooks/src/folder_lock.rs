@@ -1,4 +1,4 @@
-//! One writer per folder.
+//! Lock files that allow one writer per folder.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -10,20 +10,21 @@ use thiserror::Error;
 
 use crate::leftovers::leftovers;
 
-/// Name of the file that is locked.
+/// Name of the lock file.
 const NAME: &str = ".hooklens-lock";
-/// How its text begins.
+/// Prefix of the lock file's text.
 const HOLDER: &str = "process ";
-/// Maximum length of its text, in bytes.
+/// Maximum length of the lock file's text, in bytes.
 const LONGEST: u64 = 64;
 
-/// The lock of a folder that one process at a time writes to: a dump, a training, a store of graph rows, a download.
+/// Lock on a folder that is written by one process at a time: a dump, a training run, a store of graph rows, a
+/// download.
 ///
-/// The file `.hooklens-lock` in the folder is locked and names the process. It is removed when the lock is dropped or a
-/// signal ends the process ([`Unfinished::abandon_all`](crate::Unfinished::abandon_all)). When the process is killed,
-/// the system unlocks the file, and the next process takes it over.
+/// The file `.hooklens-lock` in the folder is locked and names the process. It is removed when the lock is dropped or
+/// when a signal ends the process ([`Unfinished::abandon_all`](crate::Unfinished::abandon_all)). If the process is
+/// killed, the operating system unlocks the file, and the next process takes it over.
 ///
-/// Where the file system has no locks, the folder is not guarded.
+/// On file systems without locks, the folder is not guarded.
 ///
 /// ```
 /// use hooklens_hooks::{FolderLock, FolderLockError};
@@ -41,7 +42,7 @@ pub struct FolderLock {
     file: File,
 }
 
-/// A folder that could not be locked.
+/// An error from locking a folder.
 ///
 /// ```
 /// # use hooklens_hooks::{FolderLock, FolderLockError};
@@ -53,16 +54,16 @@ pub struct FolderLock {
 /// ```
 #[derive(Debug, Error)]
 pub enum FolderLockError {
-    /// Another run writes to the folder, or the file.
+    /// Another run is writing the folder or file.
     #[error("{} is being written by another run ({holder})", folder.display())]
     Held {
-        /// The folder, or the file.
+        /// The folder or file.
         folder: PathBuf,
         /// The process that holds the lock.
         holder: String,
     },
-    /// A file of the lock's name that is no lock.
-    #[error("{} is not a lock of hooklens; move it away", path.display())]
+    /// A file with the lock's name is not a lock file.
+    #[error("{} is not a hooklens lock file; move it away", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -70,9 +71,9 @@ pub enum FolderLockError {
     /// The lock could not be created or locked.
     #[error("can't lock {}", path.display())]
     Io {
-        /// The lock.
+        /// The lock file.
         path: PathBuf,
-        /// What the system reported.
+        /// The error from the operating system.
         source: io::Error,
     },
 }
@@ -81,16 +82,16 @@ impl FolderLock {
     /// Locks an existing folder.
     ///
     /// # Errors
-    /// [`FolderLockError::Held`] if another process, or another part of this one, holds it.
+    /// [`FolderLockError::Held`] if the lock is held by another process or elsewhere in this one.
     pub fn take(folder: &Path) -> Result<Self, FolderLockError> {
         Self::take_at(&folder.join(NAME), folder)
     }
 
     /// Locks `path`, which guards `guarded`.
     fn take_at(path: &Path, guarded: &Path) -> Result<Self, FolderLockError> {
-        // As it is now: the process may change its working folder.
+        // Make the path absolute now: the process may change its working directory later.
         let path = std::path::absolute(path).map_err(|source| io_error(path, source))?;
-        // A signal finds the lock either not yet there or listed.
+        // Hold the list while locking, so that a signal finds the lock either not yet created or already listed.
         let mut leftovers = leftovers();
         let file = loop {
             let file = open(&path)?;
@@ -102,7 +103,7 @@ impl FolderLock {
         Ok(Self { path, file })
     }
 
-    /// Locks one file of a folder in which several processes write a file each.
+    /// Locks a single file in a folder where several processes write one file each.
     ///
     /// ```
     /// use hooklens_hooks::{FolderLock, FolderLockError};
@@ -118,7 +119,7 @@ impl FolderLock {
     /// ```
     ///
     /// # Errors
-    /// As [`FolderLock::take`].
+    /// Same as [`FolderLock::take`].
     pub fn take_for(file: &Path) -> Result<Self, FolderLockError> {
         let mut name = OsString::from(NAME);
         name.push("-");
@@ -126,7 +127,7 @@ impl FolderLock {
         Self::take_at(&file.with_file_name(name), file)
     }
 
-    /// Whether a file of a folder is a lock, by its name.
+    /// Whether a file name is that of a lock file.
     #[must_use]
     pub fn is_lock(name: &OsStr) -> bool {
         name.as_encoded_bytes().starts_with(NAME.as_bytes())
@@ -136,7 +137,7 @@ impl FolderLock {
 impl Drop for FolderLock {
     fn drop(&mut self) {
         let mut leftovers = leftovers();
-        // Removed while it is locked, and only if no one has put another file there.
+        // Remove the file while it is still locked, and only if no one has put another file there.
         if is_at(&self.file, &self.path).unwrap_or(false) {
             fs::remove_file(&self.path).ok();
         }
@@ -144,7 +145,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// Opens the lock, or creates it. A link or a foreign file is refused.
+/// Opens or creates the lock file. Rejects links and foreign files.
 fn open(path: &Path) -> Result<File, FolderLockError> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() || found.len() > LONGEST => {
@@ -158,19 +159,19 @@ fn open(path: &Path) -> Result<File, FolderLockError> {
     file.map_err(|error| io_error(path, error))
 }
 
-/// Locks the opened file; `None` if it is no longer the one at `path`, because its holder has removed it meanwhile.
+/// Locks the opened file. Returns `None` if it is no longer the file at `path`, because its holder has removed it.
 fn lock(mut file: File, guarded: &Path, path: &Path) -> Result<Option<File>, FolderLockError> {
     let failed = |error| io_error(path, error);
     let mut text = String::new();
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            // The holder may not have written its number yet, and some systems don't let others read a locked file.
+            // The holder may not have written its process id yet, and some systems don't let others read a locked file.
             file.read_to_string(&mut text).ok();
             let holder = if text.trim().is_empty() { "process unknown" } else { text.trim() };
             return Err(FolderLockError::Held { folder: guarded.to_path_buf(), holder: holder.to_string() });
         }
-        // Some file systems of clusters have no locks.
+        // Some cluster file systems do not support locks.
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
@@ -184,14 +185,14 @@ fn lock(mut file: File, guarded: &Path, path: &Path) -> Result<Option<File>, Fol
         _ => return Err(FolderLockError::Foreign { path: path.to_path_buf() }),
     }
     if let Err(error) = write_holder(&mut file) {
-        // The lock was here before, or is empty: nobody misses it.
+        // The lock file was stale or empty, so removing it loses nothing.
         fs::remove_file(path).ok();
         return Err(failed(error));
     }
     Ok(Some(file))
 }
 
-/// Writes which process holds a lock, in one piece, so that others read all of it or nothing.
+/// Writes the id of the process that holds the lock, in one write, so that readers see all of it or nothing.
 fn write_holder(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
@@ -225,8 +226,8 @@ mod tests {
         matches!(taken, Err(FolderLockError::Held { .. }))
     }
 
-    /// The second process opens the lock, the first one removes it and ends, a third one creates another, and only then
-    /// the second locks what it opened.
+    /// The second process opens the lock file; the first removes it and ends; a third creates a new one; only then does
+    /// the second lock the file it opened.
     #[test]
     fn a_removed_lock_is_not_taken() {
         let folder = tempfile::tempdir().unwrap();
@@ -238,7 +239,7 @@ mod tests {
         assert!(lock(second, folder, &path).unwrap().is_none());
         assert!(held(FolderLock::take(folder)));
         drop(third);
-        // Nor is one that was removed and not created again.
+        // The same holds for a lock file that was removed and not created again.
         assert!(lock(fourth, folder, &path).unwrap().is_none());
         assert!(!path.exists());
     }
@@ -266,7 +267,7 @@ mod tests {
             assert!(matches!(FolderLock::take(folder.path()), Err(FolderLockError::Foreign { .. })));
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        // What a killed process leaves is taken over.
+        // A lock left by a killed process is taken over.
         fs::write(&path, "process 1\n").unwrap();
         drop(FolderLock::take(folder.path()).unwrap());
         assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! What this process would leave behind if a signal ended it now: unfinished files and locks of folders.
+//! Registry of unfinished files and folder locks to clean up when a signal ends the process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Files to remove before the process ends, and the folders searched for the leftovers of other processes.
+/// Files to remove before the process ends, and the folders already searched for leftovers of other processes.
 pub(crate) struct Leftovers {
     pub(crate) files: BTreeSet<PathBuf>,
     pub(crate) locks: BTreeSet<PathBuf>,
@@ -16,23 +16,23 @@ pub(crate) struct Leftovers {
 static LEFTOVERS: Mutex<Leftovers> =
     Mutex::new(Leftovers { files: BTreeSet::new(), locks: BTreeSet::new(), swept: BTreeSet::new() });
 
-/// This process's leftovers. No file appears, is replaced or grows while they are removed.
+/// Locks the registry. While the guard is held, no file is created, replaced, or appended to.
 pub(crate) fn leftovers() -> MutexGuard<'static, Leftovers> {
     LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all unfinished files of this process, unlocks its folders and then calls `then`, which ends the process. Until
-/// then no other thread begins or finishes a file, or appends to one by [`append`].
+/// Removes all unfinished files and folder locks of this process, then calls `then`, which ends the process. Until the
+/// process ends, no other thread can begin or finish a file, or extend one by [`append`].
 pub(crate) fn abandon_all(then: impl FnOnce()) {
     let mut leftovers = leftovers();
-    // Locks last: another process may write to the folder as soon as its lock is gone.
+    // Remove locks last: another process may write to the folder as soon as its lock is gone.
     for file in std::mem::take(&mut leftovers.files).into_iter().chain(std::mem::take(&mut leftovers.locks)) {
         fs::remove_file(file).ok();
     }
     then();
 }
 
-/// Appends to a file of a locked folder. After a signal has ended the lock, nothing is written.
+/// Appends to a file in a locked folder. Blocks once a signal has released the lock, so nothing more is written.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -45,7 +45,7 @@ pub(crate) fn abandon_all(then: impl FnOnce()) {
 /// ```
 ///
 /// # Errors
-/// What the system reports, such as a full disk.
+/// An I/O error, such as a full disk.
 pub fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     let _held = leftovers();
     file.write_all(bytes)

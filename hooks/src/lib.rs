@@ -1,16 +1,14 @@
-//! Internal crate of hooklens: no stability promise. Hooks and recorded activations, with no knowledge of any model.
+//! Internal crate of hooklens, without a stability promise: hooks and recorded activations, independent of any model.
 //!
-//! A model describes the points it can fire as a [`Catalog`]. A user asks for points by
-//! name, glob, shorthand or typed [`Point`] (all are a [`Selection`]), either to change them
-//! (a [`Hook`]) or to keep them (a [`Record`]). Before anything runs, the two become a
-//! [`Run`]: a table that says, point by point, what to do. During the run the model calls
-//! [`Run::fire`] at each point; a point nobody asked for costs one table look-up.
+//! A model describes the points that it can fire as a [`Catalog`]. Users select points by name, glob, shorthand, or
+//! typed [`Point`] (all convert to a [`Selection`]), either to change them (a [`Hook`]) or to record them (a
+//! [`Record`]). Before anything runs, these are compiled into a [`Run`], a table of what to do at each point. During
+//! the run, the model calls [`Run::fire`] at each point; an unused point costs one table look-up.
 //!
-//! Nothing is silent: a name no point has, a pattern that matches nothing and a hook that
-//! returns another shape are all errors that name the point and, where it helps, the
-//! nearest names.
+//! Nothing fails silently: a name that no point has, a pattern that matches nothing, and a hook that returns a
+//! different shape are all errors that name the point and, where helpful, the nearest names.
 //!
-//! What a model does, in short:
+//! A minimal model:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,7 +18,7 @@
 //! let axes = &[Axis::Batch, Axis::Pos, Axis::DModel];
 //! let id = points.add(PointInfo::new("blocks.0.hook_resid_post", Some(0), axes));
 //! let catalog = Arc::new(points.build());
-//! // What a user asks for, and the run over one row of three positions.
+//! // A user's hook, and a run over one row of three positions.
 //! let mut hooks = [at("resid_post0").edit(|x: Tensor<3>, _| x * 2.0)];
 //! let rows = Rows::new(1, 3);
 //! let mut run = Run::new(&catalog, &mut hooks, Record::all(), rows, &|_| None)?;
@@ -38,6 +36,7 @@ mod catalog;
 mod convert;
 mod destination;
 mod device_label;
+mod dtype;
 mod error;
 #[doc(hidden)]
 pub mod example;
@@ -47,19 +46,21 @@ mod leftovers;
 mod model_identity;
 mod numpy;
 mod ordinal;
-mod part;
+mod part_point;
 mod point;
 mod positions;
 mod queue;
+mod read_all;
 mod record;
 mod recorded_rows;
+mod rows;
 mod run;
 mod safetensors_header;
 mod selection;
 mod shorthand;
 mod slice;
-mod splice;
 mod suggest;
+mod tensor_hash;
 mod together;
 mod transfer;
 mod unfinished;
@@ -67,29 +68,31 @@ mod unfinished;
 pub use activation::Activation;
 pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
-pub use convert::{DType, write_safetensors, write_safetensors_to, write_views, write_views_to};
+pub use convert::{write_safetensors, write_safetensors_to, write_views, write_views_to};
+pub use dtype::DType;
 pub use error::HookError;
 pub use folder_lock::{FolderLock, FolderLockError};
 pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
 pub use leftovers::append;
 pub use model_identity::ModelIdentity;
 pub use ordinal::Ordinal;
-pub use part::{Inside, Part, PartPoint};
+pub use part_point::PartPoint;
 pub use point::{Axis, Filler, Point, PointInfo, Segment};
 pub use positions::Positions;
 pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
+pub use read_all::read_all;
 pub use record::Record;
 pub use recorded_rows::RecordedRows;
-pub use run::{Halt, Rows, Run};
+pub use rows::Rows;
+pub use run::{Halt, Inside, Part, Run, Shift, Splices};
 pub use safetensors_header::SafetensorsHeader;
 pub use selection::{Selection, Silent};
 pub use shorthand::expand_shorthand;
 pub use slice::Slice;
-pub use splice::{Shift, Splices};
 pub use suggest::nearest;
 pub use together::Together;
-pub use transfer::{Transfers, read, read_all, upload};
+pub use transfer::{Transfers, read, upload};
 pub use unfinished::{Unfinished, check_output, check_own_file, remove_unfinished, write_file};
 
-/// Result of anything that can go wrong with a hook or a recording.
+/// Result of an operation on hooks or recordings.
 pub type Result<T, E = HookError> = std::result::Result<T, E>;

@@ -1,7 +1,7 @@
-//! Which model made a recording.
+//! Identity of the model that made a recording.
 
-/// The identity of a model's weights: two models are the same if they share their weights, or if their weights have the
-/// same contents.
+/// The identity of a model's weights. Two models are the same if they share their weights or if their weights have
+/// equal contents.
 ///
 /// ```
 /// use hooklens_hooks::ModelIdentity;
@@ -16,23 +16,23 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// An identity with a description for messages, and a hash of the weights. Without a hash, it is the same as itself
-    /// only.
+    /// Creates an identity with a label for messages and a hash of the weights. Without a hash, it is equal only to
+    /// itself.
     pub fn new(label: impl Into<String>, content: Option<String>) -> Self {
         Self { label: label.into(), content }
     }
 
-    /// Whether both are identities of the same weights.
+    /// Whether both identify the same weights.
     pub fn is(&self, other: &Self) -> bool {
         std::ptr::eq(self, other) || (self.content.is_some() && self.content == other.content)
     }
 
-    /// The hash of the weights, if they have one.
+    /// The hash of the weights, if known.
     pub fn content(&self) -> Option<&str> {
         self.content.as_deref()
     }
 
-    /// The model in a few words, for messages.
+    /// A short description of the model, for messages.
     pub fn label(&self) -> &str {
         &self.label
     }

@@ -1,4 +1,4 @@
-//! Activations as NumPy's files: `.npy` holds one, `.npz` a recording.
+//! Export to NumPy files: `.npy` for one activation, `.npz` for a whole recording.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -9,13 +9,12 @@ use zip::{CompressionMethod, ZipWriter};
 
 use crate::activation::Activation;
 use crate::cache::ActivationCache;
-use crate::error::HookError;
-use crate::hook::BoxError;
+use crate::error::{BoxError, HookError};
 use crate::unfinished::Unfinished;
 
 impl Activation {
-    /// Writes a `.npy` file for `numpy.load`: in C order, `f32` (16-bit floats are widened, 64-bit
-    /// ones kept), integers as `i64`. It appears whole or not at all.
+    /// Writes a `.npy` file for `numpy.load`, in C order: `f32` (16-bit floats are widened), `f64`, or `i64`. The write
+    /// is atomic.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -38,9 +37,9 @@ impl Activation {
 }
 
 impl ActivationCache {
-    /// Writes a `.npz` file for `numpy.load`: one array per point, under its name (gradients with `_grad` appended), each
-    /// as [`Activation::save_npy`] writes it, not compressed. The file appears whole or not at all; arrays are copied one
-    /// at a time.
+    /// Writes an uncompressed `.npz` file for `numpy.load`, with one array per point under its name (gradients with
+    /// `_grad` appended), in the format of [`Activation::save_npy`]. The write is atomic. Arrays are copied to the host
+    /// one at a time.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -71,7 +70,7 @@ impl ActivationCache {
             for (name, activation) in named.chain(gradients) {
                 let bytes = npy(activation)?;
                 let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
-                // Zip's older headers count up to four gigabytes.
+                // Zip headers without the large-file extension are limited to four gigabytes.
                 file.start_file(name, stored.large_file(u32::try_from(bytes.len()).is_err()))?;
                 file.write_all(&bytes)?;
             }
@@ -87,7 +86,7 @@ fn unwritten(path: &Path, error: impl Into<BoxError>) -> HookError {
     HookError::Io { name: path.display().to_string(), source: error.into() }
 }
 
-/// An activation as a file of NumPy's format 1.0.
+/// Encodes an activation in NumPy format 1.0.
 fn npy(activation: &Activation) -> Result<Vec<u8>, HookError> {
     let data = activation.to_data()?;
     let (kind, data) = match activation.file_dtype() {
@@ -101,7 +100,7 @@ fn npy(activation: &Activation) -> Result<Vec<u8>, HookError> {
     Ok(file)
 }
 
-/// What comes before the elements: padded with spaces to a multiple of 64 bytes, and a line's end.
+/// The header, padded with spaces to a multiple of 64 bytes and terminated by a newline.
 fn header(kind: &str, shape: &[usize]) -> Vec<u8> {
     let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", lengths.trim_end());
@@ -110,7 +109,7 @@ fn header(kind: &str, shape: &[usize]) -> Vec<u8> {
     text.extend(std::iter::repeat_n(' ', len - 1 - text.len()));
     text.push('\n');
     let mut file = b"\x93NUMPY\x01\x00".to_vec();
-    // Shapes have at most six lengths, which two bytes count.
+    // Shapes have at most six axes, so the header length fits into two bytes.
     file.extend((len as u16).to_le_bytes());
     file.extend(text.into_bytes());
     file

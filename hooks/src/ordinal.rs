@@ -1,7 +1,7 @@
 //! Indices that may count from the end.
 
-/// The number of a layer or of a position: an `i32`, an `isize` or a `usize`. A negative one counts from the end, -1
-/// being the last.
+/// Index of a layer, head, or position: an `i32`, `isize`, or `usize`. Negative values count from the end, with -1 the
+/// last.
 ///
 /// ```
 /// use hooklens_hooks::{Ordinal, Point};
@@ -10,13 +10,13 @@
 /// assert_eq!((Ordinal::number(-1), usize::MAX.number()), (-1, isize::MAX)); // nothing wraps around
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the number of a layer or a position",
+    message = "`{Self}` is not a layer or position number",
     label = "expected an `i32`, an `isize` or a `usize`",
     note = "write `hook::z(0)`, `hook::z(-1)` for the last layer, `(\"z\", 3)`, `.positions(-1)` or `.positions([1, 3])`; \
             other integers convert: `layer as usize`"
 )]
 pub trait Ordinal: Copy {
-    /// The number, negative from the end.
+    /// The index; negative if counted from the end.
     fn number(self) -> isize;
 }
 

@@ -1,11 +1,11 @@
-//! Hook points: what one is called, and what its tensor's axes mean.
+//! Hook points: their names and the meaning of their axes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::ordinal::Ordinal;
 
-/// What one axis of a hooked tensor runs over.
+/// Meaning of one axis of a hooked tensor.
 ///
 /// ```
 /// use hooklens_hooks::Axis;
@@ -26,58 +26,58 @@ pub enum Axis {
     Head,
     /// Key/value heads (fewer than heads under grouped-query attention).
     KvHead,
-    /// Coordinates within a head.
+    /// Dimensions within a head.
     DHead,
-    /// Heads of a gated delta net's queries and keys; of Mamba 2 groups of heads.
+    /// Query/key heads of a gated delta net, or head groups of Mamba 2.
     KeyHead,
-    /// Heads of a gated delta net's values; of Mamba 2 heads.
+    /// Value heads of a gated delta net, or heads of Mamba 2.
     ValueHead,
     /// Channels of Mamba 2's convolution.
     Channel,
-    /// Coordinates of a gated delta net's key; of Mamba 2's state.
+    /// Key dimensions of a gated delta net, or state dimensions of Mamba 2.
     DKey,
-    /// Coordinates of a head's values, where they are not as many as a key's.
+    /// Value dimensions within a head, if they differ from the key dimensions.
     DValue,
-    /// Coordinates of latent attention's queries' latent.
+    /// Query latent (`q_lora_rank`) of multi-head latent attention.
     QRank,
-    /// Coordinates of latent attention's latent of keys and values.
+    /// Key/value latent (`kv_lora_rank`) of multi-head latent attention.
     KvRank,
-    /// Rotated coordinates that latent attention's heads share.
+    /// Rotary key dimensions shared by all heads in multi-head latent attention.
     DRope,
-    /// Coordinates of the residual stream.
+    /// Dimensions of the residual stream.
     DModel,
-    /// Coordinates of the vectors of tokens, where they are not the residual stream's.
+    /// Dimensions of the token embeddings, if they differ from the residual stream.
     DEmbed,
     /// Neurons of the MLP.
     DMlp,
-    /// Neurons of a mixture's shared expert.
+    /// Neurons of the shared expert in a mixture of experts.
     DShared,
-    /// Coordinates of a layer's own input vector of a token.
+    /// Dimensions of per-layer token embeddings.
     DPerLayer,
-    /// Experts of a mixture.
+    /// Experts of a mixture-of-experts MLP.
     Expert,
-    /// Experts of attention.
+    /// Experts of mixture-of-experts attention.
     AttnExpert,
-    /// Experts chosen for a token, best first.
+    /// Experts chosen for a token (top-k), best first.
     Choice,
     /// Batch and position flattened into one axis.
     BatchPos,
     /// Batch, position and head flattened into one axis.
     BatchPosHead,
-    /// Coordinates of all heads in one axis.
+    /// All heads and their dimensions flattened into one axis.
     HeadDHead,
-    /// The tokens routed to one expert: their number varies.
+    /// Tokens routed to one expert; their number varies.
     Routed,
     /// Tokens of the vocabulary.
     Vocab,
-    /// Features of a dictionary: of a sparse autoencoder, of a transcoder.
+    /// Features of a dictionary, such as a sparse autoencoder or a transcoder.
     Feature,
     /// An axis of length one.
     One,
 }
 
 impl Axis {
-    /// The axis in TransformerLens's vocabulary, for instance `d_model`.
+    /// The name of the axis in TransformerLens, for instance `d_model`.
     pub fn name(self) -> &'static str {
         match self {
             Axis::Batch => "batch",
@@ -120,7 +120,7 @@ impl fmt::Display for Axis {
     }
 }
 
-/// One point of a model.
+/// Description of one hook point.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -142,51 +142,51 @@ pub struct PointInfo {
     pub axes: &'static [Axis],
     /// Whether the tensor holds integers (token ids, expert indices).
     pub integer: bool,
-    /// Whether the point fires only when it is asked for by its own name, because making its
-    /// tensor costs something (`hook_result`, `hook_q_input`, ...).
+    /// Whether the point fires only when it is requested by name, because its tensor is costly to compute
+    /// (`hook_result`, `hook_q_input`, ...).
     pub on_request: bool,
-    /// The segment of the model that fires it.
+    /// The segment of the model that fires the point.
     pub segment: Segment,
-    /// Whether its positions begin with those of a key-value cache, as rotated keys do.
+    /// Whether the positions start with those of a key-value cache, as for rotated keys.
     pub with_past: bool,
-    /// The filler where a tensor is lengthened by positions that are not seen.
+    /// The filler for masked positions when a tensor is lengthened.
     pub filler: Filler,
-    /// Length of its [`Axis::Feature`]; 0 if it has none, or only the run tells.
+    /// Length of the point's [`Axis::Feature`]; 0 if it has none or the length is known only during the run.
     pub features: usize,
-    /// Whether its keys are an encoder's positions, which a decoder attends to.
+    /// Whether the point's keys are encoder positions, as in cross-attention.
     pub keys_of_encoder: bool,
 }
 
-/// The segment of a model that fires a point. A run that leaves a segment out does not fire its points.
+/// The segment of a model that fires a point. The points of a segment that a run skips do not fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Segment {
     /// The embedding: from tokens to the first residual stream.
     Embedding,
-    /// Position vectors.
+    /// Positional embeddings.
     Positions,
-    /// The blocks: of a decoder, of an encoder, or of the decoder behind an encoder.
+    /// The blocks of a decoder or encoder; in an encoder-decoder model, the decoder's blocks.
     Blocks,
     /// The final norm and the unembedding.
     Head,
-    /// The encoder in front of a decoder.
+    /// The encoder of an encoder-decoder model.
     Encoder,
-    /// Keys and values that a decoder's cross attention computes from the encoder's output.
+    /// Keys and values of cross-attention, computed from the encoder's output.
     CrossKeys,
 }
 
-/// The value of positions that are not seen.
+/// The value at masked positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Filler {
-    /// 0.
+    /// Zero.
     Zero,
-    /// Minus infinity: attention scores before the softmax.
+    /// Negative infinity, for attention scores before the softmax.
     MinusInfinity,
 }
 
 impl Filler {
-    /// The value itself.
+    /// The value as a number.
     pub fn value(self) -> f32 {
         match self {
             Filler::Zero => 0.0,
@@ -196,7 +196,7 @@ impl Filler {
 }
 
 impl PointInfo {
-    /// A point of floats: in the blocks if it has a layer, in the embedding otherwise.
+    /// Creates a point of floats, in the blocks segment if it has a layer and in the embedding otherwise.
     ///
     /// ```
     /// use hooklens_hooks::{Axis, PointInfo, Segment};
@@ -218,43 +218,43 @@ impl PointInfo {
         }
     }
 
-    /// The same point with keys of an encoder, which a decoder attends to.
+    /// Marks the point's keys as encoder positions (cross-attention).
     #[must_use]
     pub fn with_keys_of_encoder(self) -> Self {
         Self { keys_of_encoder: true, ..self }
     }
 
-    /// The same point with an [`Axis::Feature`] of this length.
+    /// Sets the length of the point's [`Axis::Feature`].
     #[must_use]
     pub fn features(self, features: usize) -> Self {
         Self { features, ..self }
     }
 
-    /// The same point, holding integers.
+    /// Marks the point as holding integers.
     #[must_use]
     pub fn integers(self) -> Self {
         Self { integer: true, ..self }
     }
 
-    /// The same point, firing only when it is asked for by its own name.
+    /// Makes the point fire only when it is requested by name.
     #[must_use]
     pub fn on_request(self) -> Self {
         Self { on_request: true, ..self }
     }
 
-    /// The same point, whose positions begin with those of a key-value cache.
+    /// Marks the point's positions as starting with those of a key-value cache.
     #[must_use]
     pub fn with_past(self) -> Self {
         Self { with_past: true, ..self }
     }
 
-    /// The same point, holding scores: minus infinity at positions that are not seen.
+    /// Marks the point as holding attention scores, with negative infinity at masked positions.
     #[must_use]
     pub fn scores(self) -> Self {
         Self { filler: Filler::MinusInfinity, ..self }
     }
 
-    /// The same point in another segment.
+    /// Moves the point to another segment.
     #[must_use]
     pub fn in_segment(self, segment: Segment) -> Self {
         Self { segment, ..self }
@@ -265,14 +265,14 @@ impl PointInfo {
         self.axes.len()
     }
 
-    /// The axes as `[batch, pos, d_model]`.
+    /// The axes as text, for instance `[batch, pos, d_model]`.
     pub fn axes_label(&self) -> String {
         let names: Vec<_> = self.axes.iter().map(|a| a.name()).collect();
         format!("[{}]", names.join(", "))
     }
 }
 
-/// A point whose rank is known to the compiler.
+/// A hook point whose rank is known at compile time.
 ///
 /// ```
 /// use hooklens_hooks::Point;
@@ -292,7 +292,7 @@ impl<const D: usize> Point<D> {
         Self { name: name.into(), layer: None }
     }
 
-    /// The point `blocks.{layer}.{suffix}`; a negative layer counts from the last.
+    /// The point `blocks.{layer}.{suffix}`; negative layers count from the end.
     ///
     /// ```
     /// use hooklens_hooks::Point;
@@ -311,7 +311,7 @@ impl<const D: usize> Point<D> {
         }
     }
 
-    /// The same point of the encoder in front of a decoder: `encoder.{layer}.{suffix}`.
+    /// The same point in the encoder of an encoder-decoder model: `encoder.{layer}.{suffix}`.
     ///
     /// ```
     /// use hooklens_hooks::Point;
@@ -322,7 +322,7 @@ impl<const D: usize> Point<D> {
         Self { layer: self.layer.map(|(_, layer)| ("encoder", layer)), ..self }
     }
 
-    /// The same point of the decoder behind an encoder: `decoder.{layer}.{suffix}`.
+    /// The same point in the decoder of an encoder-decoder model: `decoder.{layer}.{suffix}`.
     ///
     /// ```
     /// use hooklens_hooks::Point;
@@ -333,7 +333,7 @@ impl<const D: usize> Point<D> {
         Self { layer: self.layer.map(|(_, layer)| ("decoder", layer)), ..self }
     }
 
-    /// The point `suffix` of the part that is spliced in here; see [`Part`](crate::Part).
+    /// The point `suffix` of the part spliced in at this point; see [`Part`](crate::Part).
     ///
     /// ```
     /// use hooklens_hooks::Point;

@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use crate::error::HookError;
 use crate::ordinal::Ordinal;
-use crate::run::Rows;
+use crate::rows::Rows;
 
-/// Positions of tokens in the text of their row. Negative numbers count from its end.
+/// Token positions within each row's text. Negative numbers count from the end.
 ///
-/// Padding takes no position: in a padded batch, -1 is each row's last token, wherever its column is. The tokens of a
-/// key-value cache are part of the text, which ends with the run's last token so far.
+/// Padding does not count as a position: in a padded batch, -1 is each row's last token, whichever column holds it.
+/// Tokens in a key-value cache are part of the text, which ends with the last token run so far.
 ///
 /// - `5`, `-1`: one position.
-/// - `2..5`, `-3..`, `..2`: those from the first number up to, not including, the second.
-/// - `[1, 1, 3]`, a vector or a slice of `usize`, `isize` or `i32`: these, in this order.
-/// - [`Positions::of_rows`]: one position a row.
+/// - `2..5`, `-3..`, `..2`: a half-open range.
+/// - `[1, 1, 3]`, a vector, or a slice of `usize`, `isize`, or `i32`: these positions, in this order.
+/// - [`Positions::of_rows`]: one position per row.
 ///
 /// ```
 /// use hooklens_hooks::Positions;
@@ -34,22 +34,22 @@ pub enum Positions {
     /// Every position.
     #[default]
     All,
-    /// One position; the axis stays, with length one.
+    /// One position. The axis is kept, with length one.
     At(isize),
-    /// From the first number up to, not including, the second; an end left out is the run's.
+    /// Half-open range. An omitted bound is the start or end of the run.
     Range(Option<isize>, Option<isize>),
-    /// These, in this order; one may come several times.
+    /// These positions, in this order. Repeats are allowed.
     List(Vec<isize>),
-    /// One position a row; the axis stays, with length one.
+    /// One position per row. The axis is kept, with length one.
     OfRows(Vec<isize>),
-    /// For each row of the batch the columns to keep, padding counted; as many in each row.
+    /// Columns to keep in each row of the batch, counting padding. Every row must have the same number of columns.
     Columns(Vec<Vec<usize>>),
 }
 
-/// What positions are counted over.
+/// What positions are relative to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// The tokens of a row's whole text, including those in a key-value cache.
+    /// A row's whole text, including tokens in a key-value cache.
     #[default]
     Text,
     /// The tokens that the run computes.
@@ -58,7 +58,7 @@ pub(crate) enum Counting {
 
 /// Positions resolved for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum PositionSlice {
     /// All columns.
     All,
     /// The same columns of every row.
@@ -67,34 +67,34 @@ pub(crate) enum Kept {
     ByRow(Vec<Vec<usize>>),
 }
 
-impl Kept {
-    /// Number of columns kept per row, of `len`.
+impl PositionSlice {
+    /// Number of columns kept per row, out of `len`.
     pub(crate) fn width(&self, len: usize) -> usize {
         match self {
-            Kept::All => len,
-            Kept::Range(range) => range.len(),
-            Kept::ByRow(rows) => rows.first().map_or(0, Vec::len),
+            PositionSlice::All => len,
+            PositionSlice::Range(range) => range.len(),
+            PositionSlice::ByRow(rows) => rows.first().map_or(0, Vec::len),
         }
     }
 }
 
 impl Positions {
-    /// One position for each row of a batch: the first row's, the second's, and so on.
+    /// One position for each row of a batch, in row order.
     ///
     /// ```
     /// use hooklens_hooks::Positions;
-    /// let second_names: Vec<usize> = vec![4, 2]; // where they stand in two prompts
+    /// let second_names: Vec<usize> = vec![4, 2]; // their positions in two prompts
     /// assert_eq!(Positions::of_rows(second_names), Positions::OfRows(vec![4, 2]));
     /// ```
     pub fn of_rows<P: Ordinal>(rows: impl IntoIterator<Item = P>) -> Self {
         Positions::OfRows(rows.into_iter().map(Ordinal::number).collect())
     }
 
-    /// The positions as a range within a run of `len`.
+    /// Resolves the positions to a range in a run of `len` tokens.
     ///
     /// # Errors
-    /// [`HookError::Positions`] if they lie outside the run or are empty, [`HookError::NoRange`] if they are a list or
-    /// of each row its own.
+    /// [`HookError::Positions`] if the range is empty or out of bounds, [`HookError::NoRange`] for a list or for
+    /// per-row positions.
     pub fn resolve(&self, len: usize) -> Result<Range<usize>, HookError> {
         let place = |n: isize| if n < 0 { n + len as isize } else { n };
         let (start, end) = match *self {
@@ -110,7 +110,7 @@ impl Positions {
         Ok(start as usize..end as usize)
     }
 
-    /// The positions within a run of `len`, one by one.
+    /// Resolves the positions to a list of indices in a run of `len` tokens.
     ///
     /// ```
     /// use hooklens_hooks::Positions;
@@ -120,7 +120,8 @@ impl Positions {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if they lie outside the run or are none, [`HookError::NoRange`] if each row has its own.
+    /// [`HookError::Positions`] if a position is out of bounds or there are none, [`HookError::NoRange`] for per-row
+    /// positions.
     pub fn places(&self, len: usize) -> Result<Vec<usize>, HookError> {
         let Positions::List(list) = self else { return Ok(self.resolve(len)?.collect()) };
         if list.is_empty() {
@@ -129,7 +130,8 @@ impl Positions {
         list.iter().map(|position| Positions::At(*position).resolve(len).map(|range| range.start)).collect()
     }
 
-    /// The positions within each row of a batch of `batch` rows of `len`, as many in each.
+    /// Resolves the positions to a list of indices for each row of a batch of `batch` rows and `len` columns. All lists
+    /// have the same length.
     ///
     /// ```
     /// use hooklens_hooks::Positions;
@@ -141,12 +143,13 @@ impl Positions {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] for what a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
+    /// [`HookError::Positions`] if a row does not have a position, [`HookError::PositionsOfRows`] if the number of rows
+    /// differs.
     pub fn rows(&self, [batch, len]: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError> {
         Ok(match self.columns(&Rows::new(batch, len), Counting::Text, false)? {
-            Kept::All => vec![(0..len).collect(); batch],
-            Kept::Range(range) => vec![range.collect(); batch],
-            Kept::ByRow(rows) => rows,
+            PositionSlice::All => vec![(0..len).collect(); batch],
+            PositionSlice::Range(range) => vec![range.collect(); batch],
+            PositionSlice::ByRow(rows) => rows,
         })
     }
 
@@ -154,7 +157,7 @@ impl Positions {
         HookError::Positions { asked: self.to_string(), row, len, cached: 0 }
     }
 
-    /// Whether all count from the start of a text, so that they are the same places in texts of any length.
+    /// Whether all positions count from the start, so that they mean the same in texts of any length.
     pub(crate) fn count_from_the_start(&self) -> bool {
         let from_start = |n: &isize| *n >= 0;
         match self {
@@ -165,7 +168,7 @@ impl Positions {
         }
     }
 
-    /// Whether some count from the end of a text, so that they are other places in a text of another length.
+    /// Whether any position counts from the end, so that it depends on the length of the text.
     pub(crate) fn count_from_the_end(&self) -> bool {
         let from_end = |n: &isize| *n < 0;
         match self {
@@ -176,7 +179,7 @@ impl Positions {
         }
     }
 
-    /// Fails if a text of this many tokens will not have some of them.
+    /// Fails if a text of `len` tokens does not have all positions.
     pub(crate) fn check_reach(&self, len: usize) -> Result<(), HookError> {
         let end = |n: &isize| usize::try_from(*n).map_or(0, |n| n.saturating_add(1));
         let needed = match self {
@@ -188,7 +191,7 @@ impl Positions {
         if needed > len { Err(self.outside(None, len)) } else { Ok(()) }
     }
 
-    /// Like [`Positions::resolve`], except that an open text may not have some of the positions yet: these are left out.
+    /// Like [`Positions::resolve`], but for an open text, positions that do not exist yet are left out.
     fn range_within(&self, len: usize, open: bool) -> Result<Range<usize>, HookError> {
         if !open {
             return self.resolve(len);
@@ -213,7 +216,7 @@ impl Positions {
         Ok(start..end.max(start))
     }
 
-    /// Like [`Positions::places`], except that an open text may not have some of the positions yet: these are left out.
+    /// Like [`Positions::places`], but for an open text, positions that do not exist yet are left out.
     fn places_within(&self, len: usize, open: bool) -> Result<Vec<usize>, HookError> {
         let Positions::List(list) = self else { return Ok(self.range_within(len, open)?.collect()) };
         if list.is_empty() {
@@ -226,9 +229,9 @@ impl Positions {
         Ok(places)
     }
 
-    /// The run's columns at these positions. Rows may have different numbers of columns, or none. With `past`, a cache's
-    /// columns are chosen too, and counted from its first.
-    pub(crate) fn columns(&self, rows: &Rows<'_>, counting: Counting, past: bool) -> Result<Kept, HookError> {
+    /// The run's columns at these positions. Rows may have different numbers of columns, or none. With `past`, columns
+    /// of the key-value cache are included, and columns are counted from its first.
+    pub(crate) fn columns(&self, rows: &Rows<'_>, counting: Counting, past: bool) -> Result<PositionSlice, HookError> {
         let in_cache = |error: HookError| match error {
             HookError::Positions { asked, row, len, .. } => {
                 HookError::Positions { asked, row, len, cached: rows.offset.min(len) }
@@ -238,7 +241,7 @@ impl Positions {
         let first = if past { 0 } else { rows.offset };
         let available = rows.columns() - first;
         match self {
-            Positions::All => return Ok(Kept::All),
+            Positions::All => return Ok(PositionSlice::All),
             Positions::Columns(given) => {
                 if given.len() != rows.batch {
                     return Err(HookError::PositionsOfRows { given: given.len(), batch: rows.batch });
@@ -247,7 +250,7 @@ impl Positions {
                 let sound = |row: &Vec<usize>| width > 0 && row.len() == width && row.iter().all(|c| *c < rows.len);
                 return match given.iter().position(|row| !sound(row)) {
                     Some(row) => Err(self.outside(Some(row), rows.len)),
-                    None => Ok(Kept::ByRow(given.clone())),
+                    None => Ok(PositionSlice::ByRow(given.clone())),
                 };
             }
             Positions::OfRows(of_rows) if of_rows.len() != rows.users_rows() => {
@@ -257,16 +260,16 @@ impl Positions {
         }
         let by_row = matches!(self, Positions::List(_) | Positions::OfRows(_));
         if !by_row && rows.is_plain() {
-            // Where counting begins, among all columns.
+            // Column that position 0 refers to, counting cached columns.
             let begin = if counting == Counting::Run { rows.offset } else { 0 };
             let range = self.range_within(rows.columns() - begin, rows.open).map_err(in_cache)?;
             let place = |place: usize| (place + begin).max(first) - first;
             let range = place(range.start)..place(range.end);
-            return Ok(if range == (0..available) { Kept::All } else { Kept::Range(range) });
+            return Ok(if range == (0..available) { PositionSlice::All } else { PositionSlice::Range(range) });
         }
         let mut chosen = Vec::with_capacity(rows.batch);
         for row in 0..rows.batch {
-            // The columns of the run's own tokens, where these are what is counted.
+            // Columns of the tokens that the run computes, needed when positions count over the run.
             let own: Vec<usize> = match counting {
                 Counting::Run => {
                     (rows.offset..rows.columns()).filter(|column| rows.position(row, *column).is_some()).collect()
@@ -287,10 +290,10 @@ impl Positions {
             let column = |place: usize| column_of(place).filter(|column| *column >= first).map(|column| column - first);
             chosen.push(places.into_iter().filter_map(column).collect());
         }
-        Ok(Kept::ByRow(chosen))
+        Ok(PositionSlice::ByRow(chosen))
     }
 
-    /// Fails unless they are the same number in each row.
+    /// Fails unless all rows have the same number of positions.
     pub(crate) fn check_even(&self, rows: &[Vec<usize>]) -> Result<(), HookError> {
         let widths = || rows.iter().map(Vec::len);
         match (widths().min(), widths().max()) {
@@ -301,13 +304,13 @@ impl Positions {
         }
     }
 
-    /// The run's columns that a recording keeps, the same number for each row.
-    pub(crate) fn recorded(&self, rows: &Rows<'_>, counting: Counting) -> Result<Kept, HookError> {
+    /// The run's columns that a recording keeps, with the same number in each row.
+    pub(crate) fn recorded(&self, rows: &Rows<'_>, counting: Counting) -> Result<PositionSlice, HookError> {
         let mut kept = self.columns(rows, counting, false)?;
-        if let Kept::ByRow(chosen) = &mut kept {
+        if let PositionSlice::ByRow(chosen) = &mut kept {
             let width = chosen.iter().map(Vec::len).max().unwrap_or(0);
             let ended = |row: usize| (rows.offset..rows.columns()).all(|column| rows.position(row, column).is_none());
-            // A row whose text has ended is padding in this run, and is recorded as that.
+            // A row whose text has ended is padding in this run, so record padding for it.
             for (_, columns) in chosen.iter_mut().enumerate().filter(|(row, _)| rows.offset > 0 && ended(*row)) {
                 columns.resize(width, rows.len - 1);
             }
@@ -382,7 +385,7 @@ impl<P: Ordinal, const N: usize> From<[P; N]> for Positions {
 impl FromStr for Positions {
     type Err = HookError;
 
-    /// Reads `A..B`, `A..`, `..B`, `..`, `N` or `-1`.
+    /// Parses `A..B`, `A..`, `..B`, `..`, `N`, or `-1`.
     fn from_str(text: &str) -> Result<Self, HookError> {
         let bad = || HookError::BadPattern {
             pattern: text.to_string(),

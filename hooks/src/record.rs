@@ -1,14 +1,15 @@
-//! Options of a recording: which points and positions to keep, in which type, where.
+//! Recording options: which points and positions to keep, in which element type, and on which device.
 
 use burn::tensor::Device;
 
-use crate::convert::DType;
+use crate::dtype::DType;
 use crate::error::HookError;
 use crate::ordinal::Ordinal;
-use crate::positions::{Counting, Positions};
+use crate::positions::{Counting, PositionSlice, Positions};
+use crate::rows::Rows;
 use crate::selection::Selection;
 
-/// Points to record, and how to store them. Anything that names points converts into one.
+/// Points to record and how to store them. Anything that converts into a [`Selection`] converts into a record.
 ///
 /// ```
 /// use hooklens_hooks::{DType, Record};
@@ -25,7 +26,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Records these points at all positions, in their own element type and on their own device.
+    /// Records the selected points at all positions, with their own element type and device.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -54,7 +55,15 @@ impl Record {
         self.selection.is_empty()
     }
 
-    /// Records every point that costs nothing to make.
+    /// The columns that the record keeps in a run over these rows.
+    pub(crate) fn columns(&self, rows: &Rows<'_>) -> Result<PositionSlice, HookError> {
+        if self.remove_batch && rows.batch != 1 {
+            return Err(HookError::Batch { batch: rows.batch });
+        }
+        self.positions.recorded(rows, self.counting)
+    }
+
+    /// Records every point that has no extra cost.
     ///
     /// ```
     /// use hooklens_hooks::Record;
@@ -64,16 +73,16 @@ impl Record {
         Self::new(Selection::all())
     }
 
-    /// Keeps these positions only (query positions for scores and patterns). They count the tokens of each row's text,
-    /// those in a key-value cache included; a choice that has more positions in one row than in another is an error.
-    /// Positions that the run does not compute, since they are cached or come in a later step, are not recorded.
+    /// Keeps only these positions (query positions for scores and patterns). Positions are counted over each row's
+    /// text, including tokens in a key-value cache; it is an error if rows differ in how many positions they have.
+    /// Positions that the run does not compute, because they are cached or come in a later step, are not recorded.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
     /// # let rows = Rows::new(1, 3);
-    /// let record = Record::new("hook_embed").positions(-2..-1); // the last but one
+    /// let record = Record::new("hook_embed").positions(-2..-1); // the second-to-last position
     /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
     /// # for id in ids {
     /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
@@ -88,7 +97,7 @@ impl Record {
         self
     }
 
-    /// Keeps some of the positions that a run computes itself, counted from the first after its key-value cache.
+    /// Keeps only these positions of the run's own tokens, counted from the first token after the key-value cache.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -115,8 +124,8 @@ impl Record {
         self
     }
 
-    /// Keeps one position of each row only: the first row's, the second's, and so on, for instance where a name stands in
-    /// each prompt. They count as in [`Record::positions`]; the axis stays, with length one.
+    /// Keeps one position of each row, in row order; for instance, the position of a name in each prompt. Positions
+    /// count as in [`Record::positions`]. The axis is kept, with length one.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -138,7 +147,7 @@ impl Record {
         self.positions(Positions::of_rows(rows))
     }
 
-    /// Stores floats in this type.
+    /// Casts floats to this type before storing them.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -182,7 +191,7 @@ impl Record {
         self
     }
 
-    /// Drops the batch dimension. A run with more than one row is refused.
+    /// Drops the batch dimension. A run with more than one row is an error.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -204,15 +213,16 @@ impl Record {
         self
     }
 
-    /// The positions kept.
+    /// The positions to keep.
     pub fn kept(&self) -> &Positions {
         &self.positions
     }
 
-    /// The positions kept in texts of these lengths, as many in each; `None` if all are.
+    /// The positions to keep in each of several texts, given their lengths; the same number in each. `None` if all
+    /// positions are kept.
     ///
     /// # Errors
-    /// As for a run over these texts.
+    /// The same errors as a run over these texts.
     pub fn places_in(&self, lens: impl Iterator<Item = usize>) -> Result<Option<Vec<Vec<usize>>>, HookError> {
         let lens: Vec<usize> = lens.collect();
         match &self.positions {
@@ -237,7 +247,7 @@ impl Record {
         Ok(Some(places))
     }
 
-    /// Fails if it keeps a position that a text of this many tokens will not have.
+    /// Fails if the record keeps a position that a text of `len` tokens does not have.
     ///
     /// # Errors
     /// [`HookError::Positions`].
@@ -245,12 +255,12 @@ impl Record {
         if self.counting == Counting::Text { self.positions.check_reach(len) } else { Ok(()) }
     }
 
-    /// Whether activations are kept whole, where and as they are made.
+    /// Whether activations are stored unchanged: all positions, same element type and device, with the batch axis.
     pub fn keeps_all(&self) -> bool {
         self.positions == Positions::All && self.dtype.is_none() && self.device.is_none() && !self.remove_batch
     }
 
-    /// The points asked for.
+    /// The selected points.
     pub fn selection(&self) -> &Selection {
         &self.selection
     }

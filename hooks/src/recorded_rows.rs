@@ -1,4 +1,4 @@
-//! Which token each column of a recording is of.
+//! Mapping from a recording's columns to tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::HookError;
-use crate::positions::{Kept, Positions};
-use crate::run::Rows;
+use crate::positions::{PositionSlice, Positions};
+use crate::rows::Rows;
 
-/// Positions of tokens, column by column; `None` at padding.
+/// Token position of each column; `None` for padding.
 type Columns = Arc<[Option<usize>]>;
 
-/// The rows of a recording: which token of its text each column is of.
+/// The rows of a recording: which token of its text each column holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedRows {
-    /// For each row, the positions in its text of the columns recorded.
+    /// For each row, the text position of each recorded column.
     pub(crate) kept: Vec<Columns>,
-    /// For each row, the positions of all keys, a cache's first.
+    /// For each row, the text positions of all keys, cached keys first.
     pub(crate) keys: Vec<Columns>,
-    /// Number of tokens in each row's text, a cache's included.
+    /// Number of tokens in each row's text, including cached tokens.
     pub(crate) text_lens: Vec<usize>,
 }
 
 impl RecordedRows {
-    /// What a run over these rows records if it keeps these columns.
-    pub(crate) fn of(rows: &Rows<'_>, kept: &Kept) -> Self {
+    /// The rows recorded by a run over `rows` that keeps the columns `kept`.
+    pub(crate) fn of(rows: &Rows<'_>, kept: &PositionSlice) -> Self {
         let text_lens = (0..rows.batch).map(|row| rows.text_len(row)).collect();
         let row = |row: usize| -> Columns { (0..rows.columns()).map(|column| rows.position(row, column)).collect() };
         let keys: Vec<Columns> = match rows.is_plain() {
@@ -33,9 +33,9 @@ impl RecordedRows {
             false => (0..rows.batch).map(row).collect(),
         };
         let kept = match kept {
-            Kept::All => Self::cut(&keys, rows.offset..rows.columns()),
-            Kept::Range(range) => Self::cut(&keys, rows.offset + range.start..rows.offset + range.end),
-            Kept::ByRow(places) => {
+            PositionSlice::All => Self::cut(&keys, rows.offset..rows.columns()),
+            PositionSlice::Range(range) => Self::cut(&keys, rows.offset + range.start..rows.offset + range.end),
+            PositionSlice::ByRow(places) => {
                 let of_row = |(keys, places): (&Columns, &Vec<usize>)| {
                     places.iter().map(|place| keys[rows.offset + place]).collect()
                 };
@@ -45,7 +45,7 @@ impl RecordedRows {
         Self { kept, keys, text_lens }
     }
 
-    /// A range of columns of each row; rows that share their columns go on sharing them.
+    /// Slices each row to a range of columns. Rows that share an allocation still share one afterwards.
     fn cut(rows: &[Columns], range: Range<usize>) -> Vec<Columns> {
         let mut cut: Vec<Columns> = Vec::with_capacity(rows.len());
         for (number, row) in rows.iter().enumerate() {
@@ -76,25 +76,25 @@ impl RecordedRows {
         self.kept.len()
     }
 
-    /// Columns recorded, per row.
+    /// Number of recorded columns per row.
     pub(crate) fn len(&self) -> usize {
         self.kept.first().map_or(0, |row| row.len())
     }
 
-    /// Position in its text of each recorded column's token; `None` at padding.
+    /// Text position of each recorded column's token; `None` for padding.
     pub fn positions(&self) -> Vec<Vec<Option<usize>>> {
         self.kept.iter().map(|row| row.to_vec()).collect()
     }
 
-    /// Number of tokens in a row's text, a cache's included.
+    /// Number of tokens in a row's text, including cached tokens.
     pub fn text_len(&self, row: usize) -> Option<usize> {
         self.text_lens.get(row).copied()
     }
 
-    /// Some of the rows.
+    /// A range of the rows.
     ///
     /// # Panics
-    /// If the recording has fewer.
+    /// If the range is out of bounds.
     pub fn rows(&self, rows: Range<usize>) -> Self {
         Self {
             kept: self.kept[rows.clone()].to_vec(),
@@ -103,17 +103,17 @@ impl RecordedRows {
         }
     }
 
-    /// Columns of each row, by their places among those recorded.
+    /// Selects columns of each row, by index among the recorded columns.
     ///
     /// # Panics
-    /// If the recording has fewer.
+    /// If an index is out of bounds.
     pub fn columns(&self, places: &[Vec<usize>]) -> Self {
         let of_row =
             |(kept, places): (&Columns, &Vec<usize>)| -> Columns { places.iter().map(|place| kept[*place]).collect() };
         Self { kept: self.kept.iter().zip(places).map(of_row).collect(), ..self.clone() }
     }
 
-    /// The first columns of recordings of a text's beginning.
+    /// The first `count` columns, for a recording of the start of a text.
     pub(crate) fn first(&self, count: usize) -> Self {
         let missing = self.len().saturating_sub(count);
         let keys = self.keys.first().map_or(0, |row| row.len()).saturating_sub(missing);
@@ -122,7 +122,7 @@ impl RecordedRows {
         Self { kept: Self::cut(&self.kept, 0..self.len().min(count)), keys, text_lens }
     }
 
-    /// These rows, or this one row repeated, and what is recorded of the columns after them.
+    /// These rows (or a single row, repeated) followed by the columns of a later recording.
     pub(crate) fn stitched(&self, after: &Self) -> Self {
         let of_row = |(row, after): (usize, &Columns)| -> Columns {
             let before = &self.kept[row.min(self.kept.len() - 1)];
@@ -132,11 +132,11 @@ impl RecordedRows {
         Self { kept, keys: after.keys.clone(), text_lens: after.text_lens.clone() }
     }
 
-    /// The columns that hold these positions of each row, as many of each, by their places among those recorded.
+    /// Indices, among the recorded columns, of these positions in each row; the same number in each.
     ///
     /// # Errors
-    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], [`HookError::UnevenPositions`], and
-    /// [`HookError::NoPosition`] for one that was not recorded.
+    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], [`HookError::UnevenPositions`], or
+    /// [`HookError::NoPosition`] for a position that was not recorded.
     pub fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
         if let Positions::OfRows(of_rows) = positions
             && of_rows.len() != self.batch()

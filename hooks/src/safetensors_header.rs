@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 
-/// The longest header that readers accept.
+/// Maximum header length that readers accept, in bytes.
 const LONGEST: usize = 100_000_000;
 
-/// The bytes before the data of a safetensors file, and the place of each tensor in the data.
+/// Everything before the data in a safetensors file, and each tensor's location in the data.
 #[derive(Debug)]
 pub struct SafetensorsHeader {
     bytes: Vec<u8>,
@@ -18,21 +18,22 @@ pub struct SafetensorsHeader {
 }
 
 impl SafetensorsHeader {
-    /// The header of a file of these tensors, and of `metadata`. The data begins at a multiple of eight bytes, tensors of
-    /// wide elements first and else as given, so that each lies at a multiple of its element's size and readers can map it.
+    /// Builds the header of a file with these tensors and `metadata`. The data starts at a multiple of eight bytes.
+    /// Tensors are ordered by decreasing element width and otherwise as given, so that each is aligned to its element
+    /// size and readers can memory-map it.
     ///
     /// ```
     /// use hooklens_hooks::SafetensorsHeader;
     /// use safetensors::Dtype;
     /// let tensors = [("mask".to_string(), Dtype::U8, vec![3]), ("weight".to_string(), Dtype::F32, vec![2])];
     /// let header = SafetensorsHeader::new(tensors, [])?;
-    /// assert_eq!(header.place("mask"), Some((8, 11))); // behind the floats
+    /// assert_eq!(header.place("mask"), Some((8, 11))); // after the floats
     /// assert_eq!((header.bytes().len() % 8, header.data_len()), (0, 11));
     /// # Ok::<(), safetensors::SafeTensorError>(())
     /// ```
     ///
     /// # Errors
-    /// Of names given twice, sizes past counting, and more than readers accept (100 MB of names).
+    /// If a name occurs twice, a size overflows, or the header is longer than readers accept (100 MB).
     pub fn new(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<usize>)>,
         metadata: impl IntoIterator<Item = (String, String)>,
@@ -52,7 +53,7 @@ impl SafetensorsHeader {
             order.push(number);
             infos.push((name, TensorInfo { dtype, shape, data_offsets: (start, end) }));
         }
-        // Sorted: the library's own map has another order in every process.
+        // Sort the metadata: a hash map would have a different order in every process.
         let metadata: BTreeMap<String, String> = metadata.into_iter().collect();
         let header = Metadata::new(None, infos)?;
         let mut text = serde_json::to_string(&header)?;
@@ -71,22 +72,22 @@ impl SafetensorsHeader {
         Ok(Self { bytes, places, order, data_len: end as u64 })
     }
 
-    /// What the file begins with.
+    /// The bytes at the start of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where a tensor begins and ends, in bytes from the start of the data.
+    /// Byte range of a tensor, from the start of the data.
     pub fn place(&self, name: &str) -> Option<(u64, u64)> {
         self.places.get(name).copied()
     }
 
-    /// The tensors in the order in which they lie, as numbers in the order in which they were given.
+    /// Storage order of the tensors, as indices into the order in which they were given.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// Bytes of all tensors.
+    /// Total size of all tensors in bytes.
     pub fn data_len(&self) -> u64 {
         self.data_len
     }

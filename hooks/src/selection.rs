@@ -14,17 +14,16 @@ use crate::suggest::nearest;
 
 type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 
-/// Points asked for. Anything that names points converts into one.
+/// A selection of hook points. Anything that names points converts into one.
 ///
 /// - `"blocks.0.attn.hook_q"`: a full name; layers may be negative.
 /// - `"blocks.*.hook_resid_post"`, `"blocks.[0-3].attn.hook_{q,k}"`: a glob.
-/// - `"k6"`, `("q", 3)`, `("scale", -1, "ln1")`: TransformerLens's shorthands.
+/// - `"k6"`, `("q", 3)`, `("scale", -1, "ln1")`: TransformerLens shorthands.
 /// - `hook::pattern(5)`: a typed [`Point`].
-/// - arrays, slices and vectors of these.
+/// - arrays, slices, and vectors of these.
 ///
-/// `"*"` and every glob that ends in `*` mean the points that are recorded for free. A point
-/// that costs something to make (`hook_result`, `hook_q_input`, ...) is picked by a pattern
-/// that spells its ending, such as `"*hook_result"`.
+/// `"*"` and every glob that ends in `*` select only points without extra cost. A point that is costly to compute
+/// (`hook_result`, `hook_q_input`, ...) is selected by a pattern that spells out its ending, such as `"*hook_result"`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -61,18 +60,18 @@ impl Asked {
 }
 
 impl Selection {
-    /// Every point recorded for free.
+    /// Selects every point without extra cost.
     pub fn all() -> Self {
         Self { asked: vec![Asked::All] }
     }
 
-    /// No point.
+    /// Selects no points.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The points for which `predicate` holds, those that cost something to make only if it holds
-    /// for no other. None matching is an error, as for a pattern.
+    /// Selects the points that satisfy `predicate`. Costly points are selected only if no other point satisfies it. As
+    /// for a pattern, it is an error if no point does.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -86,7 +85,8 @@ impl Selection {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
     }
 
-    /// The same selection with the names that its predicates pick, so that it can be written down and compared.
+    /// Replaces predicates with the names of the points they select, so that the selection can be serialized and
+    /// compared.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -99,7 +99,7 @@ impl Selection {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NoMatch`] for a predicate that holds for no point.
+    /// [`HookError::NoMatch`] if no point satisfies a predicate.
     pub fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError> {
         let mut asked = Vec::new();
         for one in &self.asked {
@@ -114,12 +114,12 @@ impl Selection {
         Ok(Selection { asked })
     }
 
-    /// What is asked for, as it was written.
+    /// The selection as the user wrote it.
     pub(crate) fn words(&self) -> String {
         self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")
     }
 
-    /// The point whose gradient one name asks for: `blocks.0.attn.hook_z_grad`.
+    /// For a single name with the suffix `_grad`, the point itself: `blocks.0.attn.hook_z_grad`.
     pub(crate) fn of_gradient(&self) -> Option<Selection> {
         match &self.asked[..] {
             [Asked::Text(text)] => text.strip_suffix("_grad").map(Selection::from),
@@ -127,7 +127,7 @@ impl Selection {
         }
     }
 
-    /// These points and those.
+    /// Union of two selections.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -144,12 +144,12 @@ impl Selection {
         self
     }
 
-    /// Whether nothing is asked for.
+    /// Whether the selection is empty.
     pub fn is_empty(&self) -> bool {
         self.asked.is_empty()
     }
 
-    /// The points of `catalog` asked for, in firing order, each once.
+    /// The selected points of `catalog`, in firing order, without duplicates.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -162,13 +162,13 @@ impl Selection {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`], [`HookError::Layer`], [`HookError::NoMatch`], [`HookError::BadPattern`] or
+    /// [`HookError::UnknownPoint`], [`HookError::Layer`], [`HookError::NoMatch`], [`HookError::BadPattern`], or
     /// [`HookError::CannotFire`].
     pub fn resolve(&self, catalog: &Catalog) -> Result<Vec<PointId>, HookError> {
         self.resolve_in(catalog, &|_| None)
     }
 
-    /// The one point of `catalog` asked for.
+    /// The single selected point of `catalog`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -176,12 +176,12 @@ impl Selection {
     /// # let (catalog, ids) = example::points();
     /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
     /// let told = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
-    /// assert!(told.ends_with("names 2 points where one is wanted"), "{told}");
+    /// assert!(told.ends_with("names 2 points; expected exactly one"), "{told}");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Selection::resolve`]; [`HookError::NotOne`] if it names several or none.
+    /// Same as [`Selection::resolve`], and [`HookError::NotOne`] if the selection has several points or none.
     pub fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError> {
         let ids = self.resolve(catalog)?;
         match ids[..] {
@@ -190,8 +190,8 @@ impl Selection {
         }
     }
 
-    /// [`Selection::resolve`] for a run in which some points don't fire: `silent` says why not.
-    /// A pattern passes over them; a point asked for by its own name is an error.
+    /// Like [`Selection::resolve`], for a run in which some points don't fire: `silent` returns the reason. Patterns
+    /// skip these points; naming one explicitly is an error.
     pub(crate) fn resolve_in(&self, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {
         let mut found = Vec::new();
         for asked in &self.asked {
@@ -211,7 +211,7 @@ impl Selection {
     }
 }
 
-/// Why a point does not fire in a run, if it doesn't.
+/// Returns the reason why a point does not fire in a run, or `None` if it does.
 pub type Silent<'a> = &'a dyn Fn(&PointInfo) -> Option<&'static str>;
 
 fn pick(catalog: &Catalog, silent: Silent<'_>, keep: impl Fn(&PointInfo) -> bool) -> Vec<PointId> {
@@ -219,7 +219,7 @@ fn pick(catalog: &Catalog, silent: Silent<'_>, keep: impl Fn(&PointInfo) -> bool
     numbered.filter(|(_, p)| keep(p) && silent(p).is_none()).map(|(i, _)| PointId(i as u32)).collect()
 }
 
-/// [`pick`], where picking nothing is an error.
+/// Like [`pick`], but an empty result is an error.
 fn some_of(
     pattern: &str,
     catalog: &Catalog,
@@ -258,7 +258,7 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
         return Err(other_layer);
     }
     if negative_within(&pattern) {
-        let reason = "a layer counted from the end stands alone: blocks.-1.*".to_string();
+        let reason = "a layer counted from the end must be given as a plain number: blocks.-1.*".to_string();
         return Err(HookError::BadPattern { pattern: text.to_string(), reason });
     }
     let glob = compile(&pattern)?;
@@ -275,13 +275,13 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
     some_of(text, catalog, silent, matching)
 }
 
-/// The name as written first, so that an error quotes what the user wrote.
+/// Looks up a name, first as written, so that errors quote what the user wrote.
 fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     let as_written = catalog.find(text);
     if as_written.is_ok() {
         return as_written;
     }
-    // The part of a point: `resid_pre7.hook_sae_acts_post`.
+    // A point inside a part spliced in at a shorthand: `resid_pre7.hook_sae_acts_post`.
     let expanded = match text.split_once('.') {
         Some((point, inner)) => format!("{}.{inner}", expand_shorthand(point, None, None)),
         None => expand_shorthand(text, None, None),
@@ -292,8 +292,8 @@ fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     }
 }
 
-/// Whether a negative number is left in a pattern, outside brackets: no name holds one, so an
-/// alternative with it would match nothing unseen.
+/// Whether a pattern still contains a negative number outside brackets. No point name contains one, so such an
+/// alternative would silently match nothing.
 fn negative_within(pattern: &str) -> bool {
     let mut in_brackets = false;
     let mut before = ' ';
@@ -305,8 +305,8 @@ fn negative_within(pattern: &str) -> bool {
     })
 }
 
-/// The longest pattern, and the deepest braces: what is made of a pattern grows with both, and the library that makes it
-/// panics where it becomes too large.
+/// Limits on pattern length and brace depth. The compiled regex grows with both, and globset panics if it gets too
+/// large.
 const LONGEST: usize = 8192;
 const DEEPEST: usize = 8;
 
@@ -321,7 +321,7 @@ fn compile(pattern: &str) -> Result<GlobMatcher, HookError> {
     });
     if pattern.len() > LONGEST || depths.max().unwrap_or(0) > DEEPEST {
         let shown: String = pattern.chars().take(40).collect();
-        let reason = format!("it may have {LONGEST} letters and {DEEPEST} braces within one another at most");
+        let reason = format!("it may have at most {LONGEST} characters and {DEEPEST} nested braces");
         return Err(HookError::BadPattern { pattern: format!("{shown}..."), reason });
     }
     let built = GlobBuilder::new(pattern).literal_separator(false).build();

@@ -1,9 +1,9 @@
-//! TransformerLens's short names: `k6`, `("q", 3)`, `scale4ln1`.
+//! TransformerLens shorthands: `k6`, `("q", 3)`, `scale4ln1`.
 
-/// Expands a short name to a full one, as TransformerLens's `get_act_name` does.
+/// Expands a shorthand to a full point name, like TransformerLens's `get_act_name`.
 ///
-/// `layer` and `part` may be given apart (`("q", 3)`) or within the name (`"q3"`,
-/// `"scale4ln1"`). A name that is already full comes back as it is.
+/// `layer` and `part` may be given separately (`("q", 3)`) or inside the name (`"q3"`, `"scale4ln1"`). A full name is
+/// returned unchanged.
 ///
 /// ```
 /// use hooklens_hooks::expand_shorthand;
@@ -61,7 +61,7 @@ pub fn expand_shorthand(name: &str, layer: Option<isize>, part: Option<&str>) ->
     full
 }
 
-/// `scale4ln1` as (`scale`, 4, `ln1`): letters, digits, and the rest.
+/// Splits `scale4ln1` into (`scale`, 4, `ln1`): letters, digits, and the rest.
 fn split_short(name: &str) -> Option<(&str, isize, &str)> {
     let digits = name.find(|c: char| !(c.is_ascii_lowercase() || c == '_'))?;
     let (word, tail) = name.split_at(digits);

@@ -1,6 +1,6 @@
-//! Nearest names, for error messages.
+//! Name suggestions for error messages.
 
-/// The (at most three) candidates that look most like `wanted`, best first.
+/// The candidates most similar to `wanted`, best first, at most three.
 ///
 /// ```
 /// let names = ["blocks.0.hook_resid_pre", "blocks.0.attn.hook_q", "hook_embed"];
@@ -19,12 +19,12 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
     scored.into_iter().map(|(_, name)| name.to_string()).collect()
 }
 
-/// Likeness of the whole names, or of the wanted name with the candidate's last part, so that
-/// `hook_patern` finds `blocks.0.attn.hook_pattern`.
+/// Similarity to the whole name, or to the candidate's last component, so that `hook_patern` finds
+/// `blocks.0.attn.hook_pattern`.
 fn similarity(wanted: &str, name: &str) -> f64 {
     let whole = strsim::normalized_damerau_levenshtein(wanted, name);
     let last = name.rsplit('.').next().unwrap_or(name);
-    // A shade lower, so that an equally good whole match comes first.
+    // Slightly lower, so that an equally good match of the whole name comes first.
     whole.max(0.98 * strsim::normalized_damerau_levenshtein(wanted, last))
 }
 

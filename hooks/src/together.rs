@@ -1,4 +1,4 @@
-//! Files that belong together: they replace those that are there together, or these stay as they are.
+//! Replacing a group of files together: either all are replaced or none.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,11 +9,11 @@ use tempfile::{Builder, TempPath};
 use crate::leftovers::{Leftovers, leftovers};
 use crate::unfinished::{UNFINISHED, Unfinished, check_own_file, without_path};
 
-/// Files of one result, of which the last describes the others.
+/// A group of output files, the last of which describes the others.
 ///
-/// All are written under hidden names first. Then the description that is there is removed, the files get their names, and
-/// the new description gets its name last: whoever finds a description finds the files that it describes. If one of these
-/// steps fails, what was there is put back.
+/// All files are written under hidden names first. Then the existing description is removed, the files are renamed into
+/// place, and the new description is renamed last, so that a description never exists without the files it describes.
+/// If one of these steps fails, the previous files are restored.
 ///
 /// ```
 /// use std::io::Write;
@@ -22,7 +22,7 @@ use crate::unfinished::{UNFINISHED, Unfinished, check_own_file, without_path};
 /// # let folder = folder.path();
 /// let mut together = Together::new();
 /// together.add(&folder.join("weights.bin"))?.write_all(b"weights")?;
-/// together.add(&folder.join("config.json"))?.write_all(b"{}")?; // describes them
+/// together.add(&folder.join("config.json"))?.write_all(b"{}")?; // describes the other files
 /// assert!(!folder.join("weights.bin").exists());
 /// together.finish()?;
 /// assert_eq!(std::fs::read(folder.join("config.json"))?, b"{}");
@@ -35,15 +35,15 @@ pub struct Together {
 }
 
 impl Together {
-    /// No files.
+    /// Creates an empty group.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins the file that will have this name.
+    /// Starts a file that will be renamed to `path`.
     ///
     /// # Errors
-    /// If its folder can't be written to, and what [`check_own_file`] reports.
+    /// If the folder is not writable, or an error from [`check_own_file`].
     pub fn add(&mut self, path: &Path) -> io::Result<&mut Unfinished> {
         check_own_file(path)?;
         let unfinished = Unfinished::beside(path)?;
@@ -51,26 +51,26 @@ impl Together {
         self.files.last_mut().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes a file, if it is there, when the others get their names: one that belongs to what they replace.
+    /// Removes a file that belongs to the replaced group, if it exists, when the others are renamed.
     pub fn remove(&mut self, path: &Path) {
         self.removed.push(path.to_path_buf());
     }
 
-    /// Gives the files their names.
+    /// Renames all files into place.
     ///
     /// # Errors
-    /// If the disk is full or a folder can't be written to any more; then the files that were there are there still.
+    /// If the disk is full or a folder is no longer writable. The previous files are kept in that case.
     pub fn finish(self) -> io::Result<()> {
-        // Whatever can fail for want of space fails here, before anything is replaced.
+        // Sync first: running out of space must fail before anything is replaced.
         self.files.iter().try_for_each(|(_, file)| file.as_file()?.sync_all())?;
         let (mut files, mut replaced) = (self.files.into_iter(), Replaced::default());
-        // A signal that ends the process waits until all have their names.
+        // A signal that ends the process waits until all files are renamed.
         let mut leftovers = leftovers();
         let switched = switch(&mut files, &self.removed, &mut replaced, &mut leftovers);
         if switched.is_err() {
             replaced.put_back();
         }
-        // What is left of the files waits for this when it is dropped.
+        // Dropping the remaining files takes this lock.
         drop(leftovers);
         switched
     }
@@ -94,24 +94,24 @@ fn switch(
     files.try_for_each(|(_, file)| file.named(leftovers).map(drop))
 }
 
-/// What was there before, under hidden names too until all is done.
+/// The previous files, kept under hidden names until all steps have succeeded.
 #[derive(Default)]
 struct Replaced {
     earlier: Vec<Earlier>,
-    /// Paths at which nothing was.
+    /// Paths where nothing existed before.
     new: Vec<PathBuf>,
 }
 
 struct Earlier {
-    /// Where it was, links followed.
+    /// Original path, with symbolic links resolved.
     place: PathBuf,
     hidden: TempPath,
-    /// Locked, so that no other process takes the hidden name for one that a killed process left.
+    /// Locked, so that no other process mistakes the hidden file for a leftover of a killed process.
     _file: File,
 }
 
 impl Replaced {
-    /// Gives what is at a path a hidden name beside its own.
+    /// Keeps the file at a path under a second, hidden name.
     fn keep(&mut self, path: &Path) -> io::Result<()> {
         let place = match path.canonicalize() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -122,7 +122,7 @@ impl Replaced {
         };
         let folder = place.parent().unwrap_or(Path::new("."));
         let hidden = Builder::new().prefix(UNFINISHED).make_in(folder, |hidden| {
-            // Some file systems have no second names.
+            // Some file systems do not support hard links.
             fs::hard_link(&place, hidden).or_else(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => Err(error),
                 _ => fs::copy(&place, hidden).map(drop),
@@ -135,7 +135,7 @@ impl Replaced {
         Ok(())
     }
 
-    /// Removes what is at a path; its hidden name stays.
+    /// Removes the file at a path; its hidden name remains.
     fn remove(&self, path: &Path) -> io::Result<()> {
         match path.canonicalize().and_then(fs::remove_file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -143,7 +143,7 @@ impl Replaced {
         }
     }
 
-    /// Makes everything what it was.
+    /// Restores the previous state.
     fn put_back(&mut self) {
         for Earlier { place, hidden, .. } in &self.earlier {
             if fs::rename(hidden, place).is_err() && !place.exists() {
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(contents(folder), expected.map(|(name, text)| (name.into(), text.into())).into());
     }
 
-    /// Whichever file can't get its name, what was there is there, and nothing else.
+    /// Whichever file fails to be renamed, the previous files are kept and nothing else is left.
     #[test]
     fn a_failing_step_leaves_what_was_there() {
         let names = ["a", "b", "c", "description"];

@@ -1,19 +1,15 @@
-//! Reads of tensors from devices and uploads to them, counted.
+//! Counted transfers of tensors between host and devices.
 
 use std::cell::Cell;
 
 use burn::tensor::kind::Basic;
-use burn::tensor::{ExecutionError, Tensor, TensorCreationOptions, TensorData, Transaction};
-
-use crate::activation::Activation;
-use crate::device_label::unread;
-use crate::error::HookError;
+use burn::tensor::{ExecutionError, Tensor, TensorCreationOptions, TensorData};
 
 thread_local! {
     static SO_FAR: Cell<Transfers> = const { Cell::new(Transfers { reads: 0, read_bytes: 0, uploads: 0, uploaded_bytes: 0 }) };
 }
 
-/// What runs on this thread have moved between host and devices so far. A read waits for the device.
+/// Number and size of the transfers between host and devices made by this thread. A read waits for the device.
 ///
 /// ```
 /// use hooklens_hooks::Transfers;
@@ -25,23 +21,23 @@ thread_local! {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfers {
-    /// Reads, of one tensor or of several at once.
+    /// Number of reads, each of one tensor or of several at once.
     pub reads: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub read_bytes: u64,
-    /// Tensors made of the host's data.
+    /// Number of tensors uploaded from the host.
     pub uploads: u64,
-    /// Their bytes.
+    /// Number of bytes uploaded.
     pub uploaded_bytes: u64,
 }
 
 impl Transfers {
-    /// All until now.
+    /// All transfers of this thread so far.
     pub fn so_far() -> Self {
         SO_FAR.get()
     }
 
-    /// Those after `earlier`.
+    /// The transfers since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads - earlier.reads,
@@ -58,8 +54,8 @@ fn note(change: impl FnOnce(&mut Transfers)) {
     SO_FAR.set(so_far);
 }
 
-/// Notes one read of all this data.
-fn note_read<'d>(data: impl IntoIterator<Item = &'d TensorData>) {
+/// Counts one read of all this data.
+pub(crate) fn note_read<'d>(data: impl IntoIterator<Item = &'d TensorData>) {
     let bytes: usize = data.into_iter().map(|data| data.as_bytes().len()).sum();
     note(|so_far| {
         so_far.reads += 1;
@@ -67,38 +63,17 @@ fn note_read<'d>(data: impl IntoIterator<Item = &'d TensorData>) {
     });
 }
 
-/// A tensor's data, once its device has computed it.
+/// Reads a tensor's data, waiting until its device has computed it.
 ///
 /// # Errors
-/// What the device met on the way, however long ago the work was queued.
+/// Any error from the device, including errors in work queued earlier.
 pub fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData, ExecutionError> {
     let data = tensor.try_into_data()?;
     note_read([&data]);
     Ok(data)
 }
 
-/// The data of several activations, in their order; those of one device are read at once.
-///
-/// # Errors
-/// As [`Activation::to_data`].
-pub fn read_all<'a>(activations: impl IntoIterator<Item = &'a Activation>) -> Result<Vec<TensorData>, HookError> {
-    let all: Vec<&Activation> = activations.into_iter().collect();
-    let mut data: Vec<Option<TensorData>> = vec![None; all.len()];
-    let mut left: Vec<usize> = (0..all.len()).collect();
-    while let Some(first) = left.first() {
-        let device = all[*first].device();
-        let (here, others): (Vec<usize>, _) = left.iter().partition(|number| all[**number].device() == device);
-        let transaction = here.iter().fold(Transaction::default(), |reads, number| all[*number].register(reads));
-        let what = || format!("{} activations", here.len());
-        let read = transaction.try_execute().map_err(|e| unread(&what(), &device, e.into()))?;
-        note_read(&read);
-        here.iter().zip(read).for_each(|(number, read)| data[*number] = Some(read));
-        left = others;
-    }
-    Ok(data.into_iter().flatten().collect())
-}
-
-/// A tensor of the host's data.
+/// Creates a tensor from host data.
 pub fn upload<const D: usize, K: Basic>(data: TensorData, options: impl Into<TensorCreationOptions>) -> Tensor<D, K> {
     note(|so_far| {
         so_far.uploads += 1;

@@ -1,11 +1,11 @@
-//! Files that appear whole or not at all: written under a hidden name beside their place, and renamed.
+//! Atomic file writes: files are written under a hidden name in the target folder and renamed.
 //!
-//! A hidden file is locked while it is written. When its process is killed, the system lets go of the lock, and the next
-//! process that writes in the folder removes the file. A program can also remove its own when a signal ends it
-//! ([`Unfinished::abandon_all`]).
+//! A hidden file is locked while it is written. If its process is killed, the operating system releases the lock, and
+//! the next process that writes to the folder removes the file. A program can also remove its own unfinished files when
+//! a signal ends it ([`Unfinished::abandon_all`]).
 //!
-//! A file that is replaced keeps its permissions and, where the system lets us, its owner and group. Symbolic links are
-//! followed and stay. A read-only file, a folder, a block device or a socket is not replaced.
+//! A replaced file keeps its permissions and, if permitted, its owner and group. Symbolic links are followed and kept.
+//! Read-only files, folders, block devices, and sockets are not replaced.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -17,12 +17,12 @@ use tempfile::{Builder, NamedTempFile};
 use crate::destination::{Destination, check_replaceable, keep_permissions};
 use crate::leftovers::{self, Leftovers, leftovers};
 
-/// How the names of unfinished files begin.
+/// Name prefix of unfinished files.
 pub(crate) const UNFINISHED: &str = ".hooklens-unfinished-";
-/// Where files can't be locked, those older than this are no one's.
+/// Where files can't be locked, unfinished files older than this are considered abandoned.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A file that is being written, under a hidden name: it is removed when it is dropped, unless it was finished.
+/// A file being written under a hidden name. Dropping it without finishing removes the file.
 ///
 /// ```
 /// use std::io::Write;
@@ -41,39 +41,40 @@ pub struct Unfinished {
     place: Place,
 }
 
-/// Where the bytes go meanwhile.
+/// Where the bytes are written until the file is finished.
 #[derive(Debug)]
 enum Place {
-    /// A hidden file, which will have the name `path`.
+    /// A hidden file that will be renamed to `path`.
     Hidden { file: NamedTempFile, hidden: PathBuf, path: PathBuf },
     /// A pipe or a device.
     Stream(File),
-    /// None any more: it is finished.
+    /// The file is finished.
     Finished,
 }
 
 impl Unfinished {
-    /// A new file in the folder of `path`, which will have that name. What killed processes left unfinished in the folder
-    /// is removed.
+    /// Creates a hidden file in the folder of `path`, to be renamed to `path`. Removes files that killed processes left
+    /// unfinished in the folder.
     ///
     /// # Errors
-    /// If the folder can't be written to, or there is something at `path` that is not replaced: a read-only file, or a
-    /// pipe or device, which can't be written to out of order.
+    /// If the folder is not writable, or `path` can't be replaced: a read-only file, or a pipe or device, which can't
+    /// be written out of order.
     pub fn beside(path: &Path) -> io::Result<Self> {
         match Destination::of(path)? {
             Destination::File { path, replaced } => Self::hidden(path, replaced.as_ref()),
             Destination::Stream(_) => {
-                let reason = "it is a pipe or a device, and this output is not written in order; name a regular file";
+                let reason =
+                    "it is a pipe or a device, but this output can't be written sequentially; name a regular file";
                 Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
             }
         }
     }
 
-    /// [`Unfinished::beside`] for what is written from beginning to end: a pipe or a character device, such as
-    /// `/dev/stdout`, is opened and written to directly.
+    /// Like [`Unfinished::beside`], for sequential output: a pipe or character device, such as `/dev/stdout`, is opened
+    /// and written directly.
     ///
     /// # Errors
-    /// As [`Unfinished::beside`], except for pipes and character devices.
+    /// Same as [`Unfinished::beside`], except that pipes and character devices are accepted.
     pub fn in_order(path: &Path) -> io::Result<Self> {
         match Destination::of(path)? {
             Destination::File { path, replaced } => Self::hidden(path, replaced.as_ref()),
@@ -92,16 +93,16 @@ impl Unfinished {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // As any file of the user's: readable by whom their mask allows, not by them alone. Never by more than could
-            // read the file it replaces.
+            // Like any file that the user creates, its permissions follow the umask, but never exceed those of the file
+            // it replaces.
             let mode = replaced.map_or(0o666, |replaced| replaced.permissions().mode() & 0o777 | 0o600);
             builder.permissions(PermissionsExt::from_mode(mode));
         }
         let file = loop {
             let file = builder.tempfile_in(folder).map_err(without_path)?;
-            // Some file systems know no locks.
+            // Some file systems do not support locks.
             file.as_file().lock().ok();
-            // Another process may have found it before it was locked, and removed it.
+            // Another process may have found the file before it was locked, and removed it.
             if file.path().exists() {
                 break file;
             }
@@ -111,10 +112,10 @@ impl Unfinished {
         Ok(Self { place: Place::Hidden { file, hidden, path } })
     }
 
-    /// The file.
+    /// The open file.
     ///
     /// # Errors
-    /// None while it is unfinished.
+    /// Fails only after the file is finished.
     pub fn as_file(&self) -> io::Result<&File> {
         match &self.place {
             Place::Hidden { file, .. } => Ok(file.as_file()),
@@ -123,10 +124,10 @@ impl Unfinished {
         }
     }
 
-    /// Sets the length that the file will have. A pipe or a device has none.
+    /// Sets the final length of the file. Has no effect on a pipe or device.
     ///
     /// # Errors
-    /// If the file may not be that long.
+    /// If the file can't have that length.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.place {
             Place::Hidden { file, .. } => file.as_file().set_len(len),
@@ -134,20 +135,20 @@ impl Unfinished {
         }
     }
 
-    /// Gives the file its name, in the place of another of that name; it is on the disk before. Returns it, open at the
-    /// place where it was written last.
+    /// Syncs the file to disk and renames it into place, replacing any existing file. Returns it, still open at the
+    /// last write position.
     ///
     /// # Errors
-    /// If the disk is full, or the folder can't be written to any more, or the file there has become read-only.
+    /// If the disk is full, the folder is no longer writable, or the existing file has become read-only.
     pub fn finish(self) -> io::Result<File> {
-        // A machine that stops leaves no empty file behind.
+        // Sync before renaming, so that a power failure does not leave an empty file.
         if let Place::Hidden { file, .. } = &self.place {
             file.as_file().sync_all()?;
         }
         self.named(&mut leftovers())
     }
 
-    /// Gives the file its name, which a signal waits for.
+    /// Renames the file into place. Holding the registry's lock makes a terminating signal wait.
     pub(crate) fn named(mut self, leftovers: &mut Leftovers) -> io::Result<File> {
         match std::mem::replace(&mut self.place, Place::Finished) {
             Place::Hidden { file, hidden, path } => {
@@ -162,7 +163,7 @@ impl Unfinished {
         }
     }
 
-    /// Takes the permissions of the file that it will replace, if there is one.
+    /// Copies the permissions of the file to be replaced, if there is one.
     pub(crate) fn keep_permissions(&self) -> io::Result<()> {
         match &self.place {
             Place::Hidden { file, path, .. } => permitted(file, path),
@@ -170,20 +171,21 @@ impl Unfinished {
         }
     }
 
-    /// Removes all unfinished files of this process, unlocks its folders ([`FolderLock`](crate::FolderLock)) and then calls
-    /// `then`, which ends the process: meanwhile no file is begun, finished or appended to ([`append`](crate::append)).
+    /// Removes all unfinished files and folder locks ([`FolderLock`](crate::FolderLock)) of this process, then calls
+    /// `then`, which ends the process. Meanwhile no file is started, finished, or appended to
+    /// ([`append`](crate::append)).
     pub fn abandon_all(then: impl FnOnce()) {
         leftovers::abandon_all(then);
     }
 }
 
-/// Gives a hidden file its name, and the permissions of the file that has it now.
+/// Renames a hidden file to `path`, with the permissions of the file there now.
 fn renamed(file: NamedTempFile, path: &Path) -> io::Result<File> {
     permitted(&file, path)?;
     file.persist(path).map_err(|e| without_path(e.error))
 }
 
-/// Gives a file the permissions of the one at `path`, which must be one that may be replaced.
+/// Gives a file the permissions of the file at `path`, which must be replaceable.
 fn permitted(file: &NamedTempFile, path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(replaced) => {
@@ -221,13 +223,13 @@ impl Seek for Unfinished {
     }
 }
 
-/// What went wrong alone: the hidden name, which tempfile adds, says nothing to a user.
+/// Strips the path from an error: tempfile adds the hidden name, which means nothing to users.
 pub(crate) fn without_path(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }
 
-/// Writes a file atomically: it appears whole or not at all. A file that is replaced keeps its permissions, and a symbolic
-/// link to it stays. A pipe or a character device, such as `/dev/stdout`, is written to directly.
+/// Writes a file atomically. A replaced file keeps its permissions, and a symbolic link to it is kept. A pipe or
+/// character device, such as `/dev/stdout`, is written directly.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -238,8 +240,7 @@ pub(crate) fn without_path(error: io::Error) -> io::Error {
 /// ```
 ///
 /// # Errors
-/// If the folder can't be written to, or there is something at `path` that is not replaced: a read-only file, a folder, a
-/// block device, a socket.
+/// If the folder is not writable, or `path` can't be replaced: a read-only file, a folder, a block device, a socket.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut unfinished = Unfinished::in_order(path)?;
     unfinished.write_all(bytes)?;
@@ -247,7 +248,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// An error if [`write_file`] could not write to `path` as it is now: for programs that compute long before they write.
+/// Checks that [`write_file`] could currently write to `path`. For programs that compute for a long time before they
+/// write.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -257,13 +259,13 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// As [`write_file`], but for what shows itself only at writing, such as a full disk.
+/// Same as [`write_file`], except for errors that only occur while writing, such as a full disk.
 pub fn check_output(path: &Path) -> io::Result<()> {
     Destination::of(path).map(drop)
 }
 
-/// An error if a file that a program names itself, in a folder that the user names, is a symbolic link: what it leads to
-/// belongs to someone else.
+/// Rejects a symbolic link at a path whose file name hooklens chooses itself, because the link's target belongs to
+/// someone else.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -277,21 +279,21 @@ pub fn check_output(path: &Path) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// A symbolic link, also to nothing.
+/// If the path is a symbolic link, including a dangling one.
 pub fn check_own_file(path: &Path) -> io::Result<()> {
     if path.is_symlink() {
-        let reason = "it is a symbolic link, where hooklens has a file of its own; remove it";
+        let reason = "it is a symbolic link, but hooklens needs a file of its own here; remove it";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     Ok(())
 }
 
-/// Removes all unfinished files of a folder that belongs to the caller alone.
+/// Removes all unfinished files in a folder that no one else writes to.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let folder = folder.path();
-/// // What a killed run leaves: a file that was never given its name.
+/// // A file left by a killed run, which was never renamed into place.
 /// std::fs::write(folder.join(".hooklens-unfinished-XYZ"), "half a shard")?;
 /// hooklens_hooks::remove_unfinished(folder)?;
 /// assert_eq!(std::fs::read_dir(folder)?.count(), 0);
@@ -299,13 +301,13 @@ pub fn check_own_file(path: &Path) -> io::Result<()> {
 /// ```
 ///
 /// # Errors
-/// If the folder can't be listed or a file in it not removed.
+/// If the folder can't be listed, or a file in it can't be removed.
 pub fn remove_unfinished(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // The safetensors library writes through a file of its own.
+        // The safetensors library writes through temporary files of its own.
         let of_safetensors = name.starts_with(".tmp") && name.len() == ".tmpXXXXXX".len();
         if name.starts_with(UNFINISHED) || of_safetensors {
             fs::remove_file(entry.path())?;
@@ -314,15 +316,15 @@ pub fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what killed processes left unfinished in a folder where others may be writing. A folder that can't be listed
-/// is left alone.
+/// Removes files that killed processes left unfinished in a folder where others may be writing. Ignores a folder that
+/// can't be listed.
 fn remove_stale(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             continue;
         }
-        // Some file systems lock only files that are open for writing.
+        // Some file systems can only lock files that are open for writing.
         let Ok(file) = OpenOptions::new().read(true).write(true).open(entry.path()) else { continue };
         let abandoned = match file.try_lock() {
             Ok(()) => true,
@@ -396,7 +398,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kept");
         fs::write(&path, "before").unwrap();
-        // Made read-only before it is begun, or while it is written.
+        // Made read-only either before the write starts or during it.
         let begun = Unfinished::beside(&path).unwrap();
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         permissions.set_readonly(true);
@@ -407,7 +409,7 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), count(folder.path())), (b"before".to_vec(), 1));
     }
 
-    /// Links to a file, to nothing yet, and to each other; by names of their own folders.
+    /// Links to a file, to a missing file, and to each other, with names relative to their own folders.
     #[cfg(unix)]
     #[test]
     fn links_stay_and_are_followed() {
@@ -439,7 +441,7 @@ mod tests {
         assert_eq!(count(folder.path()), 0);
     }
 
-    /// Pipes are written to by what is written in order, and stay pipes.
+    /// Sequential output is written to pipes, which stay pipes.
     #[cfg(unix)]
     #[test]
     fn pipes_are_written_to() {
@@ -448,7 +450,7 @@ mod tests {
         let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         symlink("pipe", &link).unwrap();
-        assert!(Unfinished::beside(&link).unwrap_err().to_string().contains("not written in order"));
+        assert!(Unfinished::beside(&link).unwrap_err().to_string().contains("can't be written sequentially"));
         let reader = std::thread::spawn({
             let pipe = pipe.clone();
             move || fs::read(pipe).unwrap()
@@ -459,7 +461,7 @@ mod tests {
         assert_eq!(count(folder.path()), 2);
     }
 
-    /// A character device takes what is written and a block device is refused; neither becomes a file.
+    /// Character devices are written to and block devices are rejected; neither becomes a regular file.
     #[cfg(target_os = "linux")]
     #[test]
     fn devices_stay_devices() {
@@ -470,13 +472,13 @@ mod tests {
             let made = std::process::Command::new("mknod").arg(&path).arg(kind).args(numbers).output();
             made.is_ok_and(|made| made.status.success()).then_some(path)
         };
-        // The numbers of /dev/null, and of no block device.
+        // The device numbers of /dev/null, and of a block device that does not exist.
         let nodes = (node("null", "c", ["1", "3"]), node("block", "b", ["240", "77"]));
         let (Some(null), Some(block)) = nodes else {
             eprintln!("skipped: only root makes device nodes");
             return;
         };
-        // Some mounts allow no devices: an error then, and no file.
+        // Some mounts don't allow devices: then there is an error, and no file.
         write_file(&null, b"whole").ok();
         assert!(fs::symlink_metadata(&null).unwrap().file_type().is_char_device());
         assert!(write_file(&block, b"whole").unwrap_err().to_string().contains("block device"));

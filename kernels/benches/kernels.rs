@@ -1,4 +1,4 @@
-//! The kernels on the shapes of GPT-2 small, with the share of memory or arithmetic they reach:
+//! Benchmarks of the kernels on the shapes of GPT-2 small, with memory bandwidth or arithmetic throughput:
 //! `cargo bench -p hooklens-kernels --bench kernels`.
 
 use divan::counter::{BytesCount, ItemsCount};
@@ -18,7 +18,7 @@ fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5).collect()
 }
 
-/// Weights that no cache holds any more: each call reads others, as the layers of a model do.
+/// Weights that are not in any cache: each call reads different ones, as the layers of a model do.
 struct Layers {
     weights: Vec<Vec<f32>>,
     next: usize,
@@ -36,7 +36,7 @@ impl Layers {
     }
 }
 
-/// One token: bound by reading the weights (bytes a second). Weights as `[in, out]`, as GPT-2 keeps them.
+/// One token: bound by reading the weights (in bytes per second). Weights are `[in, out]`, as GPT-2 stores them.
 #[divan::bench(args = [(768, 768), (768, 2304), (768, 3072), (3072, 768)])]
 fn vector_by_rows(bencher: Bencher, (k, n): (usize, usize)) {
     let (a, mut c, mut layers) = (numbers(k), vec![0.0; n], Layers::new(k * n));
@@ -45,7 +45,7 @@ fn vector_by_rows(bencher: Bencher, (k, n): (usize, usize)) {
     });
 }
 
-/// One token, weights as `[out, in]`: the tied unembedding, and the linear maps of most other families.
+/// One token, with weights as `[out, in]`: the tied unembedding, and the linear layers of most other families.
 #[divan::bench(args = [(768, 50257), (768, 3072), (3072, 768)])]
 fn vector_by_columns(bencher: Bencher, (k, n): (usize, usize)) {
     let (a, mut c, mut layers) = (numbers(k), vec![0.0; n], Layers::new(k * n));
@@ -54,7 +54,7 @@ fn vector_by_columns(bencher: Bencher, (k, n): (usize, usize)) {
     });
 }
 
-/// A token of several rows of a batch: bound by reading the weights too.
+/// One token for each of several batch rows: also bound by reading the weights.
 #[divan::bench(args = [2, 4, 8])]
 fn few_rows(bencher: Bencher, m: usize) {
     let (k, n) = (768, 3072);
@@ -64,7 +64,7 @@ fn few_rows(bencher: Bencher, m: usize) {
     });
 }
 
-/// Queries, keys and values of one token, their weights side by side in one matrix, as GPT-2 keeps them.
+/// Queries, keys and values of one token, with their weights side by side in one matrix, as GPT-2 stores them.
 #[divan::bench]
 fn three_at_once(bencher: Bencher) {
     let d = 768;

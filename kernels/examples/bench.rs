@@ -77,7 +77,7 @@ fn bench_gemm(m: usize, k: usize, n: usize, transposed: bool, theirs: bool) {
     );
 }
 
-/// Prints the least and the median time of `f`.
+/// Prints the minimum and median time of `f`.
 fn row(name: &str, mut f: impl FnMut()) {
     f();
     let (least, median) = stats((0..60).map(|_| time(&mut f)).collect());

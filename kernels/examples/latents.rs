@@ -1,4 +1,4 @@
-//! Times the decoder of a dictionary: rows of the active latents, beside the dense product.
+//! Timings of dictionary decoding: gathering the rows of active latents, compared with the dense product.
 //!
 //! ```sh
 //! cargo run --release -p hooklens-kernels --example latents

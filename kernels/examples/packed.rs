@@ -1,5 +1,5 @@
-//! Times of products with packed weights, in turns with `f32`, as shares of it; matrices are read from memory, not from
-//! caches.
+//! Timings of products with quantized weights, interleaved with `f32` and relative to it. Matrices are read from
+//! memory, not from caches.
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::matrix::Matrix;
 use hooklens_kernels::packed::{Format, Order, Packed};
@@ -18,7 +18,7 @@ fn main() {
     for (k, n) in [(2048usize, 8192usize), (8192, 2048)] {
         let copies = (1 << 27) / (k * n);
         let b: Vec<f32> = (0..k * n * copies).map(|i| ((i * 37) % 1013) as f32 / 1000.0 - 0.5).collect();
-        // Bytes that are numbers of a middle size wherever they are a scale.
+        // Bytes that give moderate values wherever they are interpreted as a scale.
         let bytes: Vec<u8> = (0..k * n * copies / 4 * 5).map(|i| 0x20 + (i * 37 % 1013 % 29) as u8).collect();
         for m in [1, 2, 4, 8, 32, 128] {
             let a: Vec<f32> = (0..m * k).map(|i| ((i * 31) % 997) as f32 / 1000.0 - 0.5).collect();

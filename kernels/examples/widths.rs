@@ -1,5 +1,5 @@
-//! Times of products with weights of 32 and of 16 bits, in turns, as shares of the first; matrices are read from
-//! memory, not from caches.
+//! Timings of products with 16-bit weights, interleaved with `f32` and relative to it. Matrices are read from memory,
+//! not from caches.
 use half::{bf16, f16};
 use hooklens_kernels::element::Element;
 use hooklens_kernels::gemm::{Product, gemm_each};
@@ -8,7 +8,7 @@ use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 use std::time::Instant;
 
-/// As it lies in memory: `[k, n]`, or its transpose.
+/// A view `[k, n]` of a matrix stored as such or transposed.
 fn view<T: Element>(b: &[T], (k, n): (usize, usize), transposed: bool) -> View2<'_, T> {
     if transposed { View2::row_major(b, n, k).t() } else { View2::row_major(b, k, n) }
 }

@@ -1,4 +1,4 @@
-//! Adam's step (Kingma and Ba 2015) over slices.
+//! Adam optimizer step (Kingma and Ba 2015) over slices.
 
 use crate::isa::{Isa, multiversion};
 use crate::tasks::each_item;
@@ -9,34 +9,34 @@ const CHUNK: usize = 16 * 1024;
 /// Settings of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Adam {
-    /// The learning rate.
+    /// Learning rate.
     pub rate: f32,
-    /// Decay of the mean of gradients, and of their squares.
+    /// Decay rates of the running means of gradients and of squared gradients.
     pub betas: [f32; 2],
-    /// Added to the root of the mean square.
+    /// Added to the square root of the second moment.
     pub eps: f32,
-    /// What gradients are multiplied by first.
+    /// Factor that gradients are multiplied by first.
     pub scale: f32,
-    /// The number of the step, from 1.
+    /// Step number, starting at 1.
     pub step: i32,
 }
 
 impl Adam {
-    /// Changes the values by their gradients, and the means of gradients and of their squares.
+    /// Updates the values, and the running means of gradients and squared gradients.
     ///
     /// ```
     /// use hooklens_kernels::adam::Adam;
     /// let step = Adam { rate: 0.1, betas: [0.9, 0.999], eps: 1e-8, scale: 1.0, step: 1 };
     /// let (mut value, mut first, mut second) = ([1.0], [0.0], [0.0]);
     /// step.apply(&mut value, &[2.0], &mut first, &mut second);
-    /// assert!((value[0] - 0.9f32).abs() < 1e-6); // the first step goes the learning rate's way
+    /// assert!((value[0] - 0.9f32).abs() < 1e-6); // the first step has the size of the learning rate
     /// ```
     ///
     /// # Panics
     /// If lengths disagree.
     pub fn apply(self, values: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32]) {
         let len = values.len();
-        assert!(gradients.len() == len && first.len() == len && second.len() == len, "as many of each");
+        assert!(gradients.len() == len && first.len() == len && second.len() == len, "lengths differ");
         let isa = Isa::current();
         let moments = first.chunks_mut(CHUNK).zip(second.chunks_mut(CHUNK));
         each_item(

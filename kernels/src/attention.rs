@@ -12,8 +12,8 @@ use crate::view::{OutTile, View2};
 
 /// Query rows per block.
 const ROWS: usize = 64;
-/// Largest block of scores (elements), so that it stays in the second-level
-/// cache when there are very many keys.
+/// Maximum number of scores per block, so that a block stays in the second-level
+/// cache even if there are very many keys.
 const BLOCK: usize = 128 * 1024;
 
 /// A read-only `[batch, tokens, heads, dh]` tensor: element `(b, s, h, d)` is
@@ -58,7 +58,7 @@ impl<'a> HeadsView<'a> {
     }
 }
 
-/// Sizes, logits and mask of [`attention`].
+/// Sizes, score settings and mask of [`attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
     /// Number of batch rows.
@@ -76,7 +76,7 @@ pub struct Attention<'a> {
     pub causal: Option<usize>,
     /// A window: the oldest position each query sees `[batch, queries]`.
     pub oldest: Option<&'a [i32]>,
-    /// Keys that exist, as opposed to padding `[batch, keys]`.
+    /// Which keys are real rather than padding, `[batch, keys]`.
     pub valid: Option<&'a [bool]>,
     /// Positions of the queries `[batch, queries]`, needed by `alibi` only.
     pub query_pos: &'a [i32],
@@ -86,7 +86,7 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// Asserts that every slice has the length its axes give it.
+    /// Asserts that every slice has the length that its axes imply.
     pub(crate) fn check(&self, queries: usize, keys: usize, heads: usize) {
         let batch = self.batch;
         assert!(self.valid.is_none_or(|valid| valid.len() == batch * keys), "length of `valid`");
@@ -111,7 +111,7 @@ impl Attention<'_> {
 ///
 /// ```
 /// use hooklens_kernels::attention::{Attention, HeadsView, attention};
-/// // One row, two tokens, one head of width one; the first query sees itself only.
+/// // One row, two tokens, one head of width one; the first query sees only itself.
 /// let request = Attention {
 ///     batch: 1, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(0), oldest: None,
 ///     valid: None, query_pos: &[], key_pos: &[],
@@ -137,13 +137,13 @@ pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView,
     let rows = (BLOCK / keys.max(1)).clamp(8, ROWS);
     let blocks = queries.div_ceil(rows);
     let z = OutTile::new(z, (batch * queries, heads * dh), heads * dh);
-    // Blocks of one head come one after the other and share its keys in cache;
-    // the last blocks, longest under a causal mask, come first.
+    // Blocks of one head are consecutive, so they share its keys in cache. The last blocks, which are the longest under
+    // a causal mask, come first.
     each(batch * heads * blocks, |task| {
         let (b, h) = (task / blocks / heads, task / blocks % heads);
         let start = (blocks - 1 - task % blocks) * rows;
         let count = rows.min(queries - start);
-        // SAFETY: of this handle only the task's own queries and columns of one head are used.
+        // SAFETY: each task uses only its own queries and the columns of one head of this handle.
         let z = unsafe { z.alias() }.tile((b * queries + start, count), (h * dh, dh));
         let head = Head { attention, isa, b, h, keys, queries };
         head.block(q, k, v, h / group, (start, count), z);
@@ -191,7 +191,7 @@ impl Head<'_> {
         });
     }
 
-    /// Makes the pattern of raw scores `[count, span]`, of the query rows `start..` and the key columns `low..`.
+    /// Turns raw scores `[count, span]` into the attention pattern, for query rows `start..` and key columns `low..`.
     pub(crate) fn pattern(self, (start, count): (usize, usize), (low, span): (usize, usize), scores: &mut [f32]) {
         let Self { attention, isa, b, h, .. } = self;
         let key_pos = self.row_of(attention.key_pos, self.keys, low, span);
@@ -216,14 +216,13 @@ impl Head<'_> {
         }
     }
 
-    /// Elements `start..start + count` of this batch row in a `[batch, len]`
-    /// slice, or nothing where the slice is not given.
+    /// Elements `start..start + count` of this batch row in a `[batch, len]` slice, or the slice itself if it is empty.
     fn row_of<T>(self, slice: &[T], len: usize, start: usize, count: usize) -> &[T] {
         if slice.is_empty() { slice } else { &slice[self.b * len + start..][..count] }
     }
 
-    /// The smallest range of key columns outside of which nothing is visible
-    /// to the query rows `start..start + count`; empty ranges have equal ends.
+    /// The smallest range of key columns that contains every key visible to the query rows `start..start + count`.
+    /// Empty ranges have equal ends.
     pub(crate) fn visible(self, start: usize, count: usize) -> (usize, usize) {
         let attention = self.attention;
         let limit = attention.causal.map_or(self.keys, |offset| (start + count + offset).min(self.keys));

@@ -1,7 +1,7 @@
-//! The way back through attention: gradients of queries, keys and values from that of the weighted values.
+//! Backward pass of attention: gradients of queries, keys and values from the gradient of the output.
 //!
-//! With the pattern `P = softmax(S)`, `S = scale Q Kᵀ` and `Z = P V`: `dV = Pᵀ dZ`, `dP = dZ Vᵀ`,
-//! `dS = P (dP - Σ P dP)`, `dQ = scale dS K`, `dK = scale dSᵀ Q`. Patterns are made again, block by block.
+//! With the pattern `P = softmax(S)`, `S = scale Q Kᵀ` and `Z = P V`: `dV = Pᵀ dZ`, `dP = dZ Vᵀ`, `dS = P (dP - Σ P
+//! dP)`, `dQ = scale dS K`, `dK = scale dSᵀ Q`. Patterns are recomputed block by block.
 
 use crate::attention::{Attention, Head, HeadsView};
 use crate::gemm::gemm_tile;
@@ -12,21 +12,22 @@ use crate::view::{OutTile, View2};
 /// Query rows per block.
 const ROWS: usize = 64;
 
-/// Gradients of `q` `[batch, queries, heads, dh]`, `k` and `v` `[batch, keys, kv_heads, dh]`, all contiguous, from that
-/// of [`attention`](crate::attention::attention)'s output, `dz` `[batch, queries, heads, dh]`.
+/// Computes the gradients of `q` `[batch, queries, heads, dh]`, `k` and `v` `[batch, keys, kv_heads, dh]`, all
+/// contiguous, from the gradient `dz` `[batch, queries, heads, dh]` of [`attention`](crate::attention::attention)'s
+/// output.
 ///
 /// # Panics
-/// As [`attention`](crate::attention::attention).
+/// As for [`attention`](crate::attention::attention).
 pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, dk, dv]: [&mut [f32]; 3]) {
     let Attention { batch, dh, .. } = attention;
     let (queries, keys, heads, kv_heads) = (q.tokens, k.tokens, q.heads, k.heads);
     assert!(k.tokens == v.tokens && k.heads == v.heads, "keys and values differ in shape");
-    assert!(dz.tokens == queries && dz.heads == heads, "the gradient has another shape");
+    assert!(dz.tokens == queries && dz.heads == heads, "the gradient has the wrong shape");
     assert_eq!(dq.len(), batch * queries * heads * dh, "length of the queries' gradient");
     assert!(dk.len() == batch * keys * kv_heads * dh && dv.len() == dk.len(), "length of the keys' gradient");
     dk.fill(0.0);
     dv.fill(0.0);
-    // Without keys nothing depends on the queries.
+    // Without keys, nothing depends on the queries.
     if dq.is_empty() || keys == 0 {
         return dq.fill(0.0);
     }
@@ -39,7 +40,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
     each(batch * kv_heads, |task| {
         let (b, kv_head) = (task / kv_heads, task % kv_heads);
         let columns = (kv_head * dh, dh);
-        // SAFETY: of these handles only the columns of the task's own key head are used, in its own batch row.
+        // SAFETY: each task uses only the columns of its own key head, in its own batch row, of these handles.
         let mut dk = unsafe { dk.alias() }.tile((b * keys, keys), columns);
         // SAFETY: as above.
         let mut dv = unsafe { dv.alias() }.tile((b * keys, keys), columns);
@@ -48,7 +49,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
             let head = Head { attention, isa, b, h, keys, queries };
             for start in (0..queries).step_by(ROWS) {
                 let count = ROWS.min(queries - start);
-                // SAFETY: of this handle only the columns of the task's own heads are used, in its own batch row.
+                // SAFETY: each task uses only the columns of its own heads, in its own batch row, of this handle.
                 let dq = unsafe { dq.alias() }.tile((b * queries + start, count), (h * dh, dh));
                 let block = Block { head, kv_head, rows: (start, count) };
                 block.back([q, k, v, dz], dq, &mut dk, &mut dv, &mut room);
@@ -57,7 +58,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
     });
 }
 
-/// Buffers of one task.
+/// Scratch buffers of one task.
 #[derive(Default)]
 struct Room {
     pattern: Vec<f32>,
@@ -67,7 +68,7 @@ struct Room {
     part: Vec<f32>,
 }
 
-/// Some queries of one head.
+/// A block of queries of one head.
 struct Block<'a> {
     head: Head<'a>,
     kv_head: usize,
@@ -130,7 +131,7 @@ impl Block<'_> {
 }
 
 multiversion! {
-    /// `dP` becomes `scale P (dP - Σ P dP)`.
+    /// Turns `dP` into `scale P (dP - Σ P dP)`.
     fn slope_row(pattern: &[f32], slopes: &mut [f32], scale: f32) = slope_row_body
 }
 

@@ -1,4 +1,4 @@
-//! Numbers of 16 bits to 32, and back.
+//! Conversion between 16-bit floats and `f32`.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -10,10 +10,10 @@ use crate::tasks::each_chunk;
 /// Elements per task; shorter inputs stay on the calling thread.
 const CHUNK: usize = 64 * 1024;
 
-/// [`widen`] on this thread.
+/// [`widen`] on the calling thread.
 fn widen_kernel<T: Element>(isa: Isa, from: &[T], to: &mut [f32]) {
     match isa.level() {
-        // SAFETY: the level proves the CPU features, `each_chunk` that the lengths agree.
+        // SAFETY: the level proves the CPU features, and `each_chunk` ensures equal lengths.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { x86::widen16(from, to) },
         // SAFETY: as above.
@@ -23,7 +23,7 @@ fn widen_kernel<T: Element>(isa: Isa, from: &[T], to: &mut [f32]) {
     }
 }
 
-/// Every element in 32 bits.
+/// Converts every element to `f32`.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -37,14 +37,14 @@ fn narrow_body<const FMA: bool>(from: &[f32], to: &mut [bf16]) {
     for (x, slot) in from.iter().zip(to) {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        // What is no number stays so: its first bit behind the point is set.
+        // Keep NaN a NaN by setting the first mantissa bit.
         let silent = bits >> 16 | 0x40;
         *slot = bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { silent } else { rounded } as u16);
     }
 }
 multiversion! { fn narrow_kernel(from: &[f32], to: &mut [bf16]) = narrow_body }
 
-/// Every element rounded to `bf16`, halves to even.
+/// Rounds every element to `bf16`, ties to even.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -53,21 +53,21 @@ pub fn to_bf16(from: &[f32], to: &mut [bf16]) {
     each_chunk(from, to, CHUNK, |from, to| narrow_kernel(isa, from, to));
 }
 
-/// Every element rounded to `f16`, halves to even.
+/// Rounds every element to `f16`, ties to even.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn to_f16(from: &[f32], to: &mut [f16]) {
     let isa = Isa::current();
     each_chunk(from, to, CHUNK, |from, to| match isa.level() {
-        // SAFETY: the level proves the CPU features, `each_chunk` that the lengths agree.
+        // SAFETY: the level proves the CPU features, and `each_chunk` ensures equal lengths.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 | Level::Avx2 => unsafe { x86::to_f16(from, to) },
         _ => to.convert_from_f32_slice(from),
     });
 }
 
-/// The processor's own conversions, of which `f16`'s are many times faster than arithmetic on bits.
+/// The CPU's own conversions. Those of `f16` are many times faster than bit arithmetic.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;
@@ -79,7 +79,7 @@ mod x86 {
     pub(super) unsafe fn widen16<T: Element>(from: &[T], to: &mut [f32]) {
         for (from, to) in from.chunks(16).zip(to.chunks_mut(16)) {
             let lanes: __mmask16 = 0xffff >> (16 - from.len());
-            // SAFETY: of both only the elements that exist.
+            // SAFETY: masked to the elements that exist in both.
             let wide = unsafe { T::load16(from.as_ptr(), lanes) };
             // SAFETY: as above.
             unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), lanes, wide) };
@@ -109,7 +109,7 @@ mod x86 {
             // SAFETY: eight floats.
             let wide = unsafe { _mm256_loadu_ps(from.as_ptr()) };
             let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
-            // SAFETY: eight numbers of 16 bits.
+            // SAFETY: eight 16-bit floats.
             unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), halves) };
         }
         to_rest.iter_mut().zip(from_rest).for_each(|(to, from)| *to = f16::from_f32(*from));

@@ -1,30 +1,33 @@
-//! Element types of a matrix of weights: 32 bits, or 16 that are widened as they are read.
+//! Element types of weight matrices: `f32`, or 16-bit floats that are widened as they are read.
 
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// An element type that products read.
+/// An element type of weight matrices.
 pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
-    /// The same number in 32 bits. Vectorizes.
+    /// The value as `f32`, in code that the compiler can vectorize.
     fn widened(self) -> f32;
 
-    /// The lanes of this mask, the others zero.
+    /// Loads the lanes in the mask; the others are zero.
     ///
     /// # Safety
-    /// `from` points at every element whose lane is set; the CPU has AVX-512 F, VL and BW.
+    /// `from` points to every element whose lane is set; the CPU has AVX-512 F, VL and BW.
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load16(from: *const Self, lanes: __mmask16) -> __m512;
 
-    /// Eight elements.
+    /// Loads eight elements.
     ///
     /// # Safety
-    /// `from` points at 8 elements; the CPU has AVX2 and F16C.
+    /// `from` points to 8 elements; the CPU has AVX2 and F16C.
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load8(from: *const Self) -> __m256;
 }
+
+/// Two adjacent `bf16` along the inner axis, with the first in the low half. Only bits; the `f32` value has no meaning.
+pub(crate) type Pair = f32;
 
 mod sealed {
     pub trait Sealed {}
@@ -33,15 +36,15 @@ mod sealed {
     impl Sealed for half::f16 {}
 }
 
-/// The first `count` elements, and zeros.
+/// Loads the first `count` elements, followed by zeros.
 ///
 /// # Safety
-/// `from` points at that many; the CPU has AVX2 and F16C.
+/// `from` points to at least `count` elements; the CPU has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn load_first<T: Element>(from: *const T, count: usize) -> __m256 {
     let mut own = [T::default(); 8];
-    // SAFETY: that many lie at `from` (the contract), and no more than 8 in `own`.
+    // SAFETY: `from` has `count` elements (the contract), and at most 8 are written to `own`.
     unsafe { std::ptr::copy_nonoverlapping(from, own.as_mut_ptr(), count.min(8)) };
     // SAFETY: eight elements; the contract's features.
     unsafe { T::load8(own.as_ptr()) }
@@ -102,10 +105,10 @@ impl Element for f16 {
     fn widened(self) -> f32 {
         let bits = u32::from(self.to_bits());
         let (sign, exponent, magnitude) = ((bits & 0x8000) << 16, bits & 0x7c00, bits & 0x7fff);
-        // The exponent counts from another zero; infinity and what is no number keep the last one.
+        // Rebias the exponent. Infinity and NaN keep the largest exponent.
         let bias = if exponent == 0x7c00 { 2 * (112 << 23) } else { 112 << 23 };
         let normal = (magnitude << 13) + bias;
-        // Below the least exponent: so many steps of 2⁻²⁴.
+        // Subnormal numbers: multiples of 2⁻²⁴.
         let small = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
         f32::from_bits(sign | if exponent == 0 { small } else { normal })
     }

@@ -95,7 +95,7 @@ elementwise! {
     gelu_erf, gelu_erf_kernel, gelu_erf_body, |x, FMA| math::gelu_erf::<FMA>(x)
 }
 
-/// Defines the public function `$name` multiplying every element of `g` by the function's slope at `x`.
+/// Defines the public function `$name`, which multiplies every element of `g` by the function's derivative at `x`.
 macro_rules! slope {
     ($(#[$meta:meta])* $name:ident, $kernel:ident, $body:ident, |$x:ident, $fma:ident| $value:expr) => {
         #[inline(always)]
@@ -114,18 +114,18 @@ macro_rules! slope {
 }
 
 slope! {
-    /// The way back through [`relu`]: `g ← g` where `x` is positive, else 0.
+    /// Backward pass of [`relu`]: `g ← g` where `x` is positive, else 0.
     relu_back, relu_back_kernel, relu_back_body, |x, FMA| if x > 0.0 { 1.0 } else { 0.0 }
 }
 slope! {
-    /// The way back through [`silu`].
+    /// Backward pass of [`silu`].
     silu_back, silu_back_kernel, silu_back_body, |x, FMA| math::silu_slope::<FMA>(x)
 }
 slope! {
-    /// The way back through [`gelu_tanh`].
+    /// Backward pass of [`gelu_tanh`].
     gelu_tanh_back, gelu_tanh_back_kernel, gelu_tanh_back_body, |x, FMA| math::gelu_tanh_slope::<FMA>(x)
 }
 slope! {
-    /// The way back through [`gelu_erf`].
+    /// Backward pass of [`gelu_erf`].
     gelu_erf_back, gelu_erf_back_kernel, gelu_erf_back_body, |x, FMA| math::gelu_erf_slope::<FMA>(x)
 }

@@ -10,25 +10,25 @@ use crate::element::Element;
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::{Matrix, with_view};
-use crate::micro::{self, Shape, Tile};
-use crate::pack::{pack_b, packed_len};
+use crate::micro::{self, Shape};
+use crate::micro_tile::Tile;
+use crate::operands::{Bias, check};
+use crate::pack::pack_b;
 use crate::packed;
-use crate::scratch::{PACKED, with_scratch};
+use crate::panels::in_panels;
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
 
-/// Optional vector added to every row of the product.
-pub(crate) type Bias<'a> = Option<&'a [f32]>;
-
-/// Multiply-adds below which a product stays on the calling thread; few enough that Miri sees others too.
+/// Number of multiply-adds below which a product stays on the calling thread; smaller under Miri, so that it covers
+/// parallel products, too.
 const SERIAL: usize = if cfg!(miri) { 1 << 10 } else { 1 << 17 };
-/// Columns of B up to which a row of C stays in the first-level cache.
+/// Maximum number of columns of B for which a row of C stays in the first-level cache.
 const WIDE: usize = 4096;
-/// Rows of several B read in turns.
+/// Rows of each B that are read before moving on to the next B.
 const DEPTH: usize = 32;
-/// Elements of B up to which it stays in a core's cache, where reading whole rows of it is no gain.
+/// Number of elements of B up to which it stays in a core's cache, so reading whole rows gains nothing.
 const CACHED: usize = 1 << 17;
-/// Tasks per thread wanted for balance.
+/// Number of tasks per thread, for load balance.
 const TASKS: usize = 4;
 
 /// One of several products of the same A.
@@ -45,7 +45,7 @@ pub struct Product<'a> {
 }
 
 impl fmt::Debug for Product<'_> {
-    /// Sizes, never numbers.
+    /// Shows sizes, but no elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Product");
         shown.field("b", &self.b).field("bias", &self.bias.map(<[f32]>::len)).field("ldc", &self.ldc);
@@ -53,7 +53,7 @@ impl fmt::Debug for Product<'_> {
     }
 }
 
-/// A product whose C may be written in tiles.
+/// A product whose C can be written in tiles.
 pub(crate) struct TiledProduct<'a> {
     b: Matrix<'a>,
     bias: Bias<'a>,
@@ -78,8 +78,8 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
     gemm_each(a, vec![Product { b: b.into(), bias, c, ldc }]);
 }
 
-/// [`gemm()`] of one A with several B, such as queries, keys and values of one stream: the threads share out all of it
-/// at once.
+/// [`gemm()`] of one A with several B, such as the weights of queries, keys and values. All products are distributed
+/// over the threads together.
 ///
 /// # Panics
 /// As for [`gemm()`].
@@ -110,13 +110,13 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
             .for_each(|TiledProduct { b, bias, c }| matrix_tile(isa, a, b, (0, b.cols()), bias, c));
     }
     let shape = micro::shape(isa);
-    // One thread puts the sums together: that is to be less than a thread's share of reading B.
+    // One thread adds up the partial sums. That must take less time than a thread's part of reading B.
     let few_sums = 2 * threads * threads * m <= k;
     if m <= shape.whole
         && few_sums
         && k * columns > CACHED
         && products.iter().all(|TiledProduct { b, .. }| {
-            // Rows of f16 are slow to widen without a tile's instructions.
+            // Rows of f16 are slow to widen without the tile's instructions.
             b.rows_contiguous() && b.cols() <= WIDE && (m == 1 || !matches!(b, Matrix::F16(_)))
         })
     {
@@ -128,7 +128,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
     });
 }
 
-/// The products with C to be written in tiles, checked to agree with A, of which a number stands for so many of B's rows.
+/// Checks that the products fit A and makes their C writable in tiles. Each element of A stands for `rows` rows of B.
 pub(crate) fn tiled<'a>(a: View2, products: Vec<Product<'a>>, rows: usize) -> Vec<TiledProduct<'a>> {
     let tiled = |Product { b, bias, c, ldc }| {
         let c = OutTile::new(c, (a.rows(), b.cols()), ldc);
@@ -138,7 +138,7 @@ pub(crate) fn tiled<'a>(a: View2, products: Vec<Product<'a>>, rows: usize) -> Ve
     products.into_iter().map(tiled).collect()
 }
 
-/// Does the products block by block of their C, over all threads.
+/// Computes the products in blocks of C, over all threads.
 pub(crate) fn in_blocks<'a>(
     shape: Shape,
     m: usize,
@@ -160,14 +160,14 @@ pub(crate) fn in_blocks<'a>(
         let (i, j) = (task % rows * mt, task / rows * nt);
         let (mt, nt) = (mt.min(m - i), nt.min(b.cols() - j));
         let bias = bias.map(|bias| &bias[j..j + nt]);
-        // SAFETY: of this handle only the task's block is used, and the tasks' blocks partition every C.
+        // SAFETY: each task uses only its own block of this handle, and the blocks of all tasks partition every C.
         let c = unsafe { c.alias() }.tile((i, mt), (j, nt));
         block(b, bias, c, (i, mt), (j, nt));
     });
 }
 
-/// A few rows of A: every task reads whole rows of every B, which often lie side by side in one run of memory, and the
-/// sums are put together after.
+/// For a few rows of A: every task reads whole rows of every B, which are often adjacent in memory, and the partial
+/// sums are added up at the end.
 fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
     let (m, k) = (a.rows(), a.cols());
     let depth = k.div_ceil(2 * threads).next_multiple_of(DEPTH);
@@ -182,11 +182,11 @@ fn whole_rows(isa: Isa, a: View2, products: Vec<TiledProduct>, threads: usize) {
             let mut first = 0;
             for TiledProduct { b, .. } in &products {
                 let n = b.cols();
-                // SAFETY: of this handle only the task's own rows are used.
+                // SAFETY: each task uses only its own rows of this handle.
                 let part = unsafe { all.alias() }.tile((task * m, m), (first, n));
                 let a = a.block((0, m), (p, depth));
                 with_view!(b, b => gemv::add_rows(isa, a, b.block((p, depth), (0, n)), part),
-                    _packed => unreachable!("packed rows are no rows of B"));
+                    _packed => unreachable!("packed rows are not rows of B"));
                 first += n;
             }
         }
@@ -215,20 +215,11 @@ pub fn gemm_serial<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&[f32]>,
     matrix_tile(Isa::current(), a, b, (0, b.cols()), bias, c);
 }
 
-/// Asserts that the operands of `c = a · b + bias` agree.
-pub(crate) fn check(a: View2, (rows, cols): (usize, usize), bias: Bias, c: &OutTile) {
-    assert_eq!(a.cols(), rows, "inner dimensions differ");
-    assert!(a.rows_contiguous(), "rows of A must be contiguous");
-    assert!(c.rows() == a.rows() && c.cols() == cols, "C has another shape");
-    assert!(bias.is_none_or(|bias| bias.len() == cols), "bias has another length");
-}
-
-/// Rows and columns of C for one task: all rows and a block's columns, unless that
-/// leaves threads without work.
+/// Rows and columns of C per task: all rows and a block's columns, unless that leaves threads without work.
 fn task_shape(shape: Shape, m: usize, n: usize, threads: usize) -> (usize, usize) {
     let wanted = threads * TASKS;
     if m <= gemv::MAX_ROWS {
-        // Long runs matter more than equal tasks.
+        // Long contiguous reads matter more than equal tasks.
         let nt = n.div_ceil(2 * threads).next_multiple_of(48).clamp(48, 960);
         return (m, nt);
     }
@@ -261,8 +252,8 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     } else if few && b.cols_contiguous() {
         return gemv::columns(isa, a, b, bias, c);
     }
-    // Whole vectors of B that are read where they lie.
-    // Each pass over what is not of 32 bits widens it anew.
+    // Read whole vectors of B in place, without packing. With 16-bit elements, each pass widens them again, so fewer
+    // rows of A are worth it.
     let most = if size_of::<T>() == 4 { shape.direct } else { shape.direct.min(8 * shape.rows) };
     let direct = if m <= most && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
     let (kc, nc) = shape.block;
@@ -278,86 +269,12 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     }
     let (b, bias) = (b.block((0, k), (direct, n - direct)), bias.map(|bias| &bias[direct..]));
     let pack = |rows, cols, packed: &mut [f32]| pack_b(isa, shape, b.block(rows, cols), packed);
-    // SAFETY: the tile's contract is this one's.
+    // SAFETY: `in_panels` upholds the contract of `Tile`.
     let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
     in_panels(shape, a, bias, c.tile((0, m), (direct, n - direct)), pack, run);
 }
 
-/// `c = a · b (+ bias)` block by block of B, each of which is packed once and stays in the second-level cache while every
-/// row of A passes over it. `pack` packs the rows and columns of B that it is given, each as the first and how many;
-/// `run` is [`multiply_packed`]'s.
-pub(crate) fn in_panels(
-    shape: Shape,
-    a: View2,
-    bias: Bias,
-    mut c: OutTile,
-    pack: impl Fn((usize, usize), (usize, usize), &mut [f32]),
-    run: impl Fn(usize, usize, Tile),
-) {
-    let (m, k, n) = (a.rows(), a.cols(), c.cols());
-    let (kc, nc) = shape.block;
-    for j in (0..n).step_by(nc) {
-        let nc = nc.min(n - j);
-        let bias = bias.map(|bias| &bias[j..j + nc]);
-        let mut c = c.reborrow().tile((0, m), (j, nc));
-        for p in (0..k).step_by(kc) {
-            let kc = kc.min(k - p);
-            with_scratch(&PACKED, packed_len(shape, kc, nc), |packed| {
-                pack((p, kc), (j, nc), packed);
-                multiply_packed(shape, a.block((0, m), (p, kc)), packed, bias.filter(|_| p == 0), p > 0, &mut c, &run);
-            });
-        }
-    }
-}
-
-/// `c (+)= a · b (+ bias)` with B `[a.cols(), c.cols()]` packed; `run` computes a register tile of so many rows and
-/// vectors.
-fn multiply_packed(
-    shape: Shape,
-    a: View2,
-    packed: &[f32],
-    bias: Bias,
-    accumulate: bool,
-    c: &mut OutTile,
-    run: impl Fn(usize, usize, Tile),
-) {
-    let (m, k, n) = (a.rows(), a.cols(), c.cols());
-    assert!(packed.len() >= packed_len(shape, k, n) && c.rows() == m);
-    let mut i = 0;
-    while i < m {
-        // The last two tiles share their rows: one of a row or two would leave the registers idle.
-        let rows = match m - i {
-            left if left <= shape.rows => left,
-            left if left < 2 * shape.rows => left.div_ceil(2),
-            _ => shape.rows,
-        };
-        for j in (0..n).step_by(shape.cols) {
-            let cols = shape.cols.min(n - j);
-            let mut c = c.reborrow().tile((i, rows), (j, cols));
-            let tile = Tile {
-                k,
-                a: a.ptr(i, 0),
-                lda: a.row_stride(),
-                b: packed[j * k..].as_ptr(),
-                ldb: cols.next_multiple_of(shape.lanes),
-                ahead: 0,
-                c: c.as_mut_ptr(),
-                ldc: c.row_stride(),
-                cols,
-                bias: bias.map_or(std::ptr::null(), |bias| bias[j..j + cols].as_ptr()),
-                accumulate,
-            };
-            // The tile's contract: `a` has rows i.. of k contiguous floats (checked view); the panel at j * k has k
-            // groups of `cols` padded to whole vectors (asserted length); C has these rows and columns; the bias
-            // slice has `cols` floats.
-            run(rows, cols.div_ceil(shape.lanes), tile);
-        }
-        i += rows;
-    }
-}
-
-/// `c (+)= a · b (+ bias)` reading B in place: its rows are contiguous and hold
-/// whole vectors.
+/// `c (+)= a · b (+ bias)`, reading B in place. Rows of B must be contiguous and hold whole vectors.
 fn multiply_direct<T: Element>(
     isa: Isa,
     shape: Shape,
@@ -369,7 +286,7 @@ fn multiply_direct<T: Element>(
 ) {
     let (m, k, n) = (a.rows(), a.cols(), b.cols());
     assert!(b.rows() == k && n % shape.lanes == 0 && c.rows() == m && c.cols() == n && k > 0);
-    // With a single pass over B memory is the limit: fetch the next panel early.
+    // A single pass over B is limited by memory, so prefetch the next panel.
     let ahead = if m <= shape.rows { shape.cols } else { 0 };
     for j in (0..n).step_by(shape.cols) {
         for i in (0..m).step_by(shape.rows) {
@@ -400,14 +317,14 @@ fn multiply_direct<T: Element>(
 mod tests {
     use super::*;
 
-    /// However many threads there are here, and whether it would be chosen.
+    /// Does not depend on this machine's number of threads, or on whether `gemm_each` would choose this path.
     #[test]
     fn whole_rows_are_the_product() {
         let numbers = |len: usize, seed: usize| -> Vec<f32> {
             (0..len).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect()
         };
         let shapes = [(1, 1, 1), (3, 65, 4), (1, 700, 2), (8, 300, 2), (5, 1000, 9)];
-        // The last are too large for Miri.
+        // The last shapes are too large for Miri.
         for &(m, k, threads) in &shapes[..if cfg!(miri) { 2 } else { 5 }] {
             let (a, bias) = (numbers(m * k, 1), numbers(90, 2));
             let weights = [numbers(k * 90, 3), numbers(k * 7, 4)];

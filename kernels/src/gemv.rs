@@ -1,13 +1,13 @@
-//! Products with few rows of A: bound by reading B once, so B is used straight
-//! from where it lies.
+//! Products with few rows of A. They are bound by reading B once, so B is read in place, without packing.
 
 use crate::element::Element;
-use crate::gemm::Bias;
 use crate::isa::{Isa, multiversion};
-use crate::micro::{DOTS, dot_rows, dots};
+use crate::micro::{dot_rows, dots};
+use crate::micro_tile::DOTS;
+use crate::operands::Bias;
 use crate::view::{OutTile, View2};
 
-/// Up to this many rows of A are multiplied without packing B.
+/// Maximum number of rows of A for which B is not packed.
 pub(crate) const MAX_ROWS: usize = 8;
 
 /// Rows of B combined in one pass over C.
@@ -19,7 +19,7 @@ pub(crate) fn rows<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias, mut 
     add_rows(isa, a, b, c);
 }
 
-/// Every row as it is before anything is added: the bias, or zero.
+/// Initializes every row with the bias, or zero.
 pub(crate) fn fill(c: &mut OutTile, bias: Bias) {
     for i in 0..c.rows() {
         match bias {
@@ -86,7 +86,7 @@ pub(crate) fn columns<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias, m
     let ahead = DOTS * b.row_stride();
     for j in (0..n).step_by(DOTS) {
         let width = DOTS.min(n - j);
-        // A missing column is replaced by the last one and its result dropped.
+        // A missing column is replaced by the last one, and its result is dropped.
         let columns: [&[T]; DOTS] = std::array::from_fn(|d| b.row(j + d.min(width - 1), 0, k));
         let mut store = |i: usize, sums: &[f32; DOTS]| {
             let c = &mut c.row_mut(i)[j..j + width];

@@ -26,7 +26,7 @@ thread_local! {
 }
 
 impl Isa {
-    /// The path without any run-time detected instruction.
+    /// The code path without any run-time detected instructions.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
     /// Every instruction set usable on this machine, slowest first.
@@ -50,13 +50,13 @@ impl Isa {
         })
     }
 
-    /// The instruction set kernels called from this thread use: the one forced
-    /// by [`with_isa`], otherwise the best available.
+    /// The instruction set used by kernels that are called from this thread:
+    /// the one forced by [`with_isa`], otherwise the best available.
     pub fn current() -> Isa {
         FORCED.get().unwrap_or_else(|| Isa::available().last().copied().unwrap_or(Isa::PORTABLE))
     }
 
-    /// What it is called: `AVX-512 with bf16`.
+    /// Human-readable name, such as `AVX-512 with bf16`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Portable => "portable",
@@ -66,7 +66,7 @@ impl Isa {
         }
     }
 
-    /// Whether the processor multiplies `bf16` itself, and this token allows it.
+    /// Whether the CPU has `bf16` dot-product instructions and this token allows AVX-512.
     pub(crate) fn has_bf16(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
@@ -74,7 +74,7 @@ impl Isa {
         false
     }
 
-    /// The level behind this token.
+    /// The level that this token stands for.
     pub(crate) fn level(self) -> Level {
         self.0
     }

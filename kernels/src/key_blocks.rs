@@ -1,10 +1,9 @@
-//! Attention over several blocks of keys and values: a prefix that many batch
-//! rows share, and each row's own.
+//! Attention over several blocks of keys and values, such as a prefix shared by many batch rows and each row's own
+//! keys.
 //!
-//! Queries of all heads and batch rows that read the same keys stand in one
-//! matrix, so that a shared block costs one product however many rows read it.
-//! Scores of all blocks share one softmax: the result is that of the blocks
-//! joined, and none is ever copied.
+//! Queries of all heads and batch rows that read the same keys are gathered in one matrix, so a shared block costs one
+//! product, no matter how many rows read it. All blocks share one softmax, so the result equals attention over the
+//! concatenated blocks, without copying them.
 
 use crate::attention::{Attention, HeadsView};
 use crate::gemm::gemm_tile;
@@ -14,23 +13,22 @@ use crate::softmax::{RowMask, Scores, mask_row, softmax_row};
 use crate::tasks::each;
 use crate::view::{OutTile, View2};
 
-/// Query rows worked on together.
+/// Number of query rows processed together.
 const ROWS: usize = 64;
 
-/// A block of keys and values: those of consecutive columns.
+/// A block of keys and values at consecutive columns.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBlock<'a> {
     /// `[rows, tokens, kv_heads, dh]`.
     pub keys: HeadsView<'a>,
     /// `[rows, tokens, kv_heads, dh]`.
     pub values: HeadsView<'a>,
-    /// For each batch row the row of `keys` and `values` it reads `[batch]`.
+    /// For each batch row, the row of `keys` and `values` that it reads, `[batch]`.
     pub rows: &'a [usize],
 }
 
-/// Attention of `q` `[batch, queries, heads, dh]` over the blocks' columns, one
-/// block behind the other; masks and positions speak of all columns. Writes `z`
-/// `[batch, queries, heads, dh]` (contiguous); a query that sees no key gets 0.
+/// Attention of `q` `[batch, queries, heads, dh]` over the columns of all blocks, in order. Masks and positions refer
+/// to all columns. Writes `z` `[batch, queries, heads, dh]` (contiguous); a query that sees no key gets 0.
 ///
 /// # Panics
 /// If sizes disagree, there is no block, or a slice is too short.
@@ -38,7 +36,7 @@ pub struct KeyBlock<'a> {
 /// ```
 /// use hooklens_kernels::attention::{Attention, HeadsView};
 /// use hooklens_kernels::key_blocks::{KeyBlock, attention_over};
-/// // Two rows share a key; each has one of its own. One head of width one.
+/// // Two rows share one key, and each row also has its own key. One head of width one.
 /// let request = Attention {
 ///     batch: 2, dh: 1, scale: 1.0, soft_cap: None, alibi: None, causal: Some(1), oldest: None,
 ///     valid: None, query_pos: &[], key_pos: &[],
@@ -75,7 +73,7 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
     }
 
     let group = heads / kv_heads;
-    // A query block is some queries of one batch row, or all of several.
+    // A query block holds some queries of one batch row, or all queries of several.
     let many = (ROWS / (group * queries)).clamp(1, batch);
     let some = if many > 1 { queries } else { (ROWS / group).clamp(1, queries) };
     let (across, along) = (batch.div_ceil(many), queries.div_ceil(some));
@@ -99,9 +97,9 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
     });
 }
 
-/// Queries that read one key head: those of its group of heads, of some batch
-/// rows and tokens. Row `r` of a query block is head `r / queries % group`, token
-/// `r % queries`, batch row `r / queries / group`, each from the query block's first.
+/// Queries that read one key head: those of its group of heads, for some batch rows and tokens. Row `r` of a query
+/// block is head `r / queries % group`, token `r % queries` and batch row `r / queries / group`, each relative to the
+/// query block's first.
 struct QueryBlock<'a> {
     attention: Attention<'a>,
     isa: Isa,
@@ -122,13 +120,13 @@ impl QueryBlock<'_> {
         (self.batch.0 + row / count / self.group, self.queries.0 + row % count, head)
     }
 
-    /// Rows of one batch row.
+    /// Number of query-block rows per batch row.
     fn each(&self) -> usize {
         self.group * self.queries.1
     }
 
-    /// For each block and each run of batch rows that read the same of its rows:
-    /// the block, the row of it, the block's first column, and the query block's rows.
+    /// For each block, and each run of batch rows that read the same row of it: the block, its row, its first column,
+    /// and the range of query-block rows.
     fn runs(&self) -> impl Iterator<Item = (&KeyBlock<'_>, usize, usize, (usize, usize))> {
         let (first, count) = self.batch;
         let mut column = 0;
@@ -156,12 +154,13 @@ impl QueryBlock<'_> {
             }
             with_scratch(&SCORES, rows * self.columns, |scores| {
                 self.patterns(View2::row_major(gathered, rows, dh), scores);
-                // The queries are no longer needed: what is mixed takes their place.
+                // The queries are no longer needed, so their buffer is reused for the output.
                 self.mix(scores, gathered);
             });
             for (row, mixed) in gathered.chunks_exact(dh).enumerate() {
                 let (b, i, h) = self.place(row);
-                // SAFETY: of this handle only one token of one head is used, and each row of each query block is another.
+                // SAFETY: only one token of one head of this handle is used, and each row of each query block has a
+                // different one.
                 let mut out = unsafe { z.alias() }.tile((b * self.all_queries + i, 1), (h * dh, dh));
                 out.row_mut(0).copy_from_slice(mixed);
             }
@@ -200,7 +199,7 @@ impl QueryBlock<'_> {
         }
     }
 
-    /// The values of every row, mixed by its pattern, `[rows, dh]`.
+    /// The weighted sum of values for every row, `[rows, dh]`.
     fn mix(&self, pattern: &[f32], mixed: &mut [f32]) {
         let (dh, columns) = (self.attention.dh, self.columns);
         let rows = mixed.len() / dh;

@@ -1,28 +1,29 @@
-//! Activation functions of dictionaries (sparse autoencoders, transcoders): rows of latents, in place.
+//! Activation functions of dictionaries (sparse autoencoders, transcoders), applied to rows of latents in place.
 
 use crate::isa::{Isa, multiversion};
 use crate::tasks::each_item;
 
-/// Elements that are looked at together.
+/// Number of elements tested together.
 const TOGETHER: usize = 16;
 
 /// Which latents of a row keep their pre-activation; the others become zero. NaN is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keep<'a> {
-    /// Those above zero.
+    /// Latents above zero (ReLU).
     Positive,
-    /// Those above their own threshold, `[latents]`: JumpReLU. With `positive` only those above zero too.
+    /// Latents above their threshold (JumpReLU).
     Above {
         /// Thresholds, `[latents]`.
         thresholds: &'a [f32],
-        /// Whether they have to be above zero too.
+        /// Whether latents must also be above zero.
         positive: bool,
     },
-    /// The so many largest of those above zero; of equal ones the first.
+    /// The given number of largest latents, if above zero (TopK). Among equal ones, the first are kept.
     Largest(usize),
-    /// The so many that are furthest from zero, with their signs; of equally far ones the first.
+    /// The given number of latents with the largest magnitude, keeping their signs. Among equal ones, the first are
+    /// kept.
     Furthest(usize),
-    /// Of so many groups of equal length, each the largest if it is above zero.
+    /// In each of the given number of equally long groups, the largest latent, if above zero.
     LargestOfEach(usize),
 }
 
@@ -36,14 +37,15 @@ pub enum Keep<'a> {
 /// ```
 ///
 /// # Panics
-/// If the elements make no whole rows, thresholds are not as many as latents, or groups don't divide them.
+/// If the elements are not whole rows, the number of thresholds differs from `latents`, or groups do not divide
+/// `latents`.
 pub fn keep(which: Keep<'_>, latents: usize, acts: &mut [f32]) {
     if acts.is_empty() {
         return;
     }
-    assert_eq!(acts.len() % latents, 0, "whole rows");
+    assert_eq!(acts.len() % latents, 0, "`acts` must be whole rows");
     match which {
-        Keep::Above { thresholds, .. } => assert_eq!(thresholds.len(), latents, "a threshold for each latent"),
+        Keep::Above { thresholds, .. } => assert_eq!(thresholds.len(), latents, "one threshold per latent"),
         Keep::LargestOfEach(groups) => assert!(groups > 0 && latents.is_multiple_of(groups), "groups of equal length"),
         _ => {}
     }
@@ -85,7 +87,7 @@ fn above_body<const FMA: bool>(row: &mut [f32], thresholds: &[f32], positive: bo
     }
 }
 
-/// The `count`-th largest of those above zero; zero if there are fewer. NaN is larger than any.
+/// The `count`-th largest of the positive values, or zero if there are fewer. NaN counts as larger than any number.
 ///
 /// ```
 /// use hooklens_kernels::latents::bound;
@@ -107,18 +109,18 @@ pub fn bound(values: &[f32], count: usize) -> f32 {
     }
 }
 
-/// The `count`-th largest of at least as many.
+/// The `count`-th largest magnitude of at least `count` values.
 fn nth(values: &mut [f32], count: usize) -> f32 {
     *values.select_nth_unstable_by(count - 1, |a, b| b.abs().total_cmp(&a.abs())).1
 }
 
 multiversion! {
-    /// Adds what is above the bound; when twice as many as wanted are there, they are cut and the bound rises.
+    /// Collects values above the bound. Once there are `2 * count`, only the largest are kept and the bound is raised.
     fn candidates_above(values: &[f32], count: usize, bound: f32, candidates: &mut Vec<f32>) -> f32 = candidates_body
 }
 
 #[inline(always)]
-#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is above any bound")]
+#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN exceeds any bound")]
 fn candidates_body<const FMA: bool>(values: &[f32], count: usize, bound: f32, candidates: &mut Vec<f32>) -> f32 {
     let mut bound = bound;
     for chunk in values.chunks(TOGETHER) {
@@ -139,7 +141,7 @@ multiversion! {
 }
 
 #[inline(always)]
-#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN is above any bound")]
+#[allow(clippy::neg_cmp_op_on_partial_ord, reason = "NaN exceeds any bound")]
 fn largest_body<const FMA: bool>(row: &mut [f32], count: usize) {
     let least = bound(row, count);
     if least == 0.0 {
@@ -148,7 +150,7 @@ fn largest_body<const FMA: bool>(row: &mut [f32], count: usize) {
     let more = row.iter().map(|x| usize::from(!(*x <= least))).sum::<usize>();
     let mut equal = count - more.min(count);
     for x in row.iter_mut() {
-        // A bound that is NaN is equal to none: then all that are numbers go.
+        // NaN equals nothing. If the bound is NaN, all numbers are zeroed.
         if *x == least && equal > 0 {
             equal -= 1;
         } else if *x <= least || (least.is_nan() && !x.is_nan()) {
@@ -157,7 +159,7 @@ fn largest_body<const FMA: bool>(row: &mut [f32], count: usize) {
     }
 }
 
-/// The largest without their signs, which come back after.
+/// Finds the largest magnitudes, then restores the signs.
 fn furthest(isa: Isa, row: &mut [f32], count: usize) {
     let mut sizes: Vec<f32> = row.iter().map(|x| x.abs()).collect();
     largest(isa, &mut sizes, count);
@@ -175,13 +177,13 @@ mod tests {
         let mut state = seed;
         let next = |_| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Few different ones, so that some are equal.
+            // Draws from few distinct values, so that some are equal.
             ((state >> 24) as f32 - 128.0) / 16.0
         };
         (0..count).map(next).collect()
     }
 
-    /// Kept by sorting: the largest above zero, of equal ones the first.
+    /// Reference by sorting: the largest positive values; among equal ones, the first.
     fn sorted(row: &[f32], count: usize) -> Vec<f32> {
         let mut order: Vec<usize> = (0..row.len()).filter(|at| row[*at] > 0.0).collect();
         order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));

@@ -2,7 +2,7 @@
 //!
 //! Coefficients are minimax fits (relative error) computed for this crate.
 
-/// `a * b + c`, fused only where that is one instruction.
+/// `a * b + c`, fused only if that is a single instruction.
 #[inline(always)]
 pub(crate) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
@@ -18,7 +18,7 @@ fn poly<const FMA: bool, const N: usize>(x: f32, c: [f32; N]) -> f32 {
     sum
 }
 
-/// Partial results of a reduction over a slice.
+/// Number of partial results of a reduction over a slice.
 const LANES: usize = 16;
 
 /// Combines 16 lanes pairwise.
@@ -38,8 +38,8 @@ pub(crate) fn sum_lanes(x: [f32; LANES]) -> f32 {
     fold_lanes(x, |a, b| a + b)
 }
 
-/// Reduces `x` from `start` in 32 independent lanes: `step(x, acc)` takes in
-/// one element and `join` combines two partial results.
+/// Reduces `x` from `start` in 32 independent lanes: `step(x, acc)` adds one element and `join` combines two partial
+/// results.
 #[inline(always)]
 pub(crate) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let (mut even, mut odd) = ([start; LANES], [start; LANES]);
@@ -72,7 +72,7 @@ pub(crate) fn sum_of(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f3
     sum_lanes(sums) + a_rest.iter().zip(b_rest).map(|(a, b)| term(*a, *b)).sum::<f32>()
 }
 
-/// The larger argument (one instruction; the second if either is NaN).
+/// The larger argument (a single instruction; returns the second if either is NaN).
 #[inline(always)]
 pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
@@ -135,12 +135,12 @@ pub(crate) fn tanh<const FMA: bool>(x: f32) -> f32 {
 /// `x / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {
-    // Below, e^-x is huge and the quotient an underflow (also for -inf).
+    // Below this, e^-x is huge and the quotient underflows (also for -inf).
     let x = if x < -103.0 { -103.0 } else { x };
     x * sigmoid_of_exp(exp::<FMA>(-x))
 }
 
-/// The slope of [`silu`]: `σ (1 + x (1 - σ))`, with `σ = 1 / (1 + e^-x)`.
+/// Derivative of [`silu`]: `σ (1 + x (1 - σ))`, with `σ = 1 / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn silu_slope<const FMA: bool>(x: f32) -> f32 {
     let x = if x < -103.0 { -103.0 } else { x };
@@ -169,13 +169,13 @@ pub(crate) fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
     x * sigmoid_of_exp(e)
 }
 
-/// The slope of [`gelu_tanh`]: with `σ = 1 / (1 + e^(-2u))`, `σ + 2u' x σ (1 - σ)`.
+/// Derivative of [`gelu_tanh`]: with `σ = 1 / (1 + e^(-2u))`, `σ + 2u' x σ (1 - σ)`.
 #[inline(always)]
 pub(crate) fn gelu_tanh_slope<const FMA: bool>(x: f32) -> f32 {
     const ROOT: f64 = 0.797_884_560_802_865_4; // √(2/π)
     const LINEAR: f32 = (2.0 * ROOT) as f32;
     const CUBIC: f32 = (2.0 * ROOT * 0.044715) as f32;
-    // Beyond, the slope is 0 or 1.
+    // Beyond this, the derivative is 0 or 1.
     let x = if x < -11.0 { -11.0 } else { x };
     let x = if x > 11.0 { 11.0 } else { x };
     let square = x * x;
@@ -183,7 +183,7 @@ pub(crate) fn gelu_tanh_slope<const FMA: bool>(x: f32) -> f32 {
     share + x * fma::<FMA>(square, 3.0 * CUBIC, LINEAR) * share * (1.0 - share)
 }
 
-/// `Φ(-|x|)`, the share of a normal distribution beyond `|x|`, and `e^(-x²/2)`.
+/// `Φ(-|x|)`, the tail probability of the normal distribution beyond `|x|`, and `e^(-x²/2)`.
 #[inline(always)]
 fn normal_tail<const FMA: bool>(x: f32) -> (f32, f32) {
     // erfc(z) e^(z²) = t P(t), t = 1 / (1 + 0.4 z), for z >= 0.
@@ -213,11 +213,11 @@ pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
     if x < 0.0 { below } else { x * (1.0 - beyond) }
 }
 
-/// The slope of [`gelu_erf`]: `Φ(x) + x φ(x)`.
+/// Derivative of [`gelu_erf`]: `Φ(x) + x φ(x)`.
 #[inline(always)]
 pub(crate) fn gelu_erf_slope<const FMA: bool>(x: f32) -> f32 {
     const HEIGHT: f32 = 0.398_942_3; // 1/√(2π)
-    // Beyond, the slope is 0 or 1.
+    // Beyond this, the derivative is 0 or 1.
     let x = if x < -15.0 { -15.0 } else { x };
     let x = if x > 15.0 { 15.0 } else { x };
     let (beyond, bell) = normal_tail::<FMA>(x);

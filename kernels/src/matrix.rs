@@ -1,4 +1,4 @@
-//! A matrix of weights in any of the element types that products read.
+//! Weight matrices of any supported element type.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use crate::isa::{Isa, multiversion};
 use crate::packed::Packed;
 use crate::view::View2;
 
-/// A read-only matrix.
+/// A read-only weight matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum Matrix<'a> {
-    /// Of `f32`.
+    /// `f32` elements.
     F32(View2<'a>),
-    /// Of `bf16`.
+    /// `bf16` elements.
     Bf16(View2<'a, bf16>),
-    /// Of `f16`.
+    /// `f16` elements.
     F16(View2<'a, f16>),
-    /// Of blocks of a few bits a number.
+    /// Block-quantized elements.
     Packed(Packed<'a>),
 }
 
@@ -46,7 +46,7 @@ impl<'a> From<Packed<'a>> for Matrix<'a> {
     }
 }
 
-/// The same expression for a view of any element type, and another for what is packed.
+/// Evaluates one expression for a view of any element type, and another for packed matrices.
 macro_rules! with_view {
     ($matrix:expr, $view:ident => $done:expr, $packed:ident => $other:expr) => {
         match $matrix {
@@ -60,7 +60,7 @@ macro_rules! with_view {
 pub(crate) use with_view;
 
 impl Matrix<'_> {
-    /// Writes a row, widened.
+    /// Writes a row to `to`, widened to `f32`.
     ///
     /// ```
     /// use hooklens_kernels::matrix::Matrix;
@@ -71,16 +71,16 @@ impl Matrix<'_> {
     /// ```
     ///
     /// # Panics
-    /// If there is no such row, the row is of another length, or the matrix is packed.
+    /// If there is no such row, `to` has another length, or the matrix is packed.
     pub fn widen_row(&self, row: usize, to: &mut [f32]) {
-        assert!(row < self.rows() && to.len() == self.cols(), "no such row");
+        assert!(row < self.rows() && to.len() == self.cols(), "no such row, or `to` has the wrong length");
         with_view!(*self, view => {
             to.iter_mut().enumerate().for_each(|(column, to)| *to = view.at(row, column).widened());
         }, packed => panic!("{packed:?} is packed"));
     }
 
-    /// The first row with an element that is NaN or infinite, of those from `rows`; nothing where there is none, and for
-    /// what is packed.
+    /// Row and column of the first NaN or infinite element in the given rows. `None` if there is none, or if the matrix
+    /// is packed.
     ///
     /// ```
     /// use hooklens_kernels::matrix::Matrix;
@@ -108,10 +108,10 @@ impl Matrix<'_> {
     }
 }
 
-/// The first element that is not finite, by row and column.
+/// Row and column of the first element that is not finite.
 fn not_finite<T: Element>(view: &View2<'_, T>, mut rows: Range<usize>) -> Option<(usize, usize)> {
     let isa = Isa::current();
-    // Memory is read in the order it lies in.
+    // Read in memory order.
     if !view.rows_contiguous() && view.cols_contiguous() {
         let block = view.block((rows.start, rows.len()), (0, view.cols())).t();
         let column = (0..block.rows()).find(|column| !all_finite(isa, block.row(*column, 0, rows.len())))?;

@@ -1,52 +1,26 @@
 //! The register tile: C[m, n] (+)= A[m, k] · packed B[k, n], for small m and n.
 
 use crate::element::Element;
-use crate::isa::{Isa, Level};
 #[cfg(target_arch = "x86_64")]
-use crate::pairs::Pair;
-
-/// Operands of one register tile.
-///
-/// Contract (checked by the callers, relied upon by the kernels):
-/// * `a` points at `rows` rows of `k` readable floats, `lda` apart;
-/// * `b` points at `k` groups of `vectors * lanes` readable elements, `ldb` apart
-///   (a packed panel, or whole vectors of B itself);
-/// * `c` points at `rows` rows of `cols` writable floats, `ldc` apart, with
-///   `cols` in `(vectors - 1) * lanes + 1 ..= vectors * lanes`;
-/// * `bias` is null or points at `cols` readable floats.
-#[derive(Clone, Copy)]
-pub(crate) struct Tile<T = f32> {
-    pub(crate) k: usize,
-    pub(crate) a: *const f32,
-    pub(crate) lda: usize,
-    pub(crate) b: *const T,
-    pub(crate) ldb: usize,
-    /// How far ahead of the groups of B (in elements, any value) to prefetch; 0
-    /// for not at all.
-    pub(crate) ahead: usize,
-    pub(crate) c: *mut f32,
-    pub(crate) ldc: usize,
-    pub(crate) cols: usize,
-    pub(crate) bias: *const f32,
-    /// Add to C instead of overwriting it.
-    pub(crate) accumulate: bool,
-}
+use crate::element::Pair;
+use crate::isa::{Isa, Level};
+use crate::micro_tile::{DOTS, Tile};
 
 /// Dimensions of the register tile of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Most rows of C in a tile.
+    /// Maximum number of rows of C in a tile.
     pub(crate) rows: usize,
-    /// Floats in a vector: panels are padded to a multiple of it.
+    /// Floats per vector; panels are padded to a multiple of it.
     pub(crate) lanes: usize,
-    /// Most columns of C in a tile: the width of a packed panel.
+    /// Maximum number of columns of C in a tile, which is the width of a packed panel.
     pub(crate) cols: usize,
-    /// Up to this many rows of A it pays to read contiguous rows of B in place.
-    /// Narrow panels use few cache sets that way, so they want packing sooner.
+    /// Maximum number of rows of A for which reading contiguous rows of B in place pays off. Narrow panels use few
+    /// cache sets that way, so they need packing sooner.
     pub(crate) direct: usize,
-    /// Up to this many rows of A it pays that each thread reads whole rows of B.
+    /// Maximum number of rows of A for which having each thread read whole rows of B pays off.
     pub(crate) whole: usize,
-    /// Rows and columns of B packed at once: they are to stay in the second-level cache.
+    /// Rows and columns of B packed at once, chosen to stay in the second-level cache.
     pub(crate) block: (usize, usize),
 }
 
@@ -79,7 +53,7 @@ pub(crate) unsafe fn run<T: Element>(isa: Isa, rows: usize, vectors: usize, tile
     }
 }
 
-/// [`run`] for pairs of `bf16` in A and in B, of which each product adds two.
+/// Like [`run`], for pairs of `bf16` in A and B: each step adds the products of both elements of a pair.
 ///
 /// # Safety
 /// As for [`run`], and the CPU has AVX-512 BF16 (`Isa::has_bf16`).
@@ -89,10 +63,7 @@ pub(crate) unsafe fn run_pairs(rows: usize, vectors: usize, tile: Tile<Pair>) {
     unsafe { crate::micro_avx512::run_pairs(rows, vectors, tile) }
 }
 
-/// Columns of B in one set of dot products.
-pub(crate) const DOTS: usize = 4;
-
-/// Most rows of A in one set of dot products.
+/// Maximum number of rows of A in one set of dot products.
 pub(crate) fn dot_rows(isa: Isa) -> usize {
     match isa.level() {
         Level::Portable => 1,
@@ -101,9 +72,8 @@ pub(crate) fn dot_rows(isa: Isa) -> usize {
     }
 }
 
-/// The dot products of `M` slices with [`DOTS`] slices, all of length `k`:
-/// `result[i][d] = Σ_p a[i][p] * b[d][p]`. Memory `ahead` elements (any value) after
-/// the elements of B is prefetched.
+/// Dot products of `M` slices with [`DOTS`] slices, all of length `k`: `result[i][d] = Σ_p a[i][p] * b[d][p]`. Memory
+/// `ahead` elements (any value) after the elements of B is prefetched.
 ///
 /// # Panics
 /// If a slice has another length.
@@ -116,7 +86,7 @@ pub(crate) fn dots<const M: usize, T: Element>(
 ) -> [[f32; DOTS]; M] {
     assert!(a.iter().all(|a| a.len() == k) && b.iter().all(|b| b.len() == k));
     match isa.level() {
-        // SAFETY: the level proves the CPU features, the assertion the lengths.
+        // SAFETY: the level proves the CPU features, and the assertion proves the lengths.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { crate::micro_avx512::dots(k, a, b, ahead) },
         // SAFETY: as above.
@@ -125,21 +95,3 @@ pub(crate) fn dots<const M: usize, T: Element>(
         _ => crate::micro_portable::dots(a, b),
     }
 }
-
-/// Calls `$kernel::<ROWS, VECTORS>($tile)` for the run-time pair
-/// `($rows, $vectors)` among the listed constants.
-macro_rules! by_shape {
-    ($kernel:ident($tile:expr), $rows:expr, $vectors:expr, [$($r:literal)*], $v:tt) => {
-        match $rows {
-            $($r => crate::micro::by_shape!(@ $kernel::<$r>($tile), $vectors, $v),)*
-            _ => unreachable!("tile of {} rows", $rows),
-        }
-    };
-    (@ $kernel:ident::<$r:literal>($tile:expr), $vectors:expr, [$($v:literal)*]) => {
-        match $vectors {
-            $($v => $kernel::<$r, $v, _>($tile),)*
-            _ => unreachable!("tile of {} vectors", $vectors),
-        }
-    };
-}
-pub(crate) use by_shape;

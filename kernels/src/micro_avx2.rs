@@ -2,7 +2,7 @@
 //! vectors of B and one broadcast of A fit the 16 registers).
 
 use crate::element::{Element, load_first};
-use crate::micro::{DOTS, Tile, by_shape};
+use crate::micro_tile::{DOTS, Tile, by_shape};
 use std::arch::x86_64::*;
 
 /// See [`crate::micro::run`].
@@ -22,10 +22,10 @@ fn first_lanes(count: usize) -> __m256i {
     _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes)
 }
 
-/// One column of A times one group of B, onto the accumulators.
+/// Adds one column of A times one group of B to the accumulators.
 ///
 /// # Safety
-/// Every row has more than `p` floats; `b` points at `V` vectors; the CPU has AVX2, FMA and F16C.
+/// Every row has more than `p` floats; `b` points to `V` vectors; the CPU has AVX2, FMA and F16C.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn step<const M: usize, const V: usize, T: Element>(
@@ -34,7 +34,7 @@ unsafe fn step<const M: usize, const V: usize, T: Element>(
     b: *const T,
     acc: &mut [[__m256; V]; M],
 ) {
-    // SAFETY: `b` points at V vectors.
+    // SAFETY: `b` points to V vectors.
     let b: [__m256; V] = std::array::from_fn(|v| unsafe { T::load8(b.wrapping_add(v * 8)) });
     for (row, acc) in rows.iter().zip(acc) {
         // SAFETY: the row has more than p floats.
@@ -68,7 +68,7 @@ unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
             unsafe { step(&rows, p, group(p), &mut acc) };
         }
     } else {
-        // Four at a time: twelve products a step leave few cycles for counting.
+        // Unrolled by four: with twelve products per step, few cycles are left for loop overhead.
         let whole = t.k - t.k % 4;
         for p in (0..whole).step_by(4) {
             // SAFETY: as above; `whole` is at most k.
@@ -85,7 +85,7 @@ unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
             unsafe { step(&rows, p, group(p), &mut acc) };
         }
     }
-    // Masked stores are slow on some processors: only where columns are missing.
+    // Masked stores are slow on some CPUs, so they are used only if columns are missing.
     if t.cols == 8 * V {
         // SAFETY: forwarded contract, and no column of the vectors is missing.
         unsafe { store::<true, M, V, T>(t, acc) }
@@ -108,7 +108,7 @@ unsafe fn store<const WHOLE: bool, const M: usize, const V: usize, T: Element>(t
             // SAFETY: a whole vector of the bias or of one of the M rows of C.
             unsafe { _mm256_loadu_ps(from) }
         } else {
-            // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
+            // SAFETY: only existing columns of the bias or one of the M rows of C: masked-off lanes are not read.
             unsafe { _mm256_maskload_ps(from, mask[v]) }
         }
     };
@@ -123,7 +123,7 @@ unsafe fn store<const WHOLE: bool, const M: usize, const V: usize, T: Element>(t
                 // SAFETY: a whole vector of one of the M rows of C.
                 unsafe { _mm256_storeu_ps(c, sum) }
             } else {
-                // SAFETY: only the columns that exist: masked-off lanes are not written.
+                // SAFETY: only existing columns: masked-off lanes are not written.
                 unsafe { _mm256_maskstore_ps(c, mask[v], sum) }
             }
         }
@@ -152,7 +152,7 @@ pub(crate) unsafe fn dots<const M: usize, T: Element>(
                 // SAFETY: eight elements from p on exist.
                 unsafe { T::load8(from) }
             } else {
-                // SAFETY: so many elements from p on exist.
+                // SAFETY: `left` elements from p on exist.
                 unsafe { load_first(from, left) }
             };
             _mm_prefetch::<_MM_HINT_T0>(b.as_ptr().wrapping_add(p + ahead).cast());

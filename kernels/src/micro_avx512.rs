@@ -1,9 +1,8 @@
 //! AVX-512 kernels. Register tile: up to 8 rows × 3 vectors of 16 (24 accumulators, 3
 //! vectors of B and one broadcast of A fit the 32 registers).
 
-use crate::element::Element;
-use crate::micro::{DOTS, Tile, by_shape};
-use crate::pairs::Pair;
+use crate::element::{Element, Pair};
+use crate::micro_tile::{DOTS, Tile, by_shape};
 use std::arch::x86_64::*;
 
 /// See [`crate::micro::run`].
@@ -55,7 +54,7 @@ macro_rules! tile {
             // Lanes of the last vector that exist in C.
             let last: __mmask16 = 0xffff >> (V * 16 - t.cols);
             let mask = |v: usize| if v + 1 == V { last } else { 0xffff };
-            // SAFETY: of the bias or one of the M rows of C only the columns that exist: masked-off lanes are not read.
+            // SAFETY: only existing columns of the bias or one of the M rows of C: masked-off lanes are not read.
             let load = |from: *const f32, v: usize| unsafe { _mm512_maskz_loadu_ps(mask(v), from) };
             if !t.bias.is_null() {
                 for v in 0..V {
@@ -69,7 +68,7 @@ macro_rules! tile {
                 for (v, &sum) in acc.iter().enumerate() {
                     let c = t.c.wrapping_add(i * t.ldc + v * 16);
                     let sum = if t.accumulate { _mm512_add_ps(sum, load(c, v)) } else { sum };
-                    // SAFETY: only the columns that exist in one of the M rows of C: masked-off lanes are not written.
+                    // SAFETY: only existing columns in one of the M rows of C: masked-off lanes are not written.
                     unsafe { _mm512_mask_storeu_ps(c, mask(v), sum) };
                 }
             }
@@ -88,10 +87,10 @@ tile! {
     pairs_kernel, "avx512f,avx512vl,avx512bw,avx512bf16", |a, b, sum| _mm512_dpbf16_ps(sum, bits(a), bits(b))
 }
 
-/// A vector of pairs.
+/// Reinterprets a vector as pairs of `bf16`.
 #[inline(always)]
 fn bits(x: __m512) -> __m512bh {
-    // SAFETY: both are 512 bits, of which any pattern is a value.
+    // SAFETY: both types are 512 bits, and any bit pattern is valid for them.
     unsafe { std::mem::transmute(x) }
 }
 

@@ -2,7 +2,7 @@
 //! compiler's vectoriser.
 
 use crate::element::Element;
-use crate::micro::{DOTS, Tile, by_shape};
+use crate::micro_tile::{DOTS, Tile, by_shape};
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// See [`crate::micro::run`].
@@ -17,11 +17,11 @@ pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>)
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
 unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
-    // SAFETY: the extents of A that the contract of `Tile` promises; nobody writes it meanwhile.
+    // SAFETY: the extents of A that the contract of `Tile` promises, which are not written meanwhile.
     let a: [&[f32]; M] = std::array::from_fn(|i| unsafe { from_raw_parts(t.a.wrapping_add(i * t.lda), t.k) });
-    // SAFETY: as above, of B.
+    // SAFETY: as above, for B.
     let b = |p: usize| unsafe { &*t.b.wrapping_add(p * t.ldb).cast::<[[T; 4]; V]>() };
-    // SAFETY: as above, of the bias.
+    // SAFETY: as above, for the bias.
     let bias = (!t.bias.is_null()).then(|| unsafe { from_raw_parts(t.bias, t.cols) });
     let mut acc = [[[0.0f32; 4]; V]; M];
     #[allow(clippy::needless_range_loop)] // plain indices vectorise best
@@ -37,7 +37,7 @@ unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
         }
     }
     for (i, acc) in acc.iter().enumerate() {
-        // SAFETY: as above, of C; this tile of it is ours.
+        // SAFETY: as above, for C; this tile of it is ours.
         let c = unsafe { from_raw_parts_mut(t.c.wrapping_add(i * t.ldc), t.cols) };
         for (j, (c, &sum)) in c.iter_mut().zip(acc.as_flattened()).enumerate() {
             let start = if t.accumulate { *c } else { 0.0 };

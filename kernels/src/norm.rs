@@ -65,7 +65,7 @@ pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
     }
 }
 
-/// [`norm`] that also hands out `scale` `[rows]`, the divisor `√(mean square + eps)` of each row.
+/// Like [`norm`], and also writes `scale` `[rows]`, the divisor `√(mean square + eps)` of each row.
 ///
 /// # Panics
 /// If lengths disagree.
@@ -86,7 +86,7 @@ pub fn norm_and_scale(norm: Norm, x: &[f32], cols: usize, scale: &mut [f32], y: 
     });
 }
 
-/// The gradient of [`norm`]'s input from that of its output, `dy` `[rows, cols]`.
+/// Backward pass of [`norm`]: the gradient of its input from the gradient of its output, `dy` `[rows, cols]`.
 ///
 /// # Panics
 /// If lengths disagree.
@@ -106,12 +106,12 @@ pub fn norm_back(norm: Norm, x: &[f32], dy: &[f32], cols: usize, dx: &mut [f32])
 }
 
 multiversion! {
-    /// [`norm_back`] of one row.
+    /// [`norm_back`] for one row.
     fn norm_back_row(norm: Norm, x: &[f32], dy: &[f32], dx: &mut [f32]) = norm_back_row_body
 }
 
-/// With `y = x̂ w + b`, `x̂ = (x - mean) / scale` and `g = dy w`: `dx = (g - mean(g) - x̂ mean(g x̂)) / scale`; without
-/// `mean(g)` where the norm does not center.
+/// With `y = x̂ w + b`, `x̂ = (x - mean) / scale` and `g = dy w`: `dx = (g - mean(g) - x̂ mean(g x̂)) / scale`, without
+/// the term `mean(g)` for RMS norm.
 #[inline(always)]
 fn norm_back_row_body<const FMA: bool>(norm: Norm, x: &[f32], dy: &[f32], dx: &mut [f32]) {
     let count = x.len() as f32;
@@ -130,10 +130,10 @@ fn norm_back_row_body<const FMA: bool>(norm: Norm, x: &[f32], dy: &[f32], dx: &m
 
 /// Asserts that the shapes agree.
 fn check(norm: Norm, x: &[f32], cols: usize, y: &[f32]) {
-    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is no multiple of {cols}", x.len());
+    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is not a multiple of {cols}", x.len());
     assert_eq!(x.len(), y.len(), "input and output differ in length");
     for vector in [norm.weight, norm.bias].into_iter().flatten() {
-        assert_eq!(vector.len(), cols, "weight or bias has another length");
+        assert_eq!(vector.len(), cols, "weight or bias has the wrong length");
     }
 }
 

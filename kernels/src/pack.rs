@@ -5,15 +5,14 @@ use crate::isa::{Isa, Level, multiversion};
 use crate::micro::Shape;
 use crate::view::View2;
 
-/// Floats that [`pack_b`] writes for a `k × n` block.
+/// Number of floats that [`pack_b`] writes for a `k × n` block.
 pub(crate) fn packed_len(shape: Shape, k: usize, n: usize) -> usize {
     k * n.next_multiple_of(shape.lanes)
 }
 
-/// Packs `b` `[k, n]` into `out`: panels of `shape.cols` columns one after the
-/// other (the last one narrower, padded to whole vectors), each stored row
-/// after row. The padding holds arbitrary values: they only reach columns that
-/// the register tile does not store.
+/// Packs `b` `[k, n]` into `out` as consecutive panels of `shape.cols` columns, each stored row by row. The last panel
+/// may be narrower, padded to whole vectors. The padding holds arbitrary values, which only reach columns that the
+/// register tile does not store.
 pub(crate) fn pack_b<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut [f32]) {
     if b.rows_contiguous() {
         pack_rows(isa, shape, b, out);
@@ -22,8 +21,8 @@ pub(crate) fn pack_b<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut 
     }
 }
 
-/// How many rows of B are prefetched ahead of the one that is packed: each is a short run in a page of its own,
-/// which hardware prefetchers do not cross.
+/// Number of rows of B to prefetch ahead of the one being packed. Each row is short and may be in another page, and
+/// hardware prefetchers do not cross page boundaries.
 const AHEAD: usize = 6;
 
 /// Prefetches a row.
@@ -31,7 +30,7 @@ const AHEAD: usize = 6;
 fn fetch<T>(row: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in row.chunks(64 / size_of::<T>()) {
-        // SAFETY: a hint, which every processor of this architecture knows; no memory is read.
+        // SAFETY: a hint that every CPU of this architecture supports; no memory is read.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -39,8 +38,8 @@ fn fetch<T>(row: &[T]) {
 }
 
 multiversion! {
-    /// Packing where the rows of B are contiguous: row by row, across all
-    /// panels, so that memory is read in the longest runs possible.
+    /// Packs a B with contiguous rows: row by row, across all panels, so that memory is read in the longest possible
+    /// runs.
     fn pack_rows<T: Element>(shape: Shape, b: View2<T>, out: &mut [f32]) = pack_rows_body
 }
 
@@ -74,8 +73,8 @@ fn pack_rows_of<const W: usize, T: Element>(shape: Shape, b: View2<T>, out: &mut
     }
 }
 
-/// Packing where the columns of B are contiguous (or nothing is): square
-/// blocks of `lanes × lanes` are transposed.
+/// Packs a B with contiguous columns, or with neither rows nor columns contiguous, by transposing square blocks of
+/// `lanes × lanes`.
 fn pack_columns<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut [f32]) {
     let (k, n, lanes) = (b.rows(), b.cols(), shape.lanes);
     let mut panels = out;
@@ -138,8 +137,8 @@ fn transpose<T: Element>(isa: Isa, source: View2<T>, out: &mut [f32], stride: us
 }
 
 /// # Safety
-/// `from` points at `rows >= 1` rows of 16 elements, `ld` apart, `to` at 16 rows of 16
-/// floats, `stride` apart; the CPU has AVX-512 F, VL and BW.
+/// `from` points to `rows >= 1` rows of 16 elements, `ld` apart, and `to` points to 16 rows
+/// of 16 floats, `stride` apart; the CPU has AVX-512 F, VL and BW.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw")]
 unsafe fn transpose16<T: Element>(from: *const T, ld: usize, rows: usize, to: *mut f32, stride: usize) {
@@ -181,8 +180,8 @@ unsafe fn transpose16<T: Element>(from: *const T, ld: usize, rows: usize, to: *m
 }
 
 /// # Safety
-/// `from` points at `rows >= 1` rows of 8 elements, `ld` apart, `to` at 8 rows of 8
-/// floats, `stride` apart; the CPU has AVX2 and F16C.
+/// `from` points to `rows >= 1` rows of 8 elements, `ld` apart, and `to` points to 8 rows
+/// of 8 floats, `stride` apart; the CPU has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn transpose8<T: Element>(from: *const T, ld: usize, rows: usize, to: *mut f32, stride: usize) {

@@ -1,18 +1,22 @@
-//! Products of two `bf16` matrices by the instruction that some processors have for them: it multiplies pairs that lie
-//! side by side along the inner axis, and adds both products in `f32`.
+//! Products of two `bf16` matrices with AVX-512 BF16 instructions, which multiply pairs of adjacent elements along the
+//! inner axis and add both products in `f32`.
 
 use half::bf16;
 
-use crate::gemm::{Bias, Product, in_blocks, in_panels, tiled};
+use crate::element::Pair;
+use crate::gemm::{Product, in_blocks, tiled};
 use crate::gemv;
 use crate::isa::Isa;
 use crate::matrix::Matrix;
 use crate::micro::{self, Shape};
+use crate::operands::Bias;
 use crate::pack::{pack_b, packed_len};
+use crate::panels::in_panels;
 use crate::view::{OutTile, View2};
 
-/// The products of a `bf16` A and `bf16` B, by the processor's own instruction for them: products are exact, sums in
-/// `f32`. Hands them back where that is not to be had, or not worth it: a few rows of A are bound by reading B anyway.
+/// Computes products of a `bf16` A and `bf16` B with AVX-512 BF16 instructions: products are exact, sums are `f32`.
+/// Returns the products as an error if the instructions are unavailable or not worth it (with a few rows of A, reading
+/// B dominates anyway).
 ///
 /// # Panics
 /// As for [`gemm()`](crate::gemm::gemm).
@@ -31,13 +35,13 @@ pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<
     Ok(())
 }
 
-/// `c = a · b (+ bias)` on the calling thread, where two numbers make one of A and two rows one of B.
+/// `c = a · b (+ bias)` on the calling thread, where an element of A is a pair and takes two rows of B.
 #[cfg(target_arch = "x86_64")]
 fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, c: OutTile) {
-    assert!(isa.has_bf16(), "the processor has no products of bf16");
+    assert!(isa.has_bf16(), "the processor does not support bf16 products");
     let shape = micro::shape(isa);
     let pack = |(p, kc), cols, packed: &mut [Pair]| pack_pairs(isa, shape, b.block((2 * p, 2 * kc), cols), packed);
-    // SAFETY: the tile's contract is this one's, and the processor has the instruction (asserted).
+    // SAFETY: `in_panels` upholds the contract of `Tile`, and the CPU has the instruction (asserted).
     let run = |rows, vectors, tile| unsafe { micro::run_pairs(rows, vectors, tile) };
     in_panels(shape, a, bias, c, pack, run);
 }
@@ -47,10 +51,7 @@ fn pairs_tile(_: Isa, _: View2<Pair>, _: View2<bf16>, _: Bias, _: OutTile) {
     unreachable!("only some x86 processors have it");
 }
 
-/// Two neighbors along the inner axis, the first in the low half: bits, of no meaning as a number.
-pub(crate) type Pair = f32;
-
-/// Rows of `a` as rows of pairs, if they can be taken so.
+/// Views rows of `a` as rows of pairs, if length, stride and alignment allow it.
 fn pairs_of<'a>(a: View2<'a, bf16>) -> Option<View2<'a, Pair>> {
     let even = a.rows_contiguous() && a.cols().is_multiple_of(2) && a.row_stride().is_multiple_of(2);
     if !even || a.rows() == 0 || a.cols() == 0 {
@@ -61,18 +62,18 @@ fn pairs_of<'a>(a: View2<'a, bf16>) -> Option<View2<'a, Pair>> {
     if !first.cast::<Pair>().is_aligned() {
         return None;
     }
-    // SAFETY: the view reaches these elements (its bounds), of which two make one of 32 bits, aligned (checked); every
-    // pattern of bits is an `f32`, and nothing writes them while the view lives.
+    // SAFETY: the view covers these elements (its bounds), two of which make one aligned 32-bit element (checked).
+    // Every bit pattern is a valid `f32`, and nothing writes to them while the view lives.
     let pairs = unsafe { std::slice::from_raw_parts::<'a, Pair>(first.cast(), elements / 2) };
     Some(View2::new(pairs, 0, (a.rows(), a.cols() / 2), (a.row_stride() / 2, 1)))
 }
 
-/// Whether a matrix can be packed as pairs of its rows.
+/// Whether a matrix can be packed as pairs of rows.
 fn can_pack(b: View2<bf16>) -> bool {
     b.rows().is_multiple_of(2) && (b.rows_contiguous() || pairs_of(b.t()).is_some())
 }
 
-/// Packs `b` `[2 k, n]` as `k` rows of pairs, as [`pack_b`] packs rows of numbers.
+/// Packs `b` `[2 k, n]` as `k` rows of pairs, in the layout of [`pack_b`].
 fn pack_pairs(isa: Isa, shape: Shape, b: View2<bf16>, out: &mut [Pair]) {
     if let Some(turned) = (!b.rows_contiguous()).then(|| pairs_of(b.t())).flatten() {
         return pack_b(isa, shape, turned.t(), out);

@@ -9,19 +9,18 @@ pub(crate) type ScratchBuffer = LocalKey<Cell<Vec<f32>>>;
 thread_local! {
     /// Packed panels of B.
     pub(crate) static PACKED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Columns of B that were packed in few bits.
+    /// Columns decoded from block-quantized B.
     pub(crate) static DECODED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Queries gathered from several places.
+    /// Queries gathered from several heads and batch rows.
     pub(crate) static GATHERED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    /// Values mixed by a pattern.
+    /// Weighted sums of values.
     pub(crate) static MIXED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
     /// Attention scores.
     pub(crate) static SCORES: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `f` with a 64-byte aligned slice of `len` floats of unspecified
-/// content. The buffer is taken out of the slot meanwhile, so a nested use on
-/// the same thread is merely slower, never an error.
+/// Calls `f` with a 64-byte aligned slice of `len` floats with unspecified contents. The buffer is taken out of the
+/// slot meanwhile, so nested use on the same thread is slower, but not an error.
 pub(crate) fn with_scratch<R>(slot: &'static ScratchBuffer, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     const LINE: usize = 16;
     let mut buffer = slot.take();

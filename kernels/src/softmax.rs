@@ -4,7 +4,7 @@ use crate::isa::{Isa, multiversion};
 use crate::math;
 use crate::tasks::each_item;
 
-/// Partial sums of a reduction over a row.
+/// Number of partial sums of a reduction over a row.
 const LANES: usize = 16;
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
@@ -20,8 +20,8 @@ multiversion! {
 
 /// Replaces each row of `x` `[rows, cols]` by its softmax.
 ///
-/// `-inf` entries become 0; a row of nothing but `-inf` becomes all 0. A NaN
-/// makes the other finite entries of its row NaN.
+/// `-inf` entries become 0; a row of only `-inf` becomes all 0. A NaN makes
+/// the finite entries of its row NaN.
 ///
 /// # Panics
 /// If `x.len()` is not a multiple of `cols`.
@@ -37,7 +37,7 @@ pub fn softmax(x: &mut [f32], cols: usize) {
     if x.is_empty() {
         return;
     }
-    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is no multiple of {cols}", x.len());
+    assert!(cols > 0 && x.len().is_multiple_of(cols), "{} is not a multiple of {cols}", x.len());
     let isa = Isa::current();
     if x.len() <= CHUNK {
         x.chunks_exact_mut(cols).for_each(|row| softmax_row(isa, row));
@@ -49,7 +49,7 @@ pub fn softmax(x: &mut [f32], cols: usize) {
 
 #[inline(always)]
 fn softmax_row_body<const FMA: bool>(row: &mut [f32]) {
-    // A NaN is passed over here; it shows up in the sum.
+    // A NaN is skipped here, but makes the sum NaN.
     let max = math::reduce(row, f32::NEG_INFINITY, math::larger, math::larger);
     if max == f32::NEG_INFINITY {
         let hidden = row.iter().all(|&x| x == max);
@@ -89,13 +89,12 @@ pub struct Scores<'a> {
 /// Which keys a query sees.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMask<'a> {
-    /// Keys in columns from here on are hidden (causal order); `usize::MAX`
-    /// hides none.
+    /// Hides keys in columns from here on (causal mask); `usize::MAX` hides none.
     pub limit: usize,
-    /// Keys that exist, as opposed to padding `[kv]`.
+    /// Which keys are real rather than padding, `[kv]`.
     pub valid: Option<&'a [bool]>,
-    /// A window: the oldest position the query sees, positions of the keys
-    /// `[kv]`; keys before it are hidden.
+    /// A window: the oldest position that the query sees, and the positions of
+    /// the keys `[kv]`; keys before the window are hidden.
     pub oldest: Option<(i32, &'a [i32])>,
 }
 

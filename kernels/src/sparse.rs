@@ -1,4 +1,4 @@
-//! Rows of which few entries are other than zero, and their products with a matrix.
+//! Sparse rows, and their products with a matrix.
 
 use crate::element::Element;
 use crate::isa::{Isa, multiversion};
@@ -6,23 +6,22 @@ use crate::matrix::{Matrix, with_view};
 use crate::tasks::each_item;
 use crate::view::View2;
 
-/// Elements that are looked at together.
+/// Number of elements tested together.
 const TOGETHER: usize = 16;
 
-/// Rows by their entries other than zero: those of row `r` are at `offsets[r]..offsets[r + 1]`, in the order of their
-/// columns.
+/// Sparse matrix in CSR format. The entries of row `r` are at `offsets[r]..offsets[r + 1]`, ordered by column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sparse {
-    /// Where each row begins, and where the last one ends.
+    /// Start of each row, and the end of the last one.
     pub offsets: Vec<usize>,
-    /// The column of each entry.
+    /// Column of each entry.
     pub columns: Vec<u32>,
-    /// The entries.
+    /// Value of each entry.
     pub values: Vec<f32>,
 }
 
 impl Sparse {
-    /// Of rows of `cols` elements that lie one behind the other. NaN is other than zero.
+    /// Collects the nonzero entries of contiguous rows of `cols` elements. NaN counts as nonzero.
     ///
     /// ```
     /// use hooklens_kernels::sparse::Sparse;
@@ -31,10 +30,10 @@ impl Sparse {
     /// ```
     ///
     /// # Panics
-    /// If the elements make no whole rows.
+    /// If the elements are not whole rows.
     pub fn of(dense: &[f32], cols: usize) -> Self {
         let rows = dense.len().checked_div(cols).unwrap_or(0);
-        assert_eq!(rows * cols, dense.len(), "whole rows");
+        assert_eq!(rows * cols, dense.len(), "`dense` must be whole rows");
         let isa = Isa::current();
         let size = rows.div_ceil(rayon::current_num_threads()).max(1);
         let mut parts = vec![Sparse::default(); rows.div_ceil(size)];
@@ -59,7 +58,7 @@ impl Sparse {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// The transpose, of `cols` columns: rows become columns, in order.
+    /// The transpose of a matrix with `cols` columns.
     ///
     /// ```
     /// use hooklens_kernels::sparse::Sparse;
@@ -68,7 +67,7 @@ impl Sparse {
     /// ```
     ///
     /// # Panics
-    /// If an entry is in another column.
+    /// If an entry's column is not below `cols`.
     pub fn transposed(&self, cols: usize) -> Self {
         let mut offsets = vec![0; cols + 1];
         self.columns.iter().for_each(|column| offsets[*column as usize + 1] += 1);
@@ -86,7 +85,7 @@ impl Sparse {
         Self { offsets, columns, values }
     }
 
-    /// The entries in some of the columns, in their places.
+    /// The entries in a range of columns; column numbers do not change.
     pub fn columns_in(&self, columns: std::ops::Range<usize>) -> Self {
         let mut some = Self { offsets: vec![0], ..Self::default() };
         for row in 0..self.rows() {
@@ -100,7 +99,7 @@ impl Sparse {
         some
     }
 
-    /// Columns and entries of a row.
+    /// Columns and values of a row's entries.
     ///
     /// # Panics
     /// If there is no such row.
@@ -111,14 +110,14 @@ impl Sparse {
 }
 
 multiversion! {
-    /// Adds a row's entries.
+    /// Appends a row's entries.
     fn entries(row: &[f32], to: &mut Sparse) = entries_body
 }
 
 #[inline(always)]
 fn entries_body<const FMA: bool>(row: &[f32], to: &mut Sparse) {
     for (place, chunk) in row.chunks(TOGETHER).enumerate() {
-        // The sign of a zero does not count.
+        // The shift ignores the sign of a zero.
         if chunk.iter().fold(0, |any, x| any | (x.to_bits() << 1)) == 0 {
             continue;
         }
@@ -129,7 +128,7 @@ fn entries_body<const FMA: bool>(row: &[f32], to: &mut Sparse) {
     }
 }
 
-/// `output[r] = bias + Σ values · matrix[columns]` over each row's entries; the matrix's other rows are not read.
+/// `output[r] = bias + Σ values · matrix[columns]` over each row's entries. Other rows of the matrix are not read.
 ///
 /// # Shapes
 /// - matrix: `[cols, width]`; bias: `[width]`; output: `[rows, width]`
@@ -144,16 +143,16 @@ fn entries_body<const FMA: bool>(row: &[f32], to: &mut Sparse) {
 /// ```
 ///
 /// # Panics
-/// If lengths disagree, a column is outside the matrix, or the matrix is of blocks.
+/// If lengths disagree, a column is outside the matrix, or the matrix is packed.
 pub fn times(rows: &Sparse, matrix: Matrix<'_>, bias: Option<&[f32]>, output: &mut [f32]) {
-    with_view!(matrix, view => times_view(rows, view, bias, output), _packed => panic!("rows of blocks are not added"))
+    with_view!(matrix, view => times_view(rows, view, bias, output), _packed => panic!("the matrix is packed"))
 }
 
 fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f32]>, output: &mut [f32]) {
     let width = matrix.cols();
-    assert_eq!(output.len(), rows.rows() * width, "a row of output for each");
-    assert!(rows.columns.iter().all(|column| (*column as usize) < matrix.rows()), "a row of the matrix for each entry");
-    assert!(bias.is_none_or(|bias| bias.len() == width), "as many biases as columns");
+    assert_eq!(output.len(), rows.rows() * width, "one output row per row");
+    assert!(rows.columns.iter().all(|column| (*column as usize) < matrix.rows()), "an entry is outside the matrix");
+    assert!(bias.is_none_or(|bias| bias.len() == width), "one bias per column");
     if width == 0 {
         return;
     }
@@ -171,11 +170,11 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
     });
 }
 
-/// The products `left[row] · right[column]` at each entry of `places`, in its order: the entries of the product of two
-/// matrices that are wanted.
+/// The products `left[row] · right[column]` at each entry of `places`, in its order: selected entries of the product
+/// `left · rightᵀ`.
 ///
 /// # Shapes
-/// - left: `[rows, width]`; right: `[cols, width]`, both row by row
+/// - left: `[rows, width]`; right: `[cols, width]`, both row-major
 ///
 /// ```
 /// use hooklens_kernels::sparse::{Sparse, products_at};
@@ -187,7 +186,7 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
 /// # Panics
 /// If lengths disagree or an entry is outside the matrices.
 pub fn products_at(places: &Sparse, left: &[f32], right: &[f32], width: usize) -> Vec<f32> {
-    assert_eq!(left.len(), places.rows() * width, "a row for each");
+    assert_eq!(left.len(), places.rows() * width, "one row of `left` per row");
     let mut products = vec![0.0; places.columns.len()];
     let isa = Isa::current();
     let size = places.rows().div_ceil(4 * rayon::current_num_threads()).max(1);
@@ -211,7 +210,7 @@ pub fn products_at(places: &Sparse, left: &[f32], right: &[f32], width: usize) -
 }
 
 multiversion! {
-    /// The products of one row.
+    /// Computes the products of one row.
     fn dots(columns: &[u32], left: &[f32], right: &[f32], products: &mut [f32]) = dots_body
 }
 
@@ -219,7 +218,7 @@ multiversion! {
 fn dots_body<const FMA: bool>(columns: &[u32], left: &[f32], right: &[f32], products: &mut [f32]) {
     for (column, product) in columns.iter().zip(products) {
         let row = &right[*column as usize * left.len()..][..left.len()];
-        // Sums side by side, which registers hold.
+        // Independent sums, held in registers.
         let mut sums = [0f32; 2 * TOGETHER];
         let (left, right) = (left.as_chunks::<{ 2 * TOGETHER }>(), row.as_chunks::<{ 2 * TOGETHER }>());
         for (x, y) in left.0.iter().zip(right.0) {
@@ -273,7 +272,7 @@ mod tests {
     use super::*;
     use crate::isa::with_isa;
 
-    /// Numbers that look random, most of them zero.
+    /// Pseudorandom numbers, most of them zero.
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
         let next = |_| {

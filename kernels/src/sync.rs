@@ -1,5 +1,5 @@
-//! The synchronization primitives of the thread pool: the standard library's, or loom's in its model test, which
-//! explores the interleavings of threads.
+//! Synchronization primitives of the thread pool: the standard library's, or loom's in the model test that explores
+//! thread interleavings.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
@@ -25,13 +25,12 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Gives a pointer for reading; the caller ensures that nothing writes while it is dereferenced.
+    /// Passes a pointer for reading; the caller ensures that nothing writes while it is dereferenced.
     pub(crate) fn with<R>(&self, see: impl FnOnce(*const T) -> R) -> R {
         see(self.0.get())
     }
 
-    /// Gives a pointer for writing; the caller ensures that nothing else reads or writes while it is
-    /// dereferenced.
+    /// Passes a pointer for writing; the caller ensures that nothing else reads or writes while it is dereferenced.
     pub(crate) fn with_mut<R>(&self, see: impl FnOnce(*mut T) -> R) -> R {
         see(self.0.get())
     }

@@ -1,11 +1,11 @@
-//! Parallel loops over the pool's threads, the calling one included.
+//! Parallel loops over the pool's threads and the calling thread.
 
 use crate::team::Team;
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Does `work(0)`, `work(1)`, ... `work(count - 1)`, in any order: with the team's help, or on rayon's pool if this is
-/// one of its threads or another thread has the team at work.
+/// Runs `work(0)` to `work(count - 1)`, in any order. Uses the team, or rayon's pool if this is one of its threads or
+/// the team is busy with another thread's work.
 pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
     if count <= 1 {
         return (0..count).for_each(work);
@@ -16,7 +16,7 @@ pub(crate) fn each(count: usize, work: impl Fn(usize) + Send + Sync) {
     }
 }
 
-/// Does `work` to every item, in any order, over this process's threads.
+/// Applies `work` to every item, in any order, on all threads.
 ///
 /// ```
 /// use hooklens_kernels::tasks::each_item;
@@ -35,7 +35,7 @@ where
     });
 }
 
-/// Does `work` to chunks of this many elements of both, side by side; what is no longer than one stays on this thread.
+/// Applies `work` to corresponding chunks of `size` elements of both slices. A single chunk stays on this thread.
 ///
 /// # Panics
 /// If the lengths differ.

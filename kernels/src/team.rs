@@ -1,7 +1,7 @@
-//! A thread pool for kernels whose threads, when the work is done, spin for a while before they sleep.
+//! A thread pool for kernels, whose idle threads spin for a while before they sleep.
 //!
-//! The kernels of one token take 20 to 400 µs each and follow one another within a few dozen: to wake a sleeping
-//! thread, or to be woken by it, takes as long as that (measured: benches/RESULTS.md).
+//! The kernels for one token take 20 to 400 µs each and follow each other within a few dozen µs. Waking a sleeping
+//! thread takes about as long as that (measured: benches/RESULTS.md).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,42 +14,42 @@ use crate::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop, yield_now};
 /// How long a helper spins before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// Helpers inside the job: the gate's lowest bits.
+/// Mask of the gate's lowest bits, which count the helpers inside the job.
 const INSIDE: usize = OPEN - 1;
-/// The gate's bit that says the job may be joined.
+/// Bit of the gate that is set while the job may be joined.
 const OPEN: usize = 1 << 15;
-/// Distance from one job's number to the next's, in the gate's other bits.
+/// Increment between job numbers, which are stored in the gate's other bits.
 const NEXT: usize = OPEN << 1;
 
-/// The function that is called with every task's number.
+/// A function called with each task's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// The pool's helper threads; one thread uses them at a time.
+/// The pool's helper threads, which one thread uses at a time.
 pub(crate) struct Team {
-    /// Whether a thread is using them.
+    /// Whether a thread is using the team.
     taken: AtomicBool,
-    /// The job's number, whether it may be joined, and how many helpers are in it.
+    /// The job number, whether the job may be joined, and the number of helpers in it.
     gate: AtomicUsize,
     job: UnsafeCell<Option<*const Work<'static>>>,
-    /// The job's tasks.
+    /// Number of tasks in the job.
     count: AtomicUsize,
-    /// The first task nobody has begun.
+    /// The first task that has not been started.
     next: AtomicUsize,
-    /// What the first helper to panic in this job panicked with.
+    /// Panic payload of the first helper that panicked in this job.
     failure: Mutex<Option<Box<dyn Any + Send>>>,
     sleepers: AtomicUsize,
-    /// Held by a helper from its last look at the gate until it sleeps.
+    /// Held by a helper from its last check of the gate until it sleeps.
     mutex: Mutex<()>,
     wake: Condvar,
 }
 
-// SAFETY: all fields but `job` may be shared. `job` is written by the one thread that holds `taken`, while the gate is
-// closed and nobody is inside, and read only by helpers inside; they got there through the gate (acquire) that was
-// opened after the write (release), and it is closed, and seen empty (acquire), before the next write.
+// SAFETY: all fields but `job` can be shared. `job` is written by the one thread that holds `taken`, while the gate is
+// closed and no helper is inside. It is read only by helpers inside, which entered through the gate (acquire) after it
+// was opened following the write (release). The gate is closed, and seen empty (acquire), before the next write.
 unsafe impl Sync for Team {}
 
 impl Team {
-    /// The process's team, one thread smaller than rayon's pool; `None` if that has no helpers.
+    /// The process's team, one thread smaller than rayon's pool; `None` if that leaves no helpers.
     pub(crate) fn get() -> Option<&'static Team> {
         static TEAM: OnceLock<Option<&'static Team>> = OnceLock::new();
         *TEAM.get_or_init(|| {
@@ -58,11 +58,11 @@ impl Team {
         })
     }
 
-    /// A team that lives as long as the process.
+    /// Starts a team that lives as long as the process.
     fn start(helpers: usize) -> &'static Team {
         let team: &'static Team = Box::leak(Box::new(Team::without_helpers()));
         for _ in 0..helpers {
-            // A thread that can't be had is one helper less.
+            // If a thread can't be started, the team has one helper fewer.
             let _ = std::thread::Builder::new().name("hooklens-kernels".into()).spawn(|| team.worker_loop());
         }
         team
@@ -82,36 +82,37 @@ impl Team {
         }
     }
 
-    /// Does `work(0)` to `work(count - 1)`, in any order, on this thread and the helpers; `false`, and nothing done, if
-    /// the team is at work already.
+    /// Runs `work(0)` to `work(count - 1)`, in any order, on this thread and the helpers. Returns `false` without
+    /// running anything if the team is already in use.
     ///
     /// # Panics
-    /// With the payload of `work`'s panic, on whichever thread it was.
+    /// With the payload of `work`'s panic, whichever thread it happened on.
     pub(crate) fn run(&self, count: usize, work: &Work<'_>) -> bool {
         if self.taken.swap(true, Ordering::Acquire) {
             return false;
         }
         let guard = JobGuard(self);
-        // SAFETY: of the type only the lifetime changes, and no helper uses the pointer after `guard` has waited.
+        // SAFETY: only the lifetime in the type changes, and no helper uses the pointer after `guard` has waited for
+        // them.
         let work_for_all: *const Work<'static> = unsafe { std::mem::transmute::<*const Work<'_>, _>(work) };
-        // SAFETY: this thread has the team, the gate is closed and nobody is inside.
+        // SAFETY: this thread holds the team, the gate is closed and no helper is inside.
         self.job.with_mut(|job| unsafe { *job = Some(work_for_all) });
         self.count.store(count, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         let number = (self.gate.load(Ordering::Relaxed) & !(NEXT - 1)).wrapping_add(NEXT);
         self.gate.store(number | OPEN, Ordering::Release);
-        // With the fence in `sleep`: either this thread sees the sleeper, or that one the open gate.
+        // Pairs with the fence in `sleep`: either this thread sees the sleeper, or the sleeper sees the open gate.
         fence(Ordering::SeqCst);
         let sleepers = self.sleepers.load(Ordering::Relaxed);
         if sleepers > 0 {
-            // Whoever is about to sleep has looked at the gate by now, or will see it open. Held on to, the lock would
-            // have each helper that wakes wait for the rest to be woken.
+            // Taking the lock once ensures that every helper about to sleep has either checked the gate already or will
+            // see it open. Holding it longer would make each woken helper wait for the rest to be woken.
             drop(lock(&self.mutex));
             (0..sleepers.min(count.saturating_sub(1))).for_each(|_| self.wake.notify_one());
         }
         self.do_tasks(work);
         self.close();
-        // Before the team is given back: the next job's failure is not this one's.
+        // Taken before the team is released, so that a later job's failure is not mistaken for this one's.
         let failure = lock(&self.failure).take();
         drop(guard);
         if let Some(failure) = failure {
@@ -120,18 +121,18 @@ impl Team {
         true
     }
 
-    /// Closes the gate and waits for the helpers inside.
+    /// Closes the gate and waits for the helpers inside to leave.
     fn close(&self) {
         self.gate.fetch_and(!OPEN, Ordering::Relaxed);
         let mut turn = 0_u32;
         while self.gate.load(Ordering::Acquire) & INSIDE != 0 {
             turn = turn.wrapping_add(1);
-            // A helper whose core another program has taken needs it back.
+            // If another program took a helper's core, yielding may let the helper run.
             if turn.is_multiple_of(1 << 10) { yield_now() } else { spin_loop() }
         }
     }
 
-    /// Does tasks that no thread has begun, until there are none.
+    /// Runs tasks that no thread has started, until there are none.
     fn do_tasks(&self, work: &Work<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         loop {
@@ -142,7 +143,7 @@ impl Team {
         }
     }
 
-    /// A helper thread's main loop.
+    /// Main loop of a helper thread.
     fn worker_loop(&self) {
         let mut done = 0;
         loop {
@@ -150,18 +151,18 @@ impl Team {
         }
     }
 
-    /// Waits for a job other than `done` and helps with it; its number.
+    /// Waits for a job other than `done`, helps with it, and returns its number.
     fn help_with_next(&self, done: usize) -> usize {
         let number = self.join(done);
-        // SAFETY: a helper inside reads what was written before the gate opened.
+        // SAFETY: this helper is inside, so it reads what was written before the gate was opened.
         if let Some(work) = self.job.with(|job| unsafe { *job }) {
-            // SAFETY: its owner waits for the helpers inside before it gives up the work.
+            // SAFETY: the job's owner waits for the helpers inside before `work` goes out of scope.
             let work = unsafe { &*work };
             if let Err(failure) = catch_unwind(AssertUnwindSafe(|| self.do_tasks(work))) {
                 let mut first = lock(&self.failure);
                 match *first {
                     None => *first = Some(failure),
-                    // Dropped it might panic, here where the owner waits for this helper to leave.
+                    // Dropping the payload might panic, while the owner waits for this helper to leave.
                     Some(_) => std::mem::forget(failure),
                 }
             }
@@ -170,7 +171,7 @@ impl Team {
         number
     }
 
-    /// Waits for a job other than `done` and joins it; its number.
+    /// Waits for a job other than `done`, joins it, and returns its number.
     fn join(&self, done: usize) -> usize {
         let mut since = Instant::now();
         for turn in 1_usize.. {
@@ -200,15 +201,16 @@ impl Team {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a job may be joined that is not the one with number `done`, and has tasks left: of many helpers, those
-    /// that would come too late need not crowd the gate.
+    /// Whether a job other than `done` may be joined and has tasks left. If it has none, helpers would only contend for
+    /// the gate.
     fn wants_help(&self, gate: usize, done: usize) -> bool {
         let left = || self.next.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed);
         gate & OPEN != 0 && gate & !(NEXT - 1) != done && left()
     }
 }
 
-/// Whether a helper has spun long enough; in loom's model at once, where another turn explores nothing new.
+/// Whether a helper has spun long enough. In loom's model, this is true immediately, because spinning explores nothing
+/// new.
 fn is_over(turn: usize, since: Instant) -> bool {
     cfg!(all(test, loom)) || (turn.is_multiple_of(64) && since.elapsed() > PATIENCE)
 }
@@ -217,14 +219,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the helpers inside and gives the team back, after a panic too.
+/// Waits for the helpers inside and releases the team, even after a panic.
 struct JobGuard<'a>(&'a Team);
 
 impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
         self.0.close();
-        // Left there only if the owner's own task has panicked, whose payload its caller gets. Dropped this one might
-        // panic, and a panic while another unwinds ends the process.
+        // A payload is left only if the owner's own task panicked, and the caller gets that panic. Dropping this one
+        // might panic, and a panic during unwinding would abort the process.
         std::mem::forget(lock(&self.0.failure).take());
         self.0.taken.store(false, Ordering::Release);
     }
@@ -234,7 +236,7 @@ impl Drop for JobGuard<'_> {
 mod tests {
     use super::*;
 
-    /// Fewer of them where each takes a thousand times as long.
+    /// Fewer rounds under Miri, where each takes a thousand times as long.
     fn rounds(count: usize) -> usize {
         if cfg!(miri) { 5.max(count / 2000) } else { count }
     }
@@ -309,7 +311,7 @@ mod tests {
         });
     }
 
-    /// A payload that panics when it is dropped, as a caller's own type may.
+    /// A panic payload that panics when dropped, as a caller's own type may.
     struct Bomb;
 
     impl Drop for Bomb {
@@ -330,7 +332,7 @@ mod tests {
                 let failed = catch_unwind(AssertUnwindSafe(|| {
                     team.run(3, &|_| {
                         started.fetch_add(1, Ordering::Relaxed);
-                        // So that several threads panic in one job.
+                        // Ensures that several threads panic in one job.
                         while started.load(Ordering::Relaxed) < 3 {
                             std::thread::yield_now();
                         }
@@ -339,7 +341,7 @@ mod tests {
                 }));
                 std::mem::forget(failed.unwrap_err());
             }
-            // Every helper is still there, and nobody's payload is left for this job.
+            // All helpers are still there, and no payload is left over for this job.
             let together = AtomicUsize::new(0);
             team.run(3, &|_| {
                 together.fetch_add(1, Ordering::Relaxed);
@@ -354,7 +356,7 @@ mod tests {
     }
 }
 
-/// The team's gate in every order its operations may come in:
+/// Model test of the gate under all orderings of its operations:
 /// `RUSTFLAGS="--cfg loom" cargo test --release -p hooklens-kernels --lib model`.
 #[cfg(all(test, loom))]
 mod model {
@@ -365,7 +367,7 @@ mod model {
 
     use super::*;
 
-    /// The model's points of synchronization between helpers and owner.
+    /// A barrier between helpers and owner.
     struct Meeting {
         arrived: Mutex<usize>,
         all: usize,
@@ -387,8 +389,9 @@ mod model {
         }
     }
 
-    /// Tries `jobs` with so many helpers, in every order with at most so many threads stopped against their will. Then
-    /// all meet in a last job, after which the helpers leave: one that slept through it would show as a deadlock.
+    /// Runs `jobs` with the given number of helpers, exploring all orderings with at most `preemptions` preemptions.
+    /// Then all threads meet in a last job, after which the helpers leave; a helper that slept through it would show up
+    /// as a deadlock.
     fn check(helpers: usize, preemptions: usize, jobs: impl Fn(&Team) + Send + Sync + 'static) {
         let mut builder = Builder::new();
         builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
@@ -413,10 +416,10 @@ mod model {
         });
     }
 
-    /// A job of so many tasks, each of which is done once and writes what its owner reads without synchronization.
+    /// Runs a job in which each task runs once and writes a value that the owner reads without synchronization.
     fn job(team: &Team, count: usize) {
         struct Outcomes(Vec<UnsafeCell<usize>>);
-        // SAFETY: each task writes one of its own; loom fails the test where two threads meet.
+        // SAFETY: each task writes its own element; loom fails the test if two threads access the same one.
         unsafe impl Sync for Outcomes {}
         let outcomes = Outcomes((0..count).map(|_| UnsafeCell::new(0)).collect());
         let seen = &outcomes;

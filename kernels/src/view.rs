@@ -17,7 +17,7 @@ pub struct View2<'a, T = f32> {
 }
 
 impl<T> fmt::Debug for View2<'_, T> {
-    /// Sizes and strides, never elements.
+    /// Shows sizes and strides, but no elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("View2");
         shown.field("rows", &self.rows).field("cols", &self.cols);
@@ -114,7 +114,7 @@ impl<'a, T: Element> View2<'a, T> {
         self.data[self.offset + r * self.row_stride + c * self.col_stride]
     }
 
-    /// Address of element `(r, c)`, from which the whole view can be reached.
+    /// Pointer to element `(r, c)`, valid for the whole view.
     pub(crate) fn ptr(&self, r: usize, c: usize) -> *const T {
         self.data.as_ptr().wrapping_add(self.offset + r * self.row_stride + c * self.col_stride)
     }
@@ -127,7 +127,7 @@ impl<'a, T: Element> View2<'a, T> {
     }
 }
 
-/// A writable `rows × cols` matrix with contiguous rows: a unique borrow of it, as `&mut [f32]` is of a slice.
+/// A writable `rows × cols` matrix with contiguous rows. Like `&mut [f32]`, it is an exclusive borrow.
 #[derive(Debug)]
 pub(crate) struct OutTile<'a> {
     ptr: *mut f32,
@@ -137,9 +137,9 @@ pub(crate) struct OutTile<'a> {
     life: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: a unique borrow of plain floats, like `&mut [f32]`.
+// SAFETY: an exclusive borrow of plain floats, like `&mut [f32]`.
 unsafe impl Send for OutTile<'_> {}
-// SAFETY: through a shared `OutTile` no element can be reached without the promise that `alias` asks for.
+// SAFETY: a shared `OutTile` gives access to elements only through `alias`, whose caller promises exclusive use.
 unsafe impl Sync for OutTile<'_> {}
 
 impl<'a> OutTile<'a> {
@@ -154,11 +154,11 @@ impl<'a> OutTile<'a> {
         Self { ptr: data.as_mut_ptr(), rows, cols, row_stride, life: PhantomData }
     }
 
-    /// A second handle of the same matrix, for another thread to take a tile of.
+    /// A second handle to the same matrix, so that another thread can take a tile of it.
     ///
     /// # Safety
-    /// An element that is reached through this handle, or through a tile of it, is reached through no other handle
-    /// while this one or that tile lives.
+    /// Elements accessed through this handle or its tiles must not be accessed through any other handle while this
+    /// handle or the tile lives.
     pub(crate) unsafe fn alias(&self) -> Self {
         Self { life: PhantomData, ..*self }
     }
@@ -206,8 +206,8 @@ impl<'a> OutTile<'a> {
     pub(crate) fn row_mut(&mut self, r: usize) -> &mut [f32] {
         assert!(r < self.rows);
         let start = self.ptr.wrapping_add(r * self.row_stride);
-        // SAFETY: the row lies inside the matrix, which this handle borrows uniquely (or its maker promised so to
-        // `alias`).
+        // SAFETY: the row is inside the matrix, which this handle borrows exclusively (or the caller of `alias`
+        // promised so).
         unsafe { std::slice::from_raw_parts_mut(start, self.cols) }
     }
 }

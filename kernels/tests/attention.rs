@@ -1,4 +1,4 @@
-//! Fused attention against the explicit formula in `f64`.
+//! Tests of fused attention against the explicit formula in `f64`.
 
 mod common;
 use common::{Random, each_isa, rounds};
@@ -41,7 +41,7 @@ fn reference(at: Attention, q: HeadsView, k: HeadsView, v: HeadsView, (b, i, h):
     z
 }
 
-/// Slopes, masks and positions of a request, of which some are given.
+/// Slopes, masks and positions of a request, some of which are enabled.
 struct Rules {
     slopes: Vec<f32>,
     valid: Vec<bool>,
@@ -53,7 +53,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// For queries behind `past` keys; the first key's position is `first`, and a window is so wide.
+    /// Rules for queries after `past` keys. The first key has position `first`, and windows have width `window`.
     fn random(
         random: &mut Random,
         [batch, queries, keys, past, heads]: [usize; 5],
@@ -172,10 +172,10 @@ fn hidden_keys_may_hold_anything() {
     });
 }
 
-/// For each batch row the row it reads, keys and values.
+/// For each batch row the row it reads, with all keys and values.
 type Stored = (Vec<usize>, Vec<f32>, Vec<f32>);
 
-/// Keys in parts, some shared by several rows, are the keys joined.
+/// Attention over blocks of keys, some shared by several rows, equals attention over the concatenated keys.
 #[test]
 fn parts_are_the_whole() {
     each_isa(|_| {
@@ -188,7 +188,7 @@ fn parts_are_the_whole() {
             let token = kv_heads * dh;
             let sizes: Vec<usize> = (0..random.below(3)).map(|_| random.below(20)).chain([queries]).collect();
             let columns: usize = sizes.iter().sum();
-            // The last part is each row's own; the others are read by whom it falls to.
+            // The last block is each row's own; the others are assigned to rows at random.
             let stored: Vec<Stored> = (sizes.iter().enumerate())
                 .map(|(place, tokens)| {
                     let own = place + 1 == sizes.len();
@@ -253,7 +253,7 @@ fn parts_without_a_column_give_zero() {
     assert_eq!(z, [0.0; 4]);
 }
 
-/// The way back gives the slopes of `Σ g z`, by differences of the explicit formula.
+/// The backward pass matches finite differences of `Σ g z`, computed with the explicit formula.
 #[test]
 #[cfg_attr(miri, ignore = "too many differences")]
 fn gradients_are_slopes() {
@@ -304,7 +304,7 @@ fn gradients_are_slopes() {
     });
 }
 
-/// Where there are no keys nothing depends on the queries; what the buffer held before is not their gradient.
+/// Without keys, nothing depends on the queries: their gradient is zero, whatever the buffer contained.
 #[test]
 fn without_keys_gradients_are_zeros() {
     let (numbers, none) = ([1.0; 12], []);

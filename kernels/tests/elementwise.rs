@@ -1,4 +1,4 @@
-//! Activation functions against `f64` references.
+//! Tests of activation functions against `f64` references.
 
 mod common;
 use common::{Random, each_isa};
@@ -32,7 +32,7 @@ fn error(f: fn(&mut [f32]), reference: impl Fn(f64) -> f64, scale: impl Fn(f64, 
     worst
 }
 
-/// erf by its series or the continued fraction of erfc, in `f64`.
+/// erfc in `f64`, from the series of erf or from its continued fraction.
 fn erfc(x: f64) -> f64 {
     if x < 0.0 {
         return 2.0 - erfc(-x);
@@ -107,7 +107,7 @@ fn extremes() {
     });
 }
 
-/// Slopes are those of the functions, by differences in f64.
+/// Derivatives match finite differences in `f64`.
 #[test]
 fn slopes() {
     each_isa(|_| {

@@ -1,4 +1,4 @@
-//! Matrix products against `f64` sums.
+//! Tests of matrix products against sums in `f64`.
 
 mod common;
 use common::{Random, each_isa, rounds};
@@ -17,7 +17,7 @@ enum Layout {
     Scattered,
 }
 
-/// With B of each element type.
+/// Checks a product with B of each element type.
 fn check(random: &mut Random, shape: (usize, usize, usize), layout: Layout, serial: bool) {
     check_of(random, shape, layout, serial, |x| x);
     check_of(random, shape, layout, serial, bf16::from_f32);
@@ -80,7 +80,7 @@ fn matches_reference() {
     each_isa(|_| {
         let mut random = Random(1);
         for round in 0..rounds(600) {
-            // The largest are too large for Miri.
+            // The largest sizes are too large for Miri.
             let sizes = &SIZES[..if cfg!(miri) { 16 } else { 22 }];
             let shape = (random.pick(sizes), random.pick(sizes), random.pick(sizes));
             let layout = random.pick(&[Layout::Rows, Layout::Columns, Layout::Scattered]);
@@ -120,7 +120,7 @@ fn several_products_at_once_are_those_one_by_one() {
             let widths = [random.below(600), random.below(300), 1 + random.below(900)];
             let columns = random.below(2) == 0;
             let (a, bias) = (random.floats(m * k), random.floats(1500));
-            // Side by side in one matrix, as fused weights are.
+            // Side by side in one matrix, like fused weights.
             let all: usize = widths.iter().sum();
             let weights = random.floats(k * all);
             let starts = [0, widths[0], widths[0] + widths[1]];
@@ -191,7 +191,7 @@ fn rejects_short_views() {
     View2::new(&[0.0; 11], 0, (3, 4), (4, 1));
 }
 
-/// Where the processor multiplies pairs of `bf16` itself.
+/// Only runs on CPUs with `bf16` dot-product instructions.
 #[test]
 #[cfg_attr(miri, ignore = "too large")]
 fn products_of_bf16_are_those_of_widened_numbers() {

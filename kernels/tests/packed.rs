@@ -1,4 +1,4 @@
-//! Products with packed matrices against the sums of what the blocks hold.
+//! Tests of products with packed matrices against sums of the decoded values.
 
 mod common;
 use common::{Random, each_isa, rounds};
@@ -29,7 +29,7 @@ const FORMATS: [Format; 18] = [
     Format::E4m3,
 ];
 
-/// Random rows whose scales are no infinities.
+/// Random rows with finite scales.
 fn blocks(random: &mut Random, format: Format, k: usize, rows: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         (0..k / format.values() * format.bytes() * rows).map(|_| random.below(256) as u8).collect();
@@ -54,7 +54,7 @@ fn blocks(random: &mut Random, format: Format, k: usize, rows: usize) -> Vec<u8>
             _ => {}
         }
         if format == Format::E4m3 {
-            // What is no number has no sums.
+            // NaN would make the sums meaningless.
             block[4..].iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte &= 0xfe);
         }
     }
@@ -97,7 +97,7 @@ fn products_are_those_of_the_decoded_matrix() {
             assert_eq!((packed.rows(), packed.cols()), (k, n));
             let mut numbers = vec![0.0; n * k];
             packed.decode(&mut numbers);
-            // The order is one of whole rows.
+            // The order applies to whole rows.
             let mut as_is = vec![0.0; rows * k];
             Packed::new(&bytes, format, k, Order::AsIs).decode(&mut as_is);
             for j in 0..n {
@@ -133,7 +133,8 @@ fn products_are_those_of_the_decoded_matrix() {
     });
 }
 
-/// The packed products read whole rows of A: others are refused, as by every product, and never read beyond.
+/// Packed products read whole rows of A. Views with other rows are rejected, as for every product, and never read out
+/// of bounds.
 #[test]
 fn rows_that_are_not_contiguous_are_refused() {
     let bytes = [0u8; 34];
@@ -148,7 +149,7 @@ fn rows_that_are_not_contiguous_are_refused() {
             done.is_ok()
         };
         assert_eq!(product(turned, None), m == 1);
-        // Nor are rows of another length, or a bias.
+        // So are rows of another length, and a bias of another length.
         assert!(!product(View2::row_major(&a, m, 31), None));
         assert!(!product(View2::row_major(&a, m, 32), Some(&[])));
         assert!(product(View2::row_major(&a, m, 32), Some(&[0.0])));

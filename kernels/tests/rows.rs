@@ -1,4 +1,4 @@
-//! Softmax, score masking and norms against `f64` references.
+//! Tests of softmax, score masking and norms against `f64` references.
 
 mod common;
 use common::{Random, each_isa};

@@ -1,4 +1,4 @@
-"""`python -m hooklens`: the program that came with the package."""
+"""`python -m hooklens`: runs the `hooklens` program that is installed with the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> int:
         program = Path(folder, name)
         if program.is_file():
             return subprocess.call([program, *sys.argv[1:]])
-    print(f"{name} is not among this Python's programs", file=sys.stderr)
+    print(f"{name} is not in the scripts folder of this Python", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""A dump: one file, or a folder of files, one a batch of prompts."""
+"""A dump: one file, or a folder with one file per batch of prompts."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from ._file import File, widened
 from ._latents import Latents
 
 Array = np.ndarray[Any, Any]
-# Points of mixtures: rows and positions in one axis; the tokens that an expert was given.
+# MoE points that merge the row and position axes, and MoE points with only the tokens routed to an expert.
 _TOGETHER = re.compile(r"\.hook_expert_(weights|indices)$")
 _ROUTED = re.compile(r"\.experts\.\d+\.")
-# Points with heads between rows and positions.
+# Points with a head axis between rows and positions.
 _BY_HEAD = re.compile(r"\.hook_(pattern|attn_scores)$")
 _PARTS = (".shape", ".offsets", ".indices", ".values")
 _BESIDE = ("tokens", "attention_mask")
-# Of manifests.
+# Supported manifest version.
 _VERSION = 4
 
 
 class Incomplete(UserWarning):
-    """A dump that is being made, or that failed: it holds fewer prompts than it will."""
+    """Warns that a dump is still being written, or failed: it does not contain all of its prompts."""
 
 
 class Batch(dict[str, Array]):
-    """Named arrays of some prompts."""
+    """Named arrays for a batch of prompts."""
 
     tokens: Array
-    """`[row, pos]`"""
+    """Token ids, `[row, pos]`."""
     mask: Array
-    """`[row, pos]`, true where there is a token."""
+    """True at tokens and false at padding, `[row, pos]`."""
 
 
 def load(path: str | os.PathLike[str]) -> Dump:
-    """Opens a dump: a folder that `hooklens dump` or `hooklens merge` made, or one .safetensors file.
+    """Opens a dump: a folder written by `hooklens dump` or `hooklens merge`, or one .safetensors file.
 
-    Reads names and shapes alone; numbers are read when they are asked for.
+    Reads only names and shapes; values are read when they are accessed.
     """
     place = Path(path)
     if place.is_file():
         file = File(place)
         if any(name not in file for name in _BESIDE):
-            raise ValueError(f"{place} holds no tokens and attention_mask, and is no dump")
+            raise ValueError(f"{place} does not contain `tokens` and `attention_mask`, so it is not a dump")
         return Dump([file], {}, _model(place, file.metadata.get("hooklens_model"), {}))
     manifest = place / "manifest.json"
     if not place.is_dir():
-        raise FileNotFoundError(f"there is no {place}")
+        raise FileNotFoundError(f"{place} does not exist")
     if not manifest.is_file():
         within = sorted(entry.name for entry in place.iterdir() if (entry / "manifest.json").is_file())
-        more = f"; it holds shards ({', '.join(within[:4])} ...), which `hooklens merge --out {place}` makes one dump" if within else ""
-        raise FileNotFoundError(f"{place} holds no manifest.json, and is no dump{more}")
+        more = f"; it contains shards ({', '.join(within[:4])} ...): run `hooklens merge --out {place}`" if within else ""
+        raise FileNotFoundError(f"{place} has no manifest.json, so it is not a dump{more}")
     told = _manifest(manifest)
     log = place / "shards.jsonl"
     if not told["complete"] and not log.is_file():
-        # It may have ended just now.
+        # The dump may have been completed since the manifest was read.
         told = _manifest(manifest)
     if told["settings"].get("format") == "parquet":
-        raise ValueError(f"{place} is of tables: read its .parquet files with pandas, polars, duckdb or datasets")
+        raise ValueError(f"{place} contains tables: read its .parquet files with pandas, polars, duckdb or datasets")
     listed = told["shards"]
     if not told["complete"]:
-        # Until a dump is complete its files are in a log; a line may be cut off.
+        # Files of an incomplete dump are listed in a log, whose last line may be cut off.
         listed = []
         for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
             try:
@@ -81,12 +81,12 @@ def load(path: str | os.PathLike[str]) -> Dump:
 
 
 def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[str, Any] | None:
-    """The model that a dump records; in the manifest of an earlier version its settings name the weights."""
+    """The model recorded in a dump. Manifests of earlier versions identify the weights in `settings` instead."""
     if isinstance(recorded, str):
         try:
             recorded = json.loads(recorded)
         except ValueError as error:
-            raise ValueError(f"{path}: what it says of its model is no JSON: {error}") from error
+            raise ValueError(f"{path}: its model record is not valid JSON: {error}") from error
     if recorded is None and "weights" in settings:
         parts = {"edits": "edits", "parts": "part"}
         recorded = {"name": settings.get("model", ""), "fingerprint": settings["weights"]}
@@ -94,48 +94,49 @@ def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[st
     if recorded is None:
         return None
     if not isinstance(recorded, dict) or not any(isinstance(recorded.get(key), str) for key in ("identity", "fingerprint")):
-        raise ValueError(f"{path}: what it says of its model has no hash")
+        raise ValueError(f"{path}: its model record has no hash")
     return recorded
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What a manifest says, if it is sound."""
+    """Reads and validates a manifest."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no manifest: {error}") from error
+        raise ValueError(f"{path} is not a manifest: {error}") from error
     if not isinstance(told, dict) or told.get("format") != "hooklens-dump":
-        raise ValueError(f"{path} is not of hooklens")
+        raise ValueError(f"{path} is not the manifest of a hooklens dump")
     if not isinstance(told.get("version"), int) or told["version"] > _VERSION:
-        raise ValueError(f"{path} is of version {told.get('version')}, and this module reads those up to {_VERSION}")
+        raise ValueError(f"{path} has version {told.get('version')}; this module reads versions up to {_VERSION}")
     kinds = {"complete": bool, "rows": int, "settings": dict, "shards": list}
     for field, kind in kinds.items():
         if not isinstance(told.get(field), kind):
             raise ValueError(f"{path} is damaged: `{field}` is {json.dumps(told.get(field))[:40]}")
     for one in told["shards"]:
         if not isinstance(one, dict) or not isinstance(one.get("file"), str):
-            raise ValueError(f"{path} is damaged: one of `shards` names no file")
+            raise ValueError(f"{path} is damaged: an entry of `shards` has no file name")
     return told
 
 
 class Dump(Mapping[str, "Point | Latents"]):
-    """Points by name: `dump["blocks.0.hook_resid_post"]`."""
+    """A mapping from hook points to activations: `dump["blocks.0.hook_resid_post"]`."""
 
     def __init__(self, files: list[File], settings: Mapping[str, str], model: dict[str, Any] | None = None) -> None:
         self.model = model
-        """The model whose activations it holds: `name`, `identity` and `fingerprint` (hashes), `processing`, `bos`, `prepend_bos`, and
-        `edits` and `parts` if there are any. None where the dump does not record it."""
+        """The model whose activations the dump contains: `name`, `identity` and `fingerprint` (hashes), `processing`,
+        `bos`, `prepend_bos`, and `edits` and `parts` if there are any. None if the dump does not record it.
+        """
         self.files = files
         """The files, in the order of their prompts."""
         self.settings = dict(settings)
-        """What the dump was made with: model, hooks, positions, element type."""
+        """Settings that the dump was written with: model, hooks, positions, dtype."""
         self._left_padded = settings.get("padding_side") == "left"
         names = dict.fromkeys(name for file in files for name in file)
         latents = {name.removesuffix(".offsets") for name in names if name.endswith(".offsets")}
         sparse = {name + part for name in latents for part in _PARTS}
         self._latents = latents
         self.names: list[str] = sorted({name for name in names if name not in sparse} - set(_BESIDE) | latents)
-        """The names of points, and `logits` where they were dumped."""
+        """Names of the hook points, and `logits` if they were dumped."""
 
     def __getitem__(self, name: str) -> Point | Latents:
         if name in self._latents:
@@ -159,7 +160,7 @@ class Dump(Mapping[str, "Point | Latents"]):
 
     @property
     def rows(self) -> int:
-        """Prompts."""
+        """Number of prompts."""
         return sum(file.shape("tokens")[0] for file in self.files)
 
     @property
@@ -167,18 +168,18 @@ class Dump(Mapping[str, "Point | Latents"]):
         """Token ids, `[row, pos]`, padded with zeros to the longest prompt."""
         if not self.files:
             return np.empty((0, 0), np.int64)
-        # Files pad with the tokenizer's own token.
+        # Files are padded with the tokenizer's pad token.
         return np.where(self.mask, np.asarray(Point("tokens", self.files, self._left_padded)), 0)
 
     @property
     def mask(self) -> Array:
-        """True where there is a token and no padding, `[row, pos]`."""
+        """True at tokens and false at padding, `[row, pos]`."""
         if not self.files:
             return np.empty((0, 0), bool)
         return np.asarray(Point("attention_mask", self.files, self._left_padded)).astype(bool)
 
     def batches(self, names: Iterable[str] | None = None) -> Iterator[Batch]:
-        """The dump file by file, so that no more than one is in memory: named arrays, with `tokens` and `mask`."""
+        """Yields named arrays with `tokens` and `mask`, file by file, so that only one file is in memory at a time."""
         wanted = [names] if isinstance(names, str) else list(names) if names is not None else self.names
         for name in wanted:
             if name not in self:
@@ -188,7 +189,7 @@ class Dump(Mapping[str, "Point | Latents"]):
             batch = Batch()
             for name in wanted:
                 if name not in one:
-                    # No token of the file was given to this expert.
+                    # No token in this file was routed to the expert.
                     batch[name] = np.empty((0, *self._of_any(name)), np.float32)
                     continue
                 held = one[name]
@@ -197,13 +198,14 @@ class Dump(Mapping[str, "Point | Latents"]):
             yield batch
 
     def vectors(self, name: str) -> Iterator[Array]:
-        """The vectors of a point at tokens, file by file, `[token, ...]`: no padding, in the order of prompts and positions."""
+        """Yields the vectors of a point file by file, `[token, ...]`, without padding, ordered by prompt and position.
+        """
         if isinstance(self[name], Latents):
-            raise ValueError(f"`{name}` is of latents: dump[name] has those of each position")
+            raise ValueError(f"`{name}` contains sparse latents, not vectors: use dump[name]")
         for file in self.files:
             point, mask = Point(name, [file], self._left_padded), file["attention_mask"].astype(bool)
             if _BY_HEAD.search(name) or _ROUTED.search(name) or point.shape[:2] != mask.shape:
-                raise ValueError(f"`{name}` has shape {point.shape}, and no vector for each token")
+                raise ValueError(f"`{name}` does not have one vector per token: its shape is {point.shape}")
             yield np.asarray(point)[mask]
 
     def _of_any(self, name: str) -> tuple[int, ...]:
@@ -220,7 +222,7 @@ class Dump(Mapping[str, "Point | Latents"]):
         begins, ends = [np.zeros(1, np.int64)], 0
         for part in parts:
             rows, positions, _ = part.shape
-            # Positions that only other prompts have hold no latent.
+            # Padding has no latents.
             counts = np.zeros((rows, longest), np.int64)
             own = slice(longest - positions, None) if self._left_padded else slice(positions)
             counts[:, own] = np.diff(part.offsets).reshape(rows, positions)
@@ -232,8 +234,8 @@ class Dump(Mapping[str, "Point | Latents"]):
 
 
 class Point:
-    """A point's activations of all prompts, `[row, ...]`, padded to the longest; read when asked for: `x[3]`, `x[10:20]`,
-    `numpy.asarray(x)`, `x.to_torch()`. Padding is zero, and minus infinity in attention scores.
+    """Activations of all prompts at a hook point, `[row, ...]`, padded to the longest prompt. Values are read on
+    access: `x[3]`, `x[10:20]`, `numpy.asarray(x)`, `x.to_torch()`. Padding is zero, and minus infinity in attention scores.
     """
 
     def __init__(self, name: str, files: list[File], left_padded: bool) -> None:
@@ -243,24 +245,24 @@ class Point:
         if not self._files:
             raise KeyError(f"the dump has no `{name}`")
         if _ROUTED.search(name) and len(files) > 1:
-            raise ValueError(f"`{name}` holds the tokens that an expert was given, of each file others: take dump.batches([...])")
+            raise ValueError(f"`{name}` contains only the tokens routed to one expert, which differ by file: use dump.batches([...])")
         shapes = [self._shape(file) for file in self._files]
         rest = np.max([shape[1:] for shape in shapes], axis=0).astype(int).tolist()
         self.shape: tuple[int, ...] = (sum(shape[0] for shape in shapes), *rest)
 
     def _shape(self, file: File) -> tuple[int, ...]:
-        """That of a file's part: rows first, then positions."""
+        """Shape within a file, with rows first and then positions."""
         shape = file.shape(self.name)
         return (*file.shape("tokens"), *shape[1:]) if _TOGETHER.search(self.name) else shape
 
     @property
     def ndim(self) -> int:
-        """Axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the array; bf16 comes as f32."""
+        """Dtype of the array; bf16 is converted to f32."""
         return np.dtype("<f4") if self._is_bf16 else self._files[0].kind(self.name)
 
     @property
@@ -275,7 +277,7 @@ class Point:
 
     def __getitem__(self, index: Any) -> Array:
         parts = index if isinstance(index, tuple) else (index,)
-        # What is more than numbers and slices NumPy alone knows to read.
+        # Only integers and slices are handled here. NumPy handles everything else.
         plain = parts and all(isinstance(part, (int, np.integer, slice)) and not isinstance(part, bool) for part in parts)
         first, rest = (parts[0], parts[1:]) if plain else (None, ())
         if isinstance(first, (int, np.integer)):
@@ -292,7 +294,7 @@ class Point:
         return all_rows if dtype is None else all_rows.astype(dtype)
 
     def to_torch(self) -> Any:
-        """A tensor of torch, of the file's own type."""
+        """Returns a torch tensor with the dtype of the file."""
         import torch
 
         if not self._is_bf16:
@@ -301,7 +303,7 @@ class Point:
         return torch.from_numpy(bits.view("<i2")).view(torch.bfloat16)
 
     def _rows(self, begin: int, end: int, bits: bool = False) -> Array:
-        """These rows of all files, joined."""
+        """Reads the rows `begin..end`, joined across files."""
         parts, first = [], 0
         for file in self._files:
             count = self._shape(file)[0]

@@ -1,4 +1,4 @@
-"""Activations of a dictionary's latents, which are nearly all zero: those other than zero."""
+"""Sparse activations of a dictionary's latents."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Latents:
-    """Of each position, in the order of rows: the latents that are not zero. The parts of a matrix in compressed sparse
-    rows, `[row * pos, latent]`: `scipy.sparse.csr_array((values, indices, offsets), shape)`.
+    """Nonzero latents of each position, in row order, as the parts of a CSR matrix `[row * pos, latent]`:
+    `scipy.sparse.csr_array((values, indices, offsets), shape)`.
     """
 
     shape: tuple[int, int, int]
-    """Rows, positions, latents."""
+    """Number of rows, positions and latents."""
     offsets: Array
-    """Where the entries of a position begin, and where the last one's end."""
+    """Index at which each position's entries start, followed by the total number of entries."""
     indices: Array
-    """Latents, rising within a position."""
+    """Latent indices, ascending within a position."""
     values: Array
-    """Their activations."""
+    """Activations of the latents."""
     bf16: bool = False
-    """Whether the file holds them in bf16, which NumPy has not: they are f32 here."""
+    """Whether the file stores bf16. NumPy does not have this dtype, so `values` is f32."""
 
     def dense(self) -> Array:
-        """All of them, `[row, pos, latent]`."""
+        """All activations as a dense array, `[row, pos, latent]`."""
         rows, positions, latents = self.shape
         dense = np.zeros((rows * positions, latents), self.values.dtype)
         dense[np.repeat(np.arange(rows * positions), np.diff(self.offsets)), self.indices] = self.values
         return dense.reshape(self.shape)
 
     def at(self, row: int, position: int) -> tuple[Array, Array]:
-        """The latents of a position and their activations."""
+        """The active latents at a position, and their activations."""
         place = range(self.shape[0])[row] * self.shape[1] + range(self.shape[1])[position]
         own = slice(self.offsets[place], self.offsets[place + 1])
         return self.indices[own], self.values[own]
 
     def to_torch(self) -> Any:
-        """A sparse tensor `[row * pos, latent]`, of torch's CSR layout and the file's own type."""
+        """Returns a sparse CSR tensor `[row * pos, latent]` in torch, with the dtype of the file."""
         import torch
 
         parts = (torch.from_numpy(np.array(part)) for part in (self.offsets, self.indices.astype(np.int64), self.values))

@@ -1,4 +1,4 @@
-"""Activations of dumps in random order: for training and probes."""
+"""Activations of dumps in random order, for training and probes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ._dump import _BY_HEAD, load
 from ._file import File
 
 Array = np.ndarray[Any, Any]
-# Chunks that are read before they are asked for.
+# Number of chunks to read ahead.
 AHEAD = 2
 
 
 class State(TypedDict, total=False):
-    """Where a store is."""
+    """Position of a store in its sequence of batches."""
 
     epoch: int
     batch: int
     of: list[int]
-    """What the order of batches follows from: seed, batch size, mix, reader, readers, vectors."""
+    """The values that determine the order of batches: seed, batch size, mix, reader, readers, number of vectors."""
 
 
 def _one_model(models: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any] | None:
-    """The model of all dumps that record one; dumps of two are an error."""
+    """The model of all dumps that record one. Raises if they record different models."""
     for path, model in models[1:]:
         first = models[0][1]
         hashed = "identity" if "identity" in model and "identity" in first else "fingerprint"
@@ -37,20 +37,21 @@ def _one_model(models: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any] | Non
             own, other = (", ".join(one.get(what, [])) if what != hashed else one.get(what) for one in (model, first))
             if own != other:
                 names = [f"{one or 'none'} ({of.get('name', '')})" for one, of in ((own, model), (other, first))]
-                raise ValueError(f"the activations in {path} come from another model: its {what} is {names[0]}, not {names[1]}")
+                raise ValueError(f"the activations in {path} come from a different model: its {what} is {names[0]}, not {names[1]}")
     return models[0][1] if models else None
 
 
 class ActivationStore:
-    """Batches of a point's vectors, `[batch, ...]`, from dumps larger than memory, without padding, in random order.
+    """Batches of a hook point's vectors, `[batch, ...]`, without padding and in random order. Dumps may be larger than
+    memory.
 
-    Files come in an order by lot, the vectors of `mix` of them are shuffled together (three
-    times as many are in memory). The same seed gives the
-    same batches, so that a state says where to go on. With several readers each takes its share of the files.
+    Files are visited in random order, and the vectors of `mix` files at a time are shuffled together (up to three
+    times as many files are in memory). The same seed gives the same batches, so a saved state is enough to
+    resume. With several readers, each reads its own part of the files.
 
     >>> store = ActivationStore(["activations"], "blocks.6.hook_resid_post", batch_size=4096)  # doctest: +SKIP
     >>> for x in store.batches(epochs=2): train(x)                                             # doctest: +SKIP
-    >>> state = store.state                                    # where it is, to be saved with a checkpoint # doctest: +SKIP
+    >>> state = store.state                                    # position to save with a checkpoint # doctest: +SKIP
     >>> store = ActivationStore(["activations"], "blocks.6.hook_resid_post", batch_size=4096, state=state)  # doctest: +SKIP
     """
 
@@ -67,14 +68,14 @@ class ActivationStore:
         state: State | None = None,
     ) -> None:
         if batch_size < 1 or mix < 1:
-            raise ValueError(f"batch_size is {batch_size} and mix is {mix}; both are at least 1")
+            raise ValueError(f"batch_size is {batch_size} and mix is {mix}; both must be at least 1")
         if not 0 <= reader < readers:
-            raise ValueError(f"there is no reader {reader} of {readers}; they go from 0 to {readers - 1}")
+            raise ValueError(f"there is no reader {reader} of {readers}; readers are numbered from 0 to {readers - 1}")
         paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)
         opened = [(path, load(path)) for path in paths]
         files = [file for _, dump in opened for file in dump.files]
         self.model = _one_model([(path, dump.model) for path, dump in opened if dump.model is not None])
-        """The model whose activations the dumps hold; None where none of them records it."""
+        """The model whose activations the dumps contain. None if none of them records it."""
         self.point = point
         self.batch_size = batch_size
         self.mix = mix
@@ -83,50 +84,52 @@ class ActivationStore:
         for file in files:
             if point not in file:
                 if point + ".offsets" in file:
-                    raise ValueError(f"{file.path}: `{point}` is of latents, and no vector for each token: load(...)[point] has them")
+                    raise ValueError(f"{file.path}: `{point}` contains sparse latents, not vectors: use load(...)[point]")
                 near = [name for name in file if point in name][:4] or [name for name in file if "." in name][:4]
                 raise KeyError(f"{file.path} has no `{point}`; it has {', '.join(near)}")
             if _BY_HEAD.search(point) or file.shape(point)[:2] != file.shape("tokens"):
-                raise ValueError(f"{file.path}: `{point}` has shape {file.shape(point)}, and no vector for each token")
+                raise ValueError(f"{file.path}: `{point}` does not have one vector per token: its shape is {file.shape(point)}")
             shapes.append(file.shape(point)[2:])
         if not files:
-            raise ValueError(f"there is no file of a dump to read `{point}` from: {', '.join(map(str, paths)) or 'no dump was named'}")
+            raise ValueError(f"no dump files to read `{point}` from: {', '.join(map(str, paths)) or 'no dump was given'}")
         if len(set(shapes)) != 1:
-            raise ValueError(f"the dumps' vectors of `{point}` are of several shapes: {sorted(set(shapes))}")
+            raise ValueError(f"vectors of `{point}` have different shapes in these dumps: {sorted(set(shapes))}")
         self.shape: tuple[int, ...] = shapes[0]
-        """The shape of a vector."""
+        """Shape of a vector."""
         kinds = [np.dtype("<f4") if file.dtype(point) == "BF16" else file.kind(point) for file in files]
         self.dtype = np.result_type(*kinds)
-        """The type of a vector's numbers: of dumps of several types the widest."""
+        """Dtype of the vectors: the widest one, if dumps have different dtypes."""
         self._files = files[reader::readers]
-        # Masks are small: how many vectors each file has is known before any is read.
+        # Masks are small, so the number of vectors in each file is known before any is read.
         self._counts = [int(file["attention_mask"].sum()) for file in self._files]
         self._of = [seed, batch_size, mix, reader, readers, sum(self._counts)]
         if state is not None:
             self._check(state)
         begin = state or State(epoch=0, batch=0)
         self.state: State = self._at(begin["epoch"], begin["batch"])
-        """The epoch and the batch that come next."""
+        """The next epoch and batch."""
 
     def _check(self, state: State) -> None:
-        """An error for a state of another store, or that none has."""
+        """Raises if the state belongs to a different store or is out of range."""
         epoch, batch = state.get("epoch", -1), state.get("batch", -1)
         if epoch < 0 or not 0 <= batch <= len(self):
-            raise ValueError(f"there is no batch {batch} of epoch {epoch}: an epoch has {len(self)}")
+            raise ValueError(f"there is no batch {batch} of epoch {epoch}: an epoch has {len(self)} batches")
         names = ("seed", "batch_size", "mix", "reader", "readers", "number of vectors")
         for name, before, now in zip(names, state.get("of", []), self._of):
             if before != now:
-                raise ValueError(f"the state is of a store whose {name} is {before}, and here it is {now}")
+                raise ValueError(f"the state belongs to a store whose {name} is {before}, but here it is {now}")
 
     def _at(self, epoch: int, batch: int) -> State:
         return State(epoch=epoch, batch=batch, of=self._of)
 
     def __len__(self) -> int:
-        """Batches of an epoch, the last of which may be smaller."""
+        """Number of batches per epoch. The last one may be smaller."""
         return -(-sum(self._counts) // self.batch_size)
 
     def batches(self, epochs: int | None = 1) -> Iterator[Array]:
-        """From where the store is to the end of this many epochs in all; without end for None."""
+        """Yields batches from the current position until `epochs` epochs in total are done, or forever if `epochs` is
+        None.
+        """
         while len(self) > 0 and (epochs is None or self.state["epoch"] < epochs):
             yield from self._epoch()
             self.state = self._at(self.state["epoch"] + 1, 0)
@@ -135,20 +138,20 @@ class ActivationStore:
         epoch = self.state["epoch"]
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self._files))
         chunks = [order[first : first + self.mix] for first in range(0, len(order), self.mix)]
-        # Whole chunks before the first batch are passed over.
+        # Skip whole chunks before the first batch.
         skip, first = self.state["batch"] * self.batch_size, 0
         while first < len(chunks) and skip >= (count := sum(self._counts[file] for file in chunks[first])):
             skip -= count
             first += 1
         rest: Array = np.empty((0, *self.shape), self.dtype)
-        # What is left of the chunk before comes first in each: how much that is, is known before.
+        # Each chunk starts with the rest of the previous one, whose size is known in advance.
         before = [0, *itertools.accumulate(sum(self._counts[file] for file in files) for files in chunks)]
 
         def read(number: int) -> Future[Array]:
             lead = before[number] % self.batch_size if number > first else 0
             return pool.submit(self._chunk, epoch, number, chunks[number], lead)
 
-        # The next two chunks are read, and one of them shuffled, while one is used.
+        # While one chunk is used, the next two are read and shuffled.
         with ThreadPoolExecutor(AHEAD) as pool:
             coming: deque[Future[Array]] = deque()
             following = iter(range(first, len(chunks)))
@@ -170,7 +173,7 @@ class ActivationStore:
             yield rest
 
     def _chunk(self, epoch: int, number: int, files: Array, lead: int) -> Array:
-        """The vectors of some files, shuffled, behind room for some before them."""
+        """Reads the vectors of some files and returns them shuffled, after `lead` free rows."""
         parts = [self._vectors(self._files[file]) for file in files]
         count = sum(len(part) for part in parts)
         shuffled = np.empty((lead + count, *self.shape), self.dtype)
@@ -184,5 +187,5 @@ class ActivationStore:
     def _vectors(self, file: File) -> Array:
         mask = file["attention_mask"].astype(bool)
         vectors = file.read(self.point)
-        # Where nothing is padded there is nothing to choose.
+        # Without padding, the mask would select all vectors.
         return vectors.reshape(-1, *self.shape) if mask.all() else vectors[mask]

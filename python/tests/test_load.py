@@ -1,4 +1,4 @@
-"""Dumps that the program makes are read as what they are."""
+"""Tests that dumps written by the program are read correctly."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def dumped(folder, *more, out="out"):
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
-    """Each prompt by itself: what all others are compared with."""
+    """Dumps each prompt on its own, as a reference for the other dumps."""
     folder = tmp_path_factory.mktemp("single")
     return hooklens.load(dumped(folder, "--batch-size", 1))
 
@@ -50,14 +50,14 @@ def test_files_are_joined(tmp_path, single, side, size):
         alone = next(batch for number, batch in enumerate(single.batches([RESID, PATTERN])) if number == row)
         np.testing.assert_allclose(x[row][own], alone[RESID][0], atol=1e-5)
         np.testing.assert_allclose(pattern[row][:, own, own], alone[PATTERN][0], atol=1e-5)
-    # Rows and slices of them are those of the whole.
+    # Rows and slices equal those of the whole array.
     whole = np.asarray(x)
     for index in (2, -1, slice(1, 4), slice(None, None, 2), slice(4, 2), (3, slice(0, 2)), (slice(1, 3), 0), [0, 4], (), True, (0, [1, 2])):
         np.testing.assert_array_equal(x[index], whole[index])
     with pytest.raises(IndexError):
         x[5]
     assert not dump.tokens[~dump.mask].any()
-    # Padding adds nothing, and of scores is minus infinity.
+    # Padding is zero, and minus infinity in scores.
     assert not whole[~dump.mask].any()
     padding = np.broadcast_to(~dump.mask[:, None, None, :], np.asarray(dump[SCORES]).shape)
     assert np.isneginf(np.asarray(dump[SCORES])[padding]).all()
@@ -89,7 +89,7 @@ def test_shards_and_what_is_not_complete(tmp_path, single):
     dump = hooklens.load(tmp_path / "all")
     np.testing.assert_array_equal(np.asarray(dump[RESID]), np.asarray(single[RESID]))
     assert dump.settings["model"] == "embedded:induction" and len(dump.files) == 5
-    # As an interrupted dump is: what is listed is there.
+    # This looks like an interrupted dump. Only the listed files are read.
     folder = tmp_path / "half"
     shutil.copytree(single.files[0].path.parent, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -123,22 +123,22 @@ def test_latents(tmp_path):
         "--out", tmp_path / "bf16", "--prompt", *prompts)  # fmt: skip
     narrow = hooklens.load(tmp_path / "bf16")[name]
     assert narrow.to_torch().dtype == torch.bfloat16 and narrow.values.dtype == np.float32
-    with pytest.raises(ValueError, match="is of latents"):
+    with pytest.raises(ValueError, match="sparse latents"):
         hooklens.ActivationStore(tmp_path / "one", name)
 
 
 def test_what_is_no_dump(tmp_path, single):
-    with pytest.raises(FileNotFoundError, match="there is no"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         hooklens.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="no manifest.json"):
         hooklens.load(tmp_path)
     for content in (b"", b"\x00" * 7, b"\xff" * 16, b"\x02" + b"\x00" * 7 + b"{]", b"\x02" + b"\x00" * 7 + b"[]"):
         (tmp_path / "bad.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match="no .safetensors file"):
+        with pytest.raises(ValueError, match="not a .safetensors file"):
             hooklens.load(tmp_path / "bad.safetensors")
     path = tmp_path / "cut.safetensors"
     path.write_bytes(Path(single.files[0].path).read_bytes()[:-4])
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="truncated"):
         hooklens.load(path)
     with pytest.raises(KeyError, match="hook_resid_post"):
         single["hook_resid_post"]
@@ -147,12 +147,12 @@ def test_what_is_no_dump(tmp_path, single):
     folder.mkdir()
     cut = {name: value for name, value in sound.items() if name != "shards"}
     for content, words in [
-        (b"", "is no manifest"),
-        (b"\xff\xfe", "is no manifest"),
+        (b"", "is not a manifest"),
+        (b"\xff\xfe", "is not a manifest"),
         (json.dumps(cut).encode(), "`shards` is null"),
         (json.dumps(sound | {"settings": None}).encode(), "`settings` is null"),
-        (json.dumps(sound | {"shards": [{"rows": 1}]}).encode(), "names no file"),
-        (json.dumps(sound | {"version": 99}).encode(), "of version 99"),
+        (json.dumps(sound | {"shards": [{"rows": 1}]}).encode(), "has no file name"),
+        (json.dumps(sound | {"version": 99}).encode(), "has version 99"),
     ]:
         (folder / "manifest.json").write_bytes(content)
         with pytest.raises(ValueError, match=words):
@@ -160,7 +160,7 @@ def test_what_is_no_dump(tmp_path, single):
     weights = tmp_path / "model.safetensors"
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     weights.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
-    with pytest.raises(ValueError, match="is no dump"):
+    with pytest.raises(ValueError, match="is not a dump"):
         hooklens.load(weights)
 
 
@@ -172,19 +172,20 @@ def test_numbers_are_read_when_they_are_used(single, monkeypatch):
     assert x.shape and x.dtype and x.ndim == 3 and not mapped
     x[3]
     assert mapped == [dump.files[3].path]
-    # No more files are open than are used, and a dump that was used is sent to a worker by its names.
+    # Only files in use are open. A dump that was read from can be pickled for a worker, because it stores only file
+    # names.
     list(dump.vectors(RESID)), dump.tokens
     assert len(pickle.dumps(dump)) < 20_000
     assert len([entry for entry in os.listdir("/proc/self/fd")] if os.path.isdir("/proc/self/fd") else []) < 100
 
 
 def test_points_without_a_row_a_token(tmp_path, single):
-    for name, words in ((PATTERN, "no vector for each token"), (SCORES, "no vector for each token")):
+    for name, words in ((PATTERN, "one vector per token"), (SCORES, "one vector per token")):
         with pytest.raises(ValueError, match=words):
             list(single.vectors(name))
-    # As many heads as positions.
+    # In this case, there are as many heads as positions.
     run("dump", "--model", "embedded:induction", "--tokens", "1,2,3,4;5", "--hooks", "*hook_pattern", "--out", tmp_path / "same")
-    with pytest.raises(ValueError, match="no vector for each token"):
+    with pytest.raises(ValueError, match="one vector per token"):
         list(hooklens.load(tmp_path / "same").vectors(PATTERN))
 
 

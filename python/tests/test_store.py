@@ -1,4 +1,4 @@
-"""Batches in random order are all vectors, each once; a state goes on where it was."""
+"""Tests that random batches contain every vector once, and that a saved state resumes at the same position."""
 
 import itertools
 
@@ -62,7 +62,7 @@ def test_a_state_goes_on(dumps, mix):
 def test_a_state_of_another_store_is_none(dumps):
     state = ActivationStore(dumps, RESID, batch_size=3).state
     for other, words in [
-        (dict(batch_size=4), "batch_size is 3, and here it is 4"),
+        (dict(batch_size=4), "batch_size is 3, but here it is 4"),
         (dict(batch_size=3, seed=1), "seed"),
         (dict(batch_size=3, readers=2), "readers"),
     ]:
@@ -73,7 +73,7 @@ def test_a_state_of_another_store_is_none(dumps):
     for batch in [-1, 10**6]:
         with pytest.raises(ValueError, match="there is no batch"):
             ActivationStore(dumps, RESID, batch_size=3, state={"epoch": 0, "batch": batch})
-    with pytest.raises(ValueError, match="no dump was named"):
+    with pytest.raises(ValueError, match="no dump was given"):
         ActivationStore([], RESID)
 
 
@@ -84,7 +84,7 @@ def test_readers_share(dumps):
 
 def test_what_no_store_is(dumps, tmp_path):
     for arguments, error, words in [
-        (dict(point="blocks.0.attn.hook_pattern"), ValueError, "no vector for each token"),
+        (dict(point="blocks.0.attn.hook_pattern"), ValueError, "one vector per token"),
         (dict(point="hook_resid_post"), KeyError, RESID),
         (dict(point=RESID, batch_size=0), ValueError, "at least 1"),
         (dict(point=RESID, reader=2, readers=2), ValueError, "no reader 2 of 2"),
@@ -103,6 +103,6 @@ def test_dumps_of_two_models_are_refused(dumps, tmp_path):
     one = dumped(tmp_path, "--process", "standard", out="processed.safetensors")
     assert load(one).model["identity"] == load(processed).model["identity"]
     for other in (processed, one):
-        with pytest.raises(ValueError, match="come from another model"):
+        with pytest.raises(ValueError, match="come from a different model"):
             ActivationStore([dumps[0], other], RESID)
     assert len(list(ActivationStore([processed, one], RESID).batches()))

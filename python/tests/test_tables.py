@@ -1,4 +1,4 @@
-"""Tables are read by the programs that read tables."""
+"""Tests that tables can be read by other programs."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ COUNT = sum(map(len, ROWS))
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """A folder of tables, and what they hold by safetensors."""
+    """A folder of tables, and the same data as safetensors."""
     folder = tmp_path_factory.mktemp("tables")
     (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     common = ["dump", "--model", "embedded:induction", "--prompts", folder / "prompts.jsonl", "--hooks", f"{RESID},blocks.0.attn.hook_z"]
@@ -77,9 +77,9 @@ def test_latents_and_halves(tmp_path):
 def test_what_no_table_holds(tmp_path):
     common = [PROGRAM, "dump", "--model", "embedded:induction", "--prompt", "red fox", "--tables"]
     for more, words in [
-        (["--hooks", "*hook_pattern", "--out", "out"], "no row for each token"),
+        (["--hooks", "*hook_pattern", "--out", "out"], "one row per token"),
         (["--hooks", "z0", "--dtype", "bf16", "--out", "out"], "not bf16"),
-        (["--hooks", "z0", "--out", "out.safetensors"], "not one file"),
+        (["--hooks", "z0", "--out", "out.safetensors"], "not a single file"),
         (["--hooks", "z0", "--logits", "last", "--out", "out"], "logits of the last token"),
     ]:
         done = subprocess.run([*common, *more], cwd=tmp_path, capture_output=True, text=True)

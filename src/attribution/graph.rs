@@ -1,10 +1,10 @@
-//! Attribution graphs: which features made the model say what it says.
+//! Attribution graphs: which features led to the model's output.
 //!
-//! Attention patterns, the scales of norms and what MLPs do are taken as they were in one run of a prompt. Then every
-//! pre-activation of a latent, and every logit, is a sum: of what latents of earlier layers write, of what these miss
-//! (errors), of token and position vectors, and of constants. An edge of the graph is one summand. Gradients go back
-//! through the linear model by hand, only to layers below a target and to positions up to its own, so that a graph is
-//! made on a CPU, in bounded memory.
+//! Attention patterns, norm scales and MLP activation functions are frozen at their values in one run on a prompt.
+//! Every pre-activation of a latent, and every logit, is then a sum of contributions from latents of earlier layers,
+//! reconstruction errors, token and position embeddings, and constants. An edge of the graph is one summand. Gradients
+//! are propagated through this linear model by hand-written code, only to layers before a target and to positions up to
+//! the target's, so that graphs can be computed on a CPU in bounded memory.
 
 pub use hooklens_features::graph::{
     AttentionPair, AttentionPairs, AttributionGraph, FeatureEdit, FeatureTokens, GraphCheck, GraphEdge, GraphError,

@@ -1,4 +1,4 @@
-//! Vectors of dumps in random order: each once, whatever the batches, shards and dumps.
+//! Reading vectors of dumps in random order: every vector comes once, for any batch size, sharding and set of dumps.
 
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
@@ -15,7 +15,7 @@ use crate::support::{any_row, cases, failure};
 const POINT: &str = "blocks.1.hook_resid_post";
 const OTHER: &str = "blocks.0.attn.hook_z";
 
-/// A vector and its token, as they can be compared.
+/// A vector with its token, in comparable form.
 type Served = (u32, Vec<u32>);
 
 fn served(batches: impl IntoIterator<Item = hooklens::Result<ActivationBatch>>, point: &str) -> Vec<Served> {
@@ -30,7 +30,7 @@ fn served(batches: impl IntoIterator<Item = hooklens::Result<ActivationBatch>>, 
     all
 }
 
-/// What a dump's files hold at tokens, without padding.
+/// The vectors at tokens in a dump's files, without padding.
 fn held(files: &[std::path::PathBuf], point: &str) -> Vec<Served> {
     let mut all = Vec::new();
     for file in files {
@@ -55,8 +55,8 @@ fn sorted(mut all: Vec<Served>) -> Vec<Served> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
-    /// An epoch serves every vector that is no padding once; batches of another size, or a reader that begins in the
-    /// middle, serve the same in the same order; shards together have everything once; another seed, another order.
+    /// An epoch yields every unpadded vector once. Other batch sizes, or readers that start in the middle, yield the
+    /// same vectors in the same order. All shards together yield everything once. Another seed gives another order.
     #[test]
     fn every_vector_comes_once_in_an_order_of_the_seed(
         rows in prop::collection::vec(any_row(1..9), 1..12), files in 1..4usize, left: bool, half: bool,
@@ -76,7 +76,7 @@ proptest! {
 
         let all = served(store().batches().unwrap(), POINT);
         prop_assert_eq!(sorted(all.clone()), sorted(held(&written, POINT)));
-        // Points of one batch are of the same tokens.
+        // Batches of another point contain the same tokens in the same order.
         let other = served(store().batches().unwrap(), OTHER);
         let pairs: BTreeMap<Served, Served> =
             held(&written, POINT).into_iter().zip(held(&written, OTHER)).collect();
@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// Writes a dump of one file, of vectors as given.
+/// Writes a dump of one file from the given vectors.
 fn as_dump(path: &Path, tokens: usize, width: usize, vectors: &[f32]) {
     let device = burn::tensor::Device::flex();
     let integers = || {
@@ -134,7 +134,7 @@ fn as_dump(path: &Path, tokens: usize, width: usize, vectors: &[f32]) {
     hooklens::write_safetensors(path, tensors, Default::default()).unwrap();
 }
 
-/// A file larger than what is read together is read in pieces, which are mixed.
+/// A file larger than the read buffer is read in pieces, which are mixed.
 #[test]
 fn a_large_file_is_shuffled_in_pieces() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn a_large_file_is_shuffled_in_pieces() {
     let mut all = order.clone();
     all.sort();
     assert!(all.iter().copied().eq(0..tokens));
-    // Pieces of 8,192 places come by lot, two to a chunk.
+    // Pieces of 8,192 positions are chosen at random, two per chunk.
     let far = order[..1000].iter().map(|place| place / 8192).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(far.len(), 2, "{far:?}");
     let first: Vec<Vec<usize>> = (0..8)
@@ -165,7 +165,8 @@ fn a_large_file_is_shuffled_in_pieces() {
     assert!(first.iter().flatten().collect::<std::collections::BTreeSet<_>>().len() == 3);
 }
 
-/// What is wrong is said: of a point, of widths, of a dump that is none, of numbers, of a file that changed.
+/// Errors name the problem: a missing point, mismatched widths, a folder that is not a dump, invalid numbers, or a file
+/// that changed.
 #[test]
 fn what_cannot_be_served_is_told() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -182,18 +183,18 @@ fn what_cannot_be_served_is_told() {
     };
     assert!(told(&["all"], "blocks.1.hook_resid_pst").contains("nearest: blocks.1.hook_resid_post"));
     let scores = told(&["all"], "blocks.1.attn.hook_pattern");
-    assert!(scores.contains("no vector for each token"), "{scores}");
+    assert!(scores.contains("does not have one vector per token"), "{scores}");
     assert!(told(&[], POINT).contains("the list of dumps is empty"));
     let none = told(&["none.safetensors"], POINT);
     assert!(none.contains("none.safetensors"), "{none}");
     std::fs::create_dir(at("nothing")).unwrap();
-    assert!(told(&["nothing"], POINT).contains("no finished file of a dump is there"));
+    assert!(told(&["nothing"], POINT).contains("no finished files of a dump"));
     std::fs::write(at("broken.safetensors"), b"not at all").unwrap();
     assert!(told(&["broken.safetensors"], POINT).contains("broken.safetensors"));
 
     as_dump(&at("narrow.safetensors"), 4, 8, &[1.0; 32]);
     let differs = told(&["all", "narrow.safetensors"], POINT);
-    assert!(differs.contains("8 wide, and in another file 64"), "{differs}");
+    assert!(differs.contains("width 8, but width 64 in another file"), "{differs}");
     let mut vectors = [1.0; 32];
     vectors[17] = f32::NAN;
     as_dump(&at("nan.safetensors"), 4, 8, &vectors);
@@ -215,7 +216,7 @@ fn what_cannot_be_served_is_told() {
     file.seek(SeekFrom::Start(start)).unwrap();
     file.write_all(&[0; 2 * 4 * 8]).unwrap(); // tokens and mask
     let error = batches.by_ref().find_map(Result::err).unwrap().to_string();
-    assert!(error.contains("masked.safetensors: it was changed while it was read"), "{error}");
+    assert!(error.contains("masked.safetensors: it was modified while being read"), "{error}");
     assert!(batches.next().is_none());
 
     let batch = ActivationStore::new([at("all")], [POINT]).batches().unwrap().next().unwrap().unwrap();
@@ -226,7 +227,7 @@ fn what_cannot_be_served_is_told() {
     assert!(matches!(failure(ActivationStore::new([&tables], [POINT]).batches()), Some(DumpError::Refused { .. })));
 }
 
-/// A folder of shards is read as a whole, before they are merged and after.
+/// A folder of shards is read as a whole, before and after merging.
 #[test]
 fn a_folder_of_shards_is_one_dump() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();

@@ -1,4 +1,4 @@
-//! LoRA adapters, as PEFT saves and applies them.
+//! LoRA adapters are read and applied as in PEFT.
 
 use hooklens::FromPretrained;
 use std::fs;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::parity::{Golden, Tally, load};
 use crate::support::{assert_close, fixtures, values};
 
-/// An adapter's folder with some settings changed, beside the same weights.
+/// A copy of an adapter's folder with some settings changed.
 fn changed(case: &str, base: &str, changes: Value) -> TempDir {
     let (folder, from) = (tempfile::tempdir().unwrap(), fixtures().join(case));
     let mut json: Value = serde_json::from_slice(&fs::read(from.join("adapter_config.json")).unwrap()).unwrap();
@@ -27,7 +27,7 @@ fn open(folder: &TempDir) -> hooklens::Result<HookedTransformer> {
     HookedTransformer::from_pretrained(folder.path().to_str().unwrap())
 }
 
-/// Whether layers hold `[in, out]` is the base model's to say, whatever the adapter's flag is.
+/// Whether weights are `[in, out]` depends on the base model, not on the adapter's flag.
 #[test]
 fn fan_in_fan_out_changes_nothing() {
     for (case, base) in [("lora-llama", "llama"), ("lora-gpt2", "gpt2"), ("dora-gpt2", "gpt2"), ("dora-llama", "llama")]
@@ -40,7 +40,7 @@ fn fan_in_fan_out_changes_nothing() {
     }
 }
 
-/// Each stack's embedding and the unembedding are modules of their own, though they share one tensor.
+/// Embeddings and unembedding are separate modules, even if they share one tensor.
 #[test]
 fn adapted_modules_of_an_encoder_decoder_are_apart() {
     for case in ["lora-bart", "lora-bart-head", "lora-bart-shared"] {
@@ -58,22 +58,23 @@ fn adapted_modules_of_an_encoder_decoder_are_apart() {
     }
 }
 
-/// PEFT takes the first pattern that matches, in the order of the file.
+/// PEFT uses the first pattern that matches, in the order of the file.
 #[test]
 fn patterns_that_do_not_match_or_parse_say_so() {
     let error = |changes| open(&changed("lora-patterns", "llama", changes)).unwrap_err().to_string();
-    assert!(error(json!({"rank_pattern": {"q_proj(": 4}})).contains("no regular expression"));
+    assert!(error(json!({"rank_pattern": {"q_proj(": 4}})).contains("invalid regular expression"));
     assert!(error(json!({"alpha_pattern": {"q_proj": null}})).contains("null for `q_proj`, not a number"));
     let swapped = json!({"alpha_pattern": {"proj": 1, ".*_proj": 9, "q_proj": 7}, "rank_pattern": {}});
     assert!(error(swapped).contains("lora_"));
 }
 
-/// A setting without its tensors, tensors without their setting, and both kinds that PEFT keeps apart.
+/// A setting without its tensors, tensors without their setting, and adapters that mix both kinds are rejected, as in
+/// PEFT.
 #[test]
 fn added_biases_need_their_setting() {
     let error = |case, base, changes| open(&changed(case, base, changes)).unwrap_err().to_string();
     let without = error("lora-added-to-biases", "gpt2", json!({"lora_bias": false}));
-    assert!(without.contains("not of a module that `lora_bias` is set for"), "{without}");
+    assert!(without.contains("requires `lora_bias`"), "{without}");
     let lacking = error("lora-gpt2", "gpt2", json!({"lora_bias": true}));
     assert!(lacking.contains("has no `lora_B.bias`"), "{lacking}");
     let both = error("dora-gpt2", "gpt2", json!({"lora_bias": true}));

@@ -1,4 +1,4 @@
-//! Laws of the activation algebra, over random configurations: the parts are the whole.
+//! Properties of activation analysis for random configurations: components sum to the residual stream.
 
 use hooklens::activations::{AnalysisError, Components, Stage};
 use hooklens::prelude::*;
@@ -44,7 +44,7 @@ proptest! {
         if let Ok(heads) = analysis.stack_head_results(stage) {
             check(&analysis.with_remainder(heads).unwrap(), "remainder");
         }
-        // What the accumulated stream ends with is the stream.
+        // The accumulated residual stream ends with the final stream.
         let accumulated = analysis.accumulated_resid(stage, Per::Sublayer).unwrap();
         let last = accumulated.labels().last().unwrap().clone();
         assert_close(&accumulated.vector(&last).unwrap(), &stream, 0.0, "accumulated");
@@ -70,7 +70,7 @@ proptest! {
         }
     }
 
-    /// What the algebra never writes out is what it would have written out.
+    /// Results that are computed without materializing components equal the materialized ones.
     #[test]
     fn projections_are_those_of_the_vectors(config in any_sum(), seed in any::<u64>(), normed in any::<bool>()) {
         let model = random_model(config, seed);
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// Looking at some rows and positions is cutting what looking at all shows.
+    /// Analyzing some rows and positions equals slicing the analysis of all rows and positions.
     #[test]
     fn slices_are_cuts(config in any_sum(), seed in any::<u64>()) {
         let model = random_model(config, seed);

@@ -1,4 +1,4 @@
-//! The analysis layer against TransformerLens's, where that is right: `analysis.safetensors`.
+//! Analysis compared with that of TransformerLens (`analysis.safetensors`), except where TransformerLens is wrong.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use safetensors::SafeTensors;
 use crate::parity::{Golden, Tally, load_processed};
 use crate::support::{fixtures, values};
 
-/// One fixture's analysis.
+/// The analysis of one fixture.
 struct Case {
     name: String,
     golden: Golden,
@@ -47,7 +47,7 @@ impl Case {
         }
     }
 
-    /// A stack and its labels, if the fixture has it.
+    /// A stack of components and its labels, if the fixture has it.
     fn components(&mut self, key: &str, made: impl FnOnce() -> hooklens::Result<Components>) {
         if self.golden.get(key).is_none() {
             return;
@@ -81,9 +81,9 @@ fn streams(case: &mut Case) {
     let analysis: Analysis<'_> = model.analyze(&cache).unwrap();
     let last = Stage::Final;
     let ln = |parts: hooklens::Result<Components>| analysis.apply_ln(parts?);
-    // Where norms keep their weights TransformerLens leaves them out, and its attributions don't add up.
+    // If norms keep their weights, TransformerLens ignores them, and its attributions don't sum to the logits.
     let folded = model.weights.ln_final.w.is_none();
-    // And where a gated MLP has a `b_in`, its neurons have it too: see `compare_points`.
+    // For a gated MLP with `b_in`, its neurons include the bias: see `compare_points`.
     let own_bias = model.config().gated_mlp && Golden::read(&case.name).get("weight blocks.0.mlp.b_in").is_some();
     case.components("accumulated.plain", || analysis.accumulated_resid(last, Per::Sublayer));
     if folded {
@@ -151,7 +151,7 @@ fn weights(case: &mut Case) {
     for (matrix, name) in [(model.ov(), "OV"), (model.qk(), "QK")] {
         case.compare(&format!("svd.{name}"), &values(&matrix.svd().unwrap().s.squeeze_dim::<3>(2)));
     }
-    // Conjugates may come in either order: each of theirs must be among ours.
+    // Conjugate eigenvalues may come in either order, so each of TransformerLens's eigenvalues must be among ours.
     let own = model.ov().eigenvalues().unwrap();
     let (re, im) = (values(&own.re), values(&own.im));
     let theirs = case.golden.get("eigenvalues.OV").unwrap().clone();

@@ -1,4 +1,4 @@
-//! Pages and pictures of attention: what they hold, what they refuse, and that no token gets out of its place.
+//! Attention pages and pictures: their contents, the inputs they reject, and safe handling of tokens.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::{fixtures, program};
 
-/// Tokens that would be dangerous, invisible or wrong if they were written as they are.
+/// Tokens that would be dangerous, invisible or misrendered if written verbatim.
 const HOSTILE: [&str; 8] = [
     "</script><img src=x onerror=alert(1)>",
     "\n",
@@ -23,7 +23,7 @@ const HOSTILE: [&str; 8] = [
     " a\tb",
 ];
 
-/// Causal patterns `[head, query, key]` whose rows sum to one.
+/// Causal patterns `[head, query, key]` with rows that sum to one.
 fn causal(heads: usize, len: usize) -> Array3<f32> {
     let raw =
         Array3::from_shape_fn(
@@ -40,7 +40,7 @@ fn hostile(layers: usize) -> AttentionPatterns {
     AttentionPatterns::new(HOSTILE, (0..layers).map(|layer| (layer, causal(2, HOSTILE.len())))).unwrap()
 }
 
-/// Spaces before words are seen where a tokenizer's decoder drops them: `▁king`, and `▁` alone.
+/// Leading spaces are visible even if a tokenizer's decoder drops them: `▁king`, and `▁` alone.
 #[test]
 fn spaces_before_words_are_kept() {
     let named = std::env::var_os("HOOKLENS_TEST_MODELS").map(|root| Path::new(&root).join("stories260k"));
@@ -54,7 +54,7 @@ fn spaces_before_words_are_kept() {
     assert_eq!(joined, "<s> Once upon a time, she went outside.");
 }
 
-/// The data a page's script reads.
+/// The data that a page's script reads.
 fn data(page: &str) -> Value {
     let (_, after) = page.split_once("<script type=\"application/json\">").unwrap();
     serde_json::from_str(after.split_once("</script>").unwrap().0).unwrap()
@@ -81,7 +81,7 @@ fn base64(text: &str) -> Vec<u8> {
 fn no_token_leaves_its_place() {
     let patterns = hostile(1);
     let page = AttentionView::of(&patterns).unwrap().title("<b>\"title\"</b> & more").to_page().unwrap();
-    // The page's own scripts, and nothing that a token brought.
+    // The page contains only its own scripts, and none from a token.
     assert_eq!(page.matches("<script").count(), 2);
     assert_eq!(page.matches("</script").count(), 2);
     assert!(!page.contains("<img") && !page.contains("<!--") && !page.contains("<b>"));
@@ -153,27 +153,27 @@ fn what_is_too_large_or_wrong_is_said() {
 
     let patterns = hostile(3);
     let told = patterns.clone().layers([1, 7]).unwrap_err().to_string();
-    assert_eq!(told, "there is no layer 7 among 0, 1, 2");
+    assert_eq!(told, "there is no layer 7; available: 0, 1, 2");
     assert!(matches!(patterns.clone().heads([2]), Err(PlotError::Absent { what: "head", asked: 2, .. })));
     assert!(matches!(patterns.clone().heads([]), Err(PlotError::NoPattern)));
     assert!(patterns.clone().positions(0..9).is_err());
     assert!(AttentionView::of(&patterns).unwrap().start_at(0, 5).is_err());
     assert!(matches!(AttentionPatterns::new(["a"], []), Err(PlotError::NoPattern)));
     let told = AttentionPatterns::new(["a", "b"], [(3, causal(1, 3))]).unwrap_err().to_string();
-    assert!(told.contains("layer 3 is [1, 3, 3], not of 2 queries by 2 keys"), "{told}");
+    assert!(told.contains("layer 3 is [1, 3, 3]; expected 2 queries by 2 keys"), "{told}");
     let mut broken = causal(2, 2);
     broken[[1, 1, 0]] = f32::NAN;
     let told = AttentionPatterns::new(["a", "b"], [(3, broken)]).unwrap_err().to_string();
-    assert!(told.starts_with("L3H1 attends from 1 to 0 by NaN"), "{told}");
+    assert!(told.starts_with("the attention of L3H1 from 1 to 0 is NaN"), "{told}");
     let told = AttentionView::of(&patterns).unwrap().save("view.svg").unwrap_err().to_string();
-    assert_eq!(told, "view.svg: the name ends in .html");
+    assert_eq!(told, "view.svg: the file name must end in .html");
     let told = ColoredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
-    assert_eq!(told, "2 values `loss` were given for 1 tokens");
+    assert_eq!(told, "`loss` has 2 values for 1 tokens; expected one per token");
     let tokens: Vec<String> = (0..64).map(|n| n.to_string()).collect();
     let many = AttentionPatterns::new(&tokens, (0..40).map(|layer| (layer, causal(16, 64)))).unwrap();
     let told = PatternGrid::of(&many).unwrap_err().to_string();
     assert!(told.contains("choose fewer along layers or heads or positions"), "{told}");
-    // Tokens are as long as they like.
+    // Tokens may have any length.
     let long = AttentionPatterns::new(["x".repeat(17_000_000)], [(0, causal(1, 1))]).unwrap();
     assert!(matches!(AttentionView::of(&long).unwrap().to_html(), Err(PlotError::TooLarge { .. })));
 }
@@ -209,7 +209,7 @@ fn padding_is_no_part_of_a_row() {
     assert_eq!(last.to_labeled().axes()[1].labels, ["2: fox", "3: blue"]);
 }
 
-/// An encoder's queries see what comes after them, and never padding.
+/// An encoder's queries attend to later positions, but never to padding.
 #[test]
 fn encoders_are_shown_whole() {
     let model = HookedEncoder::from_pretrained(fixtures().join("bert").to_str().unwrap()).unwrap();
@@ -231,7 +231,7 @@ fn encoders_are_shown_whole() {
 fn colors_of_a_text_are_centered_where_numbers_are_below_zero() {
     let text = ColoredText::new(["a", "b", "c"]).row("neuron 3", [-2.0, 0.0, f64::NAN]).unwrap();
     let html = text.row("neuron 4", [0.5f32, 1.0, 2.0]).unwrap().to_html().unwrap();
-    assert!(html.contains("title=\"a: -2.0000\"") && html.contains("title=\"c: no number\""));
+    assert!(html.contains("title=\"a: -2.0000\"") && html.contains("title=\"c: NaN\""));
     assert!(html.contains("background: #2166ac") && html.contains("background: #f7f7f7"), "{html}");
     assert_eq!(html.matches("<details open>").count(), 2);
     let rising = ColoredText::new(["a"]).row("loss", [3.0]).unwrap().to_html().unwrap();
@@ -250,7 +250,7 @@ fn attention_writes_pages_pictures_and_numbers() {
     let prompt = ["--prompt", "king drum sun star moon king drum sun star moon"];
     let (code, said, error) = run(model, &prompt);
     assert!(code == 0 && said.lines().count() == 9, "{said}{error}");
-    assert!(said.contains("previous  duplicate  induction  looks most at") && said.contains("4 back 0.42"), "{said}");
+    assert!(said.contains("previous  duplicate  induction  attends most to") && said.contains("4 back 0.42"), "{said}");
     let (_, few, _) = run(model, &[&prompt[..], &["--top", "2"]].concat());
     assert!(few.lines().count() == 4 && few.contains("... 2 of 8 heads"), "{few}");
 
@@ -276,7 +276,7 @@ fn attention_writes_pages_pictures_and_numbers() {
     }
     for (wrong, code, says) in [
         (&["--prompt", "red", "--out", "x.gif"][..], 2, ".json, .csv, .svg, .png or .html"),
-        (&["--prompt", "red", "--layers", "2"], 1, "--layers 2: the model has 2 of them, 0 to 1"),
+        (&["--prompt", "red", "--layers", "2"], 1, "--layers 2 is out of range: the model has 2, numbered 0 to 1"),
         (&["--prompt", "red", "--heads", "1..9"], 1, "--heads"),
         (&["--prompt", "red", "--positions", "7"], 1, "2 positions"),
         (&["--tokens", "1,2;3,4"], 2, "one prompt"),

@@ -1,4 +1,4 @@
-//! Experts of attention are attention with a factor for each head.
+//! Mixtures of attention experts give the same result as attention with a scale factor per head.
 
 use burn::module::Param;
 use hooklens::AttnExperts;
@@ -19,7 +19,7 @@ fn config(count: usize, per_token: usize, n_kv_heads: usize) -> TransformerConfi
     }
 }
 
-/// The same without experts, its heads' outputs times `by`.
+/// The same model without experts, with head outputs scaled by `by`.
 fn without(model: &HookedTransformer, by: f64) -> HookedTransformer {
     let config = TransformerConfig { attn_experts: None, ..model.config().clone() };
     let mut plain = random_model(config, 0);
@@ -101,12 +101,12 @@ fn sizes_that_do_not_fit_are_named() {
     let own = config(3, 2, 2);
     assert_eq!(
         told(TransformerConfig { n_heads: 8, ..own.clone() }),
-        "`attn_experts` does not fit: 3 experts of 2 heads are 6, not 8"
+        "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });
     assert_eq!(
         told(TransformerConfig { attn_experts: none, ..own.clone() }),
-        "`attn_experts` does not fit: 4 of 3 experts a token"
+        "invalid `attn_experts`: can't choose 4 of 3 experts per token"
     );
-    assert!(told(TransformerConfig { attn_gates: true, ..own }).starts_with("`attn_experts` does not fit"));
+    assert!(told(TransformerConfig { attn_gates: true, ..own }).starts_with("invalid `attn_experts`: "));
 }

@@ -1,4 +1,4 @@
-//! Attribution against what it estimates, and edges against nodes.
+//! Attribution compared with the patching effects that it estimates, and scores of edges compared with scores of nodes.
 
 use hooklens::attribution::{EdgeScores, Gradient, Reads, Writes};
 use hooklens::experiments::ioi_prompts;
@@ -24,10 +24,10 @@ fn patching(model: &HookedTransformer) -> Patching<'_> {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// What a writer's edges add up to is what its own patch is estimated to do.
+    /// The edges of a writer sum to the estimated effect of patching it.
     #[test]
     fn edges_of_a_writer_add_up_to_its_node(config in any_plain(), seed in any::<u64>()) {
-        // A norm behind the heads is not linear in them.
+        // A norm after the heads is not linear in them.
         let model = random_model(TransformerConfig { post_norms: false, ..config }, seed);
         let patching = patching(&model);
         let edges = patching.edges(Gradient::AtBase).unwrap();
@@ -54,7 +54,7 @@ proptest! {
         }
     }
 
-    /// Where the metric is linear, the estimate is the patch.
+    /// If the metric is linear, the estimate equals the patching effect.
     #[test]
     fn estimates_of_the_linear_are_exact(seed in any::<u64>(), parallel in any::<bool>()) {
         let config = TransformerConfig { parallel, norm: hooklens::NormKind::None, ..TransformerConfig::new(2, 16, 4, 20, 32) };
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// Over the whole way from one embedding to the other, slopes add up to the difference.
+/// Gradients integrated along the path from one embedding to the other sum to the difference.
 #[test]
 fn integrated_edges_of_the_embedding_are_complete() {
     for seed in 0..2 {
@@ -89,7 +89,7 @@ fn integrated_edges_of_the_embedding_are_complete() {
     }
 }
 
-/// Scores of examples apart, and as a file keeps them, are joined those of all together, in their order.
+/// Scores computed for separate examples, and restored from a file, merge into the scores of all examples, in order.
 #[test]
 fn joined_edges_are_those_of_all_examples() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 5);
@@ -107,10 +107,10 @@ fn joined_edges_are_those_of_all_examples() {
     for (given, wanted) in joined.values().values().iter().zip(whole.values().values()) {
         assert!((given - wanted).abs() < 1e-5 * scale, "{given} for {wanted}");
     }
-    assert!(EdgeScores::joined([]).unwrap_err().to_string().contains("there are none"));
+    assert!(EdgeScores::joined([]).unwrap_err().to_string().contains("no results were given"));
     let other = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
     let other = patching(&other).edges(Gradient::AtBase).unwrap();
-    assert!(EdgeScores::joined([whole, other]).unwrap_err().to_string().contains("other edges"));
+    assert!(EdgeScores::joined([whole, other]).unwrap_err().to_string().contains("their edges differ"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What is combined belongs together: recordings, components and caches are matched by model, text, row and position, or
-//! refused.
+//! Recordings, components and caches are only combined if they belong together: they are matched by model, text, row
+//! and position, or rejected.
 
 use hooklens::activations::{AnalysisError, Stage};
 use hooklens::dump::Dump;
@@ -20,7 +20,7 @@ fn io() -> HookedTransformer {
     HookedTransformer::from_pretrained("embedded:ioi").unwrap()
 }
 
-/// Which points a hook acts at.
+/// Points that a hook acts on.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     ResidPre,
@@ -30,7 +30,7 @@ enum Place {
     Pattern,
 }
 
-/// What a hook does.
+/// Action of a hook.
 #[derive(Debug, Clone, Copy)]
 enum Verb {
     Zero,
@@ -41,7 +41,7 @@ enum Verb {
     Mean,
 }
 
-/// Where it does it.
+/// Positions that a hook acts on.
 #[derive(Debug, Clone)]
 enum Where {
     Everywhere,
@@ -70,7 +70,7 @@ fn any_hook() -> impl Strategy<Value = (Place, Verb, Where)> {
     (place, verb, wheres)
 }
 
-/// The hook, at the second layer.
+/// Builds the hook, at the second layer.
 fn hook_of<'r>(hook: &(Place, Verb, Where), recording: &'r ActivationCache, width: usize) -> Option<Hook<'r>> {
     let (place, verb, wheres) = hook;
     match place {
@@ -116,8 +116,8 @@ fn acting<'r, const D: usize>(
     })
 }
 
-/// A batch whose rows have masked columns at these places, and after their end up to one width, with the columns of each
-/// row's tokens.
+/// A batch with masked columns at these positions, padded at the end to a common width, and the token columns of each
+/// row.
 fn scattered(rows: &[Vec<u32>], holes: &[usize]) -> (Tokens, Vec<Vec<usize>>) {
     let wide = rows.iter().map(Vec::len).max().unwrap() + holes.len();
     let (mut ids, mut masks, mut columns) = (vec![], vec![], vec![]);
@@ -134,7 +134,7 @@ fn scattered(rows: &[Vec<u32>], holes: &[usize]) -> (Tokens, Vec<Vec<usize>>) {
     (Tokens::new(ids).unwrap().with_mask(masks).unwrap(), columns)
 }
 
-/// What the hooks need, as far as the model has it.
+/// Recordings that the hooks need, as far as the model supports them.
 fn recorded(model: &HookedTransformer, tokens: &Tokens) -> ActivationCache {
     let names = ["hook_resid_pre", "hook_mlp_out", "attn.hook_z", "attn.hook_rot_k", "attn.hook_pattern"];
     let there = names.map(|name| format!("blocks.1.{name}"));
@@ -142,7 +142,7 @@ fn recorded(model: &HookedTransformer, tokens: &Tokens) -> ActivationCache {
     model.record(tokens, there).unwrap()
 }
 
-/// Whether a result is a refusal for reasons that have nothing to do with where things belong.
+/// Whether an error is unrelated to the matching of texts and positions.
 fn is_undefined(error: &Error) -> bool {
     let hook = |error: &HookError| {
         matches!(
@@ -173,7 +173,8 @@ macro_rules! or_skip {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(120) })]
 
-    /// In a batch padded anyhow, with a recording padded anyhow, a hook does what it does in each row alone.
+    /// In a batch with any padding, and with a recording with any padding, a hook acts on each row as it does on the
+    /// row alone.
     #[test]
     fn hooks_in_a_padded_batch_are_those_of_each_row_alone(
         config in any_decoder(), seed in 0..1000u64, rows in prop::collection::vec(any_row(4..7), 1..4),
@@ -189,7 +190,7 @@ proptest! {
         let together = or_skip!(model.run_with_hooks(&batch, [own]));
         for (row, ids) in rows.iter().enumerate() {
             let alone = match hook.1 {
-                // The mean is that of all rows.
+                // The mean is over all rows.
                 Verb::Mean => clean.clone(),
                 _ => recorded(&model, &Tokens::new(vec![others[row].clone()]).unwrap()),
             };
@@ -201,14 +202,14 @@ proptest! {
         }
     }
 
-    /// A text in two parts, the first of them cached, has the hooks of the whole.
+    /// Running a text in two parts, with the first one cached, gives the same hook effects as running the whole text.
     #[test]
     fn hooks_after_a_cache_are_those_of_the_whole(
         config in any_decoder(), seed in 0..1000u64, rows in prop::collection::vec(any_row(6..7), 1..3),
         others in prop::collection::vec(any_row(6..7), 2..3), cut in 1..6usize, shorter in 0..3usize, hook in any_hook(),
     ) {
         let model = random_model(config, seed);
-        // The last position of the first part is another than the whole's.
+        // The last position of the first part is not the last position of the whole text.
         prop_assume!(!matches!(hook.2, Where::Last));
         let others: Vec<Vec<u32>> = others[..rows.len()].iter().map(|row| row[..6 - shorter].to_vec()).collect();
         let clean = recorded(&model, &Tokens::new(others).unwrap());
@@ -222,13 +223,14 @@ proptest! {
         let options = ForwardOptions::new().hooks(hook_of()).kv_cache(&mut cache);
         or_skip!(model.forward_with(part(0..cut), options));
         let second = or_skip!(model.forward_with(part(cut..6), ForwardOptions::new().hooks(hook_of()).kv_cache(&mut cache)));
-        // In a run of the whole, positions beyond the recording would be an error: they are left as they are.
+        // When the whole text is run, positions beyond the recording are errors, so the hook is limited to the recorded
+        // positions.
         let mut empty = KeyValueCache::new(model.config(), rows.len());
         let whole = or_skip!(model.forward_with(part(0..6), ForwardOptions::new().hooks(hook_of()).kv_cache(&mut empty)));
         assert_close(&second, &whole.narrow(1, cut, 6 - cut), 10.0 * rounding_of(model.config()), "the second part");
     }
 
-    /// Generation has, step by step, the hooks of one run over the text that came out, in every row.
+    /// Step by step, generation applies the same hooks as a single run over the generated text, in every row.
     #[test]
     fn hooks_in_generation_are_those_of_the_whole(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(3..6), 1..4),
@@ -265,7 +267,7 @@ proptest! {
         }
     }
 
-    /// A sweep of a model under hooks begins with what the model under hooks gives.
+    /// The baseline of a sweep under hooks equals the output of the model under hooks.
     #[test]
     fn sweeps_under_hooks_begin_with_each_examples_own(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(4..7), 1..4),
@@ -289,7 +291,7 @@ proptest! {
         }
     }
 
-    /// `SharedPrefix` counts positions in the whole rows.
+    /// `SharedPrefix` counts positions in whole rows.
     #[test]
     fn positions_after_a_shared_prefix_are_those_of_the_rows(
         config in any_config(), seed in 0..1000u64, start in any_row(1..6),
@@ -320,7 +322,7 @@ proptest! {
         }
     }
 
-    /// Penalties count the tokens of a prefix: what is drawn after it is what is drawn after the whole.
+    /// Penalties count the tokens of a prefix, so sampling after it equals sampling after the whole prompt.
     #[test]
     fn sampling_after_a_prefix_is_that_of_the_whole(
         config in any_config(), seed in 0..1000u64, row in any_row(4..8), cut in 1..4usize, kind in 0..4usize,
@@ -341,7 +343,7 @@ proptest! {
         prop_assert_eq!(&after.rows[0].new, &whole.rows[0].new);
     }
 
-    /// Decompositions of runs that hooks changed, at any points, add up to the stream.
+    /// Decompositions of runs with hooks at any points sum to the residual stream.
     #[test]
     fn decompositions_add_up_with_any_edits(
         config in any_decoder(), seed in 0..1000u64, row in any_row(3..5), edits in prop::collection::vec(any::<u16>(), 1..4),
@@ -373,7 +375,7 @@ proptest! {
         }
     }
 
-    /// A mask with holes leaves the loss of the row alone.
+    /// A mask with holes does not change a row's loss.
     #[test]
     fn a_loss_does_not_see_holes(
         config in any_decoder(), seed in 0..1000u64, rows in prop::collection::vec(any_row(3..6), 1..3),
@@ -418,7 +420,7 @@ fn replaced<'r>(point: &str, positions: Option<isize>, recording: &'r Activation
     }
 }
 
-/// In every family: hooks in a padded batch and after a cache do what they do in one run of each row.
+/// In every family, hooks in a padded batch and after a cache act as in single runs of each row.
 #[test]
 fn hooks_of_every_family_are_those_of_each_row() {
     let entries = std::fs::read_dir(crate::support::fixtures()).unwrap().map(|entry| entry.unwrap().path());
@@ -449,7 +451,7 @@ fn hooks_of_every_family_are_those_of_each_row() {
                 if apart > 1e-4 {
                     wrong.push(format!("{name}, row {number} at {positions:?}: {apart:e}"));
                 }
-                // The last position of a beginning is another one.
+                // The last position of the first part is not the last position of the whole text.
                 if positions == Some(-1) {
                     continue;
                 }
@@ -478,7 +480,7 @@ fn hooks_of_every_family_are_those_of_each_row() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The hook of docs/hooks.md in generation.
+/// The hook from docs/hooks.md that replaces the last position also works in generation.
 #[test]
 fn a_replaced_last_position_is_the_recordings_own() {
     let model = io();
@@ -503,7 +505,7 @@ fn a_replaced_last_position_is_the_recordings_own() {
     assert_close(&rest, &whole.narrow(1, 5, 10), 1e-5, "the suffix");
 }
 
-/// Prompt positions can be changed and recorded while generating.
+/// Prompt positions can be edited and recorded during generation.
 #[test]
 fn positions_of_the_prompt_are_there_while_generating() {
     let model = io();
@@ -524,21 +526,21 @@ fn positions_of_the_prompt_are_there_while_generating() {
         assert_eq!(given.dims()[1], rows);
         assert_close(&given, &expected, 1e-5, "recorded");
     }
-    // A position that the text will never have is an error before the first step.
+    // A position that the text never reaches is an error before the first step.
     for told in [
         model.generate_with(CLEAN, options().hooks([hook::resid_pre(2).positions(18).zero()])).unwrap_err(),
         model.generate_with(CLEAN, options().record(Record::new("z0").positions(18))).unwrap_err(),
     ] {
         assert!(told.to_string().contains("positions 18 are not within the 18 positions"), "{told}");
     }
-    // By place within each run, hooks and recordings have names of their own.
+    // Hooks and recordings that count positions within each step use other methods.
     let mut shapes = vec![];
     let look = hook::resid_pre(0).new_positions(0).read(|x, at| shapes.push((at.offset(), x.dims()[1])));
     model.generate_with(CLEAN, options().hooks([look])).unwrap();
     assert_eq!(shapes, [(0, 1), (15, 1), (16, 1), (17, 1)]);
 }
 
-/// Every way to give a run a recording that is not its own: the right value, or an error that says what differs.
+/// Passing a recording of another run gives the right value, or an error that names the difference.
 #[test]
 fn recordings_of_other_texts_rows_and_models_are_refused() {
     let model = io();
@@ -548,7 +550,7 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
         Err(Error::Hook(error)) => error,
         other => panic!("{other:?}"),
     };
-    // Another length.
+    // A text of a different length.
     for hook in [
         hook::resid_pre(1).positions(-1).replace(&clean),
         hook::resid_pre(1).positions(1..).replace(&clean),
@@ -558,25 +560,25 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
         let told = told(model.run_with_hooks(short.clone(), [hook]));
         assert!(matches!(told, HookError::OtherLength { run: 5, recorded: 15, row: 0, .. }), "{told}");
     }
-    // Counted from the start, positions are the same in both.
+    // Counted from the start, positions are the same in both texts.
     let by_hand = clean.get(hook::resid_pre(1)).unwrap().narrow(1, 2, 1);
     let given = model.run_with_hooks(short.clone(), [hook::resid_pre(1).positions(2).replace(&clean)]).unwrap();
     let put = at("resid_pre1").edit(|x: Tensor<3>, _| x.slice_assign([0..1, 2..3, 0..64], by_hand.clone()));
     let expected = model.run_with_hooks(short.clone(), [put]).unwrap();
     assert_close(&given, &expected, 1e-6, "position 2");
-    // Other rows.
+    // A recording with a different number of rows.
     let two = model.record(vec![vec![1u32; 5]; 2], Record::all()).unwrap();
     let error = told(model.run_with_hooks(vec![vec![2u32; 5]; 3], [hook::z(0).replace(&two)]));
     assert!(matches!(error, HookError::OtherRows { recorded: 2, run: 3, .. }), "{error}");
     let error = told(model.run_with_hooks(vec![vec![2u32; 5]], [hook::z(0).replace(&two)]));
     assert!(matches!(error, HookError::OtherRows { recorded: 2, run: 1, .. }), "{error}");
-    // In a sweep, too, where all rows are copies of the one example.
+    // Rows are also checked in a sweep, where all rows are copies of one example.
     let hooked = model.hooks([hook::z(0).replace(&two)]);
     let metric = Metric::last(|logits: Tensor<2>, _| logits.narrow(1, 1, 1).squeeze_dim::<1>(1));
     let patching = hooked.patching(vec![vec![2u32; 5]], vec![vec![3u32; 5]]).metric(metric).unwrap();
     let error = patching.sweep(&Sites::new("resid_pre1").per([hook::Axis::Pos])).unwrap_err();
     assert!(matches!(error, Error::Hook(HookError::OtherRows { recorded: 2, run: 1, .. })), "{error}");
-    // Another model, however alike, unless that is meant.
+    // A recording of a different model, however similar, is rejected unless it is explicitly allowed.
     let folded = model.clone().processed(&Processing::standard()).unwrap();
     let foreign = folded.record(CLEAN, Record::all()).unwrap();
     for hook in [hook::z(1).replace(&foreign), hook::z(1).mean(&foreign)] {
@@ -585,29 +587,29 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     }
     let meant = foreign.for_any_model();
     assert!(model.run_with_hooks(CORRUPTED, [hook::z(1).replace(&meant)]).is_ok());
-    // What was not recorded.
+    // Positions that were not recorded.
     let last = model.record(CLEAN, Record::all().positions(-1)).unwrap();
     assert!(model.run_with_hooks(CORRUPTED, [hook::z(1).positions(-1).replace(&last)]).is_ok());
     let error = told(model.run_with_hooks(CORRUPTED, [hook::z(1).positions(3).replace(&last)]));
     assert!(matches!(error, HookError::Unmatched { position: 3, row: 0, .. }), "{error}");
-    // Without its batch axis it is the same recording.
+    // A recording without a batch axis is used in the same way.
     let bare = model.record(CLEAN, Record::all().remove_batch()).unwrap();
     let [with, without] = [&clean, &bare].map(|cache| {
         model.run_with_hooks(CORRUPTED, [hook::z(1).replace(cache), hook::mlp_out(0).mean(cache)]).unwrap()
     });
     assert_close(&without, &with, 1e-6, "without a batch axis");
     assert_eq!(bare.rows(0..1).unwrap().activation("z1").unwrap().shape(), [15, 4, 16]);
-    // Another element type is converted.
+    // A recording in another dtype is converted.
     let half = model.record(CLEAN, Record::all().dtype(DType::F16)).unwrap();
     let rounded = model.run_with_hooks(CORRUPTED, [hook::z(1).replace(&half)]).unwrap();
     let exact = model.run_with_hooks(CORRUPTED, [hook::z(1).replace(&clean)]).unwrap();
     assert_close(&rounded, &exact, 1e-2, "in f16");
-    // Means of what means something else at each position.
+    // A mean over positions is rejected if an axis has a different meaning at each position.
     let error = told(model.run_with_hooks(CORRUPTED, [hook::pattern(1).mean(&clean)]));
-    assert!(error.to_string().contains("scores and patterns have another meaning at each position"), "{error}");
+    assert!(error.to_string().contains("scores and patterns mean something different at each position"), "{error}");
 }
 
-/// Means of padded recordings leave padding out, at the points of a mixture too.
+/// Means of padded recordings ignore padding, also at MoE points.
 #[test]
 fn means_are_over_tokens() {
     let experts = Some(hooklens::Experts::new(4, 2));
@@ -631,7 +633,7 @@ fn means_are_over_tokens() {
                     model.record(vec![row.clone()], name).unwrap().activation(name).unwrap().to_ndarray().unwrap()
                 })
                 .collect();
-            // One row per token, and per head where the point has these in one axis.
+            // One row per token, and per head if the point has both on one axis.
             let width = *alone[0].shape().last().unwrap();
             let per_token = alone[0].len() / width / rows[0].len();
             let mut mean = vec![0.0; width * per_token];
@@ -682,7 +684,7 @@ fn components_of_other_places_are_refused() {
         told(whole.clone().positions(3..5).unwrap().with_remainder(heads.clone()).map(drop)),
     ] {
         assert!(
-            told.contains("rows [0] at positions [0..15]") && told.contains("the analysis is of rows [0]"),
+            told.contains("rows [0] at positions [0..15]") && told.contains("the analysis covers rows [0]"),
             "{told}"
         );
     }
@@ -690,12 +692,12 @@ fn components_of_other_places_are_refused() {
     let other = model.record(CORRUPTED, Record::all()).unwrap();
     let other = model.analyze(&other).unwrap();
     let told = told(other.with_remainder(heads.clone()).map(drop));
-    assert!(told.contains("of another recording"), "{told}");
-    // Another recording of the same text is the same thing.
+    assert!(told.contains("of a different recording"), "{told}");
+    // Another recording of the same text counts as the same.
     let again = model.record(CLEAN, Record::all()).unwrap();
     let again = model.analyze(&again).unwrap();
     assert_close(&again.with_remainder(heads).unwrap().sum(), &whole.stream(Stage::Final).unwrap(), 1e-5, "again");
-    // And so is the same position, chosen in either way.
+    // So does the same position, whether it is selected when recording or when analyzing.
     let at_last = model.record(CLEAN, Record::all().positions(-1)).unwrap();
     let at_last = model.analyze(&at_last).unwrap();
     let own = at_last.decompose_resid(Stage::Final).unwrap();
@@ -731,7 +733,7 @@ fn analyses_of_padded_rows_look_at_tokens() {
     }
 }
 
-/// What hooks added to the stream is a component of its own.
+/// Additions to the residual stream by hooks are a separate component.
 #[test]
 fn what_hooks_added_is_named() {
     let model = io();
@@ -742,26 +744,26 @@ fn what_hooks_added_is_named() {
     assert_close(&parts.sum(), &analysis.stream(Stage::Final).unwrap(), 1e-5, "the sum");
     let added = parts.vector("added by hooks").unwrap();
     assert_close(&added, &added.ones_like(), 1e-4, "what was added");
-    // Before it, nothing was.
+    // Nothing was added before the hook.
     let before = analysis.decompose_resid(Stage::Before(1)).unwrap();
     assert!(!before.labels().iter().any(|label| label == "added by hooks"));
-    // The stream after the hook is not that of the layer before.
+    // After the hook, the stream is not the previous layer's output.
     let posts = hooked.record(CLEAN, "*hook_resid_post").unwrap();
     let told = model.analyze(&posts).unwrap().stream(Stage::Before(2)).unwrap_err().to_string();
     assert!(told.contains("blocks.2.hook_resid_pre"), "{told}");
-    // A norm whose output was edited is not what its reader saw.
+    // If the output of a norm was edited, the layer after it did not read the norm of the stream.
     let edited = model.hooks([hook::final_normalized().edit(|x, _| x * 2.0)]).record(CLEAN, Record::all()).unwrap();
     let analysis = model.analyze(&edited).unwrap();
     let told = analysis.logit_attrs(&analysis.decompose_resid(Stage::Final).unwrap(), Direction::token("Mary"));
     assert!(matches!(failure(told), Some(AnalysisError::EditedNorm { .. })));
-    // A head whose result was taken out wrote nothing.
+    // A head whose result was removed wrote nothing.
     let ablated = model.hooks([hook::result(1).head(2).zero()]);
     let ablated = ablated.record(CLEAN, Record::new(Selection::all().and("*hook_result"))).unwrap();
     let heads = model.analyze(&ablated).unwrap().stack_head_results(Stage::Final).unwrap();
     assert_eq!(heads.vector("L1H2").unwrap().abs().max().into_scalar::<f32>(), 0.0);
 }
 
-/// Before the first layer there are no heads, and all of the stream is the rest.
+/// Before the first layer there are no heads, so the whole stream is the remainder.
 #[test]
 fn a_remainder_before_the_first_layer_is_the_stream() {
     let model = io();
@@ -776,7 +778,7 @@ fn a_remainder_before_the_first_layer_is_the_stream() {
     assert_close(&rest.sum(), &analysis.stream(Stage::Before(0)).unwrap(), 0.0, "the rest");
 }
 
-/// A cache is of the model that computed it.
+/// A cache belongs to the model that computed it.
 #[test]
 fn caches_of_other_models_are_refused() {
     let config = TransformerConfig::new(2, 16, 4, 20, 32);
@@ -792,8 +794,8 @@ fn caches_of_other_models_are_refused() {
     assert!(matches!(own.insert(&foreign(), 0), Err(CacheError::OtherWeights { .. })));
     let folder = tempfile::tempdir().unwrap();
     is_other(foreign().save(folder.path().join("x.safetensors"), &model).unwrap_err());
-    // Also one of the same model before it was edited, trained or processed, and what was made of such a cache. Edits of
-    // weights on a GPU are not looked for.
+    // This includes caches from before the model was edited, trained or processed, and caches derived from them. Edits
+    // of weights on a GPU are not detected.
     let device = std::env::var(hooklens::DEVICE_VARIABLE).unwrap_or_default();
     let in_memory = ["", "flex", "libtorch"].contains(&device.as_str());
     if !in_memory {
@@ -813,7 +815,7 @@ fn caches_of_other_models_are_refused() {
     is_other(folded.forward_with([4], ForwardOptions::new().kv_cache(&mut again)).unwrap_err());
     let mut kind = before.to_kind(CacheKind::preallocated(8)).unwrap();
     is_other(folded.forward_with([4], ForwardOptions::new().kv_cache(&mut kind)).unwrap_err());
-    // Edited where it is in memory, again and again.
+    // Repeated in-place edits of the weights are detected, too.
     let mut trained = model.clone();
     let mut seen = vec![trained.prefill(vec![ids.clone()]).unwrap()];
     for head in 0..if in_memory { 4 } else { 0 } {
@@ -825,7 +827,7 @@ fn caches_of_other_models_are_refused() {
         }
         seen.push(trained.prefill(vec![ids.clone()]).unwrap());
     }
-    // A clone, and a model of the same weights, are the model; an emptied cache is anyone's.
+    // A clone, and a model with the same weights, count as the same model. An emptied cache fits any model.
     assert!(model.clone().forward_with([4], ForwardOptions::new().kv_cache(&mut before)).is_ok());
     model.save_pretrained(folder.path()).unwrap();
     let loaded = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
@@ -834,20 +836,20 @@ fn caches_of_other_models_are_refused() {
     assert!(twice.forward_with([4], ForwardOptions::new().kv_cache(&mut cache)).is_ok());
     before.reset().unwrap();
     assert!(other.forward_with(vec![ids.clone()], ForwardOptions::new().kv_cache(&mut before)).is_ok());
-    // A recording, too, is of the model that made it.
+    // A recording also belongs to the model that made it.
     let recorded = other.record(vec![ids.clone()], Record::all()).unwrap();
     assert!(matches!(failure(model.analyze(&recorded)), Some(AnalysisError::OtherModel { .. })));
-    // A cache that hides positions is not that of its text.
+    // A cache with hidden positions is not that of its text.
     let mut hiding = model.prefill(vec![ids.clone()]).unwrap();
     hiding.insert_starts(&[1], 0).unwrap();
     let told = PrefixStore::new(&model).insert(vec![ids.clone()], hiding).unwrap_err();
     assert!(matches!(told, Error::Cache(CacheError::Hides)), "{told}");
-    // A store's text is the cache's.
+    // A store's text is the text of its cache.
     let told = PrefixStore::new(&model).insert(vec![vec![1u32, 2, 4]], model.prefill(vec![ids]).unwrap()).unwrap_err();
     assert!(matches!(told, Error::Cache(CacheError::OtherText { position: 2, .. })), "{told}");
 }
 
-/// A cache keeps its tokens through all that is done to it.
+/// A cache keeps track of its tokens through all operations.
 #[test]
 fn caches_know_their_tokens() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
@@ -866,7 +868,7 @@ fn caches_know_their_tokens() {
     cache.save(folder.path().join("x.safetensors"), &model).unwrap();
     let mut loaded = KeyValueCache::load(folder.path().join("x.safetensors"), &model).unwrap();
     assert_eq!(loaded.tokens(), cache.tokens());
-    // Tuples come without their tokens: penalties ask for them.
+    // Legacy tuples do not contain the tokens, which penalties need.
     let tuples = model.prefill([1, 2]).unwrap().to_legacy().unwrap();
     let mut bare = KeyValueCache::from_legacy(model.config(), tuples, None).unwrap();
     assert_eq!(bare.tokens(), None);
@@ -878,7 +880,7 @@ fn caches_know_their_tokens() {
     );
 }
 
-/// An expert that no token was routed to has no rows, with gradients too.
+/// An expert that no token was routed to has no rows, also with gradients.
 #[test]
 fn an_expert_without_tokens_can_be_recorded_with_gradients() {
     let experts = Some(hooklens::Experts::new(6, 1));
@@ -891,10 +893,10 @@ fn an_expert_without_tokens_can_be_recorded_with_gradients() {
         assert_eq!(output.cache.grad(hook::expert_post(1, expert)).is_ok(), !output.cache.is_empty());
         rows += output.cache.iter().map(|(_, post)| post.shape()[0]).sum::<usize>();
     }
-    assert_eq!(rows, 2); // of five experts, at least, none
+    assert_eq!(rows, 2); // at least one expert has no rows
 }
 
-/// A row of padding alone has no text to go on from.
+/// A row of only padding has no text to continue from.
 #[test]
 fn a_row_without_tokens_is_refused() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
@@ -904,7 +906,7 @@ fn a_row_without_tokens_is_refused() {
     assert!(told.contains("row 1"), "{told}");
 }
 
-/// Texts that branch off a sliding cache are computed again.
+/// Texts that branch off a sliding-window cache are recomputed.
 #[test]
 fn prefixes_in_sliding_caches_branch() {
     let windows = vec![Some(hooklens::Window::Sliding(3)), None];
@@ -921,8 +923,8 @@ fn prefixes_in_sliding_caches_branch() {
     assert_close(&given, &expected.narrow(1, 8, 1), 1e-5, "after a branch");
 }
 
-/// Texts beyond the length from which on a rotation changes: sweeps run whole, and a cut cache is not taken for a
-/// shorter text's.
+/// For texts longer than the length at which the rotary embedding changes, sweeps run the whole text, and a truncated
+/// cache is not used for a shorter text.
 #[test]
 fn rotations_by_length_are_kept_apart() {
     for name in ["llama-dynamic", "phi3-longer", "phi4mm-long"] {
@@ -946,12 +948,12 @@ fn rotations_by_length_are_kept_apart() {
                 "{name} {layer} {pos}: {given} {expected} {baseline}"
             );
         }
-        // The keys of a text cut short are rotated for the long one.
+        // After truncation, keys are still rotated for the long text.
         let mut cache = model.prefill(vec![long.clone()]).unwrap();
         cache.truncate(2).unwrap();
         let after = model.forward_with([5], ForwardOptions::new().kv_cache(&mut cache));
         assert!(matches!(after, Err(Error::Cache(CacheError::RotatedForLonger { keys: 40, .. }))), "{name}: {after:?}");
-        // Stores and shared prefixes compute what they can't use.
+        // Stores and shared prefixes recompute what they can't reuse.
         let mut store = PrefixStore::new(&model);
         store.get(vec![long.clone()]).unwrap();
         let mut short = store.get(vec![long[..2].to_vec()]).unwrap();
@@ -968,7 +970,7 @@ fn rotations_by_length_are_kept_apart() {
     }
 }
 
-/// Encoders and decoders: rows and positions of each.
+/// In an encoder-decoder, each stack has its own rows and positions.
 #[test]
 fn recordings_of_two_stacks_know_both_texts() {
     let fixture = crate::support::fixtures().join("t5");
@@ -991,11 +993,11 @@ fn recordings_of_two_stacks_know_both_texts() {
     assert!(run(vec![5, 8, 7, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&clean)).is_ok());
     assert!(run(vec![5, 8, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&clean)).is_err());
     assert!(run(vec![5, 8, 1], vec![0, 4, 9], hook::cross_k(0).replace(&clean)).is_err());
-    // Lengths of the encoder that are the decoder's, by chance.
+    // The encoder's text happens to have the same length as the decoder's.
     let alike = model.record(([5, 6, 1], [0, 4, 9]), Record::all()).unwrap();
     let told = run(vec![5, 8, 7, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&alike)).unwrap_err();
     assert!(matches!(told, Error::Hook(HookError::OtherLength { run: 4, recorded: 3, .. })), "{told}");
-    // Rows whose encoder texts are padded.
+    // Encoder texts of different lengths are padded.
     let read = |rows: [&[u32]; 2]| Tokens::padded(&rows.map(<[u32]>::to_vec), 0, PaddingSide::Right).unwrap();
     let written = || Tokens::new(vec![vec![0, 4, 9], vec![0, 7, 2]]).unwrap();
     let padded = model.record((read([&[5, 6, 7, 8, 1], &[9, 2, 1]]), written()), Record::all()).unwrap();
@@ -1017,7 +1019,7 @@ fn recordings_of_two_stacks_know_both_texts() {
     for value in swept.values().values().index_axis(ndarray::Axis(2), 1) {
         assert!((value - expected).abs() < 1e-4 * (1.0 + expected.abs()), "{value} {expected}");
     }
-    // Positions of each stack are its own.
+    // Each stack has its own positions.
     let long = model.record(([5, 6, 7, 8, 9, 3, 1], [0, 4, 9]), Record::all()).unwrap();
     for (position, encoder, decoder) in [(0isize, 0, 0), (-1, 6, 2), (2, 2, 2)] {
         let cut = long.positions(position).unwrap();
@@ -1031,7 +1033,7 @@ fn recordings_of_two_stacks_know_both_texts() {
     assert!(
         hooklens::plot::LensTable::of(&model, &reading, &[0, 4, 8], 0, hooklens::plot::LensShade::Entropy).is_err()
     );
-    // What another model's encoder read is not this decoder's.
+    // The encoder output of another model is rejected.
     let other = HookedEncoderDecoder::from_pretrained(fixture.to_str().unwrap()).unwrap();
     assert!(other.decode(&model.encode([5, 6, 7, 1]).unwrap(), [0, 4]).is_ok());
     let mut edited = other.clone();
@@ -1050,7 +1052,7 @@ fn decoder_point() -> hook::Point<3> {
     hook::resid_pre(1).of_decoder()
 }
 
-/// A hook at several points has each one's own mean, and cuts of one axis leave what all of them do.
+/// A hook on several points uses each point's own mean, and slices of one axis do not affect the others.
 #[test]
 fn hooks_at_several_points_and_of_several_cuts() {
     let model = io();
@@ -1070,7 +1072,7 @@ fn hooks_at_several_points_and_of_several_cuts() {
     assert_close(&given, &expected, 0.0, "both cuts");
 }
 
-/// Pictures and scores take the tokens of what they show.
+/// Plots and scores need the tokens of what they show.
 #[test]
 fn tokens_are_those_of_what_is_shown() {
     use hooklens::plot::{AttentionPatterns, LensShade, LensTable};
@@ -1104,7 +1106,7 @@ fn tokens_are_those_of_what_is_shown() {
     assert_close(&reading.logits().clone().narrow(1, 1, 1), alone.logits(), 1e-5, "the third token");
 }
 
-/// A dump runs batches of its own, in which a recording's rows are no one's.
+/// A dump chooses its own batches, so rows of a recording cannot be matched with their rows.
 #[test]
 fn dumps_refuse_hooks_by_row() {
     let model = io();
@@ -1113,13 +1115,13 @@ fn dumps_refuse_hooks_by_row() {
     let dump = Dump::new("z0");
     for hook in [hook::z(0).replace(&clean), hook::z(0).rows(0..1).zero()] {
         let told = dump.run(&model.hooks([hook]), [CLEAN, CLEAN, CORRUPTED], folder.path().join("x")).unwrap_err();
-        assert!(told.to_string().contains("batches of its own"), "{told}");
+        assert!(told.to_string().contains("splits its prompts into batches"), "{told}");
     }
-    // A prefix is run alone, and has an end of its own.
+    // A prefix is run alone, so its last position is not that of a prompt.
     let last = model.hooks([hook::resid_pre(1).positions(-1).zero()]);
     let prefixed = Dump::new("z0").prefix(vec![0, 1]);
     let told = prefixed.run(&last, [CLEAN], folder.path().join("z")).unwrap_err();
-    assert!(told.to_string().contains("the prefix is run alone"), "{told}");
+    assert!(told.to_string().contains("the prefix runs separately"), "{told}");
     let by_mean = model.hooks([hook::z(0).mean(&clean)]);
     assert!(dump.run(&by_mean, [CLEAN, CLEAN, CORRUPTED], folder.path().join("y.safetensors")).is_ok());
 }

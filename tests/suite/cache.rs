@@ -1,4 +1,4 @@
-//! Running in parts behind a cache is running the whole.
+//! Running a text in parts with a cache gives the same result as running the whole text.
 
 use burn::tensor::Tensor;
 use hooklens::PaddingSide;
@@ -15,7 +15,8 @@ fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]
 
-    /// Any split of a padded batch, any padding of the parts, any configuration.
+    /// Running parts after a cache equals a whole run, for any split of a padded batch, any padding of the parts, and
+    /// any configuration.
     #[test]
     fn parts_behind_a_cache_are_the_whole(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(4..8), 1..3),
@@ -41,7 +42,7 @@ proptest! {
         }
     }
 
-    /// A frozen row serves a batch, changes nothing in itself, and hooks see what they should.
+    /// A frozen row serves a batch without changing, and hooks see the right values.
     #[test]
     fn one_frozen_row_serves_any_batch(
         config in any_config(), seed in 0..1000u64, prefix in any_row(1..5), suffixes in prop::collection::vec(any_row(3), 1..4),
@@ -108,7 +109,7 @@ fn wrong_caches_are_refused_and_left_as_they_were() {
     assert!(matches!(cache.truncate(1), Err(CacheError::Frozen)));
 }
 
-/// TransformerLens's own test of freezing: the same after it, different once it is undone.
+/// TransformerLens's own test of freezing: equal output while frozen, different after unfreezing.
 #[test]
 fn freezing_and_unfreezing() {
     let model = model();
@@ -129,7 +130,7 @@ fn freezing_and_unfreezing() {
     assert_eq!(cache.append_attention_mask(&[vec![false]]).unwrap()[0].len(), 7);
 }
 
-/// With a frozen cache a run may start in the middle.
+/// With a frozen cache, a run may start at a middle layer.
 #[test]
 fn a_restart_behind_a_frozen_cache() {
     let model = model();
@@ -141,7 +142,7 @@ fn a_restart_behind_a_frozen_cache() {
     assert_close(&again, &whole, 1e-6, "stop and start behind a cache");
 }
 
-/// Hooks know where their rows stand: behind the cache, or with it for rotated keys.
+/// Hooks see positions offset by the length of the cache, except at rotated keys, which include those of the cache.
 #[test]
 fn hooks_are_told_their_offset() {
     use hooklens::{RopeScaling, Rotary};
@@ -167,7 +168,7 @@ fn hooks_are_told_their_offset() {
     assert_close(&cached, &whole, 1e-6, "the last rotated key");
 }
 
-/// Where Burn's own operations do the work (here: 64-bit floats), a cache is the whole too.
+/// Caches also work where Burn's own operations run instead of our kernels (here: 64-bit floats).
 #[test]
 fn a_cache_in_another_element_type() {
     if !has(DType::F64) {
@@ -199,7 +200,7 @@ fn random(shape: [usize; 4], seed: u64) -> Tensor<4> {
     Tensor::<1>::from_floats(values.collect::<Vec<_>>().as_slice(), &device).reshape(shape)
 }
 
-/// torchtune's cache: a size set up once, an error for what is too long or too wide.
+/// torchtune's cache: a fixed size, with errors for texts that are too long or too wide.
 #[test]
 fn a_preallocated_cache_has_a_size() {
     let shape = CacheShape::new(2, 1, 2, 4).unwrap();
@@ -224,12 +225,12 @@ fn a_preallocated_cache_has_a_size() {
     let full = cache_error(model.forward_with([4, 5], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
     assert_eq!((cache.len(), cache[1].len(), cache.max_len()), (3, 3, Some(4)));
-    // Sealed columns count against the limit too.
+    // Sealed columns count toward the limit, too.
     let mut fork = cache.fork(2).unwrap();
     let full = cache_error(model.forward_with(vec![vec![4, 5]; 2], ForwardOptions::new().kv_cache(&mut fork)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
     model.forward_with(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
-    // Room that was given up is there again.
+    // Released memory becomes available again.
     model.forward_with([4], ForwardOptions::new().kv_cache(&mut cache.scoped())).unwrap();
     cache.truncate(1).unwrap();
     model.forward_with([2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
@@ -242,7 +243,7 @@ fn values_of(tensor: &Tensor<4>) -> ndarray::ArrayD<f32> {
     values(tensor)
 }
 
-/// Every bad size has its own error.
+/// Every invalid size has its own error.
 #[test]
 fn sizes_are_checked_one_by_one() {
     let field = |sizes: [usize; 4]| match CacheShape::new(sizes[0], sizes[1], sizes[2], sizes[3]) {
@@ -262,7 +263,7 @@ fn sizes_are_checked_one_by_one() {
     }
 }
 
-/// Hugging Face's tuples, there and back, go on where they were.
+/// A cache converted to Hugging Face's tuples and back continues at the same position.
 #[test]
 fn legacy_tuples_both_ways() {
     let model = model();
@@ -286,8 +287,7 @@ fn legacy_tuples_both_ways() {
     assert!(matches!(shape, CacheError::Shape { what: "keys", expected: [2, 3, 2, 8], given: [2, 3, 4, 4] }));
 }
 
-/// Each element comes back within half a step of its group, and what is stored takes the room
-/// it should.
+/// Each element is restored within half a quantization step of its group, and stored data takes the expected memory.
 #[test]
 fn few_bits_are_near_enough() {
     for (bits, steps, share) in [(Bits::Sixteen, 256.0, 0.51), (Bits::Eight, 255.0, 0.3), (Bits::Four, 15.0, 0.17)] {
@@ -321,7 +321,7 @@ fn few_bits_are_near_enough() {
     }
 }
 
-/// Runs behind a cache in few bits are near those behind a whole one; forks of it too.
+/// Runs after a quantized cache are close to runs after an exact one, also for its forks.
 #[test]
 fn runs_behind_few_bits() {
     let model = random_model(TransformerConfig::new(2, 64, 4, 20, 64), 3);
@@ -338,7 +338,7 @@ fn runs_behind_few_bits() {
     }
 }
 
-/// A window that has dropped positions does not bring them back.
+/// A sliding window cannot restore positions that it has dropped.
 #[test]
 fn what_a_window_dropped_stays_dropped() {
     let windows = vec![Some(Window::Sliding(3)), None];
@@ -347,7 +347,7 @@ fn what_a_window_dropped_stays_dropped() {
     for token in 0..10 {
         model.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }
-    // Two columns of 4 heads by 4, keys and values, in one layer; all ten in the other.
+    // Keys and values of 4 heads of width 4, for two columns in one layer and for all ten in the other.
     assert_eq!(cache.memory()[0], 2 * 2 * 16 * 4);
     assert_eq!((cache[0].first(), cache[1].first(), cache[0].len()), (8, 0, 10));
     assert_eq!(cache.mask_info(0).unwrap().first_column, 8);
@@ -377,7 +377,7 @@ fn rotated_keys_that_were_dropped_can_not_be_shown() {
     assert_eq!(shown.cache.get(hook::rot_k(1)).unwrap().dims(), [1, 5, 4, 4]);
 }
 
-/// A saved cache is for the model it was made with; one that is damaged is refused.
+/// A saved cache only works with the model that computed it. Damaged files are rejected.
 #[test]
 fn saved_caches_are_checked() {
     let model = model();
@@ -397,10 +397,10 @@ fn saved_caches_are_checked() {
         let error = cache_error(KeyValueCache::load(&path, &model));
         assert!(matches!(&error, CacheError::File { .. }), "{error}");
     }
-    // A sound file of something else, and one whose parts do not fit.
+    // A valid file of another kind, and one whose parts do not match.
     model.save_pretrained(folder.path()).unwrap();
     let error = cache_error(KeyValueCache::load(folder.path().join("model.safetensors"), &model));
-    assert!(error.to_string().contains("no saved cache"), "{error}");
+    assert!(error.to_string().contains("not a saved cache"), "{error}");
     let mut data = cache.to_data().unwrap();
     data.mask[0].pop();
     assert!(matches!(KeyValueCache::from_data(&data, &device()), Err(CacheError::Data { .. })));
@@ -410,7 +410,7 @@ fn saved_caches_are_checked() {
 }
 
 proptest! {
-    /// Damage anywhere in a saved cache is an error or a cache, never a panic.
+    /// Damage anywhere in a saved cache gives an error or a cache, but never a panic.
     #[test]
     fn damaged_caches_never_panic(at in any::<prop::sample::Index>(), byte: u8) {
         let model = model();
@@ -427,7 +427,7 @@ proptest! {
     }
 }
 
-/// Bad input is an error, and the cache is left as it was.
+/// Invalid input is an error that leaves the cache unchanged.
 #[test]
 fn wrong_rows_are_refused() {
     let model = model();
@@ -461,7 +461,7 @@ fn wrong_rows_are_refused() {
     assert!(cache.to_string().starts_with("growing cache, 2 layers of 2 rows by 2 positions, frozen"), "{cache}");
 }
 
-/// A failed run leaves every kind of cache as it was.
+/// A failed run leaves every kind of cache unchanged.
 #[test]
 fn a_failed_run_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
@@ -478,7 +478,7 @@ fn a_failed_run_leaves_the_cache_alone() {
     }
 }
 
-/// Memory that runs out in the middle of a run, and any other panic, leaves every kind of cache as it was.
+/// Running out of memory during a run, or any other panic, leaves every kind of cache unchanged.
 #[test]
 fn a_panic_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
@@ -491,7 +491,7 @@ fn a_panic_leaves_the_cache_alone() {
         let full = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("{DEVICE_IS_FULL}") } else { z });
         let refused = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([full]));
         assert!(matches!(&refused, Err(Error::OutOfMemory { asked, .. }) if asked == "2.00 GiB"), "{refused:?}");
-        // A hook's own words are its own, whatever they are.
+        // A hook's own panic message is preserved.
         for own in ["a hook's own", "out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB."] {
             let other = hook::z(1).edit(|z: Tensor<4>, _| if z.dims()[0] == 1 { panic!("{own}") } else { z });
             let run = std::panic::AssertUnwindSafe(|| {
@@ -542,8 +542,8 @@ fn gradients_flow_through_a_cache() {
     assert_close(&scale(true), &scale(false), 1e-4, "gradient through cached positions");
 }
 
-/// The past is not copied for a new token: other handles see none of it, and what is appended to
-/// stays where it is.
+/// Appending a token does not copy earlier keys and values: other handles do not see the new token, and existing data
+/// stays in place.
 #[test]
 fn appending_leaves_the_past_where_it_is() {
     let shape = CacheShape::new(1, 1, 2, 8).unwrap();
@@ -553,7 +553,7 @@ fn appending_leaves_the_past_where_it_is() {
     }
     let bytes = cache.memory()[0];
     assert!(bytes <= 2 * 150 * 16 * 4, "{bytes} bytes for 100 positions");
-    // What is shared takes the room it took, spare room included, and is counted in both.
+    // Shared memory is counted in both handles, including spare capacity.
     let fork = cache.fork(3).unwrap();
     assert_eq!((cache.memory()[0], fork.memory()[0]), (bytes, bytes));
     let keys = values_of(&cache[0].keys().unwrap());
@@ -563,8 +563,8 @@ fn appending_leaves_the_past_where_it_is() {
     }
 }
 
-/// TransformerLens's tests of masks: a masked token is as if it were not there; padding of either
-/// side before and behind the cut changes nothing.
+/// TransformerLens's mask tests: a masked token has no effect, and padding on either side, before and after the split,
+/// changes nothing.
 #[test]
 fn masks_behind_a_cache() {
     let model = model();

@@ -1,4 +1,4 @@
-//! Whatever is done to a cache, what runs behind it is what a run of each row alone gives.
+//! After any sequence of operations on a cache, running after it equals running each row alone.
 
 use burn::tensor::Tensor;
 use hooklens::prelude::*;
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use crate::support::{DEVICE_IS_FULL, any_config, cases, device, distance, has, random_model, values};
 
-/// One thing done to a cache. Numbers are taken modulo what there is.
+/// One operation on a cache. Numbers are taken modulo the number of available items.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Tokens for every row, `None` for padding anywhere; kept, or run behind a frozen cache, or
-    /// in a scope; patterns watched or not.
+    /// New tokens for every row, with `None` for padding anywhere; appended, run after a frozen cache, or run in a
+    /// scope; with attention patterns recorded or not.
     Run {
         columns: Vec<[Option<u32>; 6]>,
         keep: Keep,
@@ -23,16 +23,16 @@ enum Step {
     Repeat,
     Select(Vec<usize>),
     Reorder(usize),
-    /// Rows of a cache of another kind.
+    /// Inserts rows of a cache of another kind.
     Insert {
         slot: usize,
         rows: Vec<Vec<Option<u32>>>,
         kind: CacheKind,
     },
-    /// Lengths of the rows from a slot on, by how much they shrink.
+    /// Truncates the rows from a slot on, each by this amount.
     InsertIndex(usize, Vec<usize>),
     ToKind(CacheKind),
-    /// A run that a hook ends in this layer, by an error or by running out of memory.
+    /// A run that a hook in this layer aborts, with an error or by running out of memory.
     Fail(usize, bool),
     SaveAndLoad,
     Reset,
@@ -101,16 +101,16 @@ fn tolerance_of(kind: CacheKind) -> f32 {
     if kind.bits().is_some() { 0.1 } else { 1e-5 }
 }
 
-/// A cache, and what each of its columns holds.
+/// A cache, and the contents of each of its columns.
 struct Held {
     cache: KeyValueCache,
     rows: Vec<Vec<Option<u32>>>,
-    /// What runs behind it may differ by: more once it was in few bits.
+    /// Allowed deviation of runs after the cache, which is larger once the cache has been quantized.
     tolerance: f32,
 }
 
 impl Held {
-    /// Each row's tokens where the cache says that they are.
+    /// Tokens of each row, in the columns where the cache has them.
     fn place(&mut self, reals: Vec<Vec<u32>>) {
         let row = |(mask, real): (Vec<bool>, Vec<u32>)| {
             let mut real = real.into_iter();
@@ -142,7 +142,7 @@ fn tokens(rows: &[Vec<Option<u32>>]) -> Tokens {
     Tokens::new(ids).unwrap().with_mask(mask).unwrap()
 }
 
-/// Runs new columns behind the cache and compares each row with a run of it alone.
+/// Runs new columns after the cache and compares each row with a run of it alone.
 fn run(
     model: &HookedTransformer,
     cache: &mut KeyValueCache,
@@ -191,8 +191,8 @@ fn run(
     Ok(())
 }
 
-/// Does one thing to the cache and to what is known of it. What a kind can't do it must refuse,
-/// and stay as it was.
+/// Applies an operation to the cache and to the model of its contents. Unsupported operations must be rejected and
+/// leave the cache unchanged.
 fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
     if held.cache.is_empty() && !matches!(step, Step::Run { .. }) {
         held.rows = vec![vec![]; held.cache.batch()];
@@ -259,7 +259,7 @@ fn apply(model: &HookedTransformer, held: &mut Held, step: &Step) {
             let fork = held.cache.fork(*n).unwrap();
             let parent = Held { cache: held.cache.clone(), rows: held.rows.clone(), tolerance };
             parent.check();
-            // The parent goes on by itself, and the fork does not notice.
+            // The parent continues independently, and the fork is not affected.
             let mut parent = parent;
             let new = vec![vec![Some(3)]; batch];
             if parent.cache.len() < 30 {
@@ -358,14 +358,14 @@ proptest! {
         config in any_config(), seed in 0..1000u64, kind in any_kind(), batch in 1..4usize,
         unused in 0..3usize, first in any_run(), steps in prop::collection::vec(any_step(), 1..6), last in any_run(),
     ) {
-        // A rounding error can send a token to another expert, which says nothing of the cache.
+        // A rounding error may route a token to another expert, which does not indicate an error in the cache.
         let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
         let config = match few_bits {
             true => TransformerConfig { experts: None, dense_mlps: vec![], attn_experts: None, ..config },
             false => config,
         };
         let model = random_model(config, seed);
-        // Set up for more rows than come.
+        // Allocated for more rows than are used.
         let cache = KeyValueCache::of_kind(model.config(), batch + unused, kind).unwrap();
         let mut held = Held { cache, rows: vec![vec![]; batch], tolerance: tolerance_of(kind) };
         for step in std::iter::once(&first).chain(&steps).chain([&last]) {
@@ -374,7 +374,7 @@ proptest! {
     }
 }
 
-/// The same where Burn's own operations do the work.
+/// The same properties hold where Burn's own operations run instead of our kernels.
 #[test]
 fn parts_in_another_element_type() {
     if !has(DType::F64) {
@@ -393,7 +393,7 @@ fn parts_in_another_element_type() {
         model.forward_with(rows, ForwardOptions::new().kv_cache(cache)).unwrap()
     };
     forward(&mut branches, rows.iter().map(|row| vec![row[0]]).collect());
-    // Unevenly read: the middle branch twice.
+    // Uneven reads: the middle branch is used twice.
     branches.select_rows(&[0, 1, 1, 2]).unwrap();
     let last = forward(&mut branches, vec![vec![6], vec![8], vec![8], vec![10]]);
     for (place, row) in [rows[0], rows[1], rows[1], rows[2]].into_iter().enumerate() {
@@ -403,7 +403,7 @@ fn parts_in_another_element_type() {
     }
 }
 
-/// In 16 bits too: rotary and ALiBi models, windows, whole and sliding caches, forks.
+/// The same properties hold in 16 bits: rotary and ALiBi models, windows, whole and sliding caches, forks.
 #[test]
 fn parts_in_sixteen_bits() {
     use hooklens::{Positional, RopeScaling, Rotary, Window};

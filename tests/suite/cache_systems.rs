@@ -1,4 +1,4 @@
-//! What five caching systems offer, item by item.
+//! Features of five other caching systems, one by one.
 
 use std::any::Any;
 
@@ -14,7 +14,7 @@ fn model() -> HookedTransformer {
     random_model(TransformerConfig::new(2, 16, 4, 20, 32), 7)
 }
 
-/// Numbers that tell places apart.
+/// Values that are different at every position.
 fn counted(shape: [usize; 4], from: f32) -> Tensor<4> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count).map(|at| from + at as f32 / 64.0).collect();
@@ -59,7 +59,7 @@ fn labml() {
     cache.clear_all();
     assert_eq!(cache.q_size("q"), None);
 
-    // One for the program, of any type of value; any value at all in one cache.
+    // There is one program-wide cache per value type, and one cache can also store values of any type.
     ActivationQueue::shared_of::<String>().push("seen by all", "once").unwrap();
     assert_eq!(ActivationQueue::shared_of::<String>().pop("seen by all").unwrap(), "once");
     assert!(ActivationQueue::shared_of::<u64>().try_get("seen by all").is_none());
@@ -67,7 +67,7 @@ fn labml() {
     any.push("q", Box::new(1i32) as Box<dyn Any + Send>).unwrap();
     any.push("q", Box::new("text") as Box<dyn Any + Send>).unwrap();
     assert_eq!(any.pop("q").unwrap().downcast_ref::<i32>(), Some(&1));
-    // A writer that waits for room in a queue is told when a value takes its place.
+    // A writer that waits for space in a queue is notified when its value is accepted.
     let full = ActivationQueue::<i32>::bounded(1, hooklens::WhenFull::Block);
     full.push("q", 1).unwrap();
     let writer = full.clone();
@@ -79,14 +79,14 @@ fn labml() {
     assert!(matches!(waits.join().unwrap(), QueueError::NoQueue { .. }));
 }
 
-/// TransformerLens's cache: entries that can be changed one by one.
+/// TransformerLens's cache: entries can be modified individually.
 #[test]
 fn transformer_lens() {
     let model = model();
     let mut cache = KeyValueCache::new(model.config(), 1);
     let none = || Tensor::<4>::zeros([1, 0, 4, 4], &device());
     assert_eq!((cache[0].keys().unwrap().dims(), cache[0].values().unwrap().dims()), ([1, 0, 4, 4], [1, 0, 4, 4]));
-    // No positions are nothing, behind an empty cache and behind a filled one.
+    // A run over no positions is a no-op, after an empty cache and after a filled one.
     let (keys, _) = cache.update(none(), none(), 0).unwrap();
     assert_eq!((keys.dims(), cache[0].len(), cache.len()), ([1, 0, 4, 4], 0, 0));
     for layer in 0..2 {
@@ -100,7 +100,7 @@ fn transformer_lens() {
         assert_eq!(cache.update(none(), none(), 0).unwrap().0.dims(), [1, 0, 4, 4], "{}", kind.name());
     }
 
-    // One layer frozen: seen, not kept; runs want all layers alike.
+    // One frozen layer is read but not extended; runs need all layers in the same state.
     cache[1].freeze();
     assert!(cache[1].is_frozen() && !cache[0].is_frozen() && !cache.is_frozen());
     let (keys, _) = cache[1].append(counted([1, 1, 4, 4], 5.0), counted([1, 1, 4, 4], 5.0)).unwrap();
@@ -110,7 +110,7 @@ fn transformer_lens() {
     cache[1].unfreeze();
     model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
 
-    // Entries are assigned, gone through, made alone.
+    // Entries are assigned, iterated, and created individually.
     let filled = model.prefill([1, 2, 3, 4]).unwrap();
     let mut other = KeyValueCache::new(model.config(), 1);
     for layer in 0..2 {
@@ -127,7 +127,7 @@ fn transformer_lens() {
     assert_ne!(values(&next(&mut zeroed)), values(&next(&mut filled.clone())));
     let alone = Entry::new(model.config(), 3).unwrap();
     assert_eq!((alone.keys().unwrap().dims(), alone.is_empty()), ([3, 0, 4, 4], true));
-    // An entry of another shape is refused when it is used.
+    // An entry of another shape is rejected when it is used.
     let mut wrong = filled.clone();
     wrong[1] = Entry::of_shape(&CacheShape::new(1, 1, 2, 8).unwrap(), 0, CacheKind::GROWING).unwrap();
     assert!(matches!(
@@ -135,7 +135,7 @@ fn transformer_lens() {
         CacheError::Model { layer: 1, .. }
     ));
 
-    // A type and a device from the beginning.
+    // A dtype and device set from the start.
     let made = || KeyValueCache::new(model.config(), 1).with_dtype(DType::F16).unwrap().with_device(&device()).unwrap();
     assert_eq!(made()[0].keys().unwrap().dtype(), DType::F16.burn());
     let mut half = made();
@@ -148,7 +148,7 @@ fn transformer_lens() {
     assert!(filled.clone().iter().all(|entry| format!("{entry:?}").len() < 200));
 }
 
-/// torchtune's cache: a size, a batch and a type set up once.
+/// torchtune's cache: size, batch size and dtype are set up once.
 #[test]
 fn torchtune() {
     let shape = CacheShape::new(4, 2, 2, 4).unwrap();
@@ -157,7 +157,7 @@ fn torchtune() {
     let bytes = vec![2 * 4 * 16 * 2 * 4 * 4; 2];
     assert_eq!(cache.memory(), bytes);
     let new = |rows: usize, len: usize, from: f32| counted([rows, len, 2, 4], from);
-    // The size moves once every layer has been updated, with no word to the mask.
+    // The size changes once every layer has been updated, without updating the mask.
     cache.update(new(2, 8, 0.0), new(2, 8, 1.0), 0).unwrap();
     assert_eq!((cache.len(), cache[0].len()), (0, 8));
     cache.update(new(2, 8, 2.0), new(2, 8, 3.0), 1).unwrap();
@@ -167,13 +167,13 @@ fn torchtune() {
         assert_eq!((keys.dims(), values.dims()), ([2, 9, 2, 4], [2, 9, 2, 4]));
     }
     assert_eq!((cache.len(), cache.memory()), (9, bytes.clone()));
-    // What was told of later refines what was taken for real.
+    // A later mask can exclude columns that were assumed to be valid.
     let told = cache.append_attention_mask(&[[vec![false; 2], vec![true; 7]].concat(), vec![true; 9]]).unwrap();
     assert_eq!((told[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![7, 9]));
     assert_eq!(cache.len(), 9);
     let long = cache.update(new(2, 8, 0.0), new(2, 8, 0.0), 0).unwrap_err();
     assert!(matches!(long, CacheError::Full { max_len: 16, needed: 17 }));
-    // Another number of rows only once it is empty again, and never more than were set up.
+    // The number of rows can change only after emptying the cache, and only up to the allocated number.
     let other = cache.update(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap_err();
     assert!(matches!(other, CacheError::Batch { cache: 2, run: 3 }));
     cache.reset().unwrap();
@@ -185,7 +185,7 @@ fn torchtune() {
     assert!(matches!(uneven, CacheError::Batch { cache: 3, run: 2 }));
     assert_eq!(cache.memory(), bytes);
 
-    // In a model's runs too.
+    // The same rules apply in runs of a model.
     let model = model();
     let mut cache = KeyValueCache::of_kind(model.config(), 3, CacheKind::preallocated(9)).unwrap();
     let rows = vec![vec![1, 2, 3], vec![4, 5, 6]];
@@ -193,7 +193,7 @@ fn torchtune() {
     assert_eq!((values(&behind), cache.batch()), (values(&model.forward(rows).unwrap()), 2));
 }
 
-/// Half of a cache, filled by hand, is not written.
+/// A cache that was updated by hand in only one layer, without its mask, is not saved.
 #[test]
 fn half_a_cache_is_not_saved() {
     let model = model();
@@ -201,16 +201,19 @@ fn half_a_cache_is_not_saved() {
     cache.update(counted([1, 1, 4, 4], 0.0), counted([1, 1, 4, 4], 0.0), 0).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let refused = cache_error(cache.save(folder.path().join("half.safetensors"), &model));
-    assert_eq!(refused.to_string(), "layer 0 holds 3 positions, the mask 2");
+    assert_eq!(refused.to_string(), "layer 0 holds 3 positions, but the mask has 2");
     assert!(matches!(cache.to_data(), Err(CacheError::Length { layer: 0, entry: 3, mask: 2 })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let mut data = model.prefill([1, 2, 3]).unwrap().to_data().unwrap();
     data.layers[0].keys = model.prefill([1, 2]).unwrap().to_data().unwrap().layers[0].keys.clone();
     let told = KeyValueCache::from_data(&data, &device()).unwrap_err().to_string();
-    assert_eq!(told, "the cache's data: keys of layer 0 are [1, 2, 4, 4] of F32 where [1, 3, 4, 4] is due");
+    assert_eq!(
+        told,
+        "invalid cache data: keys of layer 0 have shape [1, 2, 4, 4] and type F32; expected floats of shape [1, 3, 4, 4]"
+    );
 }
 
-/// Hugging Face's caches: with generation, with masks of past and new, of every kind.
+/// Hugging Face's caches of every kind: in generation, and with masks over past and new columns.
 #[test]
 fn hugging_face() {
     let model = model();
@@ -229,7 +232,7 @@ fn hugging_face() {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         let first = model.generate_with(prompt.clone(), options().max_new_tokens(2).kv_cache(&mut cache)).unwrap();
         assert!(first.kv_cache.is_none() && cache.len() == 5);
-        // Every position but the last was run; the last begins what follows.
+        // Every position but the last was run; the last starts the continuation.
         let last = vec![vec![first.rows[0].new[1]]];
         let rest = model.generate_with(last, options().max_new_tokens(3).kv_cache(&mut cache)).unwrap();
         assert_eq!([&first.rows[0].new[..], &rest.rows[0].new].concat(), made.rows[0].new, "{}", kind.name());
@@ -238,7 +241,7 @@ fn hugging_face() {
             assert_close(&keys, &expected_keys, 1e-5, "keys of a generation");
             assert_close(&kept, &expected, 1e-5, "values of a generation");
         }
-        // Any kind becomes a static one.
+        // Any kind can be converted to a static cache.
         let fixed = cache.to_kind(CacheKind::preallocated(10)).unwrap();
         assert_eq!((fixed.len(), fixed.max_len()), (8, Some(10)));
         assert!(matches!(cache.to_kind(CacheKind::preallocated(7)), Err(CacheError::Full { max_len: 7, needed: 8 })));
@@ -250,7 +253,7 @@ fn hugging_face() {
     let (mut one, mut other) = (given_back.clone(), given_back.clone());
     assert!(model.generate_with(vec![vec![1]], options().kv_cache(&mut one).prefix(&mut other)).is_err());
 
-    // A mask of past and new is taken where its past is the cache's.
+    // A mask over past and new columns is accepted if its past equals the cache's.
     let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
     let cache = model.prefill(&rows).unwrap();
     let next = || vec![vec![6, 7], vec![8, 9]];
@@ -269,7 +272,7 @@ fn hugging_face() {
     assert!(told.contains("of the 2 new positions, or of all 5"), "{told}");
 }
 
-/// EasyDeL's cache: windows and few bits at once, rows put into slots, starts and indices.
+/// EasyDeL's cache: windows with quantization, rows put into slots, starts and indices.
 #[test]
 fn easydel() {
     let mut shape = CacheShape::new(3, 2, 2, 8).unwrap().values(1, 4).unwrap().pad_token(9);
@@ -289,14 +292,14 @@ fn easydel() {
             cache.update(keys(3, 6, 0.0), kept(3, 6, 0.0), layer).unwrap();
         }
         let view = cache.view(0).unwrap();
-        // A window of four holds the three that the next query sees beside itself.
+        // A window of four keeps the three positions that the next query sees besides itself.
         assert_eq!((view.first(), cache[1].first(), view.keys().unwrap().dims()), (3, 0, [3, 3, 2, 8]));
         assert_close(&view.keys().unwrap(), &keys(3, 6, 0.0).narrow(1, 3, 3), 1e-2, &kind.name());
         assert_close(&cache[1].values().unwrap(), &kept(3, 6, 0.0), 1e-2, &kind.name());
         let mask = cache.append_tokens(&[vec![9, 9, 1, 1, 1, 1], vec![1; 6], vec![1; 6]]).unwrap();
         assert_eq!((mask[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![4, 6, 6]));
 
-        // Two rows at once into slots 1 and 2.
+        // Two rows at once, into slots 1 and 2.
         let mut two = CacheShape::new(2, 2, 2, 8).unwrap().values(1, 4).unwrap();
         two.windows.clone_from(&shape.windows);
         let mut other = KeyValueCache::of_shape(two, CacheKind::GROWING).unwrap();
@@ -313,7 +316,7 @@ fn easydel() {
         assert!(matches!(cache.insert(&other, 2), Err(CacheError::Slots { slot: 2, count: 2, batch: 3 })));
         assert!(matches!(cache.insert_index(&[9], 1), Err(CacheError::TooFew { held: 3, asked: 9 })));
         assert!(matches!(cache.insert_starts(&[0, 0], 2), Err(CacheError::Slots { .. })));
-        // To and from plain data, and an entry for another.
+        // Conversion to and from plain data, and replacing an entry.
         let data = cache.to_data().unwrap();
         let again = KeyValueCache::from_data(&data, &device()).unwrap();
         assert_eq!(again.lengths(), cache.lengths());
@@ -325,7 +328,7 @@ fn easydel() {
     let both = CacheKind::EIGHT_BIT.offloaded(Offload::Disk);
     assert!(matches!(KeyValueCache::of_shape(shape, both), Err(CacheError::Unsupported { .. })));
 
-    // Heads spread over devices.
+    // Heads sharded over devices.
     let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
     for kind in [CacheKind::GROWING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
         let mut spread = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
@@ -347,13 +350,14 @@ fn easydel() {
     assert!(matches!(many, Err(CacheError::Size { field: "devices", given: 3 })));
 }
 
-/// A row that a window has shortened brings its gap along: what it lacks is not shown again by shortening the row.
+/// A row shortened by a window still lacks positions when it is inserted elsewhere: truncating it does not restore
+/// them.
 #[test]
 fn what_an_inserted_row_lacks_stays_lacking() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
     let made = || KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
-    // Three columns of which the last is padding: the window needs all.
+    // Three columns, the last of which is padding: the window needs all of them.
     let (mut cache, mut other) = (made(), made());
     let padded = Tokens::padded(&[vec![1, 2], vec![1, 2, 3]], 0, PaddingSide::Right).unwrap();
     let padded = Tokens::new(vec![padded.row(0).to_vec()]).unwrap().with_mask(vec![vec![true, true, false]]).unwrap();
@@ -374,7 +378,7 @@ fn what_an_inserted_row_lacks_stays_lacking() {
     }
 }
 
-/// A layer whose window has dropped all that was seen takes what follows, and rows beside others.
+/// A layer whose window has dropped everything accepts new positions, and rows next to others.
 #[test]
 fn a_layer_that_holds_nothing_goes_on() {
     let windows = vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))];
@@ -391,7 +395,7 @@ fn a_layer_that_holds_nothing_goes_on() {
     assert_close(&behind.narrow(0, 1, 1), &whole, 1e-5, "the row that stays");
 }
 
-/// A cache that is not where the model computes gives what one beside it gives, step by step and in forks.
+/// A cache stored away from the model's device gives the same results as one on it, step by step and in forks.
 #[test]
 fn away_is_as_near() {
     let model = random_model(TransformerConfig::new(3, 16, 4, 20, 64), 7);
@@ -404,7 +408,7 @@ fn away_is_as_near() {
         };
         both(&mut away, &mut near, vec![vec![1, 2, 3, 4]]);
         (0..8).for_each(|at| both(&mut away, &mut near, vec![vec![at]]));
-        // A run that ends early leaves what it fetched behind; nothing of it is used once the cache has changed.
+        // A run that ends early leaves fetched data behind, which must not be used once the cache has changed.
         for cache in [&mut away, &mut near] {
             cache.freeze();
             model.forward_with([5], ForwardOptions::new().kv_cache(cache).stop_at_layer(1)).unwrap();
@@ -427,7 +431,7 @@ fn away_is_as_near() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
-    /// Hidden tokens are as if every later query's score of them were minus infinity; positions stay.
+    /// Hidden tokens act as if every later query's score for them were minus infinity; positions do not change.
     #[test]
     fn a_start_hides_and_moves_nothing(
         config in any_config(), seed in 0..1000u64, row in any_row(7..9), start in 0..5usize, sliding in any::<bool>(),
@@ -453,7 +457,7 @@ proptest! {
         let hooks: Vec<_> = (0..model.config().n_layers).map(hide).collect();
         let whole = model.run_with_hooks(vec![row.clone()], hooks).unwrap();
         assert_close(&Tensor::cat(given, 1), &whole.narrow(1, 5, row.len() - 5), 1e-5, "behind hidden tokens");
-        // Shown again, they are seen again.
+        // Tokens that are no longer hidden can be attended to again.
         cache.insert_starts(&[0], 0).unwrap();
         let again = model.forward_with(vec![row[5..].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let plain = model.forward(vec![row.clone()]).unwrap().narrow(1, 5, row.len() - 5);

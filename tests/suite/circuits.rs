@@ -1,4 +1,4 @@
-//! Factored matrices are the matrices they are factors of.
+//! Factored matrices equal the products they represent.
 
 use hooklens::activations::Stage;
 use hooklens::circuits::{Composition, FactoredMatrix, WeightMatrix};
@@ -46,7 +46,7 @@ proptest! {
         assert_close(&m.at(1, 2).unwrap().ab(), &dense.clone().narrow(0, 1, 1).narrow(1, 2, 1).squeeze_dims(&[0, 1]), 1e-5, "one");
         assert_close(&m.rows(0..1).unwrap().ab(), &dense.clone().narrow(2, 0, 1), 1e-5, "rows");
         assert_close(&m.columns(right - 1..right).unwrap().ab(), &dense.clone().narrow(3, right - 1, 1), 1e-5, "columns");
-        // Collapsed on one side, products of the other side with itself stay.
+        // When one side is collapsed, products of the other side with itself are kept.
         let gram = dense.clone().matmul(dense.clone().swap_dims(2, 3));
         let collapsed = m.collapse_r().unwrap();
         assert_close(&collapsed.clone().matmul(collapsed.swap_dims(2, 3)), &gram, 1e-4, "collapsed");
@@ -59,7 +59,7 @@ proptest! {
         }
     }
 
-    /// Composition scores are what multiplying everything out gives.
+    /// Composition scores equal those computed from the full matrices.
     #[test]
     fn composition_is_what_products_say(config in any_config(), seed in any::<u64>()) {
         let model = random_model(config, seed);
@@ -79,7 +79,7 @@ proptest! {
         }
     }
 
-    /// A stream without inputs would be its biases.
+    /// With zero inputs, the residual stream equals the accumulated biases.
     #[test]
     fn accumulated_biases_are_those_of_the_decomposition(config in any_sum(), seed in any::<u64>()) {
         prop_assume!(!config.post_norms && config.experts.is_none());
@@ -128,7 +128,7 @@ fn directions_are_the_strongest_ones() {
 #[test]
 fn matrices_that_do_not_fit_are_said() {
     let told = FactoredMatrix::new(random([2, 3]), random([4, 2])).unwrap_err().to_string();
-    assert!(told.contains("inner lengths"), "{told}");
+    assert!(told.contains("inner dimensions"), "{told}");
     assert!(FactoredMatrix::new(random([2, 2, 3]), random([3, 3, 2])).is_err());
     let m = factored(3, 2, 4);
     assert!(m.at(2, 0).unwrap_err().to_string().contains("layer"));

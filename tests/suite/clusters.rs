@@ -1,4 +1,4 @@
-//! Tasks of a cluster's jobs: which share is theirs, what a signal does, and what `merge` says of all.
+//! Cluster jobs: how tasks find their shard, what signals do, and how `merge` combines shards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ fn workshop(prompts: u32) -> tempfile::TempDir {
     folder
 }
 
-/// The program in a folder, with these variables of its job and no others; on the CPU, where all is repeated to the byte.
+/// A command that runs the program in a folder with only these job variables, on the CPU, where results are
+/// reproducible to the byte.
 fn command(folder: &Path, arguments: &[&str], job: &[(&str, &str)]) -> Command {
     let mut command = program();
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("SLURM_") || name == "JOB_COMPLETION_INDEX") {
@@ -40,7 +41,7 @@ fn array<'a>(id: &'a str, count: &'a str) -> Vec<(&'a str, &'a str)> {
     names.into_iter().zip([id, "0", "1", count]).collect()
 }
 
-/// The bytes of a folder's files, and of those in folders within.
+/// Contents of the files in a folder and its subfolders.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -58,7 +59,7 @@ fn auto(shard: &'static str, out: &'static str) -> Vec<&'static str> {
     [&DUMP[..], &["--no-share-prefix", "--shard", shard, "--out", out]].concat()
 }
 
-/// What the tasks of an array dump is, merged, what one dumps; a task that is run again finds its share done.
+/// The merged dump of an array's tasks equals the dump of a single run; a task that is run again finds its shard done.
 #[test]
 fn arrays_share_a_dump() {
     let folder = workshop(12);
@@ -70,20 +71,20 @@ fn arrays_share_a_dump() {
     }
     assert!(path.join("all/00003-of-00003/manifest.json").exists());
     let (code, said) = ran(path, &auto("auto", "all"), &array("1", "3"));
-    assert!(code == 0 && said.contains("were there already"), "{said}");
+    assert!(code == 0 && said.contains("were already complete"), "{said}");
     let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
     assert!(code == 0 && said.contains("12 prompts"), "{said}");
-    // As a merging job that is run again.
+    // A merge job may be run again.
     let (code, said) = ran(path, &["merge", "--out", "all", "--wait"], &[]);
-    assert!(code == 0 && said.contains("one dump already"), "{said}");
+    assert!(code == 0 && said.contains("is already merged"), "{said}");
     let (whole, merged) = (files(&path.join("alone")), files(&path.join("all")));
     assert!(whole == merged && whole.len() == 6, "{}", whole.len());
-    // A task that runs again finds its share; a dump that is none of this job's is not mixed with its shares.
+    // A task that is run again finds its shard. An unrelated dump is not mixed with its shards.
     let (code, said) = ran(path, &auto("auto", "all"), &array("1", "3"));
-    assert!(code == 0 && said.contains("were there already"), "{said}");
+    assert!(code == 0 && said.contains("were already complete"), "{said}");
     let (code, said) = ran(path, &auto("auto", "alone"), &array("1", "3"));
-    assert!(code == 1 && said.contains("alone holds a dump"), "{said}");
-    // Tasks of `srun`, and an index of Kubernetes.
+    assert!(code == 1 && said.contains("alone already contains a dump"), "{said}");
+    // Tasks of `srun`, and an index of a Kubernetes job.
     for (job, shard, out, own) in [
         (vec![("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "auto", "steps", "00002-of-00002"),
         (vec![("JOB_COMPLETION_INDEX", "0")], "auto/4", "pods", "00001-of-00004"),
@@ -93,7 +94,7 @@ fn arrays_share_a_dump() {
     }
 }
 
-/// Where no job says which share it is, none is taken.
+/// Without a job that defines the shard, `auto` is an error.
 #[test]
 fn shares_are_not_guessed() {
     let folder = workshop(4);
@@ -109,7 +110,7 @@ fn shares_are_not_guessed() {
     }
 }
 
-/// Some tasks of a job that are submitted again are another job: its shares are others, and are not mixed with the first's.
+/// Resubmitting some tasks makes a new job with other shards, which are not mixed with the first job's.
 #[test]
 fn some_tasks_again_are_told_apart() {
     let folder = workshop(8);
@@ -119,7 +120,7 @@ fn some_tasks_again_are_told_apart() {
         [("auto", array("0", "1")), ("auto", array("1", "2")), ("auto/3", vec![("JOB_COMPLETION_INDEX", "0")])]
     {
         let (code, said) = ran(path, &auto(shard, "all"), &job);
-        assert!(code == 2 && said.contains("holds shares of 4") && said.contains("--shard I/4"), "{said}");
+        assert!(code == 2 && said.contains("contains shards of a job of 4") && said.contains("--shard I/4"), "{said}");
     }
     assert_eq!(fs::read_dir(path.join("all")).unwrap().count(), 1);
     let by_hand = [&DUMP[..], &["--no-share-prefix", "--shard", "2/4", "--out", "all/00002-of-00004"]].concat();
@@ -128,7 +129,7 @@ fn some_tasks_again_are_told_apart() {
     assert!(said.contains("missing: 3/4, 4/4"), "{said}");
 }
 
-/// A task that is told to end writes the batch it is at and leaves with the code for "again"; then it goes on to the same.
+/// A task that receives SIGTERM finishes its batch and exits with code 75. It resumes to the same result.
 #[cfg(unix)]
 #[test]
 fn a_task_that_is_told_to_end_goes_on_later() {
@@ -142,7 +143,7 @@ fn a_task_that_is_told_to_end_goes_on_later() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Once it writes, it looks at signals.
+        // Once the program has written a batch, it handles signals.
         let log = path.join("all/00001-of-00001/shards.jsonl");
         let before = fs::read(&log).map_or(0, |log| log.len());
         while fs::read(&log).map_or(0, |log| log.len()) <= before && child.try_wait().unwrap().is_none() {
@@ -154,11 +155,11 @@ fn a_task_that_is_told_to_end_goes_on_later() {
         if output.status.success() {
             break;
         }
-        assert!(output.status.code() == Some(75) && said.contains("the same command goes on"), "{said}");
+        assert!(output.status.code() == Some(75) && said.contains("continue with the same command"), "{said}");
         stopped += 1;
         if stopped == 3 {
             let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
-            assert!(code == 1 && said.contains("not complete: 1/1"), "{said}");
+            assert!(code == 1 && said.contains("incomplete: 1/1"), "{said}");
             assert_eq!(ran(path, &auto("auto/1", "all"), &[("JOB_COMPLETION_INDEX", "0")]).0, 0);
             break;
         }
@@ -167,32 +168,32 @@ fn a_task_that_is_told_to_end_goes_on_later() {
     assert!(files(&path.join("alone")) == files(&path.join("all")));
 }
 
-/// `merge` names what is missing, not complete or foreign, and waits for the rest where it is asked to.
+/// `merge` names shards that are missing, incomplete or foreign, and waits for the rest on request.
 #[test]
 fn merges_say_what_is_missing() {
     let folder = workshop(12);
     let path = folder.path();
     let merge = |more: &[&str]| ran(path, &[&["merge", "--out", "all"], more].concat(), &[]);
     fs::create_dir(path.join("all")).unwrap();
-    assert!(merge(&[]).1.contains("no folder in it holds a shard"));
+    assert!(merge(&[]).1.contains("no folders of shards found"));
     for id in ["0", "3"] {
         assert_eq!(ran(path, &auto("auto", "all"), &array(id, "4")).0, 0);
     }
     let (code, said) = merge(&[]);
     assert!(code == 1 && said.contains("2 of 4 shards are complete") && said.contains("missing: 2/4, 3/4"), "{said}");
-    // Another dump's shard beside them.
+    // A shard of another dump in the same folder.
     let mut other = auto("auto/4", "all");
     other[6] = "*hook_z";
     let index = |index| [("JOB_COMPLETION_INDEX", index)];
     fs::rename(path.join("all/00001-of-00004"), path.join("all/first")).unwrap();
     assert_eq!(ran(path, &other, &index("0")).0, 0);
     let (code, said) = merge(&["--wait"]);
-    assert!(code == 1 && said.contains("foreign") && said.contains("00001-of-00004"), "{said}");
+    assert!(code == 1 && said.contains("not part of this dump") && said.contains("00001-of-00004"), "{said}");
     fs::remove_dir_all(path.join("all/00001-of-00004")).unwrap();
     // The same shard twice.
     assert_eq!(ran(path, &auto("auto/4", "all"), &index("0")).0, 0);
     let (code, said) = merge(&[]);
-    assert!(code == 1 && said.contains("it is shard 1/4, as "), "{said}");
+    assert!(code == 1 && said.contains("it is shard 1/4, but so is "), "{said}");
     fs::remove_dir_all(path.join("all/first")).unwrap();
     let waiting = command(path, &["merge", "--out", "all", "--wait"], &[])
         .stdout(Stdio::piped())
@@ -206,7 +207,7 @@ fn merges_say_what_is_missing() {
     assert!(output.status.success() && String::from_utf8(output.stdout).unwrap().contains("12 prompts"));
 }
 
-/// Tasks of a real Slurm, one of them ended in the middle and started again by it, make what one run makes.
+/// Tasks of a real Slurm array, one of them terminated and requeued, give the result of a single run.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_job_array_of_slurm() {
@@ -224,7 +225,7 @@ fn a_job_array_of_slurm() {
     assert!(output.status.success() && said.contains("slurm: ok"), "{said}");
 }
 
-/// A sweep and evaluations by shares are, merged, what they are alone; a share that is there is not made again.
+/// Sharded sweeps and evaluations, merged, equal unsharded ones. Existing shards are not recomputed.
 #[test]
 fn shares_of_results_are_joined() {
     let folder = tempfile::tempdir().unwrap();
@@ -255,7 +256,7 @@ fn shares_of_results_are_joined() {
             assert_eq!(share(id).0, 0, "{}", share(id).1);
         }
         let (code, said) = ran(path, &["merge", "--out", name], &[]);
-        assert!(code == 1 && said.contains("2 of 3 shares are complete; missing: 2/3"), "{said}");
+        assert!(code == 1 && said.contains("2 of 3 shards are complete; missing: 2/3"), "{said}");
         let waiting = command(path, &["merge", "--out", name, "--wait", "--results", &merged], &[])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -276,12 +277,12 @@ fn shares_of_results_are_joined() {
                 matches!((number(one), number(other)), (Some(a), Some(b)) if (a - b).abs() <= 1e-4 * a.abs().max(1.0));
             assert!(one == other || near, "{name}: {one} {other}");
         }
-        // What is printed, but for where it was written.
+        // The printed output, except for the output path.
         let lines = |told: &str| told.lines().filter(|line| !line.starts_with("->")).count();
         assert_eq!(lines(&told), lines(&joined), "{told}{joined}");
         let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
         let (code, said) = share("1");
-        assert!(code == 0 && said.contains("share 2/3 is done"), "{said}");
+        assert!(code == 0 && said.contains("shard 2/3 is already complete"), "{said}");
         let numbers =
             |file: &str| -> serde_json::Value { serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap() };
         if name == "patch" {
@@ -292,19 +293,19 @@ fn shares_of_results_are_joined() {
         }
         assert_eq!(fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap(), before);
     }
-    // A share that is read is not written over, and a copy of one is not counted twice.
+    // A shard that is read is not overwritten, and a copy of one is not counted twice.
     let first = path.join("edges/00001-of-00003.json");
     let before = fs::read(&first).unwrap();
     let (code, said) = ran(path, &["merge", "--out", "edges", "--results", "edges/00001-of-00003.json"], &[]);
-    assert!(code == 1 && said.contains("is what is read") && fs::read(&first).unwrap() == before, "{said}");
+    assert!(code == 1 && said.contains("is also an input") && fs::read(&first).unwrap() == before, "{said}");
     fs::copy(&first, path.join("edges/00004-of-00003.json")).unwrap();
     let (code, said) = ran(path, &["merge", "--out", "edges"], &[]);
-    assert!(code == 1 && said.contains("it is share 1/3, whose file is 00001-of-00003.json"), "{said}");
+    assert!(code == 1 && said.contains("contains shard 1/3, whose file is named 00001-of-00003.json"), "{said}");
     fs::remove_file(path.join("edges/00004-of-00003.json")).unwrap();
-    // Shares of another sweep are told apart, and more shares than prompts leave some with nothing.
+    // Shards of another sweep are detected, and with more shards than prompts some are empty.
     let other = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "pos", "--ioi", "5"];
     let (code, said) = ran(path, &[&other[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
-    assert!(code == 1 && said.contains("per is head, and here pos"), "{said}");
+    assert!(code == 1 && said.contains("`per` is head, but pos was expected"), "{said}");
     let few = ["patch", "--model", "embedded:ioi", "--at", "*hook_z", "--per", "head", "--ioi", "2", "--out", "few"];
     for share in ["1/4", "2/4", "3/4", "4/4"] {
         assert_eq!(ran(path, &[&few[..], &["--shard", share]].concat(), &[]).0, 0);
@@ -312,27 +313,27 @@ fn shares_of_results_are_joined() {
     let (code, said) = ran(path, &["merge", "--out", "few"], &[]);
     assert!(code == 0 && said.contains("2 prompts"), "{said}");
     let (code, said) = ran(path, &[&pieces[..], &["--shard", "1/3", "--out", "edges"]].concat(), &[]);
-    assert!(code == 1 && said.contains("integrated is no, and here 2"), "{said}");
+    assert!(code == 1 && said.contains("`integrated` is no, but 2 was expected"), "{said}");
     let (code, said) = ran(path, &[&edges[..], &["--shard", "1/3", "--out", "patch"]].concat(), &[]);
     assert!(code == 1 && said.contains("another command's results"), "{said}");
     let heads = ["attribute", "--model", "embedded:ioi", "--prompt", "When Mary", "--answer", "Mary", "--shard", "1/3"];
     let (code, said) = ran(path, &[&heads[..], &["--out", "heads"]].concat(), &[]);
     assert!(code == 2 && said.contains("--to edges"), "{said}");
     for (wrong, words) in [
-        (vec!["--shard", "1/3", "--out", "file.csv"], "writes to a folder"),
+        (vec!["--shard", "1/3", "--out", "file.csv"], "requires a folder"),
         (vec!["--shard", "1/3"], "--out"),
         (vec!["--shard", "auto", "--out", "x"], "SLURM_ARRAY_TASK_ID"),
-        (vec!["--out", "folder"], "the name ends in .json"),
+        (vec!["--out", "folder"], "the file name must end in .json"),
     ] {
         let (code, said) = ran(path, &[&patch[..], &wrong].concat(), &[]);
         assert!(code == 2 && said.contains(words), "{said}");
     }
     fs::write(path.join("few/00002-of-00004.json"), "{}").unwrap();
     let (code, said) = ran(path, &["merge", "--out", "few"], &[]);
-    assert!(code == 1 && said.contains("00002-of-00004.json: it is no share of results"), "{said}");
+    assert!(code == 1 && said.contains("00002-of-00004.json: not a shard of results"), "{said}");
 }
 
-/// Of two processes with one share, one writes and the other says so, whatever the command.
+/// If two processes have the same shard, one writes it and the other reports that, in every command.
 #[test]
 fn a_share_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
@@ -351,10 +352,11 @@ fn a_share_has_one_writer() {
         let (code, said) = run("1/2");
         let holder = format!("00001-of-00002.json is being written by another run (process {})", std::process::id());
         assert!(code == 1 && said.contains(&holder) && !file.exists(), "{said}");
-        // The others are not in its way.
+        // Other shards do not interfere.
         assert_eq!(run("2/2").0, 0);
         drop(lock);
-        // Eight at once: one writes, the others say that another does, or find the share done.
+        // Of eight concurrent processes, one writes. The others report that another process is writing, or that the
+        // shard is complete.
         let arguments = [asked, &["--shard", "1/2"]].concat();
         let quiet = || command(path, &arguments, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let at_once: Vec<_> = (0..8).map(|_| quiet()).collect();
@@ -363,7 +365,7 @@ fn a_share_has_one_writer() {
             let Output { status, stdout, stderr } = run.wait_with_output().unwrap();
             let said = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
             match status.code() {
-                Some(0) if said.contains("share 1/2 is done") => {}
+                Some(0) if said.contains("shard 1/2 is already complete") => {}
                 Some(0) => wrote += 1,
                 code => assert!(code == Some(1) && said.contains("is being written by another run"), "{said}"),
             }
@@ -376,7 +378,7 @@ fn a_share_has_one_writer() {
     }
 }
 
-/// Shares of points are trained apart; one that is told to end goes on to the same dictionary, and one that is done is left.
+/// Points are trained in shards. A terminated shard resumes to the same dictionary, and a finished one is skipped.
 #[cfg(unix)]
 #[test]
 fn shares_of_points_are_trained() {
@@ -416,17 +418,17 @@ fn shares_of_points_are_trained() {
     );
     assert!(!path.join("whole/00002-of-00002").exists(), "what a checkpoint was in");
     let (code, said) = ran(path, &asked, &array("1", "2"));
-    assert!(code == 0 && said.contains("share 2/2 of 3 points is done"), "{said}");
-    // What was trained otherwise, or on something else, is not what is asked for.
+    assert!(code == 0 && said.contains("shard 2/2 of 3 points is already complete"), "{said}");
+    // A dictionary trained with other settings or data is not accepted.
     for (more, words) in [(["--seed", "1"], "other settings"), (["--limit", "20"], "other data")] {
         let (code, said) = ran(path, &[&asked[..], &more].concat(), &array("1", "2"));
         assert!(code == 1 && said.contains(words), "{said}");
     }
     fs::remove_file(path.join("whole/blocks.3.hook_resid_post/training.json")).unwrap();
     let (code, said) = ran(path, &asked, &array("1", "2"));
-    assert!(code == 1 && said.contains("does not tell"), "{said}");
+    assert!(code == 1 && said.contains("without a readable training.json"), "{said}");
     let (code, said) = ran(path, &asked, &array("3", "8"));
-    assert!(code == 0 && said.contains("share 4/8 of 3 points has none"), "{said}");
+    assert!(code == 0 && said.contains("shard 4/8 of 3 points is empty"), "{said}");
 
     let asked = share("cut");
     let asked: Vec<&str> =
@@ -443,14 +445,14 @@ fn shares_of_points_are_trained() {
     Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(75) && said.contains("the same command goes on"), "{said}");
+    assert!(output.status.code() == Some(75) && said.contains("continue with the same command"), "{said}");
     assert!(!own("cut").exists());
     let (code, said) = ran(path, &asked, &job);
     assert!(code == 0 && !checkpoint.exists(), "{said}");
     assert!(fs::read(own("cut")).unwrap() == fs::read(own("whole")).unwrap());
 }
 
-/// A dictionary that was exchanged under its name is another: no dump, sweep or evaluation goes on with it.
+/// If a dictionary was replaced by another one under the same name, no dump, sweep or evaluation resumes with it.
 #[test]
 fn an_exchanged_dictionary_is_another() {
     let folder = tempfile::tempdir().unwrap();
@@ -492,10 +494,10 @@ fn an_exchanged_dictionary_is_another() {
         assert_eq!(code, 0, "{said}");
         exchange("9");
         let (code, said) = share("1/2", again);
-        assert!(code == 1 && (said.contains("another part:") || said.contains("dictionary is")), "{name}: {said}");
+        assert!(code == 1 && (said.contains("(part: ") || said.contains("dictionary` is")), "{name}: {said}");
         let (code, said) = share("2/2", &[]);
         assert_eq!(code, 0, "{said}");
         let (code, said) = ran(path, &["merge", "--out", name], &[]);
-        assert!(code == 1 && (said.contains("part") || said.contains("dictionary is")), "{name}: {said}");
+        assert!(code == 1 && (said.contains("part") || said.contains("dictionary` is")), "{name}: {said}");
     }
 }

@@ -1,4 +1,4 @@
-//! The contract of hooks, point by point.
+//! The hook contract, point by point.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ fn hook_error(result: Result<impl std::fmt::Debug, Error>) -> HookError {
     }
 }
 
-/// Models are shared between threads, recordings sent from one to another.
+/// Models can be shared between threads, and recordings sent between them.
 #[test]
 fn models_and_recordings_cross_threads() {
     fn shared<T: Send + Sync>() {}
@@ -34,7 +34,7 @@ fn models_and_recordings_cross_threads() {
     assert_eq!(values::<4>(&row.get("z1").unwrap()), values::<4>(&there.get("z1").unwrap()));
 }
 
-/// 1. Names, shapes and order: TransformerLens's own list for a plain model.
+/// 1. Names, shapes and order equal TransformerLens's for a plain model.
 #[test]
 fn points_fire_in_the_documented_order() {
     let (mut names, mut shapes) = (vec![], vec![]);
@@ -74,7 +74,7 @@ fn points_fire_in_the_documented_order() {
     assert_eq!(shape_of("ln_final.hook_scale"), &[1, 5, 1]);
 }
 
-/// 2. Asking is enough: points that TransformerLens hides behind flags fire, and edits of them act.
+/// 2. Requesting a point is enough: points that TransformerLens hides behind flags fire, and edits of them take effect.
 #[test]
 fn costly_points_work_by_being_asked_for() {
     let model = model();
@@ -91,7 +91,7 @@ fn costly_points_work_by_being_asked_for() {
     assert!((zeroed - plain).abs().max().into_scalar::<f32>() > 1e-3);
 }
 
-/// 2. Editing one head's query input is editing that head's queries.
+/// 2. Editing one head's query input equals editing that head's queries.
 #[test]
 fn a_head_reads_its_own_input() {
     let model = model();
@@ -108,7 +108,7 @@ fn a_head_reads_its_own_input() {
     assert!((edited - plain).narrow(2, 2, 1).abs().max().into_scalar::<f32>() > 1e-3);
 }
 
-/// 2. The run stops after the last watched point when no logits are wanted.
+/// 2. A run stops after the last requested point if no logits are needed.
 #[test]
 fn nothing_runs_after_the_last_point() {
     let model = model();
@@ -118,15 +118,15 @@ fn nothing_runs_after_the_last_point() {
         .record(ROW, "blocks.0.attn.hook_pattern")
         .unwrap();
     assert_eq!((cache.len(), later.get()), (1, 1));
-    // Were the second block run, its NaN weights would be noticed by no one; were the first
-    // block's MLP run on a wrong shape, it would panic.
+    // If the second block ran, its NaN weights would go unnoticed; if the first block's MLP ran on a wrong shape, it
+    // would panic.
     let mut broken = model.clone();
     broken.weights.blocks.truncate(1);
     broken.weights.blocks[0].mlp = None;
     assert!(broken.record(ROW, "blocks.0.attn.hook_pattern").is_ok());
 }
 
-/// 3. Nothing is silent: whatever is asked for and can't be had is an error before the run.
+/// 3. Nothing fails silently: a request that can't be fulfilled is an error before the run.
 #[test]
 fn wrong_requests_are_errors_before_the_run() {
     let model = model();
@@ -144,7 +144,7 @@ fn wrong_requests_are_errors_before_the_run() {
     assert!(matches!(layer, HookError::Layer { layer: 2, n_layers: 2, .. }));
     let stopped = hook_error(model.run(ROW, ForwardOptions::new().hooks([watch()]).stop_at_layer(1).record("z1")));
     assert!(matches!(stopped, HookError::CannotFire { reason: "the run stops before its layer", .. }));
-    // Position vectors are in the stream already, and no expert's rows are positions.
+    // Position embeddings are already part of the stream, and an expert's rows are not positions.
     let resid = model.forward_with(ROW, ForwardOptions::new().stop_at_layer(1)).unwrap();
     let placed = hook_error(model.run(resid, ForwardOptions::new().start_at_layer(1).record("hook_pos_embed")));
     assert!(matches!(placed, HookError::CannotFire { .. }));
@@ -155,7 +155,7 @@ fn wrong_requests_are_errors_before_the_run() {
     assert!(!ran.get(), "something ran before the error");
 }
 
-/// 3. A hook that returns another shape or element type names the point and both.
+/// 3. If a hook returns another shape or dtype, the error names the point and both values.
 #[test]
 fn hooks_must_return_what_they_were_given() {
     let model = model();
@@ -182,7 +182,7 @@ fn every_spelling_names_the_same_point() {
     assert_eq!(values(&scale), values(&cache.get(hook::ln1_scale(1)).unwrap()));
 }
 
-/// 5. Hooks run in the order given, recordings see what they left, and never change afterwards.
+/// 5. Hooks run in the given order, and recordings see their result and never change afterwards.
 #[test]
 fn order_and_permanence() {
     let model = model();
@@ -194,7 +194,7 @@ fn order_and_permanence() {
                 hook::resid_post(0).edit(|x, _| x.zeros_like()),
                 hook::resid_post(0).edit(|x, _| x + 1.0),
                 hook::resid_post(0).read(|x, at| seen.push((at.layer(), at.offset(), values(&x).sum()))),
-                // Writes in place, as far as anyone can: the recording above must not see it.
+                // Modifies the tensor in place where possible; the recording above must not see it.
                 hook::resid_pre(1).edit(|x, _| x.slice_fill([0..1, 0..5, 0..16], 9.0)),
             ]),
         )
@@ -205,7 +205,7 @@ fn order_and_permanence() {
     assert!(recorded(hook::resid_pre(1)).iter().all(|x| *x == 9.0));
 }
 
-/// 6. Scopes are values; their hooks end with them, panics included.
+/// 6. A scope is a value. Its hooks are removed when it is dropped, even on panic.
 #[test]
 fn scopes_end_with_their_value() {
     let model = model();
@@ -228,7 +228,7 @@ fn scopes_end_with_their_value() {
     assert_close(&model.forward(ROW).unwrap(), &plain, 0.0, "after a panic");
 }
 
-/// A hook on tokens is an edited prompt, checked like any other.
+/// A hook on tokens edits the prompt, which is validated like any other.
 #[test]
 fn tokens_can_be_edited() {
     let model = model();
@@ -244,7 +244,7 @@ fn tokens_can_be_edited() {
     assert!(matches!(outside, Error::Input(InputError::Token { token: 20, position: 2, .. })), "{outside}");
 }
 
-/// Every point of every kind of model can be edited, and zeroing it matters.
+/// Every point of every kind of model can be edited, and zeroing it changes the output.
 #[test]
 fn no_point_is_a_dead_end() {
     use hooklens::{Experts, NormKind, Positional, RopeScaling, Rotary};
@@ -272,20 +272,20 @@ fn no_point_is_a_dead_end() {
             let double = at(&*point.name).edit_any(|x, _| Ok(Some(doubled(&x))));
             let after = model.run_with_hooks(ROW, [double]).unwrap();
             let change = (after - before.clone()).abs().max().into_scalar::<f32>();
-            // Adding to every score, or doubling one pattern's mean, must show in the logits.
+            // The edit must change the logits, even for attention scores and patterns.
             assert!(change > 1e-6, "editing {} changed nothing", point.name);
         }
     }
 }
 
-/// The activation plus a different number at each place.
+/// The activation plus a different value at each position.
 fn doubled(x: &Activation) -> Activation {
     let flat = x.reshape(&[x.len()]).to_tensor::<1>().unwrap();
     let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &device()).float() * 0.1;
     Activation::from(flat * (ramp.sin() + 1.5)).reshape(x.shape())
 }
 
-/// An expert that is not there is an error, not an absence.
+/// Routing to an expert that does not exist is an error, not ignored.
 #[test]
 fn tokens_go_to_experts_there_are() {
     let config = TransformerConfig {
@@ -300,7 +300,7 @@ fn tokens_go_to_experts_there_are() {
             Ok(Some(chosen.zeros_like().add_scalar(wrong).into()))
         });
         let error = hooklens::error_chain(&hook_error(model.run_with_hooks(ROW, [edit])));
-        assert!(error.contains(&format!("expert {wrong} is not one of the 3")), "{error}");
+        assert!(error.contains(&format!("expert {wrong} is out of range: there are 3 experts")), "{error}");
     }
 }
 
@@ -314,8 +314,7 @@ fn typed_points_survive_the_batch_axis() {
     assert_eq!(cache.activation("z1").unwrap().shape(), [5, 4, 4]);
 }
 
-/// Contract point 8: gradients flow through hooks. The derivative of a sum by what a hook adds is what the rest
-/// of the model makes of it.
+/// 8. Gradients flow through hooks: the gradient of a tensor that a hook adds matches a finite difference.
 #[test]
 fn gradients_reach_what_a_hook_adds() {
     let autodiff = device().autodiff();
@@ -335,12 +334,12 @@ fn gradients_reach_what_a_hook_adds() {
     assert!((slope - expected).abs() < 0.02 * expected.abs().max(0.1), "{slope} {expected}");
 }
 
-/// Points of a layer the model lacks: the error says which layers there are, however they are asked for.
+/// For a point in a layer that does not exist, the error lists the existing layers, however the point is given.
 #[test]
 fn layers_the_model_lacks_are_told_apart_from_typos() {
     use hooklens::patching::{Freeze, Metric, Patching, Receiver};
     let model = model();
-    let says = |asked: &str| format!("`{asked}` is in no layer of this model: its layers are 0 to 1");
+    let says = |asked: &str| format!("`{asked}` names a layer that this model does not have: its layers are 0 to 1");
     for (request, asked) in [
         (Record::from("blocks.9.hook_resid_pre"), "blocks.9.hook_resid_pre"),
         (Record::from(hook::z(9usize)), "blocks.9.attn.hook_z"),
@@ -358,11 +357,14 @@ fn layers_the_model_lacks_are_told_apart_from_typos() {
     assert_eq!(told.to_string(), says("blocks.9.hook_q_input"));
     let cache = model.record(ROW, "*hook_resid_post").unwrap();
     let told = cache.get::<3>("*hook_resid_post").unwrap_err();
-    assert_eq!(told.to_string(), "`*hook_resid_post` names 2 points where one is wanted");
-    assert_eq!(cache.activation(Selection::none()).unwrap_err().to_string(), "no point is named where one is wanted");
+    assert_eq!(told.to_string(), "`*hook_resid_post` names 2 points; expected exactly one");
+    assert_eq!(
+        cache.activation(Selection::none()).unwrap_err().to_string(),
+        "the selection names no point; expected exactly one"
+    );
 }
 
-/// Layers of any common integer type name the same points.
+/// Layer indices of any common integer type select the same points.
 #[test]
 fn layers_are_numbers_of_any_type() {
     let model = model();
@@ -376,26 +378,26 @@ fn layers_are_numbers_of_any_type() {
     }
 }
 
-/// Sizes that can't be are refused where a configuration is checked, by their names.
+/// Invalid sizes are rejected by name when a configuration is validated.
 #[test]
 fn sizes_that_can_not_be_are_named() {
     use hooklens::{CacheKind, CacheShape, Window};
     let plain = TransformerConfig::new(2, 16, 4, 20, 32);
     for (config, says) in [
-        (TransformerConfig::new(1, 15, 2, 20, 8), "`n_heads` does not fit: 2 heads can't share a d_model of 15"),
+        (TransformerConfig::new(1, 15, 2, 20, 8), "invalid `n_heads`: 2 heads do not divide a d_model of 15"),
         (
             TransformerConfig { windows: vec![None, Some(Window::Sliding(0))], ..plain.clone() },
-            "`windows` does not fit: a window of 0, as layer 1",
+            "invalid `windows`: layer 1 has a window of 0",
         ),
         (
             TransformerConfig { windows: vec![Some(Window::Chunked(0)); 2], ..plain.clone() },
-            "`windows` does not fit: a window of 0, as layer 0",
+            "invalid `windows`: layer 0 has a window of 0",
         ),
     ] {
         let told = HookedTransformer::random(config, 0, &device()).map(drop).unwrap_err().to_string();
         assert!(told.starts_with(says), "{told}");
     }
-    // Heads that need not make up the width are given their own.
+    // Heads whose total width may differ from the model's.
     let own = TransformerConfig { d_head: 8, attn_scale: 8f64.sqrt(), ..TransformerConfig::new(1, 15, 2, 20, 8) };
     assert!(HookedTransformer::random(own, 0, &device()).is_ok());
     let mut shape = CacheShape::new(1, 1, 2, 4).unwrap();
@@ -404,7 +406,7 @@ fn sizes_that_can_not_be_are_named() {
     assert!(told.starts_with("`windows` is 0"), "{told}");
 }
 
-/// One point of all layers, whichever stack it is in.
+/// A point of all layers can be retrieved as a single tensor, in either stack.
 #[test]
 fn a_point_of_every_layer_is_one_tensor() {
     let model = random_model(hooklens::TransformerConfig::new(3, 16, 2, 20, 8), 1);

@@ -1,4 +1,4 @@
-//! Prompts of files of every kind, in the library and in commands.
+//! Prompts from files of every kind, in the library and in commands.
 
 use std::fs;
 use std::io::Write;
@@ -29,7 +29,7 @@ fn zstandard(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// Files packed in whatever way, in one piece or in several, hold what they held.
+/// Decompressing files of one or several parts gives the original contents.
 #[test]
 fn packed_files_are_what_was_packed() {
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ fn packed_files_are_what_was_packed() {
         ("d.jsonl.zst", zstandard(&whole)),
         ("e.jsonl.zst", [zstandard(first), zstandard(second)].concat()),
         ("f.NDJSON.GZ", gzipped(&whole)),
-        // Names may say nothing of it.
+        // File names need not reveal the format.
         ("g.jsonl", gzipped(&whole)),
     ] {
         let path = folder.path().join(name);
@@ -55,12 +55,12 @@ fn packed_files_are_what_was_packed() {
     let path = folder.path().join("lines.txt.gz");
     fs::write(&path, gzipped(b"red fox\n  \n[1, 2]\n")).unwrap();
     assert_eq!(read(&Corpus::new([&path])).unwrap(), texts(&["red fox", "[1, 2]"]));
-    // Frames without data before, between and behind those with data.
+    // Frames without data before, between and after those with data.
     let skipped = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3];
     let path = folder.path().join("h.jsonl.zst");
     fs::write(&path, [&skipped, &zstandard(first)[..], &skipped, &zstandard(second), &skipped].concat()).unwrap();
     assert_eq!(read(&Corpus::new([&path])).unwrap(), expected.concat());
-    // A checksum that is not that of the data: its last four bytes.
+    // A checksum that does not match the data, in the last four bytes.
     let mut bytes = zstandard(&whole);
     if bytes[4] & 4 != 0 {
         let last = bytes.len() - 1;
@@ -69,11 +69,11 @@ fn packed_files_are_what_was_packed() {
         let told = hooklens::error_chain(&read(&Corpus::new([&path])).unwrap_err());
         assert!(told.contains("checksum"), "{told}");
     }
-    // What some programs write first in a text.
+    // A byte order mark, as some programs write.
     let path = folder.path().join("mark.jsonl");
     fs::write(&path, [&b"\xef\xbb\xbf"[..], &whole].concat()).unwrap();
     assert_eq!(read(&Corpus::new([&path])).unwrap(), expected.concat());
-    // Cut off, or not what its first bytes say.
+    // Truncated, or not in the format that the first bytes indicate.
     for (name, bytes) in [("cut.jsonl.gz", gzipped(&whole)), ("cut.jsonl.zst", zstandard(&whole))] {
         let path = folder.path().join(name);
         fs::write(&path, &bytes[..bytes.len() - 6]).unwrap();
@@ -83,7 +83,7 @@ fn packed_files_are_what_was_packed() {
     }
 }
 
-/// Fields of any name and depth; what has none is named with its line and what it has.
+/// Fields of any name and depth. A line without the field is reported by number, with the fields it has.
 #[test]
 fn any_field_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,22 +99,22 @@ fn any_field_is_read() {
     assert_eq!(read(&of("meta.ids")).unwrap(), [Prompt::Tokens(vec![4, 5])]);
     assert_eq!(read(&of("a.b").limit(9)).unwrap(), texts(&["dotted", "within"]));
     for (field, words) in
-        [("body", "`body` is neither"), ("title", "no `title`; it has"), ("meta", "`meta` is neither")]
+        [("body", "`body` is neither"), ("title", "no field `title`; the fields are"), ("meta", "`meta` is neither")]
     {
         let told = read(&Corpus::new([&path]).field(field)).unwrap_err().to_string();
         assert!(told.contains(words) && told.contains("a.jsonl"), "{told}");
     }
-    // Lines are JSON where a field is named, whatever the file is called.
+    // Lines are parsed as JSON if a field is given, whatever the file is named.
     let named = folder.path().join("a.txt");
     fs::copy(&path, &named).unwrap();
     assert_eq!(read(&Corpus::new([&named]).field("body").limit(1)).unwrap(), texts(&["red fox"]));
     let told = read(&Corpus::new([&path]).field("body").skip(1)).unwrap_err().to_string();
     assert!(told.contains('2'), "{told}");
-    // What is left out is read over, but an error is not.
+    // Skipped lines are not parsed, but read errors are still reported.
     assert!(read(&Corpus::new([&path]).field("body").skip(5)).is_err());
 }
 
-/// Patterns are files in order; names that are there are themselves.
+/// Patterns give files in order; existing names are taken literally.
 #[test]
 fn patterns_and_shares_of_a_corpus() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn patterns_and_shares_of_a_corpus() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(100) })]
 
-    /// Whatever is left out, drawn or packed: the place of a prompt is the line of its file that holds it.
+    /// A prompt's reported position is its line in its file, even if prompts are skipped, sampled or compressed.
     #[test]
     fn a_place_is_the_line_of_its_prompt(
         files in prop::collection::vec((prop::collection::vec("[a-z]{0,3}", 0..9), 0..3usize), 1..4),
@@ -177,7 +177,7 @@ fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// Commands take the same: a pattern of packed files, some of them, and an endless standard input.
+/// Commands accept the same inputs: a pattern of compressed files, a selection, and endless standard input.
 #[test]
 fn commands_read_corpora() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn commands_read_corpora() {
             .1
             .starts_with("10 prompts")
     );
-    // What is read is not replaced, however it was named.
+    // Inputs are not overwritten, however they were named.
     fs::write(path.join("corpus_keep.safetensors"), "red fox\n").unwrap();
     let (done, said) = dump(path, &["--prompts", "corpus_k*", "--out", "corpus_keep.safetensors"], Stdio::null());
     assert!(!done && fs::read(path.join("corpus_keep.safetensors")).unwrap() == b"red fox\n", "{said}");
@@ -218,7 +218,7 @@ fn commands_read_corpora() {
     }
 }
 
-/// What a command refuses of a corpus it names by file and line, wherever in the corpus it is.
+/// When a command rejects a prompt, it names the file and line, anywhere in the corpus.
 #[test]
 fn a_prompt_that_is_refused_is_named_by_its_place() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,11 +249,11 @@ fn a_prompt_that_is_refused_is_named_by_its_place() {
         (&dump, &["--sample", "99"], long.as_str(), "80 positions"),
         (&dump, &["--positions", "1"], "[7]", "1 positions"),
         (&train, &[], "\"quux\"", "lacks `quux`"),
-        (&train, &[], "[]", "it is empty"),
+        (&train, &[], "[]", "the prompt is empty"),
         (&train, &["--concatenate", "2"], "[4, 99]", "token 99"),
         (&show, &[], "[4, 99]", "token 99"),
         (&show, &["--skip", "1"], long.as_str(), "80 positions"),
-        (&show, &[], "{}", "neither a text"),
+        (&show, &[], "{}", "expected a string"),
     ] {
         for before in [0, 3] {
             let place = of(bad, before);
@@ -268,14 +268,14 @@ fn a_prompt_that_is_refused_is_named_by_its_place() {
     let output = program().current_dir(path).args(eval).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("c.txt:3: ") && said.contains("`quux`"), "{said}");
-    // Prompts of the command line are known by their number.
+    // Prompts from the command line are identified by their number.
     let mut told = program();
     told.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
     let output = told.args(["--prompt", "red", "quux"]).output().unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("prompt 2: "));
 }
 
-/// Tables as other programs write them.
+/// Tables as written by other programs.
 #[cfg(feature = "arrow")]
 #[test]
 fn tables_are_read_by_column() {
@@ -298,16 +298,16 @@ fn tables_are_read_by_column() {
     for (name, field, words) in [
         ("snappy.parquet", Some("title"), "it has id, text, meta, input_ids"),
         ("snappy.parquet", Some("meta.author"), "no column `meta.author`"),
-        ("snappy.parquet", Some("id"), "neither texts nor lists of token ids"),
+        ("snappy.parquet", Some("id"), "expected strings or lists of token ids"),
         ("bad.parquet", None, "bad.parquet, row 2: `text` is null"),
-        ("bad.parquet", Some("ids"), "no token id"),
+        ("bad.parquet", Some("ids"), "not a token id"),
     ] {
         let corpus = field.map_or(Corpus::new([file(name)]), |field| Corpus::new([file(name)]).field(field));
         let told = hooklens::error_chain(&read(&corpus).unwrap_err());
         assert!(told.contains(words) && told.contains(name), "{told}");
     }
     let folder = tempfile::tempdir().unwrap();
-    // Damaged anywhere, a table is read or refused.
+    // A table with damage anywhere is either read or rejected.
     for name in ["file.arrow", "datasets.arrow", "snappy.parquet"] {
         let whole = fs::read(file(name)).unwrap();
         for at in (0..whole.len()).step_by(5) {
@@ -328,7 +328,7 @@ fn tables_are_read_by_column() {
     }
 }
 
-/// Texts that a column holds by their numbers in a list are those texts, whatever numbers and texts are kept as.
+/// Dictionary-encoded columns give their texts, for any types of index and text.
 #[cfg(feature = "arrow")]
 #[test]
 fn dictionary_encoded_columns_are_texts() {
@@ -352,7 +352,7 @@ fn dictionary_encoded_columns_are_texts() {
     fn view(values: Vec<&str>) -> ArrayRef {
         Arc::new(StringViewArray::from(values))
     }
-    // The same column by two lists, one in the order of the other backward.
+    // The same column with two dictionaries, one in reverse order.
     macro_rules! dictionary {
         ($key:ty, $native:ty, $values:ident) => {{
             let keys = PrimitiveArray::<$key>::from_iter_values(KEYS.map(|key| key as $native));
@@ -393,7 +393,7 @@ fn dictionary_encoded_columns_are_texts() {
             rows.flush().unwrap();
             stream.write(batch).unwrap();
         }
-        // One list is of the whole of such a file.
+        // In such a file, one dictionary applies to the whole column.
         whole.write(&batches[0]).unwrap();
         rows.close().unwrap();
         stream.finish().unwrap();
@@ -403,7 +403,7 @@ fn dictionary_encoded_columns_are_texts() {
     let mut last = Vec::new();
     for [column, other] in columns {
         let kind = column.data_type().to_string();
-        // A part of the column, and then all of it by another list.
+        // Part of the column, and then all of it with another dictionary.
         written(&[table(column.slice(1, 3)), table(other)]);
         for (name, rows) in [("a.parquet", 8), ("stream.arrow", 8), ("file.arrow", 3)] {
             let expected: Vec<Prompt> = expected[1..4].iter().chain(&expected).take(rows).cloned().collect();
@@ -414,7 +414,7 @@ fn dictionary_encoded_columns_are_texts() {
         }
         last = fs::read(file("stream.arrow")).unwrap();
     }
-    // Nothing in the column, or in the list.
+    // An empty column, or an empty dictionary.
     let keys = PrimitiveArray::<Int32Type>::from(vec![Some(0), None]);
     let absent = DictionaryArray::try_new(keys, utf8(VALUES.to_vec())).unwrap();
     let keys = PrimitiveArray::<Int32Type>::from(vec![0, 1]);
@@ -432,8 +432,8 @@ fn dictionary_encoded_columns_are_texts() {
     let numbers = DictionaryArray::try_new(numbers, Arc::new(Int64Array::from(vec![7, 8]))).unwrap();
     written(&[table(Arc::new(numbers))]);
     let told = read(&Corpus::new([file("stream.arrow")])).unwrap_err().to_string();
-    assert!(told.contains("row 1: `text` is of Int64"), "{told}");
-    // Damaged anywhere, it is read or refused.
+    assert!(told.contains("row 1: `text` has type Int64"), "{told}");
+    // A file with damage anywhere is either read or rejected.
     for at in (0..last.len()).step_by(7) {
         let mut bytes = last.clone();
         bytes[at] ^= 0xa5;
@@ -442,7 +442,8 @@ fn dictionary_encoded_columns_are_texts() {
     }
 }
 
-/// A folder of tables is shared, interrupted and continued as one of tensors; what it holds is read by its column again.
+/// A folder of tables can be sharded, interrupted and resumed like one of tensors, and its token column can be read
+/// again.
 #[cfg(feature = "arrow")]
 #[test]
 fn tables_are_folders_like_others() {
@@ -462,7 +463,7 @@ fn tables_are_folders_like_others() {
     for (one, other) in whole.files.iter().zip(&merged.files) {
         assert!(fs::read(one).unwrap() == fs::read(other).unwrap());
     }
-    // A damaged file is made again; another kind of files is another dump.
+    // A damaged file is recomputed. Another file format makes it another dump.
     fs::write(&whole.files[2], "damaged").unwrap();
     let again = dump().resume(true).run(&model, &rows, folder.path().join("whole")).unwrap();
     assert_eq!(again.resumed, 2);
@@ -471,5 +472,5 @@ fn tables_are_folders_like_others() {
     assert!(told.unwrap_err().to_string().contains("format"));
     let columns = hooklens::corpus::Corpus::new(&whole.files[..1]).field("blocks.1.hook_resid_post").prompts();
     let told = columns.unwrap().next().unwrap().unwrap_err().to_string();
-    assert!(told.contains("not of token ids"), "{told}");
+    assert!(told.contains("expected lists of token ids"), "{told}");
 }

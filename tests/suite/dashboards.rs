@@ -1,4 +1,4 @@
-//! Dashboards of latents against what is computed naively, and the finding of latents.
+//! Dashboards and searches of latents compared with naive computations.
 
 use hooklens::features::{
     DashboardOptions, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Units, dashboards,
@@ -37,14 +37,14 @@ fn pages_show_what_is_computed() {
     let all = dashboards(&model, units(), &prompts, options().batch_size(7), |_| {}).unwrap();
     let by_one = dashboards(&model, units(), &prompts, options().batch_size(1), |_| {}).unwrap();
 
-    // Naively: every prompt's activations, one prompt at a time.
+    // Naive computation: every prompt's activations, one prompt at a time.
     let point = hook::resid_post(2);
     let mut acts: Vec<Vec<f32>> = Vec::new(); // [prompt][pos * latents]
     for prompt in &prompts {
         let stream = model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap();
         acts.push(sae.encode(stream).unwrap().to_data().iter().collect());
     }
-    // Nothing at the beginning, which is left out.
+    // Zeros at the BOS token, which is excluded.
     let at = |prompt: usize, pos: usize, latent: usize| if pos == 0 { 0.0 } else { acts[prompt][pos * 256 + latent] };
     let places = || (0..prompts.len()).flat_map(|prompt| (1..prompts[prompt].len()).map(move |pos| (prompt, pos)));
     let tokens = places().count();
@@ -71,7 +71,7 @@ fn pages_show_what_is_computed() {
         assert!((number(&own["max"]) - most).abs() < 1e-4, "{latent}");
         let counts: u64 = own["histogram"]["counts"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
         assert_eq!(counts, (own["density"].as_f64().unwrap() * tokens as f64).round() as u64);
-        // Of each prompt its largest, the largest first.
+        // Each prompt's largest activation, in descending order.
         let mut best: Vec<f32> = (0..prompts.len())
             .map(|prompt| (1..prompts[prompt].len()).map(|pos| at(prompt, pos, *latent)).fold(0f32, f32::max))
             .filter(|best| *best > 0.0)
@@ -91,7 +91,7 @@ fn pages_show_what_is_computed() {
                 assert_eq!(strings[token.as_u64().unwrap() as usize].as_str().unwrap().trim(), text.trim());
             }
         }
-        // Examples of an interval lie in it.
+        // Examples of an interval lie within it.
         for group in own["groups"].as_array().unwrap().iter().skip(1) {
             let (low, high) = (number(&group["low"]), number(&group["high"]));
             for example in group["examples"].as_array().unwrap() {
@@ -101,12 +101,12 @@ fn pages_show_what_is_computed() {
             }
         }
     }
-    // Latent 153 speaks for Mary.
+    // Latent 153 promotes Mary.
     let promoted = page["latents"][1]["logits"]["promoted"][0][0].as_u64().unwrap() as usize;
     assert_eq!(strings[promoted], "Mary");
     assert_eq!(page["query"]["tokens"].as_array().unwrap().len(), 5);
     let missing = all.page([256]).unwrap_err().to_string();
-    assert!(missing.ends_with("has no latent 256: they are 0 to 255"), "{missing}");
+    assert!(missing.ends_with("has no latent 256; valid latents are 0 to 255"), "{missing}");
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.jsonl");
@@ -122,7 +122,7 @@ fn pages_show_what_is_computed() {
     assert!((top["bin_max"].as_f64().unwrap() as f32 - most).abs() < 1e-4, "{}", top["bin_max"]);
     assert_eq!(lines[1]["dataset"], "names");
 
-    // Correlations, naively: of latent 153 with the other latents and the coordinates of the stream.
+    // Naive correlations of latent 153 with the other latents and the residual stream's coordinates.
     let streams: Vec<Vec<f32>> = prompts
         .iter()
         .map(|prompt| {
@@ -169,8 +169,8 @@ fn pages_show_what_is_computed() {
     assert!((share - direction[first].abs() / sum).abs() < 1e-5);
 }
 
-/// Of a dictionary of heads' outputs Neuronpedia is told which positions wrote an activation: over all of them that is
-/// its pre-activation less its bias.
+/// For a dictionary of head outputs, Neuronpedia gets the source positions of an activation: summed over all of them,
+/// it is the pre-activation minus the bias.
 #[test]
 fn activations_of_heads_are_told_by_where_they_come_from() {
     let (model, _, prompts) = setting();
@@ -208,7 +208,7 @@ fn activations_of_heads_are_told_by_where_they_come_from() {
     }
 }
 
-/// Tokens and queries that hold HTML are text, in the page as in the JSON.
+/// Tokens and queries with HTML are shown as text, in the page and in JSON.
 #[test]
 fn prompts_that_contain_html_are_text() {
     const HOSTILE: [&str; 4] = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "<b>", "&lt;"];
@@ -259,7 +259,8 @@ fn other_units_are_shown_too() {
         let page = data(&all.page([1]).unwrap());
         assert!(page["latents"][0]["groups"][0]["examples"].as_array().is_some_and(|all| !all.is_empty()));
     }
-    // Numbers of either sign: neurons are active above zero, heads and directions from half of their largest on.
+    // Values may have either sign. Neurons count as active above zero, and heads and directions above half of their
+    // maximum.
     let point = hook::mlp_post(1);
     let record = |prompt: &Vec<u32>| model.record(vec![prompt.clone()], &point).unwrap().get(&point).unwrap();
     let numbers: Vec<f32> =
@@ -278,10 +279,10 @@ fn other_units_are_shown_too() {
         assert!(from <= low + 1e-5 && to >= high - 1e-5 && (from < 0.0) == (low < 0.0), "{from} {low} {high} {to}");
         let counts: Vec<u64> = histogram["counts"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
         assert_eq!(counts.iter().sum::<u64>() as usize, own.len());
-        // The least are shown beside the largest, and every example of an interval lies in it.
+        // The smallest activations are shown along with the largest, and every example of an interval lies within it.
         let groups = shown["latents"][0]["groups"].as_array().unwrap();
         let titles: Vec<&str> = groups.iter().filter_map(|group| group["title"].as_str()).collect();
-        assert_eq!(titles.contains(&"least activations"), low < 0.0, "{titles:?}");
+        assert_eq!(titles.contains(&"smallest activations"), low < 0.0, "{titles:?}");
         for group in groups.iter().filter(|group| !group["low"].is_null()) {
             let bound = |key: &str| group[key].as_f64().unwrap() as f32;
             for example in group["examples"].as_array().unwrap() {
@@ -303,7 +304,7 @@ fn other_units_are_shown_too() {
     let products: Vec<f32> = prompts[..3].iter().flat_map(products).collect();
     let most = products.iter().copied().fold(0f32, f32::max);
     let active = products.iter().filter(|x| **x >= most / 2.0).count() as f64;
-    // To what lies in the bin that the half is in.
+    // Counts are exact except for values in the bin that contains half of the maximum.
     let near = products.iter().filter(|x| (**x - most / 2.0).abs() < most / 25.0).count() as f64;
     let density = all.density();
     assert!((density[0] * products.len() as f64 - active).abs() <= near + 1e-6, "{} {active} {near}", density[0]);
@@ -311,7 +312,7 @@ fn other_units_are_shown_too() {
     let wide = Tensor::<2>::ones([2, 65], &Device::flex());
     let error = dashboards(&model, Units::directions("resid_post1", wide), &prompts, DashboardOptions::new(), |_| {});
     let told = hooklens::error_chain(&error.unwrap_err());
-    assert!(told.contains("has width 64, the dictionary's is 65"), "{told}");
+    assert!(told.contains("has width 64; expected 65"), "{told}");
 }
 
 #[test]
@@ -321,7 +322,7 @@ fn latents_are_found() {
     let prompt = model.to_tokens(text).unwrap().row(0).to_vec();
     let (mary, john) = (model.to_single_token("Mary").unwrap(), model.to_single_token("John").unwrap());
     let found = latents_by_attribution(&model, &sae, &prompt, mary, Some(john)).unwrap();
-    // What was found is what ablation finds: without it Mary is less likely.
+    // Ablation confirms the found latent: without it, Mary is less likely.
     let best = found.iter().find(|one| one.score > 0.0).unwrap();
     let acts = hook::resid_post(2).inner::<3>("hook_sae_acts_post");
     let spliced = model.splice_dictionary(&sae).unwrap();
@@ -363,17 +364,17 @@ fn pages_and_findings_from_the_command_line() {
     assert!(code == Some(0) && told.contains("2 shown"), "{told}{warned}");
     assert!(std::fs::read_to_string(folder.path().join("page.html")).unwrap().starts_with("<!"), "page");
     let wrong = [
-        (show(&[&sae[..], &["--out", "page.pdf"]].concat()), "ends in .html or .jsonl"),
+        (show(&[&sae[..], &["--out", "page.pdf"]].concat()), "must end in .html or .jsonl"),
         (show(&[&sae[..], &["--latents", "900", "--out", "p.html"]].concat()), "has no latent 900"),
-        (show(&["--prompts", "prompts.txt", "--out", "p.html"]), "says what to show"),
+        (show(&["--prompts", "prompts.txt", "--out", "p.html"]), "or --more, is required"),
         (show(&["--neurons", "9", "--prompts", "prompts.txt", "--out", "p.html"]), "layer"),
         (run(&["find", "--dictionary", "embedded:none", "--prompt", "Mary"]), "embedded dictionaries are"),
-        (run(&["find", "--prompt", "Mary"]), "--dictionary names"),
+        (run(&["find", "--prompt", "Mary"]), "exactly one --dictionary"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");
     }
-    // Directions: of a file, and what sets two files of prompts apart.
+    // Directions from a file, and the difference between two files of prompts.
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let ones = format!("{:?}", vec![1; 64]);
     write("one.json", &ones);
@@ -400,13 +401,13 @@ fn pages_and_findings_from_the_command_line() {
     let page = data(&std::fs::read_to_string(folder.path().join("d.html")).unwrap());
     assert_eq!(page["list"]["label"][0], "probe");
     let wrong = [
-        (show(&[&["--direction", "odd.json"], &at[..], &["d.html"]].concat()), "directions of one width"),
+        (show(&[&["--direction", "odd.json"], &at[..], &["d.html"]].concat()), "the same width for all"),
         (show(&["--direction", "one.json", "--prompts", "prompts.txt", "--out", "d.html"]), "--at"),
         (
             show(&["--direction", "one.json", "--at", "hook_embd", "--prompts", "prompts.txt", "--out", "d.html"]),
             "hook_embed",
         ),
-        (show(&["--at", "hook_embed", "--prompts", "prompts.txt", "--out", "d.html"]), "says what to show"),
+        (show(&["--at", "hook_embed", "--prompts", "prompts.txt", "--out", "d.html"]), "or --more, is required"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");

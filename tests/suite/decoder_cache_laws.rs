@@ -1,5 +1,5 @@
-//! Whatever happens to the cache of a decoder behind an encoder, what runs behind it is what the decoder gives of all
-//! that was kept.
+//! After any sequence of operations on an encoder-decoder's cache, running after it equals running the decoder over
+//! everything that was kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,13 +9,13 @@ use proptest::prelude::*;
 
 use crate::support::{DEVICE_IS_FULL, assert_close, cases, fixtures};
 
-/// One thing done to a cache of two rows.
+/// An operation on a cache of two rows.
 #[derive(Debug, Clone)]
 enum Step {
     /// Tokens for each row.
     Decode(Vec<[u32; 2]>),
-    /// A run that ends at a point, by an error, a panic or a full memory, after other keys of the encoder's positions
-    /// were put in place.
+    /// A run that fails at a point, with an error, a panic or out of memory, after a hook replaced the keys of the
+    /// encoder's positions.
     Fail { site: usize, layer: usize, how: How },
     /// A run with hooks that only read.
     Watch(u32),
@@ -64,7 +64,7 @@ proptest! {
                         How::Panic => panic!("the hook's own"),
                         How::OutOfMemory => panic!("{DEVICE_IS_FULL}"),
                     });
-                    // They are made in the first run only; behind it there is nothing to hook.
+                    // Cross-attention keys are only computed in the first run; afterwards there is nothing to hook.
                     let keys = (kept[0].is_empty()).then(|| {
                         at("decoder.0.cross_attn.hook_k").edit(|keys: Tensor<4>, _| keys * 2.0)
                     });

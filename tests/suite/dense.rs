@@ -1,4 +1,4 @@
-//! Dense decoders whose configurations leave settings out, or have some that are not supported.
+//! Dense decoders whose configurations omit settings or contain unsupported settings.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{distance, fixtures, values};
 
-/// What a fixture's configuration describes with these fields changed, or left out where they are null.
+/// The parsed configuration of a fixture with these fields changed, or removed if null.
 fn described(case: &str, changes: &Value) -> Result<TransformerConfig, Error> {
     let folder = tempfile::tempdir().unwrap();
     let text = fs::read(fixtures().join(case).join("config.json")).unwrap();
@@ -108,14 +108,14 @@ fn fields_left_out_are_what_transformers_takes() {
             assert_eq!(config.window(layer), expected, "{case}, layer {layer}");
         }
     }
-    // Where no layer may have a window, EXAONE 4 rotates in all.
+    // If no layer has a window, EXAONE 4 uses rotary embeddings in all layers.
     assert!(of("exaone4-full", json!({})).rotary(0).is_some() && of("exaone4-still", json!({})).rotary(0).is_none());
     let scale = |case: &str| of(case, json!({"scale_embedding": null})).embed_scale;
     assert_eq!((scale("bart-decoder-untied"), scale("plbart-decoder-plain")), (None, Some(24f64.sqrt())));
     assert_eq!(of("marian-decoder-vocabulary", json!({})).d_vocab_out, 50);
     let untied = of("marian-decoder-vocabulary", json!({"tie_word_embeddings": false}));
     assert_eq!((untied.d_vocab, untied.d_vocab_out), (50, 70));
-    // What transformers asks of the temperature is whether Python takes it for true.
+    // transformers tests the temperature setting for Python truthiness.
     let tuned = |value: Value| of("llama4", json!({"attn_temperature_tuning": value}));
     let on = of("llama4", json!({})).query_growth;
     assert!(on.is_some());
@@ -125,7 +125,7 @@ fn fields_left_out_are_what_transformers_takes() {
     for value in [json!(0), json!(0.0), json!(false)] {
         assert_eq!(tuned(value.clone()).query_growth, None, "{value}");
     }
-    // Older files of Phi 3, and of no other family, say `yarn` for LongRoPE.
+    // Older files of Phi 3, and of no other family, call LongRoPE `yarn`.
     let factors = json!({"type": "yarn", "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.5, 4.0, 9.0]});
     let long = turned(&of("phi3", json!({"rope_scaling": factors})));
     assert!(matches!(long.scaling, RopeScaling::Long { .. }), "{long:?}");
@@ -135,7 +135,7 @@ fn fields_left_out_are_what_transformers_takes() {
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
 }
 
-/// What a load report says of settings and tensors that have no effect.
+/// The load report lists settings and tensors without effect.
 #[test]
 fn settings_and_tensors_without_effect_are_reported() {
     let report = |case: &str| {
@@ -148,11 +148,11 @@ fn settings_and_tensors_without_effect_are_reported() {
     for case in ["mpt", "mpt-clipped", "mpt-three"] {
         assert_eq!(report(case), [""; 0], "{case}");
     }
-    // In each of two layers four projections and a norm, each with a bias.
-    let cross_attention = "20 tensors of cross-attention, which has no encoder to read";
+    // Four projections and a norm in each of two layers, each with a bias.
+    let cross_attention = "20 tensors of cross-attention, since there is no encoder to attend to";
     let kinds = [("bart-decoder", 2), ("blenderbot-small-decoder", 2), ("marian-decoder", 0), ("pegasus-decoder", 1)];
     for (case, end) in kinds {
-        let forced = format!("forced_eos_token_id = {end}, which generation applies for encoder-decoders only");
+        let forced = format!("forced_eos_token_id = {end}, which generation applies only to encoder-decoders");
         assert_eq!(report(case), [forced.as_str(), cross_attention], "{case}");
     }
     assert_eq!(report("trocr"), [cross_attention]);
@@ -164,7 +164,7 @@ fn settings_and_tensors_without_effect_are_reported() {
     assert!(stored.unused.is_empty() && stored.missing.is_empty());
 }
 
-/// MPT's factor of the logits, which transformers reads and does not apply.
+/// MPT's logit scale, which transformers reads but does not apply.
 #[test]
 fn logits_of_mpt_are_scaled() {
     let logits = |scale: Value| {
@@ -183,7 +183,8 @@ fn logits_of_mpt_are_scaled() {
     }
 }
 
-/// Position vectors that are normalized with the token vectors are part of `hook_embed`, which is the first stream.
+/// Position embeddings that are normalized together with the token embeddings are part of `hook_embed`, which is the
+/// first residual stream.
 #[test]
 fn an_embedding_that_is_normalized_with_positions_is_one_component() {
     for case in ["mbart-decoder", "bart-decoder"] {

@@ -1,4 +1,4 @@
-//! Where a model runs: names, what is missing, full memory, blocks on several devices.
+//! Devices: names, missing support, running out of memory, and blocks on several devices.
 
 use hooklens::prelude::*;
 use hooklens::{Error, InputError, parse_device};
@@ -19,7 +19,7 @@ fn refused(name: &str) -> String {
 #[test]
 fn a_device_that_can_not_be_used_says_why() {
     assert!(refused("abacus").contains("libtorch:cuda:N"));
-    assert!(refused("flex:1").contains("no number"));
+    assert!(refused("flex:1").contains("no device number"));
     for (name, built, feature) in [
         ("libtorch:cuda:99", cfg!(feature = "libtorch"), "libtorch"),
         ("cuda:99", cfg!(feature = "cuda"), "cuda"),
@@ -34,7 +34,7 @@ fn a_device_that_can_not_be_used_says_why() {
     }
 }
 
-/// What no machine can hold is an error, not the end of the process.
+/// Sizes beyond any machine's memory are an error, and do not end the process.
 #[test]
 fn logits_too_large_for_memory_are_refused() {
     let config = TransformerConfig { d_vocab_out: 10_000_000, ..TransformerConfig::new(1, 4, 1, 10, 1000) };
@@ -46,7 +46,7 @@ fn logits_too_large_for_memory_are_refused() {
     }
 }
 
-/// LibTorch panics when its allocator fails; in a run that is an error.
+/// LibTorch panics when its allocator fails. A run turns the panic into an error.
 #[cfg(feature = "libtorch")]
 #[test]
 fn full_memory_of_libtorch_is_an_error() {
@@ -63,8 +63,8 @@ fn full_memory_of_libtorch_is_an_error() {
 proptest! {
     #![proptest_config(cases(40))]
 
-    /// Every device computes what the CPU does: padding anywhere, windows, caches, watched attention or not. On
-    /// LibTorch this would catch a mask understood the wrong way round, as its fused attention reads masks.
+    /// Every device computes the same as the CPU: with padding anywhere, windows, caches, and attention recorded or
+    /// not. On LibTorch, this would detect an inverted mask, since its fused attention reads masks.
     #[test]
     fn every_device_agrees_with_the_cpu(
         config in any_config(),
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// A second device beside the tests' own, if this build has one.
+/// A second device besides the tests' own, if this build has one.
 fn another() -> Option<Device> {
     if device() != Device::flex() {
         return Some(Device::flex());
@@ -99,7 +99,8 @@ fn another() -> Option<Device> {
     parse_device("libtorch").ok()
 }
 
-/// A model spread over devices is the model: forward, hooks, caches of every use, stop and start.
+/// A model spread over devices computes the same: forward passes, hooks, all cache operations, stopping and starting at
+/// a layer.
 #[test]
 fn blocks_on_several_devices() {
     let Some(second) = another() else {
@@ -120,7 +121,7 @@ fn blocks_on_several_devices() {
         let given = cache.activation(name).unwrap();
         assert_eq!(given.to_ndarray().unwrap().shape(), recorded.to_ndarray().unwrap().shape(), "{name}");
     }
-    // What a block fires is where the block is; on request it is gathered.
+    // A block's activations are on its device; they are gathered on request.
     assert_eq!(cache.get(hook::resid_post(1)).unwrap().device(), first);
     assert_eq!(cache.get(hook::resid_post(2)).unwrap().device(), second);
     let gathered = spread.record(&rows, Record::new("*resid_post").device(&first)).unwrap();
@@ -129,7 +130,7 @@ fn blocks_on_several_devices() {
     let ablate = || [hook::z(0).edit(|z, _| z.zeros_like()), hook::mlp_out(3).edit(|x, _| x * 2.0)];
     let (a, b) = (spread.run_with_hooks(&rows, ablate()).unwrap(), whole.run_with_hooks(&rows, ablate()).unwrap());
     same(&a, &b, "hooks");
-    // Entries of a cache are beside their blocks.
+    // Cache entries are on the devices of their blocks.
     let mut kv = spread.prefill([7, 8]).unwrap();
     assert_eq!([kv[0].keys().unwrap().device(), kv[3].keys().unwrap().device()], [first.clone(), second.clone()]);
     let mut kv_whole = whole.prefill([7, 8]).unwrap();
@@ -143,10 +144,10 @@ fn blocks_on_several_devices() {
     let mut read = KeyValueCache::load(&path, &spread).unwrap();
     assert_eq!(read[3].keys().unwrap().device(), second);
     same(&spread.forward_with(&rows, ForwardOptions::new().kv_cache(&mut read)).unwrap(), &a, "behind a saved prefix");
-    // Stop on one device, start on the other.
+    // Stop on one device and start on the other.
     let stopped = spread.forward_with(&rows, ForwardOptions::new().stop_at_layer(2)).unwrap();
     same(&spread.forward_with(stopped, ForwardOptions::new().start_at_layer(2)).unwrap(), &expected, "stop and start");
-    // Weights taken apart are in one place; an analysis asks for a model that is.
+    // An analysis combines weights of several layers, so it requires a model on one device.
     assert_eq!(values(&spread.w_q()), values(&whole.w_q()));
     assert!(matches!(spread.analyze(&cache), Err(Error::Input(InputError::Spread { .. }))));
 }

@@ -1,5 +1,5 @@
-//! Dictionaries where they are used: in generation and behind shared prefixes, beside edges, from large and from unsound
-//! files, with labels.
+//! Dictionaries in use: in generation and after shared prefixes, with edges, from large and invalid files, and with
+//! labels.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use hooklens::attribution::{Gradient, Reads};
 use hooklens::experiments::SharedPrefix;
-use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, Splicing, Transcoders};
+use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, SpliceOptions, Transcoders};
 use hooklens::generation::GenerateOptions;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
@@ -28,8 +28,8 @@ fn acts() -> hook::Point<3> {
     hook::resid_post(1).inner::<3>("hook_sae_acts_post")
 }
 
-/// With the error term the model writes what it writes alone; with an edited latent, or the reconstruction alone, what
-/// running everything anew at each step says.
+/// With the error term, the model generates its usual text. With an edited latent, or with the reconstruction alone, it
+/// generates the same text as if the whole text were rerun at each step.
 #[test]
 fn spliced_models_generate() {
     let (model, sae) = with_dictionary();
@@ -60,18 +60,18 @@ fn spliced_models_generate() {
     let pushed = made(&spliced, push());
     assert_eq!(pushed, anew(&spliced, &push));
     assert_ne!(pushed, plain, "nothing was edited");
-    // The same by its direction.
+    // The same edit along the latent's direction.
     let direction = sae.direction(5).unwrap().to_device(&device()) * 20.0;
     assert_eq!(made(&model, vec![hook::resid_post(1).add(direction)]), pushed);
-    let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
+    let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
     assert_eq!(made(&bare, vec![]), anew(&bare, &Vec::new));
 }
 
-/// Latents behind a prefix that is computed once are those of whole prompts.
+/// Latents after a shared prefix equal those of whole prompts.
 #[test]
 fn spliced_models_share_prefixes() {
     let (model, sae) = with_dictionary();
-    let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
+    let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
     for spliced in [model.splice_dictionary(&sae).unwrap(), bare] {
         let mut prefix = SharedPrefix::new(&spliced, Record::new("*hook_sae_acts_post"), Logits::All);
         let rows: Vec<Vec<u32>> = vec![vec![3, 9, 1, 7, 9, 2], vec![3, 9, 1, 7, 4, 4], vec![3, 9, 1, 7, 0, 11]];
@@ -83,8 +83,8 @@ fn spliced_models_share_prefixes() {
     }
 }
 
-/// Edges to what reads behind a dictionary with its error term are the model's own; those to what reads before it are of
-/// its latents alone, since the error is a constant.
+/// Edges to readers after a dictionary with its error term equal those of the model. For readers before the dictionary,
+/// the gradient passes only through its latents, because the error is a constant.
 #[test]
 fn edges_of_a_spliced_model() {
     let (model, sae) = with_dictionary();
@@ -115,7 +115,7 @@ fn edges_of_a_spliced_model() {
     assert!(behind > 20 && before > 10, "{behind} {before}");
 }
 
-/// A file of tensors with a header and nothing but holes.
+/// Writes a sparse tensor file: a header, followed by a hole instead of data.
 fn hollow(path: &Path, tensors: &[(&str, &[usize])]) {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, shape) in tensors {
@@ -135,8 +135,8 @@ fn hollow(path: &Path, tensors: &[(&str, &[usize])]) {
     file.set_len(start + end as u64).unwrap();
 }
 
-/// Opening several gigabytes costs their header: a process that may have 600 MB of memory of its own (2 GB where LibTorch's
-/// own data is in it) opens 4.3 GB at once, as they lie or transposed.
+/// Opening several gigabytes only reads the header: a process limited to 600 MB of its own memory (2 GB with LibTorch
+/// loaded) opens 4.3 GB, in row-major and transposed layout.
 #[cfg(target_os = "linux")]
 #[test]
 fn opening_a_large_dictionary_reads_its_header() {
@@ -171,13 +171,13 @@ fn opening_a_large_dictionary_reads_its_header() {
         let output = command.arg(&path).output().unwrap();
         let [said, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(output.status.success() && said.contains("131,072"), "{}: {said}{warned}", path.display());
-        // The direction of one latent is read without the others, whichever way they lie.
+        // A latent's direction is read without the others, in either layout.
         let sae = Dictionary::open(&path).unwrap();
         assert_eq!(values(&sae.direction(77_777).unwrap()).len(), d);
     }
 }
 
-/// An archive of one array, stored as it is.
+/// A zip archive with one stored array.
 fn npz(path: &Path, arrays: &[(&str, &str, &[usize], usize)]) {
     let mut archive = zip::ZipWriter::new(fs::File::create(path).unwrap());
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
@@ -199,7 +199,7 @@ fn npz(path: &Path, arrays: &[(&str, &str, &[usize], usize)]) {
 fn unsound_dictionaries_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    // Arrays of Python objects; thresholds that are too few.
+    // Arrays of Python objects; too few thresholds.
     let matrices: [(&str, &str, &[usize], usize); 4] = [
         ("W_enc", "<f4", &[8, 32], 1024),
         ("W_dec", "<f4", &[32, 8], 1024),
@@ -212,11 +212,11 @@ fn unsound_dictionaries_are_refused() {
         told(Dictionary::open(path(name)))
     };
     let objects = with("objects", ("threshold", "|O", &[32], 256));
-    assert!(objects.contains("params.npz") && objects.contains("`threshold` holds Python objects"), "{objects}");
+    assert!(objects.contains("params.npz") && objects.contains("`threshold` contains Python objects"), "{objects}");
     let few = with("few", ("threshold", "<f4", &[31], 124));
-    assert!(few.ends_with("params.npz: the tensor `threshold` has shape [31], wanted is [32]"), "{few}");
+    assert!(few.ends_with("params.npz: the tensor `threshold` has shape [31]; expected [32]"), "{few}");
 
-    // Files that end too early, by a little and by much.
+    // Truncated files, by a little and by much.
     for (case_name, file) in [
         ("gemma-scope", "params.npz"),
         ("gemma-scope-compressed", "params.npz"),
@@ -243,7 +243,10 @@ fn unsound_dictionaries_are_refused() {
     }
     let (_, sae) = with_dictionary();
     let short = Architecture::JumpRelu { thresholds: vec![0.1; 23], positive: true };
-    assert_eq!(told(sae.clone().with_architecture(short)), "random: 23 thresholds for 24 latents");
+    assert_eq!(
+        told(sae.clone().with_architecture(short)),
+        "random: 23 thresholds for 24 latents; expected one per latent"
+    );
 }
 
 fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -256,13 +259,13 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Labels go with a dictionary and with every layer of a set, and are of latents that are there.
+/// Labels stay with a dictionary and with every layer of a set, and must refer to existing latents.
 #[test]
 fn labels_are_kept_by_layer_and_checked() {
     let (_, sae) = with_dictionary();
     let labels = |latent: usize, text: &str| -> Labels { [(latent, text)].into_iter().collect() };
     let beyond = told(sae.clone().with_labels(labels(24, "beyond")));
-    assert_eq!(beyond, "random has no latent 24: they are 0 to 23");
+    assert_eq!(beyond, "random has no latent 24; valid latents are 0 to 23");
     let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
     let by_layer = BTreeMap::from([(0, labels(3, "names")), (2, labels(3, "places"))]);
     let folder = tempfile::tempdir().unwrap();
@@ -271,13 +274,13 @@ fn labels_are_kept_by_layer_and_checked() {
     let label = |layer: usize| again.layers()[layer].labels().get(3).map(str::to_string);
     assert_eq!([label(0), label(1), label(2)], [Some("names".into()), None, Some("places".into())]);
     let none = told(set.clone().with_labels(BTreeMap::from([(7, labels(0, "x"))])));
-    assert!(none.ends_with("there are labels of layer 7, and 4 layers"), "{none}");
+    assert!(none.ends_with("there are labels for layer 7, but only 4 layers"), "{none}");
     fs::write(folder.path().join("labels.json"), "{\"3\": \"of which layer?\"}").unwrap();
     let unclear = told(Transcoders::open(folder.path()));
-    assert!(unclear.ends_with("are in a file a layer: labels_0.json"), "{unclear}");
+    assert!(unclear.ends_with("must be in one file per layer, such as labels_0.json"), "{unclear}");
 }
 
-/// From the command line: labels of a file are in the measures, the page, what is found and what is converted.
+/// On the command line, labels from a file appear in evaluations, pages, found latents and converted files.
 #[test]
 fn labels_from_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -310,7 +313,7 @@ fn labels_from_the_command_line() {
     let text = "When Mary and John went to the store, John gave a drink to";
     let found = [&["find"], &common[..], &["--prompt", text, "--answer", "Mary", "--labels", "labels.csv"]].concat();
     assert!(done(&found).contains("speaks for \"Mary\", mostly"));
-    // A label of two lines.
+    // A label with two lines.
     write("lines.csv", "latent,label\r\n153,\"two,\r\nlines\"\r\n");
     done(&[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "lines.csv", "--out", "l.csv"]].concat());
     assert!(read("l.csv").contains(",\"two,\r\nlines\"\n"));
@@ -325,7 +328,7 @@ fn labels_from_the_command_line() {
     assert_eq!(read("set/labels_1.json"), "{\n  \"4\": \"commas\"\n}\n");
 }
 
-/// Positions of `find` are checked as they were given, and an empty answer is said.
+/// Positions of `find` are validated as given, and an empty result is reported.
 #[test]
 fn what_find_lacks_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -346,7 +349,7 @@ fn what_find_lacks_is_told() {
         assert!(code == Some(1) && warned.ends_with(&told), "{warned}");
     }
     assert_eq!(at("-1").1, at("14").1);
-    // The first token is left out.
+    // The first token is excluded.
     assert_eq!((at("-15").0, &*at("0").1), (Some(0), "no latent is active\n"));
     let same = ["--more", "a.txt", "--less", "a.txt"];
     assert_eq!(find(&same).1, "no latent differs\n");
@@ -363,7 +366,7 @@ fn what_find_lacks_is_told() {
     );
 }
 
-/// The Python in the guide reads the latents of a dump.
+/// The Python code in the guide reads a dump's latents.
 #[test]
 fn python_reads_sparse_dumps() {
     let python = std::env::var("HOOKLENS_PYTHON").unwrap_or_else(|_| "python3".into());

@@ -1,4 +1,4 @@
-//! Dictionaries in files: which class they are, what is refused, and that saved is what was opened.
+//! Dictionary files: detecting the class, rejecting invalid files, and saving without changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn case(name: &str) -> PathBuf {
     fixtures().join("features").join(name)
 }
 
-/// The files of a case, but for its golden, with its description changed.
+/// A case's files, except for its golden, with a changed configuration.
 fn changed(name: &str, described: &str, change: impl FnOnce(&mut Value)) -> TempDir {
     let to = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(case(name)).unwrap().map(|entry| entry.unwrap().path()) {
@@ -38,7 +38,7 @@ fn refused<T>(given: hooklens::Result<T>) -> String {
     hooklens::error_chain(&given.err().expect("it is refused"))
 }
 
-/// Asserts that a dictionary has a case's golden latents and output.
+/// Asserts that a dictionary reproduces a case's golden latents and output.
 fn assert_golden(name: &str, opened: &Dictionary, what: &str) {
     let golden = Golden::of(&case(name));
     let (opened, input) = (opened.to_device(&device()), golden.rows("input"));
@@ -46,8 +46,8 @@ fn assert_golden(name: &str, opened: &Dictionary, what: &str) {
     assert_close(&opened.forward(input).unwrap(), &golden.rows("recons"), 1e-5, what);
 }
 
-/// dictionary_learning saves the same tensors for TopK and BatchTopK: the class is what `config.json` names, in either of
-/// two keys and by old names.
+/// dictionary_learning saves the same tensors for TopK and BatchTopK. The class is the one named in `config.json`, in
+/// either of two keys and also by old names.
 #[test]
 fn classes_of_dictionary_learning_are_those_that_are_named() {
     let named = |name: &str, class: Option<&str>, trainer: Option<&str>| {
@@ -76,7 +76,7 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
         for trainer in trainers {
             assert_golden(name, &named(name, None, Some(trainer)).unwrap(), trainer);
         }
-        // By the tensors alone, those of one class.
+        // If only one class has these tensors, the class is inferred.
         let alone = tempfile::tempdir().unwrap();
         fs::copy(case(name).join("ae.pt"), alone.path().join("ae.pt")).unwrap();
         let by_tensors = [Dictionary::open(alone.path()), named(name, None, None)];
@@ -84,13 +84,13 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
             match name.starts_with("dl-topk") || name.starts_with("dl-batchtopk") {
                 true => {
                     let told = refused(opened);
-                    assert!(told.contains("missing `dict_class` or `trainer_class`, which decides"), "{told}");
+                    assert!(told.contains("Set `dict_class` or `trainer_class` of `trainer`"), "{told}");
                 }
                 false => assert_golden(name, &opened.unwrap(), name),
             }
         }
     }
-    // What they compute differs: the k largest of a token, or all above the threshold.
+    // The classes select different latents: the k largest of each token, or all above the threshold.
     let kind = |trainer| named("dl-topk", None, Some(trainer)).unwrap().architecture().to_string();
     assert_eq!((&*kind("TopKTrainer"), &*kind("BatchTopKTrainer")), ("topk (k 4)", "jumprelu"));
 
@@ -127,11 +127,10 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
         assert!(told.contains(expected), "{told}");
     }
     let other = changed("dl-topk", "config.json", |config| config["trainer"]["k"] = 5.into());
-    assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5, and the tensor's 4"));
+    assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5, but the tensor has 4"));
 }
 
-/// What an old description of SAELens says of the activation function is applied or refused by name, and so are positions
-/// that were left out.
+/// Old SAELens settings of the activation function are applied, or rejected by name, and so are excluded positions.
 #[test]
 fn saelens_settings_are_applied_or_refused() {
     let legacy = |change: &dyn Fn(&mut Value)| {
@@ -150,12 +149,12 @@ fn saelens_settings_are_applied_or_refused() {
             cfg[key] = value.clone();
         }));
         let expected =
-            format!("cfg.json: the activation function {shown} of the architecture `standard` is not supported");
+            format!("cfg.json: the activation function {shown} with the architecture `standard` is not supported");
         assert!(told.ends_with(&expected), "{told}");
     }
     assert_golden("legacy-standard", &legacy(&|cfg| cfg["activation_fn_str"] = Value::Null).unwrap(), "null");
 
-    // k is a setting, or an argument of the activation function, in either layout.
+    // k is a setting or an argument of the activation function, in either layout.
     let top_k = |name: &'static str, change: &dyn Fn(&mut Value)| {
         let folder = changed(name, "cfg.json", change);
         Dictionary::open(folder.path())
@@ -174,11 +173,11 @@ fn saelens_settings_are_applied_or_refused() {
         })
     };
     assert_golden("saelens-topk", &newer(Value::Null, 4.into()).unwrap(), "newer");
-    assert!(refused(newer(3.into(), 4.into())).ends_with("`k` is 3, and `activation_fn_kwargs` has 4"));
+    assert!(refused(newer(3.into(), 4.into())).ends_with("`k` is 3, but `activation_fn_kwargs` has 4"));
     let without = top_k("legacy-topk", &|cfg| cfg["activation_fn_kwargs"] = json!({}));
     assert!(refused(without).ends_with("cfg.json: `k` is missing"));
     let newer = top_k("saelens-jumprelu", &|cfg| cfg["activation_fn"] = "tanh-relu".into());
-    assert!(refused(newer).contains("the activation function \"tanh-relu\" of the architecture `jumprelu`"));
+    assert!(refused(newer).contains("the activation function \"tanh-relu\" with the architecture `jumprelu`"));
 
     for (name, metadata) in [("legacy-standard", false), ("legacy-standard", true), ("saelens-standard", true)] {
         let sliced = |slice: &Value| {
@@ -211,7 +210,7 @@ fn saelens_settings_are_applied_or_refused() {
 const WIDTH: usize = 8;
 const LATENTS: usize = 12;
 
-/// What a random dictionary is.
+/// Parameters of a random dictionary.
 #[derive(Clone, Debug)]
 struct Kind {
     architecture: u8,
@@ -258,7 +257,7 @@ impl Kind {
         }
     }
 
-    /// Finetuned factors have no setter: they are read from files.
+    /// Finetuning factors have no setter, so they are read from files.
     fn dictionary(&self, folder: &Path) -> Dictionary {
         device().seed(self.seed);
         let point = if self.heads { "blocks.0.attn.hook_z" } else { "blocks.0.hook_resid_mid" };
@@ -269,7 +268,7 @@ impl Kind {
         let decoder = random([LATENTS, WIDTH], 0.6);
         let pursuit = self.architecture == 7;
         let weights = DictionaryWeights {
-            // Its decoder encodes; of norm 1 it comes to an end.
+            // Its decoder is also the encoder; unit norms make it terminate.
             encoder: if pursuit { decoder.clone().transpose() } else { random([WIDTH, LATENTS], 0.8) },
             encoder_bias: random([1, LATENTS], if pursuit { 0.0 } else { 0.3 }).reshape([LATENTS]),
             decoder,
@@ -303,12 +302,12 @@ impl Kind {
         made.with_decoder_norms(self.by_norms).with_architecture(self.architecture()).unwrap()
     }
 
-    /// Whether something would be folded into the encoder or the decoder, which of matching pursuit are one.
+    /// Whether folding would change encoder or decoder, which matching pursuit shares.
     fn folds(&self) -> bool {
         self.normalization == 3 || self.by_norms || self.finetuned
     }
 
-    /// Whether SAELens has such dictionaries.
+    /// Whether SAELens supports such dictionaries.
     fn is_saved(&self) -> bool {
         match self.architecture {
             6 => false,
@@ -318,7 +317,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can be made: matching pursuit is no transcoder's, and does not know of norms.
+    /// Whether the combination exists: matching pursuit is not used for transcoders or with norms.
     fn exists(&self) -> bool {
         self.architecture != 7 || !self.transcoder && !self.by_norms
     }
@@ -332,8 +331,8 @@ fn inputs(seed: u64) -> Tensor<2> {
 proptest! {
     #![proptest_config(crate::support::cases(200))]
 
-    /// Saved and opened again, a dictionary has the activations and the output that it had, and its tensor of heads is
-    /// flattened where it was; or it is refused, which only those are that SAELens has no name for.
+    /// A dictionary that is saved and reopened computes the same activations and output, and flattens heads if it did
+    /// before. Only those that SAELens has no name for are rejected.
     #[test]
     fn saved_is_what_was_opened(kind in kinds()) {
         prop_assume!(kind.exists());
@@ -351,7 +350,8 @@ proptest! {
         }
     }
 
-    /// A scale folded in changes nothing; norms folded in multiply activations by the lengths of what latents write.
+    /// Folding the input scale changes no results. Folding norms multiplies activations by the norms of the decoder
+    /// rows.
     #[test]
     fn folding_keeps_what_it_says(kind in kinds()) {
         prop_assume!(kind.exists());
@@ -381,7 +381,7 @@ proptest! {
         }
     }
 
-    /// A set of transcoders, saved and opened again, has the activations and the outputs that it had.
+    /// A set of transcoders that is saved and reopened computes the same activations and outputs.
     #[test]
     fn saved_sets_are_what_was_opened(kind in kinds(), other in 0u64..1000) {
         let kind = Kind { transcoder: true, heads: false, ..kind };
@@ -411,7 +411,7 @@ proptest! {
     }
 }
 
-/// A file that is missing between others is named, whatever opens the set, and so is one that the others say there is.
+/// A missing layer file is named, however the set is opened, and also if only other files imply its existence.
 #[test]
 fn missing_layers_are_named() {
     let scratch = tempfile::tempdir().unwrap();
@@ -441,11 +441,11 @@ fn missing_layers_are_named() {
     };
     for missing in 0..4 {
         let there: Vec<usize> = (0..4).filter(|layer| *layer != missing).collect();
-        let expected = format!("layer_{missing} is missing, a file of the set: there are {}", layers(&there));
-        // The last, too: the description says how many there are.
+        let expected = format!("layer_{missing} is missing from the set; found: {}", layers(&there));
+        // Also the last one: the configuration says how many there are.
         without(&format!("set{missing}"), &saved, &[&format!("layer_{missing}.safetensors")], &expected);
     }
-    // circuit-tracer's own, whose description does not say how many, and none at all.
+    // circuit-tracer's own configuration, which does not give the number, and none at all.
     let published = |folder: &Path| copy(&case("circuit-tracer-set"), folder);
     without("set-published", &published, &["layer_1.safetensors"], "layer_1 is missing");
     without("set-published-first", &published, &["layer_0.safetensors"], "layer_0 is missing");
@@ -468,7 +468,7 @@ fn missing_layers_are_named() {
                 let (file, expected) = (format!("{kind}_{layer}.safetensors"), format!("{kind}_{layer} is missing"));
                 without(&format!("{name}-{kind}-{layer}"), make, &[&file], &expected);
             }
-            // Both of a layer; of the last, only the first decoder says that there is one.
+            // Both files of a layer; for the last layer, only the first decoder implies its existence.
             let files = ["W_enc", "W_dec"].map(|kind| format!("{kind}_{layer}.safetensors"));
             let expected = format!("W_enc_{layer} is missing");
             without(&format!("{name}-{layer}"), make, &files.each_ref().map(|file| &**file), &expected);
@@ -488,7 +488,7 @@ fn missing_layers_are_named() {
         without(&format!("scope-{layer}"), &scope, &[&file], &expected);
     }
 
-    // A smaller set replaces a larger one, gaps and all: nothing of that one is read with it.
+    // A smaller set replaces a larger one, including gaps: no file of the larger set is read with it.
     let folder = scratch.path().join("replaced");
     saved(&folder);
     fs::remove_file(folder.join("layer_1.safetensors")).unwrap();
@@ -507,7 +507,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// circuit-tracer describes all layers of a set at once: layers that differ are refused, not written as the first one is.
+/// circuit-tracer has one configuration for all layers of a set. Layers that differ are rejected, not written like the
+/// first one.
 #[test]
 fn sets_of_layers_that_differ_are_refused() {
     let kind = |architecture: u8, seed: u64| Kind {
@@ -530,18 +531,22 @@ fn sets_of_layers_that_differ_are_refused() {
     let other_k = made(3, 1).with_architecture(Architecture::TopK { k: 5 }).unwrap();
     let sae = made(0, 1).with_metadata(Metadata::at("blocks.1.mlp.hook_in")).with_centered_input(true);
     for (layers, expected) in [
-        (vec![made(3, 0), other_k], "it is topk (k 5), and layer 0 topk (k 4)"),
-        (vec![made(0, 0), made(1, 1)], "it is jumprelu, and layer 0 standard"),
-        (vec![made(0, 1), made(0, 2)], "it is at `blocks.1.hook_mlp_out`, where layer 0"),
-        (vec![made(0, 0), sae], "no place for what is not a transcoder"),
+        (vec![made(3, 0), other_k], "it is topk (k 5), but layer 0 is topk (k 4)"),
+        (vec![made(0, 0), made(1, 1)], "it is jumprelu, but layer 0 is standard"),
+        (
+            vec![made(0, 1), made(0, 2)],
+            "it is at `blocks.1.hook_mlp_out`, but circuit-tracer's format requires layer 0",
+        ),
+        (vec![made(0, 0), sae], "cannot store a scaled or centered autoencoder"),
     ] {
         let told = refused(Transcoders::new("random", layers).save(folder.path().join("set")));
         assert!(told.contains(expected) || told.contains(&expected.replace("hook_mlp_out", "mlp.hook_in")), "{told}");
     }
 }
 
-/// What SAELens needs to run a dictionary at a point with heads: at their outputs it flattens them, if the file says so. At
-/// queries, keys and values, for one head and for transcoders it refuses or passes over that.
+/// Settings that SAELens needs to run a dictionary at a point with heads: at their outputs, it flattens heads if the
+/// file says so. At queries, keys and values, for a single head, and for transcoders, it rejects or ignores the
+/// setting.
 #[test]
 fn points_with_heads_are_said_as_saelens_wants_it() {
     let scratch = tempfile::tempdir().unwrap();
@@ -578,15 +583,15 @@ fn points_with_heads_are_said_as_saelens_wants_it() {
         assert_eq!(reshaped(&made().with_metadata(Metadata::at(point))).0, expected, "{point}");
     }
     assert_eq!(reshaped(&made().with_metadata(of_head(2))).0, "none");
-    // Moved to another point, what files say of the first does not hold.
+    // After moving to another point, settings of the first no longer apply.
     let heads = Dictionary::open(case("saelens-hook-z")).unwrap();
     assert_eq!(reshaped(&heads).0, "hook_z");
     assert_eq!(reshaped(&heads.clone().at("blocks.0.hook_resid_post")).0, "none");
-    // A file that says that heads are not flattened, at a point that does not, is taken at its word.
+    // If a file says that heads are not flattened, they are not, even at a point where they are flattened by default.
     let apart = changed("saelens-hook-z", "cfg.json", |cfg| cfg["reshape_activations"] = "none".into());
     assert_eq!(reshaped(&Dictionary::open(apart.path()).unwrap()).0, "none");
 
-    // What is said of the model's processing stays, and `info` shows the head.
+    // The recorded processing of the model is kept, and `info` shows the head.
     let mut metadata = of_head(3);
     metadata.model_options.insert("fold_ln".into(), true.into());
     metadata.model_options.insert("center_writing_weights".into(), false.into());

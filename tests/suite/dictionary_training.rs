@@ -1,4 +1,5 @@
-//! Training of dictionaries: directions that are known are found, gradients are slopes, stopping and going on is nothing.
+//! Dictionary training: known directions are recovered, gradients match finite differences, and stopping and resuming
+//! changes nothing.
 
 use std::panic::AssertUnwindSafe;
 
@@ -61,7 +62,7 @@ fn dictionary(trained: &Trained) -> &Dictionary {
     }
 }
 
-/// The mean over true directions of the largest cosine with a row.
+/// Mean over true directions of the largest cosine with a row.
 fn recovered(rows: &Tensor<2>, directions: &[Vec<f32>]) -> f32 {
     let width = directions[0].len();
     let rows = numbers(rows.clone());
@@ -75,7 +76,8 @@ fn recovered(rows: &Tensor<2>, directions: &[Vec<f32>]) -> f32 {
     directions.iter().map(best).sum::<f32>() / directions.len() as f32
 }
 
-/// Each kind finds the directions that synthetic activations are sums of; a transcoder those of its output.
+/// Every architecture recovers the directions that synthetic activations are sums of; a transcoder recovers those of
+/// its output.
 #[test]
 fn known_directions_are_found() {
     let (rows, directions) = sparse_sums(48, 24, 40_000);
@@ -103,7 +105,8 @@ fn known_directions_are_found() {
         let rows = dictionary(one).decoder().unwrap();
         let found = recovered(&rows, if place == 7 { &turned } else { &directions });
         let last = one.log.last().unwrap();
-        // Of gated ones, whose penalty keeps twice as many latents active, it depends on the seed: 0.91 to 0.95.
+        // For gated dictionaries, whose penalty keeps twice as many latents active, the result varies with the seed
+        // between 0.91 and 0.95.
         let least = if place == 6 { 0.9 } else { 0.95 };
         assert!(found > least, "{found}, {last:?}: {name}");
         assert!(last.explained_variance > 0.8, "{last:?}: {name}");
@@ -113,8 +116,8 @@ fn known_directions_are_found() {
     }
 }
 
-/// The same seed gives the same bytes, another another; a training that is stopped and goes on gives them too; several at
-/// once give what each gives alone.
+/// The same seed gives the same bytes, and another seed different ones. So does training that is stopped and resumed,
+/// and joint training of several dictionaries.
 #[test]
 fn the_same_seed_is_the_same_file_whatever_comes_between() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -140,7 +143,7 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
     let both = run(vec![training(first, 1), training(second, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
     assert!(weights(&whole[0]) == weights(&both[0]));
 
-    // Interrupted anywhere, by whatever unwinds: the last checkpoint is there, and is all that is needed.
+    // After an interruption anywhere, by any kind of unwinding, the last checkpoint exists and suffices to resume.
     let folder = tempfile::tempdir().unwrap();
     for stop in [2_500, 7_000] {
         let at = folder.path().join(stop.to_string());
@@ -156,12 +159,12 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
         let resumed = resumed.unwrap();
         assert!(begun.unwrap() > stop - 1_300, "{begun:?}");
         assert!(weights(&whole[0]) == weights(&resumed[0]) && weights(&both[1]) == weights(&resumed[1]));
-        // It stays until what was trained is saved.
+        // The checkpoint is kept until the results are saved.
         assert!(at.join("checkpoint.safetensors").is_file());
         kept().remove_checkpoint().unwrap();
         assert!(!at.join("checkpoint.safetensors").exists());
     }
-    // Other settings are refused, as is what is no checkpoint.
+    // Other settings are rejected, and so are invalid checkpoints.
     let at = folder.path().join("other");
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let kept = run(vec![training(first, 1)]).checkpoints(&at, 1_000);
@@ -172,20 +175,23 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
         let error = run(trainings).checkpoints(&at, 1_000).resume(true).on_model(&model, &prompts, |_| {}).unwrap_err();
         hooklens::error_chain(&error)
     };
-    assert!(told(vec![training(first, 1).k(5.0)]).contains("it is of a training with other settings"));
-    assert!(told(vec![training(first, 1), training(second, 1)]).contains("it is of 1 dictionaries, and 2 are trained"));
+    assert!(told(vec![training(first, 1).k(5.0)]).contains("it belongs to a training run with different settings"));
+    assert!(
+        told(vec![training(first, 1), training(second, 1)])
+            .contains("it contains 1 dictionaries, but this run trains 2")
+    );
     let on = |prompts: &[Vec<u32>], left_out: &[u32]| {
         let run = TrainingRun::new([training(first, 1)]).leaving_out(left_out.iter().copied());
         let error = run.checkpoints(&at, 1_000).resume(true).on_model(&model, prompts, |_| {}).unwrap_err();
         hooklens::error_chain(&error)
     };
-    assert!(on(&prompts[1..], &[0]).contains("it is of a training on"));
-    assert!(on(&prompts, &[]).contains("it is of a training on"));
+    assert!(on(&prompts[1..], &[0]).contains("it belongs to a training run on different data"));
+    assert!(on(&prompts, &[]).contains("it belongs to a training run on different data"));
     std::fs::write(at.join("checkpoint.safetensors"), "nothing").unwrap();
-    assert!(told(vec![training(first, 1)]).contains("not a checkpoint of this program"));
+    assert!(told(vec![training(first, 1)]).contains("not a checkpoint of hooklens"));
 }
 
-/// A cross-layer transcoder of a small model: better than nothing at every layer, saved and opened the same.
+/// A cross-layer transcoder of a small model beats the mean at every layer, and is unchanged by saving and reopening.
 #[test]
 fn cross_layer_transcoders_are_trained() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -222,7 +228,7 @@ fn cross_layer_transcoders_are_trained() {
     assert!((missed[0] - missed[1]).abs() < 1e-4, "{missed:?}");
 }
 
-/// From the command line: trained, measured, the same by its seed, refused where it makes no sense.
+/// Commands train and evaluate dictionaries, give the same result for the same seed, and reject invalid options.
 #[test]
 fn dictionaries_from_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -267,12 +273,12 @@ fn dictionaries_from_the_command_line() {
     let measured: serde_json::Value = serde_json::from_str(&told).unwrap();
     let l0 = measured["metrics"]["sparsity"]["l0"].as_f64().unwrap();
     assert!((l0 - 4.0).abs() < 0.4, "{told}");
-    // As printed, and as kept beside the dictionary.
+    // The measures are printed, and saved next to the dictionary.
     let kept = std::fs::read(folder.path().join("sae/training.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
     assert!((kept["held_out"][0]["l0"].as_f64().unwrap() - l0).abs() < 1e-4, "{kept}");
     assert!(trained.contains(&format!("L0 {l0:.2}")), "{trained} {l0}");
-    // A training of one step says how it went, too; knobs are turned.
+    // Even one step is logged, and the advanced settings work.
     let (code, told, warned) = train("short", &["--tokens", "200"]);
     assert!(code == Some(0) && told.contains("64 latents, 1 steps: explained variance"), "{told}{warned}");
     assert!(folder.path().join("short/training.svg").is_file());
@@ -286,7 +292,7 @@ fn dictionaries_from_the_command_line() {
     let (code, told, _) = run(&["info", "sae"]);
     assert!(code == Some(0) && told.contains("blocks.2.hook_resid_post") && told.contains("jumprelu"), "{told}");
 
-    // A set is measured whole, or one of its layers.
+    // A set is evaluated as a whole, or one of its layers.
     let set =
         ["eval", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders", "--prompts", "prompts.txt"];
     let (code, told, warned) = run(&set);
@@ -305,13 +311,13 @@ fn dictionaries_from_the_command_line() {
     let find = |more: &[&str]| run(&[&find[..], &["--prompt", "When Mary and John went"], more].concat());
     let (code, told, warned) = find(&["--layer", "1"]);
     assert!(
-        code == Some(0) && !told.contains("at 0 ") && warned.contains("was trained without tokens"),
+        code == Some(0) && !told.contains("at 0 ") && warned.contains("was trained without the tokens"),
         "{told}{warned}"
     );
     let (code, _, warned) = find(&[]);
-    assert!(code != Some(0) && warned.contains("has 4 layers; --layer N names one"), "{warned}");
+    assert!(code != Some(0) && warned.contains("has 4 layers; choose one with --layer N"), "{warned}");
 
-    // What is there already is not replaced, wherever it would be.
+    // Existing files are not replaced, anywhere.
     let several = ["--at", "blocks.1.hook_resid_post,blocks.2.hook_resid_post"];
     let (code, _, warned) = train("several", &several);
     assert_eq!(code, Some(0), "{warned}");
@@ -322,27 +328,27 @@ fn dictionaries_from_the_command_line() {
     std::fs::create_dir(folder.path().join("begun")).unwrap();
     std::fs::write(folder.path().join("begun/checkpoint.safetensors"), "").unwrap();
     let wrong = [
-        (again, "several/blocks.1.hook_resid_post holds a dictionary; choose another place"),
-        (part, "several/blocks.2.hook_resid_post holds a dictionary; choose another place"),
-        (train("clt", &[]), "clt holds a dictionary; choose another place"),
-        (train("sae", &["--resume"]), "no checkpoint to go on from: it is finished"),
-        (train("begun", &[]), "begun holds the checkpoint of a training; --resume goes on"),
-        (train("sae", &[]), "sae holds a dictionary; choose another place"),
-        (train("out1", &["--k", "65"]), "k is 65 of 64 latents"),
-        (train("out2", &["--tokens", "10"]), "10 tokens are less than one batch of 200"),
+        (again, "several/blocks.1.hook_resid_post already contains a dictionary; choose another --out"),
+        (part, "several/blocks.2.hook_resid_post already contains a dictionary; choose another --out"),
+        (train("clt", &[]), "clt already contains a dictionary; choose another --out"),
+        (train("sae", &["--resume"]), "contains no checkpoint to resume"),
+        (train("begun", &[]), "begun contains a training checkpoint; continue it with --resume"),
+        (train("sae", &[]), "sae already contains a dictionary; choose another --out"),
+        (train("out1", &["--k", "65"]), "k is 65; expected more than 0 and at most 64"),
+        (train("out2", &["--tokens", "10"]), "10 tokens are fewer than one batch of 200"),
         (train("out3", &["--at", "blocks.9.hook_resid_post"]), "layers"),
-        (train("out4", &["--skip-connection"]), "--skip-connection is for a transcoder"),
+        (train("out4", &["--skip-connection"]), "--skip-connection requires --writes"),
         (train("out5", &["--learning-rate=-1"]), "learning rate"),
-        (train("out6", &["--warm-up", "2"]), "shares between 0 and 1"),
-        (train("out7", &["--betas", "0.9,1"]), "Adam's decays"),
-        (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "a bandwidth is above 0"),
+        (train("out6", &["--warm-up", "2"]), "fractions from 0 to 1"),
+        (train("out7", &["--betas", "0.9,1"]), "Adam's betas"),
+        (train("out8", &["--architecture", "jumprelu", "--bandwidth", "0"]), "the bandwidth must be above 0"),
     ];
     for ((code, _, warned), expected) in wrong {
         assert!(code != Some(0) && warned.contains(expected), "{expected}: {warned}");
     }
 }
 
-/// What a dictionary was trained on it stands for: of what zeros in its place cost, nearly all is recovered.
+/// A trained dictionary is useful in its model: it recovers nearly all of the loss increase caused by zero ablation.
 #[test]
 fn a_trained_dictionary_serves_its_model() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -361,13 +367,13 @@ fn a_trained_dictionary_serves_its_model() {
     assert!(values(&sae.decoder().unwrap()).iter().all(|x| x.is_finite()));
 }
 
-/// Prompts of the embedded model's grammar, `count` of them.
+/// `count` prompts from the embedded model's grammar.
 fn ioi_rows(model: &HookedTransformer, count: usize) -> Vec<Vec<u32>> {
     let prompts = hooklens::experiments::ioi_prompts(count, 3);
     prompts.iter().map(|prompt| model.to_tokens(&*prompt.text).unwrap().row(0).to_vec()).collect()
 }
 
-/// The six kinds, by names.
+/// The six architectures, by name.
 fn kinds(k: f64) -> [(&'static str, Objective); 6] {
     [
         ("batchtopk", Objective::BatchTopK { k }),
@@ -379,8 +385,8 @@ fn kinds(k: f64) -> [(&'static str, Objective); 6] {
     ]
 }
 
-/// What a training says of its dictionary is what an evaluation of it says: of all the prompts where they are few, and nearly
-/// that where they are not. BatchTopK's dictionaries have k latents per token at any length of the training.
+/// The measures reported by training equal those of an evaluation: over all prompts if there are few, and approximately
+/// otherwise. BatchTopK dictionaries have k latents per token for any length of training.
 #[test]
 fn measures_of_trainings_are_evaluations() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -393,7 +399,7 @@ fn measures_of_trainings_are_evaluations() {
                 Training::autoencoder(read, 96).objective(objective.clone()).tokens(tokens).batch_size(250).buffer(1);
             let transcoder = Training::transcoder("blocks.1.mlp.hook_in", "blocks.1.hook_mlp_out", 96);
             let transcoder = transcoder.objective(objective).tokens(tokens).batch_size(250).buffer(1);
-            // Everything is measured again for two of the kinds.
+            // For two architectures, everything is measured again.
             let sampled = matches!(name, "batchtopk" | "jumprelu");
             for (prompts, is_all) in [(&few, true), (&many, false)].into_iter().take(1 + usize::from(sampled)) {
                 let trainings = [base.clone(), transcoder.clone()].into_iter().take(if is_all { 2 } else { 1 });
@@ -412,7 +418,7 @@ fn measures_of_trainings_are_evaluations() {
                     );
                     assert!(near(held_out.mse, measured.mse, share), "{told}");
                     assert_eq!(held_out.tokens == measured.tokens, is_all, "{told}");
-                    // Of 21,000 tokens 16,000 are left after the short training.
+                    // After the short training, 16,000 of 21,000 tokens are left.
                     assert_eq!(held_out.unseen, !is_all && tokens == 500, "{told}");
                     if is_all {
                         assert!((held_out.dead - measured.dead()).abs() < 1e-9, "{told}");
@@ -426,7 +432,7 @@ fn measures_of_trainings_are_evaluations() {
     }
 }
 
-/// A cross-layer transcoder is measured layer by layer, as an evaluation has it.
+/// A cross-layer transcoder is measured layer by layer, as in an evaluation.
 #[test]
 fn cross_layer_trainings_are_measured_by_layer() {
     use hooklens::features::evaluate_transcoders;
@@ -445,7 +451,8 @@ fn cross_layer_trainings_are_measured_by_layer() {
     assert!((l0 - 12.0).abs() < 0.2, "{l0}");
 }
 
-/// A dictionary trained on a dump measures what one trained on the model does, over everything where that is little.
+/// A dictionary trained on a dump has the same measures as one trained on the model, over the whole dump if it is
+/// small.
 #[test]
 fn trainings_on_dumps_are_measured_too() {
     use hooklens::dump::Dump;
@@ -462,33 +469,36 @@ fn trainings_on_dumps_are_measured_too() {
     assert!(held_out.tokens == measured.tokens && !held_out.unseen, "{held_out:?}");
     assert!((held_out.explained_variance - measured.explained_variance).abs() < 1e-5, "{held_out:?}");
     assert!((measured.l0 - 8.0).abs() < 0.8, "{}", measured.l0);
-    // What the dump records of the model is said of the dictionary.
+    // What the dump records about the model is recorded for the dictionary.
     let metadata = dictionary(&trained).metadata();
     assert_eq!((metadata.model.as_deref(), metadata.prepend_bos), (Some("embedded:ioi"), Some(true)));
     assert_eq!(metadata.model_options["center_writing_weights"], false);
 }
 
-/// Only vectors of one width per token are trained on.
+/// Training requires one vector per token, of fixed width.
 #[test]
 fn points_without_vectors_are_refused() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let prompts = vec![vec![0, 21, 1, 57]; 8];
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("activations");
-    // As many heads as positions.
+    // Use as many heads as positions.
     let points = ["blocks.1.attn.hook_pattern", "blocks.1.attn.hook_attn_scores"];
     hooklens::dump::Dump::new(points).run(&model, &prompts, &out).unwrap();
     for point in points {
         let training = Training::autoencoder(point, 8).k(2.0).tokens(24).batch_size(8);
         let told = TrainingRun::new([training.clone()]).on_model(&model, &prompts, |_| {}).unwrap_err();
-        assert!(hooklens::error_chain(&told).contains("its axes are [batch, head, query, key]"), "{told}");
+        assert!(hooklens::error_chain(&told).contains("the axes of the point are [batch, head, query, key]"), "{told}");
         let told = TrainingRun::new([training]).on_dumps([&out], |_| {}).unwrap_err();
-        assert!(hooklens::error_chain(&told).contains("no vector for each token"), "{told}");
+        assert!(hooklens::error_chain(&told).contains("does not have one vector per token"), "{told}");
         let given = ["features", "train", "--model", "embedded:ioi", "--prompts", "p", "--latents", "8", "--out", "z"];
         let output = program().current_dir(folder.path()).args(given).args(["--at", point]).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
-        // Before the prompts are looked for, which are not there.
-        assert!(!output.status.success() && told.contains("its axes are [batch, head, query, key]"), "{told}");
+        // The point is checked before the prompts are read, which would fail here.
+        assert!(
+            !output.status.success() && told.contains("the axes of the point are [batch, head, query, key]"),
+            "{told}"
+        );
         assert!(!folder.path().join("z").exists());
     }
 }

@@ -1,4 +1,4 @@
-//! The documents: links lead somewhere, and the guide's pages are in its contents and among the tests.
+//! Documents: links resolve, and the guide's pages are listed in its contents and tested.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ fn root() -> PathBuf {
     crate::support::root().to_path_buf()
 }
 
-/// The Markdown files of a folder and those below it.
+/// Markdown files in a folder and its subfolders.
 fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
@@ -30,12 +30,12 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// A document's text outside fenced code.
+/// A document's text outside fenced code blocks.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// The anchors of a document's headings, as GitHub and mdBook make them.
+/// Anchors of a document's headings, as GitHub and mdBook generate them.
 fn anchors(text: &str) -> Vec<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| {
@@ -46,7 +46,7 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// What the links of a document lead to, those within it included.
+/// Link targets of a document, including those within it.
 fn links(text: &str) -> Vec<String> {
     let text = prose(text).replace('\n', " ");
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -72,7 +72,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(documents.len() > 25 && broken.is_empty(), "{broken:#?}");
 }
 
-/// What leads out of the book names a file of this repository by its address there.
+/// Links out of the book that point to this repository name an existing file.
 #[test]
 fn every_address_in_the_repository_is_a_file() {
     let (mut documents, mut broken) = (documents(), Vec::new());

@@ -1,4 +1,4 @@
-//! Dumps: what the files hold, and what an interruption leaves.
+//! Dumps: contents of the files, and recovery from interruptions.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -51,15 +51,15 @@ fn any_positions() -> impl Strategy<Value = Positions> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(120) })]
 
-    /// However prompts are batched and padded, and whatever positions are kept, a file holds for
-    /// each prompt what a run of it alone records, behind a prefix too.
+    /// For any batching and padding and any selection of positions, a file contains for each prompt what running it
+    /// alone records, also after a prefix.
     #[test]
     fn a_file_holds_what_each_prompt_gives_alone(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(2..6), 1..7),
         batch in 1..5usize, left: bool, positions in any_positions(), prefix in prop::collection::vec(0..20u32, 0..3),
         alike in prop::option::of(any_row(20..24)),
     ) {
-        // Prompts that begin alike are computed together.
+        // Prompts with a common prefix are computed together.
         let start = alike.unwrap_or_default();
         let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| [&start[..], &row].concat()).collect();
         let config = TransformerConfig { bidirectional: config.bidirectional && prefix.is_empty(), ..config };
@@ -79,7 +79,7 @@ proptest! {
             let alone = read(&alone);
             for (name, expected) in &alone {
                 let given = &all[name];
-                // Where this prompt's rows are in the whole: a padded axis holds them at one end.
+                // Positions of this prompt's rows in the whole: on a padded axis, they are at one end.
                 let each = given.shape()[0] / rows.len();
                 let mut part = given.slice_axis(ndarray::Axis(0), ndarray::Slice::from(number * each..(number + 1) * each)).to_owned();
                 let filler = if name.ends_with("hook_attn_scores") { f32::NEG_INFINITY } else { 0.0 };
@@ -116,7 +116,7 @@ fn mixture() -> TransformerConfig {
     }
 }
 
-/// An expert's rows are as many as tokens were routed to it: one file can't hold them, a folder can.
+/// An expert has as many rows as tokens were routed to it. One file can't store that, but a folder can.
 #[test]
 fn experts_go_to_a_folder() {
     let model = random_model(mixture(), 1);
@@ -132,7 +132,7 @@ fn experts_go_to_a_folder() {
     let shard = read(&folder.path().join("shards/shard-00000.safetensors"));
     let routed: usize =
         (0..4).filter_map(|e| shard.get(&format!("blocks.0.mlp.experts.{e}.hook_post"))).map(|x| x.shape()[0]).sum();
-    // Padding is routed too: what is written of an expert is what it was given.
+    // Padding is routed, too: what is dumped for an expert is what was routed to it.
     assert_eq!(routed, 2 * 6);
 }
 
@@ -140,7 +140,7 @@ fn model() -> HookedTransformer {
     random_model(TransformerConfig::new(1, 16, 2, 20, 16), 3)
 }
 
-/// Only what is on the disk as it was written counts as finished.
+/// A file counts as finished only if its contents on disk are what was written.
 #[test]
 fn a_damaged_shard_is_made_again() {
     let model = model();
@@ -158,7 +158,7 @@ fn a_damaged_shard_is_made_again() {
     assert_eq!((resumed.resumed, resumed.tokens), (1, 12));
     assert_eq!(fs::read(shard(1)).unwrap(), before);
 
-    // Interrupted while the log was being written: the cut-off line does not count.
+    // Interrupted while writing the log: the truncated line does not count.
     let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&manifest).unwrap();
     let line = |number: usize| json["shards"][number].to_string();
@@ -168,13 +168,13 @@ fn a_damaged_shard_is_made_again() {
     let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
     assert_eq!(resumed.resumed, 1);
 
-    // Other weights under the same name are another model.
+    // Other weights under the same name are a different model.
     let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
     let error = dump.clone().resume(true).run(&other, &rows, &out).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
 }
 
-/// An interrupted start, a second writer, a log out of order, a file that a killed run left.
+/// Handles an interrupted start, a second writer, a log out of order, and a file left by a killed run.
 #[test]
 fn folders_are_kept_in_order() {
     let model = model();
@@ -221,7 +221,7 @@ fn folders_are_kept_in_order() {
     }
 }
 
-/// What a killed run left beside a single file goes with the next run, and what a live one writes stays.
+/// Leftovers of killed runs next to a single file are removed by the next run, and files of live runs are kept.
 #[test]
 fn files_that_killed_runs_left_are_removed() {
     let model = model();
@@ -241,13 +241,14 @@ fn files_that_killed_runs_left_are_removed() {
     assert_eq!(names, [".hooklens-unfinished-live", "out.safetensors"]);
 }
 
-/// What prompts begin with is computed once, and what is written is the same.
+/// Common prefixes are computed once, and the output is the same.
 #[test]
 fn sharing_a_prefix_does_not_show() {
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 128), 3);
     let folder = tempfile::tempdir().unwrap();
     let start: Vec<u32> = (0..70).map(|i| i * 7 % 20).collect();
-    // A tree: a trunk, two boughs, twigs of unequal length; then something else.
+    // Prompts form a tree: a common prefix, two branches with their own prefixes, and endings of unequal length. Then
+    // an unrelated prompt.
     let mut rows: Vec<Vec<u32>> =
         (0..9).map(|i| [&start[..], &[i / 5; 9], &vec![i; 1 + i as usize % 3]].concat()).collect();
     rows.push(vec![1, 2, 3]);
@@ -281,7 +282,7 @@ fn a_folder_of_something_else_is_left_alone() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// What is wrong with any prompt is said before the first is run.
+/// A problem with any prompt is reported before the first one is run.
 #[test]
 fn a_bad_prompt_is_named_before_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,7 +291,7 @@ fn a_bad_prompt_is_named_before_the_run() {
     for (bad, says) in [
         (vec![], "prompt 3: it is empty"),
         (vec![1, 99], "prompt 3: token 99"),
-        (vec![1; 17], "prompt 3: 17 positions"),
+        (vec![1; 17], "prompt 3: the input has 17 positions"),
         (vec![1], "prompt 3: positions 1 are not within the 1"),
     ] {
         let rows = [good.clone(), good.clone(), bad];
@@ -301,7 +302,7 @@ fn a_bad_prompt_is_named_before_the_run() {
     }
 }
 
-/// Prompts are shared out one by one: a shard has its share of them whatever the batch size.
+/// Prompts are distributed individually: the size of a shard does not depend on the batch size.
 #[test]
 fn shards_have_equally_many_prompts() {
     use hooklens::dump::merge;
@@ -315,7 +316,7 @@ fn shards_have_equally_many_prompts() {
             let shard = Shard::new(index + 1, 4).unwrap();
             let report = dump().shard(shard).run(&model, &rows, out).unwrap();
             assert_eq!((report.rows, report.files.len()), (5, 5usize.div_ceil(batch_size)));
-            // It goes on as the same shard.
+            // It resumes as the same shard.
             std::fs::remove_file(report.files.last().unwrap()).unwrap();
             let report = dump().shard(shard).resume(true).run(&model, &rows, out).unwrap();
             assert_eq!((report.rows, report.resumed), (5, 5usize.div_ceil(batch_size) - 1));
@@ -339,7 +340,7 @@ fn shards_have_equally_many_prompts() {
     }
 }
 
-/// A watcher that panics ends the dump: its folder is free, and what was handed over is there.
+/// If a watcher panics, the dump ends: its folder is unlocked, and finished batches are kept.
 #[test]
 fn a_watchers_panic_leaves_the_folder_free() {
     use hooklens::dump::Seen;
@@ -357,7 +358,7 @@ fn a_watchers_panic_leaves_the_folder_free() {
     assert!(panicked.is_err());
     let report = Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out).unwrap();
     assert_eq!((report.rows, report.resumed), (6, 3));
-    // A file that is not whole gets no name.
+    // An incomplete file gets no name.
     let file = folder.path().join("out.safetensors");
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         Dump::new("z0").batch_size(1).run_watched(&model, &rows, &file, &mut |_| panic!("the watcher's own"))
@@ -365,13 +366,14 @@ fn a_watchers_panic_leaves_the_folder_free() {
     assert!(panicked.is_err() && !file.exists());
 }
 
-/// What several jobs make of shards of the prompts is, merged, what one makes of all.
+/// The merged shards of several jobs equal the dump of a single job.
 #[test]
 fn shards_merged_are_the_whole() {
     use hooklens::dump::merge;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..11).map(|row| (0..3 + row % 4).map(|i| (i * 7 + row) % 20).collect()).collect();
-    // A prompt a file: larger batches may begin elsewhere in a shard than in the whole.
+    // Use one prompt per file, because with larger batches, files of a shard could start at other prompts than those of
+    // the whole dump.
     let dump = || Dump::new(["*hook_z", "*hook_pattern"]).batch_size(1).logits(Logits::Last);
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
@@ -405,23 +407,23 @@ fn shards_merged_are_the_whole() {
     assert!(error(&[1, 2, 2, 3]).contains("two shards have prompt"), "{}", error(&[1, 2, 2, 3]));
     assert!(error(&[]).contains("no shards"), "{}", error(&[]));
     let outside = merge(of(1), &[of(2)]).unwrap_err().to_string();
-    assert!(outside.contains("lies in a folder within"), "{outside}");
+    assert!(outside.contains("must be in a folder inside"), "{outside}");
     let not_a_shard = merge(folder.path(), std::slice::from_ref(&whole)).unwrap_err().to_string();
-    assert!(not_a_shard.contains("a whole dump"), "{not_a_shard}");
-    // A shard goes on where it stopped, and as the shard it was.
+    assert!(not_a_shard.contains("a complete dump"), "{not_a_shard}");
+    // A shard resumes where it stopped, and only as the shard it was.
     let third = || dump().resume(true).shard(Shard::new(3, 3).unwrap());
     assert_eq!(third().run(&model, &rows, of(3)).unwrap().resumed, 4);
     let other = dump().resume(true).shard(Shard::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
-    assert!(other.contains("another shard: 3/3 there, 2/3 now"), "{other}");
+    assert!(other.contains("different settings (shard: 3/3 there, 2/3 now)"), "{other}");
     let file = dump().shard(Shard::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));
-    assert!(file.unwrap_err().to_string().contains("a shard goes to a folder"));
+    assert!(file.unwrap_err().to_string().contains("a shard must be written to a folder"));
     let lost =
         fs::read_dir(of(2)).unwrap().map(|e| e.unwrap().path()).find(|p| p.extension().unwrap() == "safetensors");
     fs::remove_file(lost.unwrap()).unwrap();
-    assert!(error(&[1, 2, 3]).contains("not there"), "{}", error(&[1, 2, 3]));
+    assert!(error(&[1, 2, 3]).contains("missing or was modified"), "{}", error(&[1, 2, 3]));
 }
 
-/// A finished file of which any byte was changed is computed anew, and is not merged.
+/// A finished file with any byte changed is recomputed, and is not merged.
 #[test]
 fn damaged_files_are_seen() {
     use hooklens::dump::{Shard, merge, merge_unverified};
@@ -440,7 +442,7 @@ fn damaged_files_are_seen() {
             damaged[at] ^= 1;
             fs::write(file, damaged).unwrap();
             let error = merge(folder.path(), &shards).unwrap_err().to_string();
-            assert!(error.contains("not as it was written") && error.contains("shard-0"), "{error}");
+            assert!(error.contains("missing or was modified") && error.contains("shard-0"), "{error}");
             let (index, done) = (1 + number / 3, number % 3);
             let out = &shards[index - 1];
             assert_eq!(dump(index).verify(false).run(&model(), &rows, out).unwrap().resumed, 3);
@@ -453,13 +455,13 @@ fn damaged_files_are_seen() {
     *damaged.last_mut().unwrap() ^= 1;
     fs::write(last, damaged).unwrap();
     assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows, 6);
-    // A merged dump is continued as one that was made whole.
+    // A merged dump can be resumed like one that was written as a whole.
     let all = Dump::new("*hook_z").batch_size(1).resume(true);
     assert_eq!(all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap().resumed, 6);
     assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
 }
 
-/// The same command on a small model writes the same bytes, whatever the number of threads.
+/// The same command on a small model writes the same bytes, for any number of threads.
 #[test]
 fn threads_do_not_show() {
     let folder = tempfile::tempdir().unwrap();
@@ -506,8 +508,7 @@ fn threads_do_not_show() {
     }
 }
 
-/// A folder's lock and log are not taken at their word: links and foreign files stay as they are, and what the log says
-/// must be what the prompts make.
+/// A folder's lock and log are not trusted: links and foreign files are left alone, and the log must match the prompts.
 #[test]
 fn locks_and_logs_of_strangers() {
     let folder = tempfile::tempdir().unwrap();
@@ -536,7 +537,7 @@ fn locks_and_logs_of_strangers() {
     fs::write(&thesis, "years of work").unwrap();
     fs::hard_link(&thesis, &lock).unwrap();
     let error = dump.run(&model(), &rows, &out).unwrap_err().to_string();
-    assert!(error.contains("not a lock of hooklens"), "{error}");
+    assert!(error.contains("was not created by hooklens"), "{error}");
     fs::remove_file(&lock).unwrap();
     #[cfg(unix)]
     for target in [&thesis, &folder.path().join("nowhere")] {
@@ -544,7 +545,7 @@ fn locks_and_logs_of_strangers() {
         assert!(dump.run(&model(), &rows, &out).is_err());
         fs::remove_file(&lock).unwrap();
     }
-    // A damaged file is computed again, but not through a link.
+    // A damaged file is recomputed, but not through a link.
     #[cfg(unix)]
     for file in ["shard-00001.safetensors", "manifest.json"] {
         let before = fs::read(out.join(file)).unwrap();
@@ -562,7 +563,7 @@ fn locks_and_logs_of_strangers() {
     dump.run(&model(), &rows, &out).unwrap();
 }
 
-/// Two edits of one point are different edits, whether by verb, place, number or tensor.
+/// Two edits of one point are different edits if they differ in operation, position, value or tensor.
 #[test]
 fn a_dump_under_other_edits_is_not_continued() {
     let (model, rows) = (
@@ -634,7 +635,7 @@ fn a_dump_under_other_edits_is_not_continued() {
             );
         }
     }
-    // Equal recordings are the same in another process, too.
+    // Equal recordings count as the same in another process, too.
     let one_row = vec![vec![1, 2, 3]];
     let out = tempfile::tempdir().unwrap();
     let dump = dump.clone().resume(true);
@@ -643,7 +644,7 @@ fn a_dump_under_other_edits_is_not_continued() {
     assert!(dump.run(&model.hooks([z().replace(&other)]), &one_row, out.path()).is_err());
 }
 
-/// Two closures differ by their names only.
+/// Closures are only distinguished by their names.
 #[test]
 fn closures_without_a_name_are_not_continued() {
     let (model, rows) = (model(), vec![vec![1, 2, 3], vec![4, 5, 6]]);
@@ -660,7 +661,7 @@ fn closures_without_a_name_are_not_continued() {
         assert!(error.to_string().contains("Hook(edit [\"blocks.0.attn.hook_z\"]) has a closure"), "{error}");
         assert!(place == "whole" || !out.join(place).exists());
     }
-    // One that was written without a name is not continued by one that has it.
+    // A dump written without a name is not resumed with one.
     let error = dump.clone().resume(true).run(&model.hooks([double().named("double")]), &rows, out.join("whole"));
     assert!(matches!(failure(error), Some(DumpError::Mismatch { what, .. }) if what == "edits"));
     // Hooks that only read change nothing.
@@ -668,7 +669,7 @@ fn closures_without_a_name_are_not_continued() {
     assert!(read.is_ok());
 }
 
-/// A predicate is written as the names that it picks.
+/// A predicate is recorded as the names that it selects.
 #[test]
 fn points_chosen_by_a_predicate_are_compared() {
     let (model, rows) = (HookedTransformer::from_pretrained("embedded:induction").unwrap(), vec![vec![1, 2, 3]]);

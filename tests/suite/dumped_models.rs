@@ -1,4 +1,4 @@
-//! What dumps know of the model they are of: trainings and stores take no other model's activations.
+//! The model recorded in dumps: training and stores reject activations of another model.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn is_other(error: &Error, what: &str) -> bool {
     matches!(error.downcast_ref(), Some(DumpError::AnotherModel { what: told, .. }) if *told == what)
 }
 
-/// Folders, shards and single files say which model they are of; two models, or one processed two ways, are not mixed.
+/// Folders, shards and single files record their model. Two models, or one model processed in two ways, are not mixed.
 #[test]
 fn stores_hold_one_model() {
     let scratch = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn stores_hold_one_model() {
         let [plain, of_processed, of_other] = ["plain", "processed", "other"].map(|name| format!("{name}{ending}"));
         let alone = store(&[&plain]);
         let dumped = alone.model().unwrap().unwrap();
-        // Small weights are hashed whole.
+        // Small weights are hashed completely.
         assert_eq!((dumped.identity.clone(), dumped.bos), (Some(model.fingerprint().unwrap()), Some(0)));
         assert_eq!(dumped.fingerprint.is_some(), ending.is_empty());
         assert_eq!((dumped.name.as_str(), dumped.prepend_bos), ("embedded:ioi", Some(true)));
@@ -56,7 +56,7 @@ fn stores_hold_one_model() {
     }
 }
 
-/// Edits, parts and beginnings are recorded too.
+/// Edits, parts and BOS settings are recorded, too.
 #[test]
 fn edits_parts_and_beginnings_are_recorded() {
     let scratch = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn edits_parts_and_beginnings_are_recorded() {
     assert_eq!((model_of("some").prepend_bos, model_of("none").prepend_bos), (None, Some(false)));
 }
 
-/// `features train --dump` takes a dump of its model alone, and says what it does not know.
+/// `features train --dump` only accepts dumps of its model, and notes missing information.
 #[test]
 fn trainings_take_their_own_models_dumps() {
     let scratch = tempfile::tempdir().unwrap();
@@ -113,13 +113,16 @@ fn trainings_take_their_own_models_dumps() {
     assert_eq!(cfg.unwrap()["prepend_bos"], false, "{told}");
     for (out, more) in [("c", &["--dump", "standard"][..]), ("d", &["--dump", "plain", "--dump", "standard"])] {
         let (code, told, cfg) = train(out, more);
-        assert!(code == Some(1) && told.contains("standard come from other model weights") && cfg.is_none(), "{told}");
+        assert!(
+            code == Some(1) && told.contains("standard come from different model weights") && cfg.is_none(),
+            "{told}"
+        );
         assert!(told.contains("fold_ln") && !scratch.path().join(out).exists(), "{told}");
     }
     let (code, told, cfg) = train("e", &["--dump", "standard", "--process", "standard"]);
     assert_eq!(code, Some(0), "{told}");
     assert_eq!(cfg.unwrap()["model_from_pretrained_kwargs"]["center_writing_weights"], true);
-    // Of another program, or an earlier version.
+    // From another program, or an earlier version.
     let path = scratch.path().join("plain/manifest.json");
     let mut manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     manifest.as_object_mut().unwrap().remove("model");

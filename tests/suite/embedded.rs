@@ -1,4 +1,4 @@
-//! The embedded model does what it is for.
+//! The embedded models do their tasks.
 
 use hooklens::experiments::head_scores;
 use hooklens::prelude::*;
@@ -6,7 +6,7 @@ use rand::prelude::*;
 
 use crate::support::values;
 
-/// `<bos>`, then a random sequence of words twice.
+/// `<bos>`, followed by a repeated sequence of random words.
 fn repeated(rng: &mut StdRng, len: usize) -> Vec<u32> {
     let once: Vec<u32> = (0..len).map(|_| rng.random_range(1..63)).collect();
     [vec![0], once.clone(), once].concat()
@@ -26,7 +26,7 @@ fn it_does_induction() {
             losses.rows().into_iter().map(|row| row.iter().skip(range.start).take(len).sum::<f32>()).sum::<f32>()
                 / (32 * len) as f32
         };
-        // Entry i predicts token i + 1; the second copy's first token can't be known.
+        // Entry i predicts token i + 1. The second copy's first token can't be predicted.
         let (first, second) = (mean(0..len), mean(len + 1..2 * len));
         assert!(second < first / 5.0, "of length {len}: {first} then {second}");
         let heads = head_scores(output.cache.activation("pattern1").unwrap(), &tokens).unwrap();

@@ -1,5 +1,5 @@
-//! Encoders and encoder-decoders against Hugging Face and TransformerLens, on the tiny models that
-//! `tests/fixtures/encoders.py` and `newer_encoders.py` make, and the laws of both.
+//! Encoders and encoder-decoders compared with Hugging Face and TransformerLens, on the tiny models from
+//! `tests/fixtures/encoders.py` and `newer_encoders.py`, and their invariants.
 
 use burn::tensor::Tensor;
 use hooklens::encoder::{EncoderInput, HookedEncoder, Pooling, SentenceEmbedding};
@@ -106,7 +106,7 @@ fn t5(case: &str) -> HookedEncoderDecoder {
     HookedEncoderDecoder::from_pretrained(path(case)).unwrap()
 }
 
-/// The rows of real tokens, one behind the other.
+/// The rows of real tokens, concatenated.
 fn real(x: &ArrayD<f32>, tokens: &Tokens) -> ArrayD<f32> {
     let width = x.shape()[2];
     let mask = tokens.mask().map_or(vec![true; x.len() / width], <[bool]>::to_vec);
@@ -130,7 +130,7 @@ fn encoders_are_hugging_faces() {
     let mut total = Tally::default();
     for case in ENCODERS {
         let (model, golden) = (encoder(case), golden(case));
-        // Heads for other purposes are not read.
+        // Heads for other tasks are not read.
         let other = |name: &&String| !name.contains("contact_head") && !name.starts_with("discriminator_predictions");
         assert!(model.load_report().unused.iter().find(other).is_none(), "{case}: {}", model.load_report());
         let mut tally = Tally::default();
@@ -140,7 +140,7 @@ fn encoders_are_hugging_faces() {
         tally.compare("hidden", &values(&output.hidden.unwrap()), hidden);
         for layer in 0..=last {
             let name = match layer == last {
-                // Of a norm without a center the point comes before its weight.
+                // For a norm without centering, the hook point comes before its weight.
                 true if model.config().norm == NormKind::Rms => continue,
                 true if model.config().pre_norms => "ln_final.hook_normalized".to_string(),
                 true => format!("blocks.{}.hook_normalized_resid_post", last - 1),
@@ -185,7 +185,7 @@ fn encoders_are_hugging_faces() {
     assert!(total.problems.is_empty(), "{}", total.problems.join("\n"));
 }
 
-/// The lens after the last layer is what the model says, of norms in front and behind.
+/// The lens after the last layer equals the model's output, for pre-norm and post-norm models.
 #[test]
 fn the_lens_after_the_last_layer_is_the_model() {
     for case in ENCODERS {
@@ -200,7 +200,7 @@ fn the_lens_after_the_last_layer_is_the_model() {
     }
 }
 
-/// DeBERTa's published files have the masked-token head under another name than transformers.
+/// DeBERTa's published files name the masked-token head differently than transformers.
 #[test]
 fn the_authors_head_of_deberta_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn the_authors_head_of_deberta_is_read() {
     let config = std::fs::read(fixtures().join("deberta-v3/config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     let fields = config.as_object_mut().unwrap();
-    // As the files of DeBERTa 3 have it.
+    // As in the files of DeBERTa 3.
     for field in ["architectures", "legacy", "tie_word_embeddings"] {
         fields.remove(field);
     }
@@ -253,7 +253,8 @@ fn encoder_decoders_are_hugging_faces() {
             for layer in 0..=layers {
                 let key = format!("{stack}.hidden.{layer}");
                 let name = match layer == layers {
-                    // Hugging Face's last stream has passed the norm, of which T5's point comes before its weight.
+                    // Hugging Face's last hidden state has passed the norm. T5's hook point comes before the norm's
+                    // weight.
                     true if model.config().norm == NormKind::Rms => continue,
                     true if model.config().norm_after => format!("{stack}.{}.hook_normalized_resid_post", layers - 1),
                     true => format!("{stack}_final_ln.hook_normalized"),
@@ -281,7 +282,7 @@ fn encoder_decoders_are_hugging_faces() {
             &real(golden.get("padded.logits").unwrap(), &decoded),
         );
 
-        // Two tokens, then one by one, behind a cache of both attentions.
+        // Two tokens, then one by one, with caches of both attentions.
         let encoded = model.encode(golden.tokens("")).unwrap();
         let mut cache = model.decoder_cache(encoded);
         let piece = |from: usize, to: usize| {
@@ -352,7 +353,7 @@ fn padded_decoder(golden: &Golden) -> Tokens {
     Tokens::new(ids).unwrap().with_mask(mask).unwrap()
 }
 
-/// In bf16 at most twice as far from the model in `f32` as Hugging Face is in bf16.
+/// In bf16, the difference from the model in `f32` is at most twice that of Hugging Face.
 #[test]
 fn bf16_stays_as_near_as_hugging_faces() {
     if !has(DType::BF16) {
@@ -398,7 +399,7 @@ fn padding_on_any_side_changes_no_encoder() {
     }
 }
 
-/// A row gives what it gives alone, wherever it and what its decoder has written are padded.
+/// A row gives the same output as when it is run alone, with padding anywhere in the encoder's or decoder's input.
 #[test]
 fn padding_on_any_side_changes_no_encoder_decoder() {
     let (row, written) = (vec![5, 9, 11, 7], vec![3, 4, 8]);
@@ -416,7 +417,7 @@ fn padding_on_any_side_changes_no_encoder_decoder() {
     }
 }
 
-/// The lens's last stage is what the model says, whichever norm comes last.
+/// The lens's last stage equals the model's output, for any final norm.
 #[test]
 fn lenses_of_encoder_decoders_end_in_their_logits() {
     for case in ["marian", "bart-apart", "mbart", "m2m", "umt5", "t5gemma", "t5gemma-apart"] {
@@ -430,7 +431,8 @@ fn lenses_of_encoder_decoders_end_in_their_logits() {
     }
 }
 
-/// What every point shows of blocks whose norms are of sums, put back by hand.
+/// The hook points of post-norm blocks are at the right places, which is checked by recomputing their activations by
+/// hand.
 #[test]
 fn norms_of_sums_have_points_where_they_stand() {
     let model = t5("bart-apart");
@@ -451,10 +453,10 @@ fn norms_of_sums_have_points_where_they_stand() {
     near(get("encoder_embed_ln.hook_normalized"), get("encoder.0.hook_resid_pre"), "embedding");
     assert_eq!(get("hook_pos_embed").dims(), [1, 4, 24]);
     let record = |point: &str| model.run(([5, 6], [3]), Record::new(point)).unwrap_err().to_string();
-    assert!(record("decoder_final_ln.hook_normalized").contains("of each sum"));
+    assert!(record("decoder_final_ln.hook_normalized").contains("after each sublayer"));
     let told = t5("t5").run(([5, 6], [3]), Record::new("hook_pos_embed")).unwrap_err().to_string();
-    assert!(told.contains("distances"), "{told}");
-    // An edit reaches all that comes after: here the last norm of the block.
+    assert!(told.contains("its positions are relative"), "{told}");
+    // An edit affects everything after it: here, the last norm of the block.
     let edit = at(normalized).edit(|x: Tensor<3>, _| x * 0.0 + 1.0);
     let run =
         |hooks| model.run(([5, 6, 7, 2], [3, 4, 9]), ForwardOptions::new().hooks(hooks).record(normalized)).unwrap();
@@ -475,14 +477,14 @@ fn hooks_edit_encoders_and_identity_hooks_change_nothing() {
         let ablated = model.run(rows(), ForwardOptions::new().hooks([zeroed]).record("*hook_attn_out")).unwrap();
         assert!(distance(&values(&ablated.logits.unwrap()), &values(&plain)) > 1e-3, "layer {layer}");
     }
-    // A head's own queries, read from its own stream.
+    // A head's own queries, read from its own input.
     let edit = hook::q_input(0).edit(|x, _| x * -4.0);
     let edited = model.forward_with(rows(), ForwardOptions::new().hooks([edit])).unwrap();
     let moved = distance(&values(&edited), &values(&plain));
     assert!(moved > 1e-3, "{moved}");
 }
 
-/// `encode` wants no head's output; what is watched is computed all the same.
+/// `encode` skips the output heads, but recorded points are still computed.
 #[test]
 fn a_watched_head_is_computed() {
     let model = encoder("bert-pretraining");
@@ -503,7 +505,7 @@ fn sentences_are_pooled_over_real_tokens() {
     assert!(matches!(error, Error::Input(InputError::NoTokenizer)), "{error}");
 }
 
-/// Pooling is of the first token, not of the padding before it.
+/// Pooling uses the first token, not the padding before it.
 #[test]
 fn pooling_skips_padding() {
     let model = encoder("bert-pretraining");
@@ -532,12 +534,12 @@ fn a_module_that_is_not_supported_leaves_the_encoder_usable() {
     assert!(error.contains("Dense") && error.contains("with_sentence_embedding"), "{error}");
     let own = SentenceEmbedding { pooling: Pooling::First, normalize: false, max_len: None };
     assert_eq!(model.with_sentence_embedding(own).sentence_embedding().unwrap(), own);
-    // Configurations lie within the folder.
+    // Configuration files must be inside the folder.
     for path in ["../elsewhere", "/etc"] {
         let modules = format!(r#"[{{"type": "sentence_transformers.models.Pooling", "path": "{path}"}}]"#);
         std::fs::write(folder.path().join("modules.json"), modules).unwrap();
         let error = HookedEncoder::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
-        assert!(error.contains("leads out of the folder"), "{error}");
+        assert!(error.contains("is outside the folder"), "{error}");
     }
 }
 
@@ -559,7 +561,8 @@ fn wrong_input_of_encoders_is_refused() {
     says(HookedEncoder::from_pretrained(path("gpt2")).unwrap_err(), "HookedTransformer");
     says(HookedEncoder::from_pretrained(path("t5")).unwrap_err(), "HookedEncoderDecoder");
     let processed = LoadOptions::new().process(Processing::standard());
-    says(HookedEncoder::from_pretrained_with(path("bert"), processed).unwrap_err(), "not processed");
+    let processed = HookedEncoder::from_pretrained_with(path("bert"), processed);
+    says(processed.unwrap_err(), "does not support weight processing");
 }
 
 #[test]
@@ -567,7 +570,7 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     let model = t5("t5");
     let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
     let (input, start) = (vec![vec![5, 6, 7]], vec![vec![0]]);
-    says(model.forward((input.clone(), vec![vec![0], vec![0]])).unwrap_err(), "decoder 2");
+    says(model.forward((input.clone(), vec![vec![0], vec![0]])).unwrap_err(), "decoder's has 2");
     says(model.forward((vec![vec![500]], start.clone())).unwrap_err(), "500");
     says(model.encode_with(input.clone(), Record::new("decoder.0.hook_resid_pre")).unwrap_err(), "only the encoder");
     let encoded = model.encode(input.clone()).unwrap();
@@ -577,7 +580,7 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     says(model.decode_cached(&mut cache, vec![vec![0], vec![0]]).unwrap_err(), "rows");
     assert!(model.decode_cached(&mut cache, start.clone()).is_ok());
     assert_eq!(cache.own.len(), 1);
-    // Several texts of one input.
+    // Several texts for one input.
     let twice = encoded.repeat(2);
     let both = model.decode(&twice, vec![vec![0, 4], vec![0, 9]]).unwrap().logits.unwrap();
     let one = model.decode(&encoded, vec![vec![0, 9]]).unwrap().logits.unwrap();
@@ -586,8 +589,8 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     says(prefixed.unwrap_err(), "max_new_tokens");
 }
 
-/// A run that fails after the blocks leaves nothing in the cache: neither its own keys nor the encoder's, which a hook of
-/// that run had edited.
+/// A run that fails after the blocks leaves nothing in the cache: neither its own keys nor the encoder's keys that a
+/// hook had edited.
 #[test]
 fn a_failed_run_leaves_the_decoder_cache_alone() {
     let model = t5("t5");
@@ -605,7 +608,7 @@ fn a_failed_run_leaves_the_decoder_cache_alone() {
     }
 }
 
-/// A trained sentence encoder against its own runtime: the folder of all-MiniLM-L6-v2, if there is one.
+/// A trained sentence encoder compared with its own runtime, if the all-MiniLM-L6-v2 folder is available.
 #[test]
 fn trained_sentence_embeddings_are_sentence_transformers() {
     let Some(folder) = std::env::var_os("HOOKLENS_MINILM") else {

@@ -1,4 +1,4 @@
-//! Generation stops at every id that a model's files call an end, in Hugging Face's order of precedence.
+//! Generation stops at every EOS id in a model's files, in Hugging Face's order of precedence.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ fn each_end_stops() {
             let free = GenerateOptions::new().max_new_tokens(12).stop_at_eos(false);
             assert_eq!(model.generate_with(prompt, free).unwrap().rows[0].new, all);
         }
-        // What config.json says is not asked where generation_config.json says another.
+        // If generation_config.json has a value, the one in config.json is ignored.
         let files =
             [("config.json", json!({"eos_token_id": end})), ("generation_config.json", json!({"eos_token_id": other}))];
         assert_eq!(written(&llama(&files), 12), (all.clone(), Stop::Length));

@@ -1,4 +1,4 @@
-//! Errors keep their causes, and say everything once.
+//! Errors keep their causes, without repeating text.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::{device, random_model};
 
-/// What an error and each of its causes say. No link repeats another, so that all can be told one behind the other.
+/// Messages of an error and all its causes. None contains another, so they can be joined.
 fn links(error: &dyn StdError) -> Vec<String> {
     let causes = std::iter::successors(Some(error), |link| StdError::source(*link));
     let links: Vec<String> = causes.map(|link| link.to_string()).collect();
@@ -22,7 +22,7 @@ fn links(error: &dyn StdError) -> Vec<String> {
     links
 }
 
-/// The cause of this type, wherever it is in the chain.
+/// The cause of this type anywhere in the chain.
 fn cause<'e, E: StdError + 'static>(error: &'e (dyn StdError + 'static)) -> Option<&'e E> {
     std::iter::successors(Some(error), |link| StdError::source(*link)).find_map(|link| link.downcast_ref::<E>())
 }
@@ -31,7 +31,7 @@ fn model() -> HookedTransformer {
     random_model(TransformerConfig::new(1, 16, 2, 20, 16), 1)
 }
 
-/// The error of loading a saved model in which a file was changed.
+/// The error of loading a saved model with one file changed.
 fn loading(change: impl FnOnce(&std::path::Path)) -> Error {
     let folder = tempfile::tempdir().unwrap();
     model().save_pretrained(folder.path()).unwrap();
@@ -46,7 +46,7 @@ fn a_missing_file_keeps_what_the_system_says() {
     let io = cause::<std::io::Error>(&error).unwrap();
     assert_eq!(io.kind(), std::io::ErrorKind::NotFound);
     assert_eq!(links(&error), ["can't read or write /no/such/prompts.txt".to_string(), io.to_string()]);
-    // The same under the type of all errors.
+    // The chain is the same through the crate's error type.
     let error = Error::from(error);
     assert_eq!((links(&error).len(), cause::<std::io::Error>(&error).is_some()), (2, true));
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -66,7 +66,7 @@ fn a_truncated_safetensors_file_keeps_what_its_reader_says() {
         assert!(matches!(&error, Error::Load(LoadError::Corrupt { .. })), "{error:?}");
         assert!(cause::<safetensors::SafeTensorError>(&error).is_some(), "{error:?}");
         let said = links(&error);
-        assert!(said.len() == 2 && said[0].contains("model.safetensors: not a sound file of weights: "), "{said:?}");
+        assert!(said.len() == 2 && said[0].contains("model.safetensors is not a valid weight file: "), "{said:?}");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_configuration_that_is_no_json_keeps_where_it_stops_being() {
     assert!(matches!(&error, Error::Load(LoadError::Json { path, .. }) if path.ends_with("config.json")), "{error:?}");
     let json = cause::<serde_json::Error>(&error).unwrap();
     assert!(json.is_eof() && links(&error)[1].contains("line 1"), "{error:?}");
-    // A field of a sound file.
+    // An invalid value of a field, in a file that is valid JSON.
     let error = loading(|folder| {
         let path = folder.join("config.json");
         let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -113,7 +113,7 @@ fn what_wraps_an_error_does_not_repeat_it() {
     assert!(cause::<std::io::Error>(&error).is_some() && links(&error).len() == 2);
 }
 
-/// The program tells the chain.
+/// The program prints the chain.
 #[test]
 fn the_program_tells_the_cause_once() {
     let output = crate::support::program()

@@ -1,4 +1,4 @@
-//! Measures of dictionaries on prompts that leave some of them undefined.
+//! Evaluations of dictionaries on prompts that leave some measures undefined.
 
 use hooklens::features::{Dictionary, EvaluateOptions, Evaluation, Transcoders, evaluate, evaluate_transcoders};
 use hooklens::prelude::*;
@@ -11,13 +11,13 @@ fn measured(rows: &[Vec<u32>], batch_size: usize) -> Evaluation {
     evaluate(&model, &sae, rows, &EvaluateOptions::new().batch_size(batch_size), |_| {}).unwrap()
 }
 
-/// The numbers of a whole evaluation, for comparison.
+/// All values of an evaluation, for comparison.
 fn numbers(of: &Evaluation) -> Vec<f64> {
     let all = [of.l0, of.l1, of.mse, of.explained_variance, of.cosine, of.l2_ratio, of.loss, of.loss_with_dictionary];
     all.into_iter().chain([of.loss_with_zeros, of.kl_with_dictionary, of.kl_with_zeros]).collect()
 }
 
-/// Prompts of one token have no next one to predict: they add nothing to losses, in whichever batch they are.
+/// Prompts of one token have no next token to predict, so they do not contribute to losses, in any batch.
 #[test]
 fn single_tokens_add_nothing_to_losses() {
     let long = vec![vec![0, 21, 1, 57, 3, 9], vec![0, 9, 4, 21]];
@@ -37,8 +37,8 @@ fn single_tokens_add_nothing_to_losses() {
     }
 }
 
-/// What is not defined is said to be so, and null in JSON: losses without a next token, the variance of one vector, and
-/// everything where no token is left.
+/// Undefined measures are reported as such, and null in JSON: losses without a next token, the variance of a single
+/// vector, and everything if no token is left.
 #[test]
 fn undefined_measures_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,11 +71,11 @@ fn undefined_measures_are_named() {
     assert!(json["metrics"]["sparsity"]["l0"].is_null() && json["metrics"]["latents"]["dead"].is_null(), "{told}");
     assert_eq!(json["metrics"]["token_stats"]["total_tokens"], 0);
     let everywhere = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--all-tokens"]);
-    assert!(line(&everywhere, "explained variance").contains("no two different activations"), "{everywhere}");
+    assert!(line(&everywhere, "explained variance").contains("all activations are equal"), "{everywhere}");
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
     assert!(evaluate_transcoders(&model, &set, &[], &EvaluateOptions::new(), |_| {}).is_err());
-    // Layers that leave different tokens out have no one number of tokens.
+    // Layers that exclude different tokens have no common number of tokens.
     let layers: Vec<Dictionary> =
         set.layers().iter().enumerate().map(|(at, one)| one.clone().excluding([at as u32])).collect();
     let mixed = Transcoders::new("mixed", layers);

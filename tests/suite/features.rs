@@ -1,11 +1,11 @@
-//! Dictionaries of features: published formats against their goldens.
+//! Dictionaries: published formats compared with goldens.
 
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Tensor, TensorData};
 use hooklens::features::{
     Architecture, Dictionary, DictionaryWeights, EvaluateOptions, ExcludedTokens, Labels, Metadata, Normalization,
-    SpliceDictionary, Splicing, Transcoders, evaluate, evaluate_transcoders, latents_by_activation,
+    SpliceDictionary, SpliceOptions, Transcoders, evaluate, evaluate_transcoders, latents_by_activation,
 };
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
@@ -19,7 +19,7 @@ fn folder(case: &str) -> PathBuf {
     fixtures().join("features").join(case)
 }
 
-/// What a case is to give.
+/// Expected values of a case.
 pub(crate) struct Golden(WeightFiles);
 
 impl Golden {
@@ -31,7 +31,7 @@ impl Golden {
         self.0.info(name).is_some()
     }
 
-    /// Its batch and positions together, and what comes behind as one axis: `[row, width]`.
+    /// Merges batch and position axes, and the remaining axes into one: `[row, width]`.
     pub(crate) fn rows(&self, name: &str) -> Tensor<2> {
         let data = self.0.read(name, DType::F32).unwrap();
         let rows: usize = data.shape()[..2.min(data.shape().len() - 1)].iter().product();
@@ -102,7 +102,7 @@ fn transcoders_of_all_layers_compute_as_their_libraries_say() {
         let opened = Transcoders::open(path).unwrap_or_else(|error| panic!("{case}: {}", told(error)));
         assert_eq!(opened.is_cross_layer(), case.contains("clt"), "{case}");
         let mut all = vec![(case.clone(), opened.clone())];
-        // What the format has a place for is the same when saved and opened.
+        // Everything the format can represent is unchanged by saving and reopening.
         let copy = saved.path().join(case);
         match opened.save(&copy) {
             Ok(()) => all.push((format!("{case}, saved"), Transcoders::open(&copy).unwrap())),
@@ -128,8 +128,8 @@ fn transcoders_of_all_layers_compute_as_their_libraries_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Saved in SAELens's format and opened again, a dictionary gives what it gave, whatever it was read from; norms and
-/// scales are folded without a change.
+/// A dictionary that is saved in SAELens's format and reopened gives the same output, from any source format. Folding
+/// norms and scales changes nothing.
 #[test]
 fn saved_dictionaries_are_the_same() {
     let (saved, mut refused) = (tempfile::tempdir().unwrap(), Vec::new());
@@ -158,7 +158,7 @@ fn saved_dictionaries_are_the_same() {
                 let norms = folded.decoder_norms().unwrap() - 1.0;
                 assert!(norms.abs().max().into_scalar::<f32>() < 1e-5, "{case}");
             }
-            Err(error) => assert!(told(error).contains("would choose other latents"), "{case}"),
+            Err(error) => assert!(told(error).contains("would change which latents"), "{case}"),
         }
     }
     refused.sort();
@@ -208,8 +208,8 @@ const ACTS: &str = "hook_sae_acts_post";
 proptest! {
     #![proptest_config(crate::support::cases(24))]
 
-    /// With its error term a dictionary is no dictionary, whoever looks; an edit of a latent by a number adds that many
-    /// of its direction; its points are those of the dictionary itself.
+    /// A dictionary with its error term changes nothing. Editing a latent adds a multiple of its direction, and its
+    /// points are those of the dictionary itself.
     #[test]
     fn dictionaries_with_error_terms_change_nothing_but_what_is_edited(
         config in any_config(), seed in 0u64..1000, kind in 0u8..4,
@@ -232,7 +232,7 @@ proptest! {
         let error = cache.get(host.inner::<3>("hook_sae_error")).unwrap();
         assert_close(&(sae.forward(x.clone()).unwrap() + error), &x, 1e-5, "reconstruction and error");
 
-        // Unchanged by a hook that changes nothing, though computed anew.
+        // An identity hook changes nothing, although it forces recomputation.
         let same = spliced.run_with_hooks(rows(), [host.inner::<3>(ACTS).edit(|acts, _| acts)]).unwrap();
         assert_close(&same, &plain, 1e-5, "edited by nothing");
         if sae.normalization() == Normalization::None {
@@ -242,13 +242,13 @@ proptest! {
             assert_close(&edited.unwrap(), &by_hand, 1e-5, "an edit");
         }
 
-        // Without the error term, the reconstruction goes on.
-        let bare = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false)).unwrap();
+        // Without the error term, the reconstruction is passed on.
+        let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
         let by_hand = model.run_with_hooks(rows(), [host.clone().edit(|x, _| sae.forward(x).unwrap())]).unwrap();
         assert_close(&bare.forward(rows()).unwrap(), &by_hand, 1e-5, "reconstruction");
 
-        // At tokens that are left out, nothing happens: no latents, no error, the point as it is.
-        let left = model.splice_dictionary_with(&sae, &Splicing::new().error_term(false).leaving_out([9])).unwrap();
+        // At excluded tokens, there are no latents and no error, and the activation is unchanged.
+        let left = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false).leaving_out([9])).unwrap();
         let cache = left.record(rows(), ["*hook_sae_acts_post", "*hook_sae_output"]).unwrap();
         let (acts, output) = (cache.get(host.inner::<3>(ACTS)).unwrap(), cache.get(host.inner::<3>("hook_sae_output")));
         let output = output.unwrap();
@@ -261,7 +261,8 @@ proptest! {
         assert_close(&output.narrow(1, 0, 1), &reconstructed.narrow(1, 0, 1), 1e-5, "not left out");
     }
 
-    /// Gradients at latents are those of the point times the decoder; the error term is a constant; they are slopes.
+    /// Gradients at latents are the point's gradient times the decoder, the error term is a constant, and they match
+    /// finite differences.
     #[test]
     fn gradients_reach_latents(config in any_config(), seed in 0u64..1000, kind in 0u8..4) {
         let layer = seed as usize % config.n_layers;
@@ -279,7 +280,7 @@ proptest! {
         let plain = model.run_with_gradients(rows(), Record::new(&host), scalar).unwrap();
         assert_close(&output.cache.grad(&host).unwrap(), &plain.cache.grad(&host).unwrap(), 1e-4, "at the point");
 
-        // Below the dictionary, the way back goes through encoder and decoder, and not past them.
+        // Before the dictionary, the backward pass goes through encoder and decoder only.
         if layer > 0 && has(DType::F64) {
             let below = hook::resid_pre(layer);
             let precise = crate::support::precise(smooth(config), seed).splice_dictionary(&sae).unwrap();
@@ -288,7 +289,7 @@ proptest! {
             let error = precise.record(rows(), host.inner::<3>("hook_sae_error")).unwrap();
             let error = error.get(host.inner::<3>("hook_sae_error")).unwrap();
             let at_step = |step: f64| {
-                // The same error in both, as it counts as a constant.
+                // The same error in both runs, because it counts as a constant.
                 let held = error.clone();
                 let hooks = [
                     below.clone().edit(move |x, _| x + step),
@@ -301,7 +302,8 @@ proptest! {
         }
     }
 
-    /// Behind a cache latents are those of the whole prompt; two dictionaries and a transcoder go together.
+    /// With a cache, latents equal those of a run of the whole prompt. Two dictionaries and a transcoder can be
+    /// combined.
     #[test]
     fn dictionaries_behind_caches_and_together(config in any_config(), seed in 0u64..1000, kind in 0u8..3) {
         prop_assume!(!config.bidirectional && !config.attn_only);
@@ -333,8 +335,8 @@ proptest! {
     }
 }
 
-/// Latents of a cross-layer transcoder write to all layers behind them: an edit adds its directions there, a plain run is
-/// that of the model, and without error terms the layers' reconstructions go on.
+/// Latents of a cross-layer transcoder write to all later layers: an edit adds its directions there, a plain run equals
+/// the model's, and without error terms the layers' reconstructions are passed on.
 #[test]
 fn cross_layer_transcoders_in_a_model() {
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
@@ -346,7 +348,7 @@ fn cross_layer_transcoders_in_a_model() {
 
     let acts = |layer: usize| hook::mlp_out(layer).inner::<3>(ACTS);
     let edited = spliced.run_with_hooks(rows(), [acts(0).unit(4).edit(|acts, _| acts + 2.0)]).unwrap();
-    // By hand: the direction at each layer, the layers' latents being those of what reaches them.
+    // By hand: add the latent's direction for each layer to the output of the layer's MLP.
     let added = |layer: usize| {
         let decoder = match layer {
             0 => clt.layers()[0].decoder().unwrap(),
@@ -355,7 +357,7 @@ fn cross_layer_transcoders_in_a_model() {
         decoder.to_device(&device()).narrow(0, 4, 1).reshape([16]) * 2.0
     };
     let by_hand = model.run_with_hooks(rows(), (0..3).map(|layer| hook::mlp_out(layer).add(added(layer)))).unwrap();
-    // Later MLPs are the model's own, in which their transcoders' errors make up for what these would do else.
+    // Later MLPs are the model's own, because their transcoders' error terms compensate.
     let cache = spliced.hooks([acts(0).unit(4).edit(|acts, _| acts + 2.0)]);
     let cache = cache.record(rows(), ["resid_mid1", "*hook_sae_acts_unedited", "*hook_sae_acts_post"]).unwrap();
     let encoded = clt.layers()[1].encode(cache.get("blocks.1.hook_resid_mid").unwrap()).unwrap();
@@ -364,7 +366,7 @@ fn cross_layer_transcoders_in_a_model() {
     assert!((change.sum().into_scalar::<f32>() - 20.0).abs() < 1e-3);
     assert_close(&edited, &by_hand, 1e-4, "an edit");
 
-    let bare = model.splice_transcoders_with(&clt, &Splicing::new().error_term(false)).unwrap();
+    let bare = model.splice_transcoders_with(&clt, &SpliceOptions::new().error_term(false)).unwrap();
     let record = ["*hook_resid_mid", "*hook_mlp_out", "*hook_sae_acts_post"];
     let cache = bare.record(rows(), record).unwrap();
     let all: Vec<Tensor<3>> = (0..3).map(|layer| cache.get(acts(layer)).unwrap()).collect();
@@ -375,7 +377,7 @@ fn cross_layer_transcoders_in_a_model() {
     }
     let other = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 5);
     let refused = told(other.splice_transcoders(&clt).unwrap_err());
-    assert!(refused.ends_with("can't be put at `blocks`: it has 3 layers, the model 2"), "{refused}");
+    assert!(refused.ends_with("cannot be used at `blocks`: it has 3 layers, but the model has 2"), "{refused}");
 }
 
 #[test]
@@ -403,14 +405,18 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     };
     type Case<'c> = (&'c str, &'c dyn Fn(&Path), &'c str);
     let cases: [Case<'_>; 6] = [
-        ("saelens-topk", &with_config("\"d_in\": 8", "\"d_in\": 9"), "`d_in` is 9, and the tensors' 8"),
-        ("saelens-topk", &with_config("\"k\": 4", "\"k\": 40"), "cfg.json: k is 40 of 32 latents"),
+        ("saelens-topk", &with_config("\"d_in\": 8", "\"d_in\": 9"), "`d_in` is 9, but the tensors have 8"),
+        (
+            "saelens-topk",
+            &with_config("\"k\": 4", "\"k\": 40"),
+            "cfg.json: k is 40; expected 1 to 32, the number of latents",
+        ),
         ("saelens-topk", &with_config("\"k\": 4", "\"l\": 4"), "cfg.json: `k` is missing"),
         ("saelens-topk", &with_config("\"topk\"", "\"topmost\""), "the architecture `topmost` is not supported"),
         (
             "saelens-topk",
             &|folder| drop(std::fs::remove_file(folder.join("sae_weights.safetensors"))),
-            "no dictionary there",
+            "no dictionary of a known format",
         ),
         (
             "saelens-topk",
@@ -419,7 +425,7 @@ fn what_is_wrong_with_a_dictionary_is_told() {
                 let bytes = std::fs::read(&path).unwrap();
                 std::fs::write(path, &bytes[..bytes.len() - 100]).unwrap();
             },
-            "not a sound file of weights",
+            "not a valid weight file",
         ),
     ];
     for (case, change, expected) in cases {
@@ -430,13 +436,13 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     assert!(temporal.ends_with("cfg.json: the architecture `temporal` is not supported"), "{temporal}");
     let unscaled = Dictionary::open(folder("saelens-expected-average")).unwrap();
     let none = told(unscaled.encode(Tensor::<2>::ones([1, 8], &device())).unwrap_err());
-    assert!(none.contains("give it by `with_scale`"), "{none}");
+    assert!(none.contains("set it with `with_scale`"), "{none}");
     let narrow = Dictionary::open(folder("saelens-topk")).unwrap();
     let told_width = told(narrow.encode(Tensor::<2>::ones([1, 7], &device())).unwrap_err());
-    assert!(told_width.ends_with("the input has width 7, the dictionary's is 8"), "{told_width}");
-    assert!(told(narrow.direction(32).unwrap_err()).ends_with("has no latent 32: they are 0 to 31"));
+    assert!(told_width.ends_with("the input has width 7; expected 8"), "{told_width}");
+    assert!(told(narrow.direction(32).unwrap_err()).ends_with("has no latent 32; valid latents are 0 to 31"));
 
-    // What is not finite is told where it is used, and where: of the decoder only of active latents.
+    // Values that are not finite are reported where they are used; in the decoder, only for active latents.
     let spoiled = |which: &str, row: usize| {
         let sae = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1).with_normalization(Normalization::None);
         let spoil =
@@ -468,23 +474,26 @@ fn what_is_wrong_with_a_dictionary_is_told() {
         assert!(told_decoder.ends_with("the tensor `W_dec` holds NaN at [2, 2]"), "{told_decoder}");
     }
 
-    // Where it can't be put.
+    // Points where it can't be spliced in.
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 1);
     let put = |sae: Dictionary| told(model.splice_dictionary(&sae).map(drop).unwrap_err());
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1);
-    assert_eq!(put(wide.clone()), "random: `blocks.0.hook_resid_post` has width 16, the dictionary's is 8");
+    assert_eq!(put(wide.clone()), "random: `blocks.0.hook_resid_post` has width 16; expected 8");
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 16, 6, 1);
     let layer = put(wide.clone().at("blocks.7.hook_resid_post"));
     assert!(
-        layer.starts_with("random can't be put at `blocks.7.hook_resid_post`") && layer.contains("layers"),
+        layer.starts_with("random cannot be used at `blocks.7.hook_resid_post`") && layer.contains("layers"),
         "{layer}"
     );
-    assert!(put(wide.clone().at("blocks.0.attn.hook_pattern")).contains("its axes are [batch, head, query, key]"));
+    assert!(
+        put(wide.clone().at("blocks.0.attn.hook_pattern"))
+            .contains("the axes of the point are [batch, head, query, key]")
+    );
     assert!(put(wide.clone().at("blocks.0.hook_resid_pst")).contains("hook_resid_post"));
-    assert!(put(wide.with_metadata(Metadata::default())).ends_with("which point of a model it reads: give it by `at`"));
+    assert!(put(wide.with_metadata(Metadata::default())).ends_with("the hook point that it reads; set it with `at`"));
 }
 
-/// SAELens's own evaluation on the same model, dictionary and tokens, with all tokens and without one.
+/// SAELens's own evaluation on the same model, dictionary and tokens, with all tokens and with one excluded.
 #[test]
 fn measures_are_those_of_saelens() {
     let golden = Golden::of(&folder("evaluation"));
@@ -542,12 +551,12 @@ fn measures_are_those_of_saelens() {
                 wrong.push(format!("{key}: {numbers:?} for {expected:?}"));
             }
         }
-        // What the dictionary says is left out is, where nothing else is asked for.
+        // Tokens that the dictionary excludes are excluded by default.
         let said = sae.clone().excluding(given.left_out.iter().copied());
         let again = evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
-        // Some numbers of dead latents are none, and null here.
+        // Some values of dead latents are NaN, and null here.
         assert_eq!(again.to_json(), given.to_json(), "{case}");
-        // Batch by batch it is the same, but for the formula that is by batch.
+        // The same batch by batch, except for the formula that is applied per batch.
         let by_one = evaluate(&model, sae, &prompts, &options.clone().batch_size(1), |_| {}).unwrap();
         assert!((by_one.explained_variance - given.explained_variance).abs() < 1e-6);
         assert!((by_one.kl_score - given.kl_score).abs() < 1e-5 && by_one.tokens == given.tokens);
@@ -555,8 +564,8 @@ fn measures_are_those_of_saelens() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A dump holds latents by their entries other than zero; a file of everything holds them whole. Patching and attribution
-/// patching work on latents.
+/// A dump stores latents sparsely, and a file of everything stores them densely. Patching and attribution patching work
+/// on latents.
 #[test]
 fn latents_are_dumped_patched_and_attributed() {
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 2);
@@ -594,7 +603,7 @@ fn latents_are_dumped_patched_and_attributed() {
     let files = WeightFiles::open(&[whole]).unwrap();
     assert_eq!(files.info(&acts.name()).unwrap().shape, [2, 5, 40]);
 
-    // Patched latents: all of them at once are a patch of the reconstruction, whose error stays.
+    // Patching all latents at once equals patching the reconstruction, while the error stays.
     let (clean, corrupted) = (vec![3, 9, 1, 7], vec![3, 4, 1, 7]);
     let donor = spliced.record(vec![clean.clone()], &acts).unwrap();
     let patched = spliced.run_with_hooks(vec![corrupted.clone()], [acts.clone().replace(&donor)]).unwrap();
@@ -621,13 +630,13 @@ fn latents_are_dumped_patched_and_attributed() {
     let effects = attribution.sweep(&sites()).unwrap().effect();
     let sum: f64 = effects.values().iter().sum();
     assert!((sum - f64::from(estimated)).abs() < 1e-3 * f64::from(estimated.abs().max(1.0)), "{sum} {estimated}");
-    // The sweep itself, of the latent that the estimate thinks most of: in the right direction.
+    // The actual patch of the latent with the largest estimate has the predicted sign.
     let found = patching.sweep(&sites()).unwrap().effect();
     let most = effects.values().iter().enumerate().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())).unwrap();
     assert!(found.values().iter().nth(most.0).unwrap() * most.1 > 0.0);
 }
 
-/// What files say of tokens that were left out, as SAELens writes it, is what every use of a dictionary keeps to.
+/// Excluded tokens in SAELens's files are respected by every use of a dictionary.
 #[test]
 fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
     let scratch = tempfile::tempdir().unwrap();
@@ -682,7 +691,8 @@ fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
     assert!(told(none.splice_dictionary(&special).map(drop).unwrap_err()).contains("tokenizer"));
 }
 
-/// Layers of a set are measured as each is alone; what the model loses, as by hand; a layer is opened by its name.
+/// Layers of a set have the same measures as each layer alone, losses equal those computed by hand, and a layer can be
+/// opened by name.
 #[test]
 fn transcoders_of_all_layers_are_measured_together() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -691,7 +701,7 @@ fn transcoders_of_all_layers_are_measured_together() {
     let prompts: Vec<Vec<u32>> = texts.iter().map(|text| model.to_tokens(*text).unwrap().row(0).to_vec()).collect();
     let options = EvaluateOptions::new();
     let measured = evaluate_transcoders(&model, &set, &prompts, &options, |_| {}).unwrap();
-    let bare = model.splice_transcoders_with(&set, &Splicing::new().error_term(false)).unwrap();
+    let bare = model.splice_transcoders_with(&set, &SpliceOptions::new().error_term(false)).unwrap();
     for (layer, own) in measured.layers.iter().enumerate() {
         let one = Dictionary::open(format!("embedded:ioi-transcoders/layer_{layer}")).unwrap();
         assert_eq!(one.metadata(), set.layers()[layer].metadata());
@@ -701,7 +711,7 @@ fn transcoders_of_all_layers_are_measured_together() {
         assert!(own.loss_with_dictionary > own.loss && (own.loss - alone.loss).abs() < 1e-9);
         assert_eq!(own.loss_recovered, measured.loss_recovered());
     }
-    // Losses behind every token but the first, which is left out.
+    // Losses after every token except the first, which is excluded.
     let mut sums = [0.0, 0.0];
     for (sum, model) in sums.iter_mut().zip([&model, &bare]) {
         for prompt in &prompts {
@@ -717,7 +727,7 @@ fn transcoders_of_all_layers_are_measured_together() {
     let score = &json["metrics"]["model_performance_preservation"]["ce_loss_score"];
     assert_eq!(score.as_f64(), Some(measured.loss_recovered()));
 
-    // A cross-layer transcoder: what all layers before write is in the reconstruction.
+    // For a cross-layer transcoder, the reconstruction includes what all earlier layers write.
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 5);
     let scratch = tempfile::tempdir().unwrap();
     let clt = cross_layer(3, 16, scratch.path(), "hook_resid_mid", "hook_mlp_out");
@@ -733,7 +743,8 @@ fn transcoders_of_all_layers_are_measured_together() {
         assert!((given - expected).abs() < 1e-4 * expected, "layer {layer}: {given} for {expected}");
     }
 
-    // One layer by its name, or by its file; of a cross-layer transcoder none stands alone.
+    // One layer of a set can be opened by its name or its file. A layer of a cross-layer transcoder cannot be used
+    // alone.
     let saved = scratch.path().join("set");
     set.save(&saved).unwrap();
     for name in ["layer_1", "layer_1.safetensors"] {
@@ -743,14 +754,14 @@ fn transcoders_of_all_layers_are_measured_together() {
     }
     let refused = |path: &Path| told(Dictionary::open(path).unwrap_err());
     let several = refused(&saved);
-    assert!(several.contains("several dictionaries; name one: layer_0, layer_1"), "{several}");
+    assert!(several.contains("several dictionaries; choose one of: layer_0, layer_1"), "{several}");
     let beyond = refused(&saved.join("layer_4"));
-    assert!(beyond.contains("it has no layer 4: they are 0 to 3"), "{beyond}");
+    assert!(beyond.contains("it has no layer 4; valid layers are 0 to 3"), "{beyond}");
     let crossing = refused(&scratch.path().join("layer_0"));
     assert!(crossing.contains("it is a cross-layer transcoder"), "{crossing}");
 }
 
-/// Settings that say where and how a dictionary is used.
+/// Settings that determine where and how a dictionary is used.
 #[test]
 fn what_files_say_of_their_use_is_kept_to() {
     let scratch = tempfile::tempdir().unwrap();
@@ -768,7 +779,7 @@ fn what_files_say_of_their_use_is_kept_to() {
         std::fs::write(path, value.to_string()).unwrap();
         Dictionary::open(to)
     };
-    // dictionary_learning: the side of the module.
+    // dictionary_learning: whether the module's input or output is read.
     let of = |module: &'static str, io: &'static str| {
         changed("dl-autoencoder", "config.json", &move |config| {
             config["trainer"]["submodule_name"] = module.into();
@@ -785,7 +796,7 @@ fn what_files_say_of_their_use_is_kept_to() {
     assert_eq!(points("resid_post_layer_0", "in"), ("blocks.0.hook_resid_pre".into(), None));
     let refused = told(of("attn", "in_and_out").unwrap_err());
     assert!(refused.contains("a transcoder of a module other than an MLP is not supported"), "{refused}");
-    // SAELens: the version of the training says which layout it is, and what is nested is never dropped.
+    // SAELens: the version of the training determines the layout, and nested settings are never dropped.
     for version in [serde_json::json!("6.2.0"), serde_json::Value::Null] {
         let opened = changed("saelens-topk", "cfg.json", &|cfg| {
             let metadata = cfg["metadata"].as_object_mut().unwrap();
@@ -798,7 +809,7 @@ fn what_files_say_of_their_use_is_kept_to() {
         assert_eq!(opened.metadata().context_size, Some(77), "{version}");
         assert_eq!(opened.format(), if version.is_null() { "SAELens before 6.0" } else { "SAELens" });
     }
-    // Llama Scope: what is not computed is refused by name.
+    // Llama Scope: unsupported settings are rejected by name.
     let llama = scratch.path().join("llama");
     let from = folder("llama-scope").join("Llama3_1-8B-Base-L0R-4x");
     std::fs::create_dir_all(llama.join("checkpoints")).unwrap();
@@ -816,7 +827,7 @@ fn what_files_say_of_their_use_is_kept_to() {
     }
 }
 
-/// What a dictionary's files say of its model is compared with the model, and nothing else is.
+/// What a dictionary's files record about their model is compared with the model, and nothing else.
 #[test]
 fn dictionaries_tell_where_a_model_is_another() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -827,16 +838,16 @@ fn dictionaries_tell_where_a_model_is_another() {
         sae.clone().with_metadata(metadata)
     };
     let none: Vec<String> = Vec::new();
-    assert_eq!(sae.concerns(&model), none);
-    let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).concerns(&model);
-    assert_eq!(other, ["embedded:ioi-sae was trained on the model gpt2-small, and this one is embedded:ioi"]);
-    let bos = with(&|metadata| metadata.prepend_bos = Some(false)).concerns(&model);
-    assert!(bos[0].contains("trained on prompts without a token of their beginning"), "{bos:?}");
-    // Prompts as the dictionary wants them are none.
+    assert_eq!(sae.compatibility_warnings(&model), none);
+    let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).compatibility_warnings(&model);
+    assert_eq!(other, ["embedded:ioi-sae was trained on the model gpt2-small, but this model is embedded:ioi"]);
+    let bos = with(&|metadata| metadata.prepend_bos = Some(false)).compatibility_warnings(&model);
+    assert!(bos[0].contains("trained on prompts without a beginning-of-sequence token"), "{bos:?}");
+    // Prompts tokenized as the dictionary requires give no warnings.
     let without = with(&|metadata| metadata.prepend_bos = Some(false));
-    assert_eq!(without.concerns_on(&model, Some(false)), none);
+    assert_eq!(without.compatibility_warnings_on(&model, Some(false)), none);
     assert_eq!(
-        sae.concerns_on(&model, Some(!sae.metadata().prepend_bos.unwrap_or(true))).len(),
+        sae.compatibility_warnings_on(&model, Some(!sae.metadata().prepend_bos.unwrap_or(true))).len(),
         usize::from(sae.metadata().prepend_bos.is_some())
     );
 }

@@ -1,4 +1,4 @@
-//! What tells models apart: every bit of every weight counts, and nothing else.
+//! Fingerprints of models depend on every bit of every weight, and on nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,12 @@ use hooklens::{ActivationFn, CacheError, DumpError, Error, Experts, Positional};
 
 use crate::support::{program, random_model};
 
-/// Flips the lowest bit of one element of one parameter: a third of the way in, so in no first, middle or last row.
+/// Flips the lowest bit of one element of one parameter, a third of the way in, so that it is not in the first, middle
+/// or last row.
 struct Flip {
     parameter: usize,
     seen: usize,
-    /// The shape of the one that was changed.
+    /// Shape of the changed parameter.
     shape: Vec<usize>,
 }
 
@@ -36,7 +37,7 @@ impl ModuleMapper for Flip {
     }
 }
 
-/// The model with one bit of this parameter flipped, and the parameter's shape; `None` if it has not so many.
+/// The model with one bit of this parameter flipped, and the parameter's shape. `None` if there are fewer parameters.
 fn flipped(model: &HookedTransformer, parameter: usize) -> Option<(HookedTransformer, Vec<usize>)> {
     let mut flip = Flip { parameter, seen: 0, shape: Vec::new() };
     let mut other = model.clone();
@@ -74,7 +75,7 @@ fn one_bit_of_any_weight_is_noticed() {
     }
 }
 
-/// In pieces too: of matrices of several.
+/// A changed bit is also detected in weights that are hashed in pieces of several matrices.
 #[test]
 fn one_bit_of_a_large_matrix_is_noticed() {
     let model = random_model(TransformerConfig::new(1, 64, 2, 40_000, 16), 1);
@@ -110,7 +111,7 @@ fn a_cache_and_a_dump_of_other_weights_are_refused() {
     assert!(dump.resume(true).run(&model, &rows, &out).is_ok());
 }
 
-/// However the weights were loaded, and whichever process asks.
+/// The fingerprint is the same however the weights were loaded, and in every process.
 #[test]
 fn the_same_weights_have_the_same_everywhere() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -134,7 +135,7 @@ fn the_same_weights_have_the_same_everywhere() {
     assert_eq!(weights_of(&out), expected);
 }
 
-/// What a dump's manifest notes of the weights.
+/// The fingerprint that a dump's manifest records.
 fn weights_of(dump: &Path) -> String {
     let manifest: serde_json::Value = serde_json::from_slice(&fs::read(dump.join("manifest.json")).unwrap()).unwrap();
     manifest["settings"]["weights"].as_str().unwrap().to_string()

@@ -1,4 +1,4 @@
-//! Gated delta nets: what a cache holds of them, and what is refused because layers have no attention.
+//! Gated delta nets: their cached state, and operations rejected because layers have no attention.
 
 use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching, Sites};
@@ -33,7 +33,8 @@ fn hybrid() -> HookedTransformer {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
-    /// In pieces behind a cache, in a batch, padded on either side or in between: the logits are those of the whole.
+    /// In parts with a cache, in a batch, with padding on either side or in between, the logits equal those of the
+    /// whole text.
     #[test]
     fn pieces_behind_a_cache_are_the_whole(
         config in any_hybrid(), seed in 0..1000u64, first in any_row(1..9), second in any_row(1..9), cuts in prop::collection::vec(1..4usize, 1..6),
@@ -51,7 +52,7 @@ proptest! {
         let mut taken = [0, 0];
         let mut last: Vec<Option<Tensor<3>>> = vec![None, None];
         for cut in cuts.iter().chain([&20]) {
-            // The rows take turns in being the longer one, so that there is padding at either side and in between.
+            // The rows take turns being longer, so that there is padding on either side and in between.
             let of = |row: usize| rows[row].len().min(taken[row] + cut + usize::from((cut + row).is_multiple_of(2)));
             let ends = [of(0), of(1)];
             let parts: Vec<Vec<u32>> = (0..2).map(|row| rows[row][taken[row]..ends[row]].to_vec()).collect();
@@ -85,7 +86,8 @@ proptest! {
         }
     }
 
-    /// Forks, rows chosen and put in others' places, frozen rows that serve many, files: states go with their rows.
+    /// Recurrent states follow their rows through forks, selection and reordering, frozen rows that serve many rows,
+    /// and files.
     #[test]
     fn states_go_with_their_rows(config in any_hybrid(), seed in 0..1000u64, prompts in prop::collection::vec(any_row(4), 2..4), next in any_row(3)) {
         let model = random_model(config, seed);
@@ -96,7 +98,7 @@ proptest! {
         for row in 0..2 * prompts.len() {
             assert_close(&logits.clone().narrow(0, row, 1), &whole(row / 2), 2e-5, "a fork's row");
         }
-        // What was forked is as it was.
+        // The original of the fork is unchanged.
         let last = prompts.len() - 1;
         let mut chosen = cache.fork(1).unwrap();
         chosen.select_rows(&[last, 0, last]).unwrap();
@@ -125,7 +127,7 @@ proptest! {
         assert_close(&logits.narrow(0, last, 1), &whole(last), 2e-5, "a row beside it");
     }
 
-    /// What heads of attention and of nets write, the MLPs and the biases are the stream.
+    /// The outputs of attention heads, delta-net heads, MLPs and biases sum to the residual stream.
     #[test]
     fn what_is_written_adds_up(config in any_hybrid(), seed in 0..1000u64, row in any_row(1..8)) {
         let model = random_model(config, seed);
@@ -205,12 +207,12 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
     assert_close(&behind(&model, &mut cache, [8]), &whole, 1e-5, "behind what was refused");
     cache.reset().unwrap();
     assert_close(&behind(&model, &mut cache, [5, 6, 7, 8]).narrow(1, 3, 1), &whole, 1e-5, "behind a reset");
-    // A cache of another model's state.
+    // A cache with another model's state.
     let plain = TransformerConfig { mixers: vec![], ..model.config().clone() };
     let mut other = KeyValueCache::new(&plain, 1);
     let told = model.forward_with([5], ForwardOptions::new().kv_cache(&mut other)).unwrap_err().to_string();
     assert!(told.contains("layer 0 of the cache"), "{told}");
-    // Quantized caches keep states as they are.
+    // Quantized caches do not quantize states.
     let mut quantized = KeyValueCache::of_kind(model.config(), 1, CacheKind::EIGHT_BIT).unwrap();
     let logits = behind(&model, &mut quantized, [5, 6, 7, 8]).narrow(1, 3, 1);
     assert_close(&logits, &whole, 0.05, "of eight bits");

@@ -1,5 +1,5 @@
-//! Gemma 4's own parts, on models as transformers 5 writes them: keys that later layers read, inputs of each layer's own,
-//! numbers that multiply the stream, experts with norms of their own.
+//! Features of Gemma 4, on models as written by transformers 5: keys shared with later layers, per-layer inputs,
+//! residual scale factors, and experts with their own norms.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::parity::{Golden, Tally, load};
 use crate::support::{assert_close, device, fixtures, log_probs, values};
 
-/// One with inputs of each layer's own and shared keys, one of plain layers, one with experts.
+/// A model with per-layer inputs and shared keys, a model of plain layers, and a model with experts.
 const CASES: [&str; 3] = ["v5-gemma4", "v5-gemma4-dense", "v5-gemma4-experts"];
 
 fn row(len: u32) -> Vec<u32> {
@@ -63,7 +63,7 @@ fn behind_a_cache_token_by_token() {
             assert_close(&one, &whole.clone().narrow(1, at, 1), 1e-5, &format!("{case} {kind:?} token {at}"));
         }
         assert!(cache.iter().all(|entry| entry.len() == 17));
-        // Rows that differ in length, left and right.
+        // Rows of different lengths, padded left and right.
         let rows = vec![row(9), row(5)];
         for side in [PaddingSide::Left, PaddingSide::Right] {
             let padded = Tokens::padded(&rows, 0, side).unwrap();
@@ -82,7 +82,7 @@ fn behind_a_cache_token_by_token() {
     }
 }
 
-/// Keys that later layers read are held once.
+/// Keys that later layers reuse are stored once.
 #[test]
 fn shared_keys_are_held_once() {
     let model = load("v5-gemma4", LoadOptions::new());
@@ -92,7 +92,7 @@ fn shared_keys_are_held_once() {
     let bytes = cache.memory();
     assert!(bytes[..3].iter().all(|bytes| *bytes > 0) && bytes[3..].iter().all(|bytes| *bytes == 0), "{bytes:?}");
     assert_eq!(cache[4].keys().unwrap().dims(), [1, 0, 0, 8]);
-    // What can be done to a cache can be done to such a one.
+    // All cache operations work on such caches.
     let whole = model.forward(vec![[row(8), vec![5]].concat()]).unwrap().narrow(1, 8, 1);
     let goes_on = |mut cache: KeyValueCache, what: &str| {
         let batch = cache.batch();
@@ -118,7 +118,7 @@ fn shared_keys_are_held_once() {
     let path = folder.path().join("cache.safetensors");
     cache.save(&path, &model).unwrap();
     goes_on(KeyValueCache::load(&path, &model).unwrap(), "file");
-    // A cache for layers that all have keys is another's.
+    // A cache whose layers all have keys belongs to another model.
     let other = TransformerConfig { shared_keys: Vec::new(), ..model.config().clone() };
     let mut other = KeyValueCache::new(&other, 1);
     let told = model.forward_with([1], ForwardOptions::new().kv_cache(&mut other)).unwrap_err();
@@ -126,7 +126,7 @@ fn shared_keys_are_held_once() {
     assert_ne!(CacheShape::of(model.config(), 1).unwrap(), *other.shape());
 }
 
-/// What a layer attends to can be changed for it alone, or for all that read it.
+/// Attention inputs can be edited for one layer alone, or for all layers that share the keys.
 #[test]
 fn keys_are_changed_for_one_reader_or_for_all() {
     let model = load("v5-gemma4", LoadOptions::new());
@@ -139,7 +139,7 @@ fn keys_are_changed_for_one_reader_or_for_all() {
     let none = |layer: usize| hook::rot_k(layer).edit(|k, _| k.zeros_like());
     let own = recorded(vec![none(3)]);
     assert!(!moved(&plain, &own, 2) && moved(&plain, &own, 3));
-    // Rows of a pattern of no keys are even.
+    // Rows of a pattern without keys are uniform.
     let even = pattern(&own, 3).narrow(2, 7, 1);
     assert_close(&even, &(even.zeros_like() + 1.0 / 8.0), 1e-5, "even");
     let all = recorded(vec![none(2)]);
@@ -148,12 +148,12 @@ fn keys_are_changed_for_one_reader_or_for_all() {
         assert_close(&even, &(even.zeros_like() + 1.0 / 8.0), 1e-5, "even");
     }
     let told = model.record(row(3), hook::k(3)).unwrap_err().to_string();
-    assert!(told.contains("reads the keys and values of an earlier one"), "{told}");
+    assert!(told.contains("reuses the keys and values of an earlier layer"), "{told}");
     assert_eq!(model.w_k().dims(), [6, 4, 32, 12]);
     assert_close(&model.w_k().narrow(0, 3, 1), &model.w_k().narrow(0, 2, 1), 0.0, "the keys of layer 2");
 }
 
-/// Streams taken apart, whatever multiplies them on their way.
+/// Decompositions of the residual stream, with scale factors along the way.
 #[test]
 fn parts_add_up_to_the_stream() {
     for case in CASES {
@@ -178,7 +178,7 @@ fn parts_add_up_to_the_stream() {
 fn saved_and_processed_models_are_the_same() {
     for case in CASES {
         let model = load(case, LoadOptions::new());
-        // Centering the unembedding adds a constant to all logits where no cap makes it matter.
+        // Centering the unembedding adds a constant to all logits, which only matters with a soft cap.
         let logits = log_probs(model.forward(row(9)).unwrap());
         let folded = model.clone().processed(&Processing::standard()).unwrap();
         assert_close(&log_probs(folded.forward(row(9)).unwrap()), &logits, 2e-5, case);
@@ -196,7 +196,7 @@ fn saved_and_processed_models_are_the_same() {
     }
 }
 
-/// What follows the stream by itself refuses what it does not know, or runs the whole model.
+/// Operations that recompute the residual stream themselves reject the model, or run the whole model.
 #[test]
 fn what_is_not_defined_is_refused() {
     let model = load("v5-gemma4", LoadOptions::new());
@@ -207,22 +207,23 @@ fn what_is_not_defined_is_refused() {
     assert!(matches!(told, Error::Input(InputError::NotDefined { what: "path patching", .. })), "{told}");
     let told = patching.edges(Gradient::AtBase).unwrap_err();
     assert!(matches!(told, Error::Input(InputError::NotDefined { what: "edge attribution", .. })), "{told}");
-    // Sweeps run all of such a model.
+    // Sweeps run the whole model.
     let swept = patching.sweep(&Sites::new("*hook_per_layer_out").per([Axis::Pos])).unwrap();
     assert_eq!(swept.values().values().shape(), [6, 6, 1]);
     let graph = AttributionGraph::new(&model, row(4), &Replacement::neurons(0), &GraphOptions::new()).unwrap_err();
     assert!(matches!(graph, Error::Input(InputError::NotDefined { what: "an attribution graph", .. })), "{graph}");
     let stream = model.forward_with(row(6), ForwardOptions::new().stop_at_layer(1)).unwrap();
     let told = model.forward_with(stream.clone(), ForwardOptions::new().start_at_layer(1)).unwrap_err();
-    assert!(told.to_string().contains("inputs of their own needs the tokens"), "{told}");
+    assert!(told.to_string().contains("per-layer inputs needs the tokens"), "{told}");
     let tokens = Tokens::new(vec![row(6)]).unwrap();
     let again = model.forward_with(stream.clone(), ForwardOptions::new().start_at_layer(1).tokens(&tokens)).unwrap();
     assert_close(&again, &model.forward(row(6)).unwrap(), 1e-5, "from layer 1 on");
     let told = model.forward_with(stream, ForwardOptions::new().start_at_layer(3).tokens(&tokens)).unwrap_err();
-    assert_eq!(told.to_string(), "layer 3 reads the keys and values of layer 2, and the run starts behind that");
+    assert_eq!(told.to_string(), "layer 3 reuses the keys and values of layer 2, but the run starts after that layer");
 }
 
-/// Experts that read the stream through norms of their own have no place where blocks normalize the stream itself.
+/// Experts that read the stream through their own norms are rejected in models whose blocks normalize the stream
+/// itself.
 #[test]
 fn own_norms_need_a_plain_stream() {
     let shared = Some(SharedExpert { d_mlp: 12, gated: false });
@@ -235,11 +236,11 @@ fn own_norms_need_a_plain_stream() {
         TransformerConfig { normalized_residual: true, ..plain },
     ] {
         let told = HookedTransformer::random(config, 0, &device()).unwrap_err().to_string();
-        assert!(told.contains("norms of their own read the stream"), "{told}");
+        assert!(told.contains("can't be combined with a normalized residual stream"), "{told}");
     }
 }
 
-/// Settings of a file that would give another model are refused, and tensors that are not read told.
+/// Settings that would give a different model are rejected, and tensors that are not read are reported.
 #[test]
 fn files_say_what_they_hold() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +267,7 @@ fn files_say_what_they_hold() {
     // Older files name the width of global layers' heads.
     config("v5-gemma4", &[("per_layer_config", Value::Null), ("global_head_dim", json!(12))]);
     assert_eq!(open().unwrap().config(), load("v5-gemma4", LoadOptions::new()).config());
-    // Published files hold keys of layers that read others'.
+    // Published files contain keys of layers that reuse others'.
     config("v5-gemma4", &[]);
     let files = hooklens::WeightFiles::open_folder(&fixtures().join("v5-gemma4")).unwrap();
     let read = |name: &str| {

@@ -1,4 +1,4 @@
-//! Generation: what greedy, sampled, batched and watched runs give.
+//! Generation: results of greedy, sampled, batched and recorded runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, cases, distance, fixtures, random_model, values};
 
-/// The most likely next token, by running everything anew.
+/// The most likely next token, found by rerunning the whole text.
 fn next(model: &HookedTransformer, row: &[u32]) -> u32 {
     let logits = model.forward_with(vec![row.to_vec()], ForwardOptions::new().logits(Logits::Last)).unwrap();
     let logits = values(&logits);
@@ -26,7 +26,7 @@ fn any_kind() -> impl Strategy<Value = CacheKind> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]
 
-    /// Greedy rows of any lengths, in a batch, behind any cache, are those of running anew.
+    /// Greedy rows of any lengths, in a batch with any kind of cache, equal those from rerunning the whole text.
     #[test]
     fn greedy_is_the_most_likely_each_time(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(1..6), 1..4),
@@ -54,7 +54,7 @@ proptest! {
         }
     }
 
-    /// What was recorded at all steps is what a run of all columns at once records.
+    /// Recordings of all steps equal the recording of a single run over all columns.
     #[test]
     fn recordings_of_steps_make_the_whole(
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(1..5), 1..3), count in 1..5usize,
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(made.logits.unwrap().dims()[..2].to_vec(), vec![rows.len(), count]);
     }
 
-    /// Chance belongs to the seed: the same twice, and the first row's the same alone.
+    /// Sampling depends on the seed: it is repeatable, and the first row is the same alone.
     #[test]
     fn a_seed_draws_the_same(config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(1..5), 2..4)) {
         let model = random_model(config, seed);
@@ -108,14 +108,14 @@ fn rows_end_where_they_are_told() {
     assert_eq!((text.rows[0].new.len(), &text.rows[0].stop), (3, &Stop::Text("sun star".into())));
     assert_eq!(text.rows[1], free.rows[1]);
     assert!(text.rows[0].log_probs.iter().all(|p| *p <= 0.0));
-    // One step after the other, as they come.
+    // Steps one by one, as an iterator.
     let steps: Vec<_> =
         model.generate_steps(prompt, GenerateOptions::new().max_new_tokens(6).stop_tokens([sun])).unwrap().collect();
     let first: Vec<Option<u32>> = steps.iter().map(|step| step.as_ref().unwrap().tokens[0]).collect();
     assert_eq!((first[1], first[2], steps.len()), (Some(sun), None, 6));
 }
 
-/// Hooks run at every step: an ablated head generates as the ablated model does.
+/// Hooks run at every step: generating with an ablated head equals generating with the ablated model.
 #[test]
 fn hooks_act_at_every_step() {
     let model = induction();
@@ -170,11 +170,11 @@ fn bad_settings_are_refused_before_work_starts() {
     assert!(matches!(error, Error::Cache(CacheError::Batch { cache: 2, run: 3 })));
     let error = model.generate_with([1, 25], GenerateOptions::new().max_new_tokens(1)).unwrap_err();
     assert!(matches!(error, Error::Input(InputError::Token { token: 25, .. })));
-    // The last token is chosen, not run: all positions can be used.
+    // The last token is sampled, but not run, so all positions can be used.
     assert_eq!(model.generate_with([1, 2, 3], GenerateOptions::new().max_new_tokens(6)).unwrap().rows[0].new.len(), 6);
 }
 
-/// Greedy output is Hugging Face's, prompts of unequal lengths together.
+/// Greedy output equals Hugging Face's, for prompts of unequal lengths together.
 #[test]
 fn greedy_output_is_hugging_faces() {
     let golden = fs::read_to_string(fixtures().join("greedy.json")).unwrap();

@@ -1,4 +1,4 @@
-//! GGUF files, against transformers and ggml's own dequantization.
+//! GGUF files, compared with transformers and ggml's own dequantization.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn folder() -> PathBuf {
     fixtures().join("gguf")
 }
 
-/// Every model's file, and what transformers makes of its weights.
+/// Every model's file, with the weights that transformers decodes.
 fn models() -> Vec<(String, PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut models: Vec<_> = entries
@@ -68,7 +68,7 @@ fn golden(bytes: &[u8]) -> (Tokens, [Tensor<3>; 2]) {
     (Tokens::new(rows).unwrap(), ["logits", "resid_pre_1"].map(tensor))
 }
 
-/// Blocks are decoded to the bit, whatever instructions do it.
+/// Blocks are decoded bit for bit, with any instruction set.
 #[test]
 fn blocks_hold_ggmls_numbers() {
     let bytes = fs::read(folder().join("blocks.safetensors")).unwrap();
@@ -92,8 +92,8 @@ fn blocks_hold_ggmls_numbers() {
     }
 }
 
-/// Logits are those of the same weights in transformers: from the blocks, from weights widened at load, and from a file
-/// that is not mapped.
+/// Logits equal those of the same weights in transformers: from the blocks, from weights widened at load, and from a
+/// file that is not mapped.
 #[test]
 fn every_architecture_computes_as_transformers_does() {
     let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
@@ -127,7 +127,7 @@ fn every_architecture_computes_as_transformers_does() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The tokenizer made of a file's vocabulary gives the ids of the one the file was made from.
+/// A tokenizer built from a file's vocabulary gives the ids of the one that the file was made from.
 #[test]
 fn tokenizers_are_those_the_files_were_made_from() {
     let known: Value = serde_json::from_slice(&fs::read(folder().join("tokens.json")).unwrap()).unwrap();
@@ -148,7 +148,7 @@ fn tokenizers_are_those_the_files_were_made_from() {
     assert!(wrong.is_empty() && compared >= 70, "{compared}: {}", wrong.join("\n"));
 }
 
-/// Whatever byte is changed: an error that names the file, or a model that runs.
+/// Changing any byte gives an error that names the file, or a model that runs.
 #[test]
 fn damaged_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ fn damaged_files_are_errors() {
     let (mut refused, mut cases) = (0, 0);
     for name in ["llama", "gpt2", "mixtral", "gemma3", "gpt-oss", "phi3"] {
         let sound = fs::read(self::folder().join(format!("{name}.gguf"))).unwrap();
-        // Where the tensors' data begin: what is before is the description.
+        // The tensors' data starts here; the metadata comes before.
         let head = sound.len() / 3;
         for case in 0..500 {
             let mut bytes = sound.clone();
@@ -221,23 +221,26 @@ fn what_is_not_read_is_said() {
         panic!("an architecture that is none")
     };
     assert!(given.starts_with("qwen9") && supported.contains(&"qwen2"));
-    // A folder with one file is that file; with two, one has to be named.
+    // A folder with one file is read as that file. With two, one must be named.
     fs::write(folder.path().join("other.gguf"), &sound).unwrap();
     let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
-    assert!(error.to_string().ends_with("several GGUF files; name one: changed.gguf, other.gguf"), "{error}");
+    assert!(
+        error.to_string().ends_with("several GGUF files; pass the path of one: changed.gguf, other.gguf"),
+        "{error}"
+    );
     fs::remove_file(&path).unwrap();
     assert!(HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).is_ok());
     // A tensor of a part that this architecture does not have.
     let error = told("blk.1.ffn_norm.weight", "blk.1.ffn_nose.weight").unwrap_err();
     assert!(matches!(&error, Error::Load(LoadError::Corrupt { reason, .. }) if reason.contains("ffn_nose")), "{error}");
-    // The rules that split texts.
+    // Unknown rules for splitting texts.
     let model = told("pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwen2", "pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwerz").unwrap();
     assert!(model.load_report().ignored[0].contains("`qwerz`"), "{:?}", model.load_report().ignored);
     assert!(matches!(model.forward("a text"), Err(Error::Input(InputError::NoTokenizer))));
 }
 
-/// A model whose blocks are read from the file each time they are run computes what it does in memory, and a limit that
-/// can't be met is refused.
+/// A model whose blocks are reread from the file on each run computes the same as in memory. Limits that can't be met
+/// are rejected.
 #[cfg(unix)]
 #[test]
 fn a_model_is_held_under_a_limit_of_memory() {
@@ -275,7 +278,7 @@ fn a_model_is_held_under_a_limit_of_memory() {
     assert_eq!(generated(&held), generated(&whole));
 }
 
-/// Loading tells of every tensor, up to the last.
+/// Loading reports progress for every tensor, up to the last.
 #[test]
 fn loading_tells_how_far_it_is() {
     use std::sync::{Arc, Mutex};
@@ -287,6 +290,6 @@ fn loading_tells_how_far_it_is() {
     let told = told.lock().unwrap();
     assert!(told.len() > 10 && told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
     let (done, total) = told[told.len() - 1];
-    // Of what the file holds only divisors of the rotation are no weight.
+    // The rotary divisors are the only tensors in the file that are not weights.
     assert!(done * 100 > total * 95, "{done} of {total}");
 }

@@ -1,5 +1,5 @@
-//! Devices of CubeCL: what they are called, what they can't do, and what a run asks of them. wgpu's stands for all; a
-//! software driver will do.
+//! CubeCL devices: their names, their limits, and the operations of a run. wgpu stands for all of them, and a software
+//! driver is enough.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use safetensors::SafeTensors;
 
 use crate::support::{assert_close, distance, fixtures, skipped, values};
 
-/// The first of wgpu's devices, if there is one.
+/// The first wgpu device, if there is one.
 fn gpu() -> Option<Device> {
     let found = parse_device("wgpu").ok();
     if found.is_none() {
@@ -41,10 +41,10 @@ fn numbers_name_what_is_listed() {
     assert!(listed[0].dtypes.contains(&DType::F32) && !listed[0].description.is_empty(), "{listed:?}");
     let told = parse_device(format!("wgpu:{}", listed.len())).unwrap_err().to_string();
     assert!(told.contains(&format!("{} wgpu device", listed.len())), "{told}");
-    assert!(parse_device("wgpu:x").unwrap_err().to_string().contains("comes a number"));
+    assert!(parse_device("wgpu:x").unwrap_err().to_string().contains("expected a number"));
 }
 
-/// What a device has no type for is an error where it computes, and done on the host where it stores.
+/// A dtype that a device does not support is an error for computation, and converted on the host for storage.
 #[test]
 fn element_types_are_asked_for_before_use() {
     let Some(device) = gpu() else { return };
@@ -66,7 +66,7 @@ fn element_types_are_asked_for_before_use() {
             assert!(matches!(loaded, Err(Error::ElementType { .. })), "{dtype}");
             assert!(matches!(cached, Err(Error::Cache(CacheError::ElementType { .. }))), "{dtype}");
         }
-        // As the CPU rounds it, whichever of the two does.
+        // Rounded as on the CPU, whichever of the two does it.
         let rounded = |model: &HookedTransformer| {
             let cache = model.record(ROW, Record::new("*resid_post").dtype(dtype)).unwrap();
             let recorded = cache.activation(hook::resid_post(1)).unwrap();
@@ -86,7 +86,7 @@ fn element_types_are_asked_for_before_use() {
             assert!(distance(&written, &rounded(&on_cpu)) < 0.01);
         }
     }
-    // A model that got there by other ways is stopped at its first run.
+    // A model that was moved to the device in another way fails on its first run.
     let mut odd = model.clone();
     odd.weights = burn::module::Module::map(odd.weights.clone(), &mut crate::support::Cast(FloatDType::F64));
     if !element_types(&device).contains(&DType::F64) {
@@ -94,7 +94,7 @@ fn element_types_are_asked_for_before_use() {
     }
 }
 
-/// A device that reads its weights later must have its own copy: the file may be written anew.
+/// A device that reads its weights lazily must have its own copy, because the file may be overwritten.
 #[test]
 fn weights_are_not_lent_to_a_device_that_reads_later() {
     let Some(device) = gpu() else { return };
@@ -110,13 +110,13 @@ fn weights_are_not_lent_to_a_device_that_reads_later() {
     for file in std::fs::read_dir(folder.path()).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|e| e == "safetensors") {
-            std::fs::File::create(path).unwrap(); // emptied: what is mapped of it is gone
+            std::fs::File::create(path).unwrap(); // truncated, so mapped pages are gone
         }
     }
     assert_close(&model.forward(ROW).unwrap(), &expected, 1e-4, "weights of a file that is gone");
 }
 
-/// Full memory of the device is an error, after which the model can be used.
+/// Running out of device memory is an error, after which the model is still usable.
 #[test]
 fn full_memory_is_an_error() {
     let Some(device) = gpu() else { return };
@@ -137,7 +137,7 @@ fn full_memory_is_an_error() {
     assert_eq!(values(&model.forward(ROW).unwrap()), values(&before));
 }
 
-/// Half of the blocks on the device and half on the CPU: gradients, patches and caches go across.
+/// With half of the blocks on the device and half on the CPU, gradients, patches and caches work across both.
 #[test]
 fn blocks_beside_the_cpu() {
     let Some(device) = gpu() else { return };
@@ -170,7 +170,7 @@ fn blocks_beside_the_cpu() {
     assert_eq!([0, 3].map(|layer: usize| cache[layer].keys().unwrap().device()), [device, Device::flex()]);
 }
 
-/// The stream goes where a layer's weights are, also if it has an MLP alone.
+/// The stream is moved to the device of a layer's weights, even if the layer only has an MLP.
 #[test]
 fn layers_without_attention_are_where_their_weights_are() {
     let Some(device) = gpu() else { return };
@@ -194,12 +194,11 @@ impl LaunchObserver for Launched {
     }
 }
 
-/// A forward pass waits for nothing; a token of a generation waits once and reads a few bytes a row, and no step
-/// copies the past.
+/// A forward pass never waits. A generated token waits once and reads a few bytes per row, and no step copies the past.
 #[test]
 fn a_token_reads_once_and_copies_nothing_of_the_past() {
     let Some(device) = gpu() else { return };
-    // Every launch of a process is counted, so this is a process of its own.
+    // Launches are counted per process, so this runs in a separate process.
     const ALONE: &str = "HOOKLENS_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let mut alone = std::process::Command::new(std::env::current_exe().unwrap());

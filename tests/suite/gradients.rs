@@ -1,4 +1,4 @@
-//! Gradients at hook points against finite differences, in f64.
+//! Gradients at hook points compared with finite differences, in f64.
 
 use burn::tensor::TensorData;
 use hooklens::PaddingSide;
@@ -16,7 +16,7 @@ fn rows() -> Vec<Vec<u32>> {
     TOKENS.iter().map(|row| row.to_vec()).collect()
 }
 
-/// Something smooth that depends on every element.
+/// A smooth function that depends on every element.
 fn number<const D: usize>(logits: Tensor<D>) -> Tensor<1> {
     let shape = logits.dims();
     let weights = (0..shape.iter().product()).map(|i: usize| ((i * 37 % 101) as f64 / 50.0 - 1.0).sin());
@@ -25,7 +25,7 @@ fn number<const D: usize>(logits: Tensor<D>) -> Tensor<1> {
     (logits.clone().square() * 0.1 + logits * weights).sum()
 }
 
-/// A fixed direction, which does not move minus infinity.
+/// A fixed direction that does not change minus infinity.
 fn direction(like: &Activation, seed: usize) -> Activation {
     let values: Vec<f64> =
         (0..like.len()).map(|i| (((i + seed) * 7919 % 1009) as f64 / 504.0 - 1.0).cos() - 0.4).collect();
@@ -39,7 +39,7 @@ fn scaled(direction: &Activation, by: f64) -> Activation {
     Activation::from(flat * by).reshape(direction.shape())
 }
 
-/// [`check_slopes`] of a decoder.
+/// [`check_slopes`] for a decoder.
 fn check(model: &HookedTransformer, selection: impl Into<Record>, seed: usize) {
     let options = ForwardOptions::new().record(selection);
     let output = model.run_with_gradients(rows(), options, number).unwrap();
@@ -47,18 +47,18 @@ fn check(model: &HookedTransformer, selection: impl Into<Record>, seed: usize) {
     check_slopes(&output.cache, |hooks| number(logits(hooks)), seed);
 }
 
-/// Compares the gradient along one direction with a difference quotient of the number, at every point.
+/// Compares the gradient along one direction with a finite difference of the scalar, at every point.
 fn check_slopes(cache: &ActivationCache, number: impl Fn(Vec<Hook<'_>>) -> Tensor<1>, seed: usize) {
     let value = |hooks| number(hooks).into_scalar::<f64>();
     for (name, gradient) in cache.gradients() {
-        // A scale may be as small as it likes, the others are of the order of one.
+        // A norm's scale may be arbitrarily small; the other activations have order one.
         let toward = direction(gradient, seed);
         let along = gradient.dot(&toward).into_scalar::<f64>();
         let at_step = |step: f64| {
             let change = scaled(&toward, step);
             value(vec![at(name).edit_any(move |x, _| Ok(Some(x.plus(&change))))])
         };
-        // Richardson's: the error is of fourth order.
+        // Richardson extrapolation, with an error of fourth order.
         let quotient = |step: f64| (at_step(step) - at_step(-step)) / (2.0 * step);
         let step = 2e-5;
         let slope = (4.0 * quotient(step / 2.0) - quotient(step)) / 3.0;
@@ -93,7 +93,7 @@ proptest! {
         }
     }
 
-    /// In `f32` the kernels compute both ways, in `f64` Burn does.
+    /// In `f32`, our kernels compute both passes; in `f64`, Burn does.
     #[test]
     fn gradients_by_kernels_are_those_of_burns_operations(config in any_config(), seed in 0usize..1000) {
         if !has(DType::F64) {
@@ -103,7 +103,7 @@ proptest! {
         let mut exact = model.clone();
         exact.weights = widened(&model.weights);
         let padded = Tokens::padded(&[TOKENS[0].to_vec(), TOKENS[1][..3].to_vec()], 0, PaddingSide::Left).unwrap();
-        // Whether patterns and scales are watched decides which operations there are.
+        // Recording patterns and scales changes which operations run.
         let inner = ["attn_scores", "pattern", "scale", "normalized", "result", "_input", "_in", "expert"];
         let unwatched = || Selection::matching(move |point| !inner.iter().any(|part| point.name.contains(part)));
         let late_point = if model.config().reads_keys_of(1).is_some() { "hook_q" } else { "hook_v" };
@@ -119,10 +119,10 @@ proptest! {
             let expected = exact.run_with_gradients(&tokens, options(), number).unwrap();
             let [own, of_exact] = [&given, &expected].map(|output| values(output.logits.as_ref().unwrap()));
             if distance(&own, &of_exact) > 1e-4 {
-                continue; // another expert by a hair
+                continue; // a near tie routed to another expert
             }
-            // A factor before a norm changes nothing but for the norm's epsilon: its gradient is a sum that cancels, exact
-            // to the terms' size and not to its own.
+            // A factor before a norm only matters through the norm's epsilon. Its gradient is a sum that cancels, which
+            // is exact relative to the terms, not to the result.
             let largest = |gradient: &ndarray::ArrayD<f32>| gradient.iter().fold(0f32, |most, x| most.max(x.abs()));
             let wanted = expected.cache.gradients().map(|(name, gradient)| (name, gradient.to_ndarray().unwrap()));
             let wanted: Vec<_> = wanted.collect();
@@ -136,7 +136,7 @@ proptest! {
         }
     }
 
-    /// A hook on gradients does what a forward hook does that leaves the value as it is.
+    /// A gradient hook acts like a forward hook that leaves the value unchanged.
     #[test]
     fn edited_gradients_go_on(config in any_config(), seed in 0usize..1000, factor in prop_oneof![Just(0.0), Just(-1.5)]) {
         if !has(DType::F64) {
@@ -168,8 +168,7 @@ proptest! {
     }
 }
 
-/// Behind a frozen cache, gradients are those of a whole run at the positions behind it; a scope's
-/// hooks act in both.
+/// After a frozen cache, gradients equal those of a whole run at the positions after it. A scope's hooks act in both.
 #[test]
 fn gradients_behind_a_cache_are_those_of_a_whole_run() {
     if !has(DType::F64) {
@@ -200,7 +199,7 @@ fn full(model: &HookedTransformer, name: &str) -> String {
     model.catalog().info(ids[0]).name.to_string()
 }
 
-/// Of everything an encoder gives.
+/// Gradients of all outputs of an encoder.
 fn number_of_all(output: EncoderOutput) -> Tensor<1> {
     let mut sum = number(output.hidden.clone().unwrap());
     sum = output.logits.clone().map_or(sum.clone(), |logits| sum + number(logits));
@@ -249,8 +248,8 @@ fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
     }
 }
 
-/// A hook on gradients does in them what a forward hook does that leaves the value as it is; the encoder of two stacks
-/// is before the decoder.
+/// A gradient hook acts like a forward hook that leaves the value unchanged. The encoder of an encoder-decoder fires
+/// before the decoder.
 #[test]
 fn edited_gradients_go_on_in_encoders_too() {
     if !has(DType::F64) {
@@ -293,7 +292,7 @@ fn gradient_runs_say_what_they_cannot_do() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
     let told = |options: ForwardOptions<'_>| model.run_with_gradients(rows(), options, number).unwrap_err().to_string();
     assert!(told(ForwardOptions::new().record(Record::new("z0").positions(1))).contains("whole activations"));
-    assert!(told(ForwardOptions::new().logits(Logits::None).record("z0")).contains("made of the logits"));
+    assert!(told(ForwardOptions::new().logits(Logits::None).record("z0")).contains("computed from the logits"));
     let mut cache = model.prefill([1, 2]).unwrap();
     assert!(told(ForwardOptions::new().record("z0").kv_cache(&mut cache)).contains("freeze it"));
     let constant = |logits: Tensor<3>| logits.detach().sum();

@@ -11,7 +11,7 @@ use crate::support::{fixtures, program};
 
 const PROMPT: &str = "When Mary and John went to the store, John gave a drink to";
 
-/// Exit code, standard output, standard error.
+/// Returns exit code, standard output and standard error.
 fn graph(arguments: &[&str]) -> (i32, String, String) {
     let output = program().arg("graph").args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -38,7 +38,7 @@ fn a_graph_is_told_checked_written_and_viewed() {
         of_ioi(&["--answer", "Mary", "--wrong", "John", "--group", "0.7", "--check", "--out", &file]);
     assert_eq!(code, 0, "{told}");
     for words in
-        ["15 tokens", "every row sums to its value", "checked: 5 features", "why \"Mary", "strongest paths", "groups"]
+        ["15 tokens", "rows sum to their values", "checked: 5 features", "why \"Mary", "strongest paths", "groups"]
     {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
@@ -53,7 +53,7 @@ fn a_graph_is_told_checked_written_and_viewed() {
     assert!(out.contains(&format!("{nodes} nodes")) && out.contains("groups"), "{out}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!doctype html>") && !html.contains("src=\"http") && !html.contains("href=\"http"));
-    // The same page from the command that made the graph.
+    // The same page as from the command that made the graph.
     let direct = at(folder.path(), "direct.html");
     let (code, ..) = of_ioi(&["--out", &direct]);
     assert!(code == 0 && fs::metadata(direct).unwrap().len() > 10_000);
@@ -75,13 +75,14 @@ fn json_has_the_numbers() {
     assert!(target["paths"][0]["share"].as_f64().unwrap() > 0.0);
 }
 
-/// Features changed, heads and scores in words and in numbers; every answer is a target.
+/// Changed features, heads and attention scores are reported in text and JSON, and every answer is a target.
 #[test]
 fn what_is_asked_beside_a_graph() {
     let more = ["--set", "3:14:12=x-5", "--set", "2:14+:119=0", "--generate", "3", "--heads", "--looks", "3.0:14:2"];
     let (code, out, told) = of_ioi(&more);
     assert_eq!(code, 0, "{told}");
-    for words in ["probabilities before and after", "and changed: ", "by head ", "directly ", "head 3.0 from 14 \"to\""]
+    for words in
+        ["probabilities before and after", "with changes: ", "via head ", "directly ", "head 3.0 from 14 \"to\""]
     {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
@@ -99,7 +100,7 @@ fn what_is_asked_beside_a_graph() {
     assert!(!told["looks"]["pairs"].as_array().unwrap().is_empty() && told["looks"]["score"].is_number());
 }
 
-/// Directions of a file are targets, under their names.
+/// Directions from a file are targets, under their names.
 #[test]
 fn directions_are_targets() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +124,7 @@ fn directions_are_targets() {
     assert!(code != 0 && told.contains("no-such.json"), "{told}");
 }
 
-/// A file says what it is of, and no more of the machine than a name.
+/// A file records its model by name, and nothing about the machine.
 #[test]
 fn files_say_what_they_are_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,7 +143,7 @@ fn files_say_what_they_are_of() {
     assert!(!metadata["hooklens"]["targets"].as_array().unwrap().is_empty());
 }
 
-/// The same command writes the same bytes, and so does one that goes on from what an interrupted run left.
+/// The same command writes the same bytes, also when it resumes from an interrupted run.
 #[test]
 fn the_same_graph_is_the_same_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,7 +171,7 @@ fn the_same_graph_is_the_same_file() {
         damaged[bytes.len() / 2] ^= 1;
         fs::write(&rows, damaged).unwrap();
         let (code, told, graph) = made(ending, &["--resume", &kept], None);
-        assert!(code == Some(0) && graph == whole && told.contains("are damaged"), "{told}");
+        assert!(code == Some(0) && graph == whole && told.contains("has damaged rows"), "{told}");
     }
     let (_, _, dated) = made("json", &[], Some("1600000000"));
     assert_eq!(json(&String::from_utf8(dated).unwrap())["metadata"]["info"]["create_time_ms"], 1_600_000_000_000u64);
@@ -186,7 +187,7 @@ fn graphs_of_several_prompts_and_of_neurons() {
     let (code, out, told) = of_ioi(&["--against", against, "--answer", "Mary", "--json"]);
     assert_eq!(code, 0, "{told}");
     assert!(json(&out)["deviation"].as_f64().unwrap() < 1e-4);
-    // Without MLPs tokens alone act.
+    // Without MLPs, only tokens have effects.
     let (code, out, _) = graph(&["--model", "embedded:induction", "--neurons", "8", "--tokens", "1,2,3,1", "--check"]);
     assert!(out.contains("0 features and 4 tokens changed"), "{out}");
     assert!(code == 0 && out.contains("features +0.00") && out.contains("token \"red\" at 0"), "{out}");
@@ -211,7 +212,7 @@ fn wrong_usage_of_graphs() {
         (&["--model", "embedded:induction", "--tokens", "1,2"], "--neurons"),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--out", &other], ".html or .json"),
         (&["--model", "embedded:ioi", "--tokens", "1,2;3,4"], "one prompt"),
-        // Told before anything is computed.
+        // Reported before anything is computed.
         (&["--model", "embedded:ioi", "--ioi", "1000000", "--check"], "--check"),
         (&["--model", "embedded:ioi", "--ioi", "1000000", "--set", "1:2:3=0"], "--set"),
         (&["--model", "embedded:ioi", "--ioi", "1000000", "--node-share", "7"], "from 0 to 1"),
@@ -223,7 +224,7 @@ fn wrong_usage_of_graphs() {
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--generate", "3"], "--set"),
         (
             &["--model", "embedded:ioi", "--prompt", PROMPT, "--answer", "Mary", "--wrong", "John", "--wrong", "Tom"],
-            "one for each --answer",
+            "or one per --answer",
         ),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--wrong", "John"], "--answer"),
         (&["view"], "FILE"),
@@ -239,7 +240,7 @@ fn wrong_usage_of_graphs() {
     let failures: [(&[&str], &str); 8] = [
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--answer", "Mry"], "Mry"),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--set", "9:2:3=0"], "layer 9"),
-        (&["view", &of_torch], "a file of PyTorch"),
+        (&["view", &of_torch], "a PyTorch file"),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--leave-out", "15"], "15"),
         (&["view", "nowhere.json"], "nowhere.json: can't read the graph: "),
         (&["--model", "embedded:ioi", "--prompt", PROMPT, "--against", "When Mary"], "tokens"),
@@ -250,13 +251,14 @@ fn wrong_usage_of_graphs() {
         let (code, _, told) = graph(arguments);
         assert!(code == 1 && told.contains(words) && !told.contains("panicked"), "{arguments:?}: {code} {told}");
     }
-    // What is read is not written over.
+    // Inputs are not overwritten.
     let (code, _, told) = graph(&["view", &broken, "--out", &broken]);
     assert!(code != 0 && told.contains("broken.json"), "{told}");
     assert_eq!(fs::read_to_string(&broken).unwrap(), "{\"nodes\": 3}");
 }
 
-/// A target twice would count twice, and one minus itself is nothing: by texts, by ids, for one wrong token or several.
+/// Duplicate targets would count twice, and a target minus itself is zero: both are rejected, by text, by id, with one
+/// wrong token or several.
 #[test]
 fn a_target_is_given_once() {
     for (targets, reason) in [

@@ -1,4 +1,5 @@
-//! Attribution graphs: every row proves itself, edges are what constrained interventions change, circuit-tracer's goldens.
+//! Attribution graphs: every row sums to its node's value, edges equal the effects of constrained interventions, and
+//! results match those of circuit-tracer.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ pub(crate) fn tokens() -> Vec<u32> {
     vec![3, 9, 1, 7, 9, 2]
 }
 
-/// A random dictionary between two points; of its 40 latents some are active.
+/// A random dictionary between two points, with some of its 40 latents active.
 fn random_dictionary(width: usize, reads: &str, writes: Option<&str>, skip: bool) -> Dictionary {
     let draw = |shape: [usize; 2], std: f64| Tensor::random(shape, Distribution::Normal(0.0, std), &device());
     let weights = DictionaryWeights {
@@ -38,7 +39,7 @@ fn random_dictionary(width: usize, reads: &str, writes: Option<&str>, skip: bool
     Dictionary::new(reads, weights).unwrap().with_metadata(metadata)
 }
 
-/// Transcoders of a model's MLPs, and autoencoders of its stream.
+/// Transcoders of a model's MLPs, and autoencoders of its residual stream.
 pub(crate) fn random_dictionaries(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Vec<Dictionary>)> {
     let config = model.config();
     let (width, kind) = (config.d_model, seed as usize);
@@ -84,13 +85,13 @@ fn points_of_mlps(seed: u64) -> [&'static str; 2] {
 pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transcoders {
     let ([reads, writes], folder) = (points_of_mlps(seed), tempfile::tempdir().unwrap());
     let all = cross_layer(model.config().n_layers, model.config().d_model, folder.path(), reads, writes);
-    // Weights are read from their files now.
+    // From here on, weights are read from their files.
     all.layers().iter().for_each(|layer| drop((layer.encoder().unwrap(), layer.decoder().unwrap())));
     std::mem::forget(folder);
     all
 }
 
-/// Graphs of a model: transcoders of its MLPs, autoencoders of its stream, its neurons.
+/// Graphs of a model: with transcoders of its MLPs, autoencoders of its stream, and its neurons.
 fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Replacement)> {
     let attn_only = model.config().attn_only;
     let mut all: Vec<_> = random_dictionaries(model, seed)
@@ -128,7 +129,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(30))]
 
-    /// What a feature's change changes in a run in which all else is held is what the graph's edges say.
+    /// Changing a feature while everything else is held has the effects that the graph's edges state.
     #[test]
     fn held_interventions_are_the_edges(config in any_plain(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -145,7 +146,7 @@ proptest! {
     }
 }
 
-/// Every kind of target is compared with what an intervention does to it, and a wrong edge is found.
+/// Every kind of target is compared with an intervention's effect on it, and a wrong edge is detected.
 #[test]
 fn checks_are_of_every_target() {
     let capped = || TransformerConfig { output_logits_soft_cap: Some(5.0), ..TransformerConfig::new(2, 16, 2, 20, 16) };
@@ -155,14 +156,15 @@ fn checks_are_of_every_target() {
         let up = GraphTarget::direction("up", (0..16).map(|at| 0.1 * at as f32 - 0.7).collect());
         let options = GraphOptions::new().target(GraphTarget::id(&model, 3)).target(up);
         let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
-        // Without features there are tokens, each with an edge to each target.
+        // Without features, there are tokens, each with an edge to each target.
         let check = graph.check(&model, &replacement, 4).unwrap();
         assert_eq!((check.edits, check.tokens, check.edges), (0, 4, 8));
         assert!(check.deviation < 1e-4, "{check:?}");
         let told = graph.minus(&graph).unwrap().check(&model, &replacement, 4).unwrap_err().to_string();
         assert!(told.contains("of one prompt"), "{told}");
     }
-    // The same token's logit over others' mean and minus one other's are different targets: each is measured as what it is.
+    // The same token's logit over the mean of all logits and minus another token's are different targets, each measured
+    // separately.
     let (model, replacement, _) = ioi_graph();
     let prompt = "When Mary and John went to the store, John gave a drink to";
     let options = GraphOptions::new().target(GraphTarget::difference(&model, "Mary", "John").unwrap());
@@ -173,8 +175,8 @@ fn checks_are_of_every_target() {
     assert!(check.deviation < 1e-4, "{check:?}");
 }
 
-/// Whether graphs refuse this model by name: its streams are normalized behind sums, its projections clipped, or its
-/// activation function has no ratio to what it reads.
+/// Whether graphs reject this model by name: its streams are normalized after sums, its projections are clipped, or its
+/// activation function is not proportional to its input.
 fn refused(model: &HookedTransformer) -> bool {
     let replacement = Replacement::neurons(4);
     let told = AttributionGraph::new(model, vec![3, 9], &replacement, &GraphOptions::new().max_nodes(1));
@@ -184,7 +186,7 @@ fn refused(model: &HookedTransformer) -> bool {
     })
 }
 
-/// The fixtures that are decoders and that graphs take.
+/// Fixtures that are decoders and that graphs support.
 fn decoders() -> Vec<(String, HookedTransformer)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(fixtures()).unwrap() {
@@ -201,7 +203,7 @@ fn decoders() -> Vec<(String, HookedTransformer)> {
     all
 }
 
-/// Graphs of the neurons of every published family sum to what the model has, and interventions are their edges.
+/// Graphs of the neurons of every published family sum to the model's values, and interventions match their edges.
 #[test]
 fn graphs_of_every_decoder_prove_themselves() {
     let mut missed = Vec::new();
@@ -219,16 +221,16 @@ fn graphs_of_every_decoder_prove_themselves() {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// What a graph's target is, as a function of a run.
+/// A graph's target, as a function of a run.
 enum Aim {
-    /// A token's logit, before a soft cap, over the mean of all.
+    /// A token's logit before the soft cap, minus the mean of all logits.
     Logit(usize),
-    /// A neuron of a layer and position.
+    /// A neuron at a layer and position.
     Neuron([usize; 3]),
 }
 
-/// Gradients of a target with respect to points whose values are put in, in a run in which patterns and the scales of norms
-/// are those of another: what is put in times its gradient. By Burn's autodiff, of the model's own forward pass.
+/// Products of the activations at some points and the gradients of a target with respect to them, in a run with
+/// patterns and norm scales held at those of another run. Uses Burn's autodiff on the model's own forward pass.
 fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) -> Vec<(String, Vec<f32>)> {
     let tracked = device().autodiff();
     let sources: Vec<(String, Activation)> = clean
@@ -280,7 +282,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
             let pre = at(pre.borrow().as_ref().unwrap());
             match linear.borrow().as_ref() {
                 None => pre,
-                // A product: half of it goes to either factor.
+                // A product: half of it is attributed to each factor.
                 Some(linear) => {
                     let [half, by_pre, by_linear] =
                         [0.5 * held("hook_post"), held("hook_pre"), held("hook_pre_linear")];
@@ -299,7 +301,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
     sources.into_iter().map(times).collect()
 }
 
-/// A graph's effects are what they are by definition: activation times gradient, with patterns, scales and MLPs held.
+/// A graph's effects follow the definition: activation times gradient, with patterns, scales and MLPs held.
 #[test]
 fn effects_are_activations_times_gradients() {
     let mut compared = 0;
@@ -357,7 +359,8 @@ fn effects_are_activations_times_gradients() {
 proptest! {
     #![proptest_config(cases(30))]
 
-    /// What heads carried and what came directly sum to the effect; pairs of nodes sum to the score of a query and a key.
+    /// Effects carried by heads and direct effects sum to the total effect; pairs of nodes sum to the attention score
+    /// of a query and a key.
     #[test]
     fn heads_sum_to_effects_and_pairs_to_scores(config in any_plain(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -379,11 +382,12 @@ proptest! {
                     prop_assert!(missed < 1e-4 * largest, "{name}: {missed} of {largest}");
                 }
             }
-            // A dictionary of the stream writes all of it, so that layers behind know of nothing below; pairs know of all.
+            // A dictionary of the stream writes all of it, so later layers see nothing from before it. Pairs include
+            // everything.
             let at = (config.n_layers - 1, seed as usize % config.n_heads);
             let pairs = match graph.attention_pairs(&model, &replacement, at, [5, 2], 3) {
                 Ok(pairs) => pairs,
-                // A norm over all heads at once that centers, or one with a bias.
+                // A centering norm over all heads at once, or one with a bias.
                 Err(error) => {
                     prop_assert!(error.to_string().contains("their norm"), "{error}");
                     continue;
@@ -398,7 +402,8 @@ proptest! {
 proptest! {
     #![proptest_config(cases(20))]
 
-    /// The mean of graphs and the difference of two prove themselves as one does: effects and constant sum to the value.
+    /// In the mean of graphs and in the difference of two graphs, as in single graphs, effects and constants sum to the
+    /// nodes' values.
     #[test]
     fn means_and_differences_prove_themselves(config in any_plain(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -433,12 +438,12 @@ proptest! {
         let shorter = AttributionGraph::new(&model, vec![3u32, 1], &Replacement::neurons(3), &options);
         if let (Ok(longer), Ok(shorter)) = (longer, shorter) {
             let told = longer.minus(&shorter).unwrap_err().to_string();
-            prop_assert_eq!(told, "the number of tokens is 3 and 2, and must be the same in all graphs");
+            prop_assert_eq!(told, "the number of tokens is 3 and 2; expected the same number in all graphs");
         }
     }
 }
 
-/// What circuit-tracer made of a case.
+/// circuit-tracer's results for a case.
 struct Golden {
     folder: PathBuf,
     said: Value,
@@ -495,7 +500,7 @@ impl Golden {
             let number = |key: &str| self.said[key].as_u64().unwrap() as usize;
             options = options.max_nodes(most as usize).ranked_every(number("batch_size") * number("update_interval"));
         }
-        // circuit-tracer leaves the soft cap of logits out of probabilities, so that they are not the model's.
+        // circuit-tracer ignores the soft cap when it computes probabilities, so they differ from the model's.
         if model.config().output_logits_soft_cap.is_some() {
             let weights = self.numbers("logit_probabilities");
             for (target, weight) in self.said["logit_targets"].as_array().unwrap().iter().zip(weights) {
@@ -504,7 +509,7 @@ impl Golden {
             }
         }
         for (place, target) in self.said["targets"].as_array().into_iter().flatten().enumerate() {
-            // A direction, as it was put in.
+            // A direction, as it was given.
             let width = model.config().d_model;
             let vector = self.numbers("logit_vectors")[place * width..][..width].to_vec();
             options = options.weighted_target(
@@ -516,7 +521,7 @@ impl Golden {
     }
 }
 
-/// Nodes, edges, scores and pruning are those of circuit-tracer.
+/// Nodes, edges, scores and pruning match circuit-tracer's.
 #[test]
 fn graphs_are_circuit_tracers() {
     for golden in Golden::all() {
@@ -570,7 +575,7 @@ fn graphs_are_circuit_tracers() {
     }
 }
 
-/// Interventions give what circuit-tracer's do, held and free.
+/// Interventions give the same results as circuit-tracer's, constrained and unconstrained.
 #[test]
 fn interventions_are_circuit_tracers() {
     for golden in Golden::all() {
@@ -602,7 +607,7 @@ fn interventions_are_circuit_tracers() {
                 if hold == Hold::Everything {
                     let mut given = Vec::new();
                     for pre in made.pre_activations {
-                        // circuit-tracer leaves the first position out.
+                        // circuit-tracer leaves out the first position.
                         let [_, latents] = pre.dims();
                         let own: Vec<f32> = pre.to_data().iter().collect();
                         given.extend(vec![0.0; latents]);
@@ -615,7 +620,7 @@ fn interventions_are_circuit_tracers() {
     }
 }
 
-/// Interventions are of any position and any neuron, whatever a graph leaves out; several prompts are refused.
+/// Interventions work at any position and on any neuron, whatever a graph leaves out. Several prompts are rejected.
 #[test]
 fn interventions_reach_what_graphs_leave_out() {
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 3);
@@ -624,7 +629,8 @@ fn interventions_reach_what_graphs_leave_out() {
         let made = intervene(&model, tokens(), replacement, &[edit], Hold::Nothing).unwrap();
         made.logits.into_data().iter::<f32>().collect()
     };
-    // Half of each neuron of a layer is half of it by hand, also of those that are no features of a small graph.
+    // Halving all neurons of a layer equals halving them by hand, including those that are not features of a small
+    // graph.
     let post: Tensor<3> =
         model.record(tokens(), "blocks.0.mlp.hook_post").unwrap().get("blocks.0.mlp.hook_post").unwrap();
     for neuron in [0, width / 2, width - 1] {
@@ -637,7 +643,7 @@ fn interventions_reach_what_graphs_leave_out() {
         let wanted: Vec<f32> = model.run_with_hooks(tokens(), [by_hand]).unwrap().into_data().iter::<f32>().collect();
         let given = logits(&Replacement::neurons(1), edit);
         assert!(given.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-5), "{neuron}");
-        // Held, the change is by the same amount: none at all for a factor of one.
+        // When held, the change has a fixed amount, which is zero for a factor of one.
         let held = |factor| {
             let edit = FeatureEdit::times(0, 1, neuron, factor);
             let made = intervene(&model, tokens(), &Replacement::neurons(1), &[edit], Hold::Everything).unwrap();
@@ -646,7 +652,7 @@ fn interventions_reach_what_graphs_leave_out() {
         let plain: Vec<f32> = model.forward(tokens()).unwrap().into_data().iter::<f32>().collect();
         assert!(held(1.0).iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-5), "{neuron}");
     }
-    // The token of a prompt's beginning has features, too, whatever the graph leaves out, if its transcoders are used there.
+    // The BOS token has features, too, whatever the graph leaves out, if its transcoders are used there.
     let (model, _, graph) = ioi_graph();
     assert_eq!(graph.left_out(), 1);
     let everywhere = Transcoders::open("embedded:ioi-transcoders").unwrap().excluding([]);
@@ -667,8 +673,8 @@ fn interventions_reach_what_graphs_leave_out() {
     assert!(told.to_string().contains("2 prompts"), "{told}");
 }
 
-/// Half of an expert's neuron is half of it by hand, with the routing of the run it is in; what layers behind it are given
-/// may be routed otherwise.
+/// Halving an expert's neuron equals halving it by hand, with the routing of the same run. Inputs of later layers may
+/// be routed differently.
 #[test]
 fn neurons_of_experts_are_changed() {
     let shared = Some(SharedExpert { d_mlp: 24, gated: true });
@@ -692,7 +698,7 @@ fn neurons_of_experts_are_changed() {
                 .unwrap()
                 .to_data();
             let indices: Vec<i64> = indices.unwrap().iter().collect();
-            // Rows of an expert: tokens whose first choice it is, then those whose second.
+            // Rows of an expert: tokens with it as their first choice, followed by those with it as their second.
             let order = (0..2).flat_map(|choice| (0..tokens().len()).map(move |row| (choice, row)));
             let row =
                 order.filter(|(choice, row)| indices[row * 2 + choice] == expert as i64).position(|at| at.1 == pos);
@@ -716,8 +722,8 @@ fn neurons_of_experts_are_changed() {
     assert!(labels > 3, "{labels}");
 }
 
-/// Text with features changed is that of the model with its transcoders spliced in and the same latents changed, and its first
-/// token is the one that an intervention makes likeliest.
+/// Text generated with features changed equals that of the model with its transcoders spliced in and the same latents
+/// changed. Its first token is the one that an intervention makes most likely.
 #[test]
 fn text_with_features_changed() {
     let (model, replacement, _) = ioi_graph();
@@ -752,7 +758,7 @@ fn text_with_features_changed() {
             assert!(given.iter().zip(&free).all(|(a, b)| (a - b).abs() < 2e-3), "{edit:?}");
         }
     }
-    // A token to come, and one that never does.
+    // Edit at the position of a token that will be generated, and at one that will not.
     let later = FeatureEdit::set(3, len + 1, 12, -40.0);
     assert!(intervene(&model, prompt, &replacement, &[later], Hold::Nothing).is_err());
     let text = |edits: &[FeatureEdit]| {
@@ -774,8 +780,8 @@ fn ioi_graph() -> (HookedTransformer, Replacement, AttributionGraph) {
     (model, replacement, graph)
 }
 
-/// Graphs that are limited, computed in batches of other sizes or with their rows in a file are parts of, or the same as,
-/// the whole one.
+/// Graphs that are limited, computed in other batch sizes, or stored in a file are parts of the full graph or equal to
+/// it.
 #[test]
 fn limits_batches_and_files_change_no_effect() {
     let (model, replacement, whole) = ioi_graph();
@@ -809,7 +815,7 @@ fn limits_batches_and_files_change_no_effect() {
     assert_eq!(close(&made(GraphOptions::new().max_nodes(100).ranked_every(7))), 100);
 }
 
-/// The numbers of a graph, to the bit.
+/// A graph's values, bit for bit.
 fn bits(graph: &AttributionGraph) -> Vec<Vec<u32>> {
     let row = |node| graph.effects_on(node).unwrap_or_default().iter().map(|x| x.to_bits()).collect();
     let numbers = |node: usize| {
@@ -820,7 +826,8 @@ fn bits(graph: &AttributionGraph) -> Vec<Vec<u32>> {
     (0..graph.nodes().len()).flat_map(|node| [row(node), numbers(node)]).collect()
 }
 
-/// A graph that was interrupted anywhere goes on to the same graph, to the bit; damaged rows are reported and computed again.
+/// A graph that was interrupted anywhere resumes to the same graph, bit for bit. Damaged rows are reported and
+/// recomputed.
 #[test]
 fn interrupted_graphs_go_on() {
     let (model, replacement, _) = ioi_graph();
@@ -840,7 +847,7 @@ fn interrupted_graphs_go_on() {
         };
         resumed(false);
         let all = std::fs::read(&rows).unwrap();
-        // As a killed process leaves it, and as a power loss may: with zeros that were never written over.
+        // A killed process leaves a truncated file. A power loss may leave zeros that were never overwritten.
         for cut in [all.len(), all.len() - 1, all.len() * 2 / 3 + 5, all.len() / 3, 1000, 40] {
             std::fs::write(&rows, &all[..cut]).unwrap();
             resumed(false);
@@ -864,7 +871,7 @@ fn interrupted_graphs_go_on() {
     }
 }
 
-/// Rows of a graph with other options are used where they are the same, and never change the result.
+/// Rows of a graph with other options are reused where they are equal, and never change the result.
 #[test]
 fn rows_of_other_batches_change_no_bit() {
     let (model, replacement, whole) = ioi_graph();
@@ -881,7 +888,7 @@ fn rows_of_other_batches_change_no_bit() {
     }
 }
 
-/// A folder whose files this program did not write is refused, and they stay as they are; so are rows of another graph.
+/// A folder with files from elsewhere is rejected and left unchanged, and so are rows of another graph.
 #[test]
 fn foreign_files_in_the_folder_of_rows_are_refused() {
     let (model, replacement, _) = ioi_graph();
@@ -893,12 +900,12 @@ fn foreign_files_in_the_folder_of_rows_are_refused() {
     let refused = |prompt: &str, expected: &str| {
         let error = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap_err();
         let told = hooklens::error_chain(&error);
-        assert!(told.contains("can't go on from here") && told.contains(expected), "{told}");
+        assert!(told.contains("cannot resume from this folder") && told.contains(expected), "{told}");
     };
     let own = folder.join("graph_rows.bin");
     for content in ["", "what", "what is this, longer than the head of a file of rows"] {
         std::fs::write(&own, content).unwrap();
-        refused(prompt, "of another kind");
+        refused(prompt, "was not written by hooklens");
         assert_eq!(std::fs::read_to_string(&own).unwrap(), content);
     }
     std::fs::remove_file(&own).unwrap();
@@ -926,15 +933,16 @@ fn foreign_files_in_the_folder_of_rows_are_refused() {
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
     }
     AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
-    refused("When Mary and John went to the store, Mary gave a drink to", "of another graph");
+    refused("When Mary and John went to the store, Mary gave a drink to", "belong to another graph");
     let mut bytes = std::fs::read(&own).unwrap();
     bytes[20] ^= 4;
     std::fs::write(&own, &bytes).unwrap();
-    refused(prompt, "damaged at its beginning");
+    refused(prompt, "is damaged");
     assert!(std::fs::read(&own).unwrap() == bytes);
 }
 
-/// What a graph is written as is read again; files of circuit-tracer are read; what is no graph is refused by name.
+/// A written graph can be read again, circuit-tracer's files can be read, and files that are not graphs are rejected by
+/// name.
 #[test]
 fn graph_files() {
     let (model, _, graph) = ioi_graph();
@@ -973,7 +981,7 @@ fn graph_files() {
         (r#"{"nodes": [{"node_id": "a"}]}"#, "it has no list `links`"),
         (
             r#"{"nodes": [{"node_id": "a"}], "links": [{"source": "a", "target": "b", "weight": 1}]}"#,
-            "link 0 is of a node `b`",
+            "link 0 refers to the node `b`",
         ),
         (
             r#"{"nodes": [{"node_id": "a"}], "links": [{"source": "a", "target": "a", "weight": null}]}"#,
@@ -986,7 +994,7 @@ fn graph_files() {
     }
 }
 
-/// Nodes and edges of a graph that circuit-tracer wrote are those that this one writes, but for its ids of errors.
+/// Nodes and edges of a graph written by circuit-tracer equal those written here, except for its ids of error nodes.
 #[test]
 fn files_are_circuit_tracers() {
     let golden = Golden::of(fixtures().join("graph/llama3-limited"));
@@ -1022,7 +1030,7 @@ fn files_are_circuit_tracers() {
     }
 }
 
-/// What makes no sense is refused, and says so.
+/// Invalid options are rejected with an explanation.
 #[test]
 fn bad_input_of_graphs() {
     let (model, replacement, graph) = ioi_graph();
@@ -1033,10 +1041,10 @@ fn bad_input_of_graphs() {
     for (options, reason) in [
         (new().likely(0, 0.9), "the number of likely tokens is 0"),
         (new().likely(3, f64::NAN), "the probability of likely tokens is NaN"),
-        (new().leaving_out(99), "the number of positions left out is 99"),
+        (new().leaving_out(99), "the number of excluded positions is 99"),
         (new().batch_size(0), "a batch size is 0"),
-        (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit of a token"),
-        (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 numbers, and the model's width is 64"),
+        (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit for token"),
+        (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 elements, but the model's width is 64"),
     ] {
         let told = told(options, &replacement);
         assert!(told.contains(reason), "{told}");
@@ -1044,7 +1052,7 @@ fn bad_input_of_graphs() {
     let narrow = random_dictionary(8, "blocks.0.hook_resid_post", None, false);
     assert!(told(new(), &Replacement::dictionaries([narrow])).contains("64"));
     let elsewhere = random_dictionary(64, "blocks.0.hook_attn_out", None, false);
-    assert!(told(new(), &Replacement::dictionaries([elsewhere])).contains("it goes from"));
+    assert!(told(new(), &Replacement::dictionaries([elsewhere])).contains("it reads"));
     let unknown = random_dictionary(64, "blocks.9.hook_resid_post", None, false);
     assert!(told(new(), &Replacement::dictionaries([unknown])).contains("blocks.9.hook_resid_post"));
     assert!(told(new(), &Replacement::dictionaries([])).contains("no dictionary was given"));
@@ -1058,6 +1066,6 @@ fn bad_input_of_graphs() {
     assert!(graph.heads(&model, &replacement, 1 << 20).unwrap_err().to_string().contains("1048576"));
     let pairs =
         |head, positions| graph.attention_pairs(&model, &replacement, head, positions, 3).unwrap_err().to_string();
-    assert!(pairs((9, 0), [3, 1]).contains("a head is 9.0"));
+    assert!(pairs((9, 0), [3, 1]).contains("the head is 9.0"));
     assert!(pairs((0, 0), [1, 3]).contains("1 to 3"));
 }

@@ -1,4 +1,4 @@
-//! Files and requests made to break a reader: errors, never panics.
+//! Files and requests made to break a reader give errors, never panics.
 
 use std::fs;
 
@@ -65,7 +65,7 @@ fn integer_weights_are_refused_by_name() {
     );
 }
 
-/// A good file, anywhere in it damaged: either refused or read, but read without a panic.
+/// A valid file with damage anywhere in it is rejected or read, without a panic.
 #[test]
 fn damaged_models_never_panic() {
     let model = random_model(TransformerConfig::new(1, 8, 2, 10, 8), 1);
@@ -157,7 +157,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(1500) })]
 
-    /// Any field of any family's configuration replaced by anything: an answer, never a panic.
+    /// Any field of any family's configuration replaced by any value gives a result, never a panic.
     #[test]
     fn configurations_never_panic(family in 0..60usize, fields in prop::collection::vec((0..200usize, any_json()), 1..4)) {
         let folder = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ proptest! {
         let _ = inspect(folder.path().to_str().unwrap());
     }
 
-    /// Any text as a selection, against any model: an answer, never a panic.
+    /// Any text as a selection, against any model, gives a result, never a panic.
     #[test]
     fn selections_never_panic(config in any_config(), text in "[a-z0-9_.*?\\[\\]{},!-]{0,24}") {
         let model = random_model(config, 0);
@@ -238,7 +238,7 @@ fn wrong_input_is_refused_before_the_run() {
     assert!(model.forward(negative).unwrap_err().to_string().contains("-2"));
     let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
     assert!(batch.to_string().contains("2 rows"), "{batch}");
-    // What is to be predicted needs a logit; what is padding does not.
+    // Only tokens to be predicted need a logit; padding does not.
     let narrow = TransformerConfig { d_vocab_out: 10, ..TransformerConfig::new(1, 16, 4, 20, 8) };
     let narrow = random_model(narrow, 7);
     let target = input_error(narrow.loss([15, 3, 12]));
@@ -268,7 +268,7 @@ fn an_unusable_tokenizer_is_named() {
     }
 }
 
-/// Damage within a tokenizer's decoder, at which the library that reads it panics.
+/// Damage within a tokenizer's decoder, on which the library that reads it panics.
 #[test]
 fn a_damaged_tokenizer_is_an_error() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -293,7 +293,7 @@ fn a_damaged_tokenizer_is_an_error() {
     }
 }
 
-/// A tokenizer that would make one letter into a terabyte is refused.
+/// A tokenizer that would expand one letter into a terabyte is rejected.
 #[test]
 fn tokenizers_that_grow_texts_are_refused() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -309,9 +309,9 @@ fn tokenizers_that_grow_texts_are_refused() {
         fs::write(&path, grown.to_string()).unwrap();
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
         let told = hooklens::error_chain(&error);
-        assert!(told.contains(&format!("`{part}` may turn one letter into 1e12")), "{told}");
+        assert!(told.contains(&format!("`{part}` may turn one character into 1e12")), "{told}");
     }
-    // Padding that the file asks for is not done.
+    // Padding requested by the file is ignored.
     json["padding"] = json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right", "pad_to_multiple_of": null,
         "pad_id": 0, "pad_type_id": 0, "pad_token": "<bos>"});
     fs::write(&path, json.to_string()).unwrap();
@@ -319,7 +319,7 @@ fn tokenizers_that_grow_texts_are_refused() {
     assert_eq!(model.tokenizer().unwrap().encode("king").unwrap().len(), 1);
 }
 
-/// Control characters of files and prompts are shown by the program, not sent to the terminal.
+/// Control characters from files and prompts are escaped by the program, not sent to the terminal.
 #[test]
 fn terminals_are_not_controlled() {
     let folder = tempfile::tempdir().unwrap();
@@ -369,7 +369,7 @@ fn terminals_are_not_controlled() {
     ran(&["dump", "--model", place, "--prompt", "king", "--hooks", escape, "--out", "x.safetensors"]);
 }
 
-/// What is no file is not waited for, and what compares nothing does not agree.
+/// Commands do not wait for special files, and a reference with nothing to compare is an error.
 #[test]
 #[cfg(unix)]
 fn devices_pipes_and_empty_comparisons() {
@@ -384,7 +384,7 @@ fn devices_pipes_and_empty_comparisons() {
         fs::remove_file(folder.path().join(name)).ok();
         std::os::unix::fs::symlink("/dev/zero", folder.path().join(name)).unwrap();
         let (code, told) = ran(&["info", "--model", "."]);
-        // Beside a tokenizer, what is no file is not there.
+        // Special files next to a tokenizer are ignored.
         assert!(code == Some(0) || told.contains("not a file") || told.contains("config.json"), "{name}: {told}");
     }
     let reference = folder.path().join("reference.safetensors");
@@ -401,9 +401,9 @@ fn devices_pipes_and_empty_comparisons() {
     hooklens::write_safetensors(&reference, named, Default::default()).unwrap();
     let parity = ["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"];
     let (code, told) = ran(&parity);
-    assert!(code == Some(1) && told.contains("leaves no token to compare"), "{told}");
+    assert!(code == Some(1) && told.contains("excludes every token"), "{told}");
     assert_eq!(ran(&[&parity[..], &["--tolerance", "inf"]].concat()).0, Some(2));
-    // Masks of no columns and very many rows, and braces within braces.
+    // Masks without columns but with many rows, and nested braces.
     let header = json!({"tokens": {"dtype": "I64", "shape": [1, 1], "data_offsets": [0, 8]},
         "attention_mask": {"dtype": "I64", "shape": [1u64 << 40, 0], "data_offsets": [8, 8]}});
     fs::write(&reference, file(&header.to_string(), 8)).unwrap();
@@ -421,8 +421,8 @@ fn devices_pipes_and_empty_comparisons() {
         "--out",
         "x.safetensors",
     ]);
-    assert!(code == Some(1) && told.contains("within one another"), "{code:?} {told}");
-    // A lens of nothing.
+    assert!(code == Some(1) && told.contains("nested braces"), "{code:?} {told}");
+    // A lens without stages.
     let nothing =
         [Activation::from(Tensor::<2>::zeros([0, 0], &device())), Activation::from(Tensor::<1>::zeros([0], &device()))];
     let named = [("0.weight".to_string(), &nothing[0]), ("0.bias".to_string(), &nothing[1])];
@@ -432,7 +432,7 @@ fn devices_pipes_and_empty_comparisons() {
     assert!(code == Some(1) && told.contains("0.weight"), "{told}");
 }
 
-/// An output that would replace what is read is refused, by whatever name.
+/// An output that would overwrite an input is rejected, even if it is named differently.
 #[test]
 fn outputs_are_not_inputs() {
     let folder = tempfile::tempdir().unwrap();
@@ -460,13 +460,13 @@ fn outputs_are_not_inputs() {
         ("heads", &prompt, &link),
     ] {
         if !out.exists() {
-            continue; // no links here
+            continue; // symlinks are not supported here
         }
         let mut program = crate::support::program();
         program.arg(command).args(["--model", model.to_str().unwrap()]).args(given).arg("--out").arg(out);
         let done = program.output().unwrap();
         let told = String::from_utf8(done.stderr).unwrap();
-        assert!(done.status.code() == Some(1) && told.contains("is what is read"), "{command} {out:?}: {told}");
+        assert!(done.status.code() == Some(1) && told.contains("is also an input"), "{command} {out:?}: {told}");
     }
     assert_eq!([&pairs, &config].map(|path| fs::read(path).unwrap()), before);
     // The base that an adapter names, and a file that the model's folder links to.
@@ -478,7 +478,7 @@ fn outputs_are_not_inputs() {
         let mut program = crate::support::program();
         program.args(["dump", "--prompt", "When Mary", "--hooks", "z0", "--model"]).arg(model).arg("--out").arg(out);
         let told = String::from_utf8(program.output().unwrap().stderr).unwrap();
-        assert!(told.contains("is what is read"), "{told}");
+        assert!(told.contains("is also an input"), "{told}");
     };
     refused(&adapter, &model.join("model.safetensors"));
     #[cfg(unix)]
@@ -490,7 +490,7 @@ fn outputs_are_not_inputs() {
     }
 }
 
-/// Counts that no memory holds are errors, not an abort.
+/// Sizes beyond any memory are errors, not an abort.
 #[test]
 fn absurd_counts_are_errors() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -511,7 +511,7 @@ fn absurd_counts_are_errors() {
     assert_eq!(done.unwrap().status.code(), Some(2));
 }
 
-/// Patterns that no memory holds are an error where they are asked for.
+/// Patterns beyond any memory are errors when requested.
 #[test]
 fn very_long_prompts_are_errors() {
     let config = TransformerConfig { positional: hooklens::Positional::None, ..TransformerConfig::new(1, 8, 2, 10, 8) };
@@ -521,7 +521,7 @@ fn very_long_prompts_are_errors() {
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
 }
 
-/// Weights that are no numbers are an error wherever a result is told.
+/// Weights with NaN are an error wherever a result is reported.
 #[test]
 fn what_is_no_number_is_said() {
     let mut model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -532,7 +532,7 @@ fn what_is_no_number_is_said() {
     let out = folder.path().join("out.safetensors");
     let dump = hooklens::dump::Dump::new(["resid_post0", "resid_post1", "attn_scores0"]);
     let error = dump.run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap_err().to_string();
-    assert!(error.contains("`blocks.1.hook_resid_post` holds NaN at prompt 1, position 0"), "{error}");
+    assert!(error.contains("`blocks.1.hook_resid_post` contains NaN at prompt 1, position 0"), "{error}");
     assert!(!out.exists());
     let report = dump.allow_non_finite(true).run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap();
     assert_eq!(report.non_finite, ["blocks.1.hook_resid_post"]);
@@ -554,12 +554,12 @@ fn what_is_no_number_is_said() {
     ] {
         let done = crate::support::program().args(args).args(["--model", saved.to_str().unwrap()]).output().unwrap();
         let told = String::from_utf8(done.stderr).unwrap();
-        // The last layer's output is damaged, its patterns are not.
+        // The last layer's output is damaged, but its patterns are not.
         assert!(args[0] == "heads" || (!done.status.success() && told.contains("NaN")), "{args:?} {told}");
     }
 }
 
-/// Positions beyond those a rotary model was made for are run, with a note.
+/// Positions beyond a rotary model's context are run, with a note.
 #[test]
 fn long_prompts_of_rotary_models_are_noted() {
     let folder = tempfile::tempdir().unwrap();
@@ -572,11 +572,11 @@ fn long_prompts_of_rotary_models_are_noted() {
         let done = crate::support::program().args(args).arg(&out).output().unwrap();
         let told = String::from_utf8(done.stderr).unwrap();
         assert!(done.status.success() && out.is_file(), "{told}");
-        assert_eq!(told.contains(&format!("the model was made for {n_ctx}")), noted, "{told}");
+        assert_eq!(told.contains(&format!("the model's context of {n_ctx}")), noted, "{told}");
     }
 }
 
-/// A variant of a known family that is not supported is refused by the name of the setting that asks for it.
+/// An unsupported variant of a known family is rejected, naming the setting that requests it.
 #[test]
 fn unsupported_variants_are_refused_by_their_setting() {
     for (case, field, value) in [
@@ -647,7 +647,7 @@ fn unsupported_variants_are_refused_by_their_setting() {
         json[field] = value;
         let error = config_error(&json);
         let says = match field {
-            "quantization_config" => "quantized (hqq)",
+            "quantization_config" => "unsupported method (hqq)",
             "feed_forward_proj" => "swoosh",
             "sliding_window" => "layer_types",
             field => field,

@@ -1,5 +1,4 @@
-//! Hub ids, against a small server of our own that speaks as much of the hub's protocol as a
-//! download needs.
+//! Hub ids, tested with a small local server that implements as much of the hub's protocol as a download needs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,16 +10,16 @@ use std::time::Duration;
 
 use crate::support::fixtures;
 
-/// What the server was asked: path and authorization.
+/// Requests that the server received: path and authorization.
 type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
 
-/// Serves the files of `folder` as the model `org/tiny`, and those of GPT-2 as what it was at step 7; ends with the test
-/// program.
+/// Serves the files of `folder` as the model `org/tiny`, and those of GPT-2 as its revision step 7, until the test
+/// program ends.
 fn serve(folder: PathBuf) -> (String, Asked) {
     serve_slowly(folder, Duration::ZERO)
 }
 
-/// The same, the last file of weights after so long.
+/// Like [`serve`], but delays the last weight file.
 fn serve_slowly(folder: PathBuf, late: Duration) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +113,7 @@ fn a_hub_model_is_fetched_once_and_then_works_offline() {
     assert!(said.contains("not downloaded"), "{said}");
     let described = asked.lock().unwrap().clone();
     assert!(described.iter().all(|(path, _)| !path.contains("model-0000")), "{described:?}");
-    // What is known by now is not asked for again; the rest comes from the same commit.
+    // Cached information is not requested again; the rest comes from the same commit.
     let made = dump("org/tiny", home.path(), &online);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let requests = asked.lock().unwrap().clone();
@@ -123,21 +122,21 @@ fn a_hub_model_is_fetched_once_and_then_works_offline() {
     assert!(requests.iter().all(|(_, token)| token.as_deref() == Some("Bearer hf_secret")), "{requests:?}");
     assert!(home.path().join("hub/models--org--tiny/snapshots/abc123/config.json").exists());
 
-    // All of it is in the standard cache now: no server is needed.
+    // Everything is in the standard cache now, so no server is needed.
     let nowhere = [("HF_HUB_OFFLINE", "1"), ("HF_ENDPOINT", "http://127.0.0.1:9")];
     let offline = dump("org/tiny", home.path(), &nowhere);
     assert!(offline.status.success(), "{}", String::from_utf8_lossy(&offline.stderr));
     let again = dump("org/tiny", home.path(), &online);
     assert!(again.status.success() && asked.lock().unwrap().len() == requests.len(), "asked for what is there");
 
-    // The cache may be elsewhere.
+    // The cache may be in another folder.
     let hub = home.path().join("hub");
     let elsewhere = [&nowhere[..], &[("HF_HUB_CACHE", hub.to_str().unwrap())]].concat();
     let other = tempfile::tempdir().unwrap();
     assert!(info("org/tiny", other.path(), &elsewhere).status.success());
 }
 
-/// Jobs that begin at once on a model that no one has yet: one downloads, all have it.
+/// Jobs that start at once with a model that is not cached: one downloads it, and all get it.
 #[test]
 fn many_at_once_share_one_download() {
     let (endpoint, asked) = serve_slowly(fixtures().join("llama-sharded"), Duration::from_secs(7));
@@ -168,7 +167,7 @@ fn a_revision_is_what_the_model_was_then() {
     let home = tempfile::tempdir().unwrap();
     let online = [("HF_ENDPOINT", endpoint.as_str())];
     let offline = [("HF_HUB_OFFLINE", "1")];
-    // The latest first, so that the cache holds another commit.
+    // The latest revision first, so that the cache contains another commit.
     for (model, family) in [("org/tiny", "llama"), ("org/tiny@step7", "gpt2"), ("org/tiny@refs/pr/1", "gpt2")] {
         let output = info(model, home.path(), &online);
         let said = String::from_utf8_lossy(&output.stdout);
@@ -180,11 +179,11 @@ fn a_revision_is_what_the_model_was_then() {
         let made = dump(model, home.path(), &offline);
         assert!(made.status.success(), "{model}: {}", String::from_utf8_lossy(&made.stderr));
     }
-    // Another program's cache need not know a commit by its own name.
+    // Another program's cache may not have a commit under its own name.
     fs::remove_file(home.path().join("hub/models--org--tiny/refs/de7")).unwrap();
     assert!(dump("org/tiny@de7", home.path(), &offline).status.success());
 
-    // An adapter says which state of its base it was trained on.
+    // An adapter names the revision of its base that it was trained on.
     let adapter = home.path().join("adapter");
     fs::create_dir(&adapter).unwrap();
     let from = fixtures().join("lora-gpt2");

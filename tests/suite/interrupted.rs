@@ -1,5 +1,5 @@
-//! Commands that are killed: what they write is whole or absent, nothing else is left behind, and what was finished
-//! is not lost.
+//! When a command is killed, its output is complete or absent, nothing else is left behind, and finished work is not
+//! lost.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::support::program;
 
 /// How often each command is killed.
 const ROUNDS: u64 = 50;
-/// `KILL` leaves a process no time.
+/// `KILL` gives a process no time to clean up.
 const SIGNALS: [&str; 4] = ["KILL", "INT", "TERM", "HUP"];
 
-/// A folder with prompts, on the CPU: a signal to a LibTorch process tells nothing more.
+/// A folder with prompts, on the CPU, since signals to a LibTorch process would test nothing more.
 struct Workshop {
     folder: tempfile::TempDir,
 }
@@ -42,7 +42,7 @@ impl Workshop {
         command
     }
 
-    /// Runs to the end.
+    /// Runs to completion.
     fn run(&self, arguments: &[&str]) -> Duration {
         let start = Instant::now();
         let done = self.command(arguments).output().unwrap();
@@ -59,14 +59,14 @@ impl Workshop {
         child.wait().unwrap()
     }
 
-    /// Names of files that are not the user's.
+    /// Names of leftover files.
     fn strays(&self) -> Vec<String> {
         let names = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter_map(|name| Some(name.to_str()?.to_string())).filter(|name| name.starts_with('.')).collect()
     }
 }
 
-/// Kills a command that writes one file, again and again.
+/// Repeatedly kills a command that writes one file.
 fn one_file(arguments: &[&str], out: &str, prompts: usize) {
     let workshop = Workshop::new(prompts);
     let arguments = [arguments, &["--out", out]].concat();
@@ -78,7 +78,7 @@ fn one_file(arguments: &[&str], out: &str, prompts: usize) {
     let mut ended = 0;
     for round in 0..ROUNDS {
         let signal = SIGNALS[round as usize % SIGNALS.len()];
-        // What a KILL of an earlier round left may be there until a run comes to write.
+        // Leftovers of a `KILL` in an earlier round may remain until a run writes there.
         let before = workshop.strays();
         let status = workshop.interrupted(&arguments, whole.mul_f64(random.random_range(0.0..1.1)), signal);
         ended += u32::from(!status.success());
@@ -122,13 +122,13 @@ fn pictures_and_pages() {
     one_file(&["heads", "--model", "embedded:ioi"], "out.svg", 0);
 }
 
-/// The files of a folder, with their bytes.
+/// The files in a folder, with their contents.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// A folder that was continued as often as it was killed is the folder of a run that was left alone.
+/// A dump that was resumed after every kill equals that of an uninterrupted run.
 #[test]
 fn a_dump_to_a_folder() {
     let workshop = Workshop::new(200);
@@ -152,7 +152,8 @@ fn a_dump_to_a_folder() {
     assert!(continued > 0, "no run was continued");
 }
 
-/// A training that is killed again and again, and goes on from its checkpoints, gives the bytes of one left alone.
+/// A training run that is killed repeatedly and resumes from its checkpoints gives the same bytes as an uninterrupted
+/// one.
 #[test]
 fn a_training() {
     const KILLS: u32 = 8;
@@ -191,12 +192,12 @@ fn a_training() {
                 break;
             }
             kills += 1;
-            // Killed where nothing is left to do but to end: there is nothing to go on from.
+            // Killed when it was practically done: there is nothing to resume from.
             if out.join("cfg.json").exists() {
                 break;
             }
         }
-        // A process that was killed between its last steps leaves the checkpoint, or its lock.
+        // A process killed between its last steps leaves the checkpoint, or its lock.
         let finished = out.join("cfg.json").exists();
         let mut there = contents(&out);
         there.retain(|name, _| name != "checkpoint.safetensors" && !name.starts_with('.'));
@@ -206,7 +207,7 @@ fn a_training() {
     assert!(continued > 0, "no training was continued");
 }
 
-/// A merge is there or not.
+/// A merge is complete or absent.
 #[test]
 fn a_merge() {
     let workshop = Workshop::new(40);
@@ -239,7 +240,7 @@ fn contents_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What a killed run left is gone after the next, of any command, in the same folder.
+/// Leftovers of a killed run are removed by the next run of any command in the same folder.
 #[test]
 fn the_next_run_removes_what_is_left() {
     let workshop = Workshop::new(1);
@@ -249,7 +250,7 @@ fn the_next_run_removes_what_is_left() {
     assert!(!left.exists());
 }
 
-/// A limit of the size of files is an error, and leaves nothing.
+/// Hitting a file size limit is an error, and leaves nothing behind.
 #[test]
 fn files_that_may_not_grow() {
     let workshop = Workshop::new(200);

@@ -1,4 +1,4 @@
-//! Laws that hold for every configuration.
+//! Properties that hold for every configuration.
 
 use burn::tensor::Tensor;
 use hooklens::PaddingSide;
@@ -12,7 +12,7 @@ use crate::support::{
     any_decoder, any_row, any_sum, assert_close, cases, distance, log_probs, random_model, rounding_of, values,
 };
 
-/// Every recording but those the batch shape runs through.
+/// Whether a recording has the batch's own shape, so that rows can be compared.
 fn comparable(name: &str) -> bool {
     !name.contains("experts") && !name.contains("expert_") && !name.contains("_norm.hook")
 }
@@ -25,7 +25,7 @@ fn part(x: &Tensor<3>, row: usize, from: usize, to: usize) -> Tensor<3> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(200) })]
 
-    /// Padding at either side, and a batch around a row, change nothing for the row.
+    /// Padding on either side, and other rows in the batch, do not change a row.
     #[test]
     fn left_right_and_unpadded_agree(
         config in any_decoder(), seed in 0..1000u64, short in any_row(1..6), long in any_row(6..9),
@@ -44,7 +44,7 @@ proptest! {
         assert_close(&part(&left, 0, 0, len), &whole, bound, "the full row of the batch");
     }
 
-    /// A token masked in the middle of a row might as well not be there.
+    /// A token masked in the middle of a row acts as if it were not there.
     #[test]
     fn a_masked_token_is_no_token(config in any_decoder(), seed in 0..1000u64, row in any_row(4..9), at in 0..100usize) {
         let bound = rounding_of(&config);
@@ -61,7 +61,7 @@ proptest! {
         assert_close(&part(&masked, 0, at + 1, len), &part(&without, 0, at, len - 1), bound, "after the gap");
     }
 
-    /// A batch computes what its rows compute one by one, at every point.
+    /// A batch computes the same as its rows individually, at every hook point.
     #[test]
     fn a_batch_is_its_rows(config in any_decoder(), seed in 0..1000u64, rows in prop::collection::vec(any_row(5), 2..4)) {
         let bound = rounding_of(&config);
@@ -78,7 +78,7 @@ proptest! {
         }
     }
 
-    /// Watching changes nothing: hooks that hand back what they were given, and recordings.
+    /// Identity hooks and recordings do not change anything.
     #[test]
     fn identity_hooks_and_recordings_change_nothing(config in any_decoder(), seed in 0..1000u64, row in any_row(1..8)) {
         let bound = rounding_of(&config);
@@ -91,7 +91,7 @@ proptest! {
         assert_close(&hooked, &plain, bound, "identity hooks at every point");
     }
 
-    /// Stopping before a layer and going on from there is the whole run.
+    /// Stopping before a layer and starting there again equals the whole run.
     #[test]
     fn stop_and_start_make_the_whole(config in any_decoder(), seed in 0..1000u64, row in any_row(2..8), layer in 0..=1isize, padded: bool) {
         let model = random_model(config, seed);
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// What is written to the residual stream adds up to it, head by head.
+    /// Contributions to the residual stream sum to it, head by head.
     #[test]
     fn contributions_add_up(config in any_sum(), seed in 0..1000u64, row in any_row(1..8)) {
         let shortformer = config.positional == Positional::Shortformer;
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// Processing keeps log-probabilities, whatever it is allowed to do.
+    /// Weight processing preserves log probabilities, with any steps.
     #[test]
     fn processing_keeps_log_probs(config in any_decoder(), seed in 0..1000u64, row in any_row(2..8)) {
         let model = random_model(config.clone(), seed);
@@ -167,7 +167,7 @@ proptest! {
             Processing::none().fold_value_biases(),
             Processing::none().refactor_factored_attn_matrices(),
         ] {
-            // A step the model does not allow must say so; one it allows must keep the outputs.
+            // A step that the model does not allow must be reported, and an allowed one must preserve outputs.
             match model.clone().processed(&step) {
                 Err(error) => prop_assert!(error.to_string().contains("can't be applied"), "{error}"),
                 Ok(changed) => {
@@ -178,7 +178,8 @@ proptest! {
         }
     }
 
-    /// Recording some points gives what recording all gives; slices are slices.
+    /// Recording some points gives the same values as recording all of them, and recording slices equals slicing the
+    /// recording.
     #[test]
     fn selections_and_slices_agree_with_everything(config in any_decoder(), seed in 0..1000u64, row in any_row(3..8), at in 0..3isize) {
         let model = random_model(config, seed);
@@ -195,7 +196,7 @@ proptest! {
         for (name, activation) in everything.iter() {
             let axes = everything.axes(name).unwrap();
             if name.contains(".experts.") {
-                // Its rows are no positions: a pattern passes over it, its name is an error.
+                // The point's rows are not positions. A glob skips it, and requesting it by name is an error.
                 prop_assert!(!sliced.contains(name));
                 prop_assert!(model.record(vec![row.clone()], Record::new(name).positions(0)).is_err());
                 continue;
@@ -213,7 +214,7 @@ proptest! {
         }
     }
 
-    /// The last row's logits alone are the last row of all logits.
+    /// Computing only the last row's logits equals the last row of all logits.
     #[test]
     fn last_logits_are_the_last_of_all(config in any_decoder(), seed in 0..1000u64, short in any_row(1..4), long in any_row(4..7), left: bool) {
         let model = random_model(config, seed);
@@ -226,7 +227,7 @@ proptest! {
         assert_close(&part(&last, 1, 0, 1), &part(&all, 1, end - 1, end), 1e-5, "padded row");
     }
 
-    /// The loss counts real tokens only, and is the mean of its tokens.
+    /// The loss only counts real tokens, and is the mean over tokens.
     #[test]
     fn padding_is_not_counted_in_the_loss(config in any_decoder(), seed in 0..1000u64, row in any_row(2..6), pads in 1..4usize, left: bool) {
         let model = random_model(config, seed);
@@ -238,7 +239,7 @@ proptest! {
         let each = model.run(&padded, ForwardOptions::new().loss_per_token()).unwrap().loss_per_token.unwrap();
         let mean = values(&each).sum() / (row.len() - 1) as f32;
         prop_assert!((mean - alone).abs() <= 1e-5 * alone.abs().max(1.0));
-        // Of logits that are there already.
+        // The loss of logits that were already computed.
         let logits = model.forward(&padded).unwrap();
         prop_assert_eq!(lm_cross_entropy_loss(&logits, &padded).unwrap().into_scalar::<f32>(), with);
         prop_assert_eq!(values(&lm_loss_per_token(&logits, &padded).unwrap()), values(&each));
@@ -252,7 +253,7 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// Positions are those of each row's own tokens, wherever padding puts them.
+    /// Positions count a row's own tokens, wherever the padding is.
     #[test]
     fn positions_count_real_tokens(config in any_decoder(), seed in 0..1000u64, short in any_row(2..4), long in any_row(4..7), left: bool, last: bool) {
         let model = random_model(config, seed);
@@ -276,7 +277,7 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// Saving and loading gives the same model, processed or not.
+    /// Saving and loading preserves the model, processed or not.
     #[test]
     fn a_saved_model_is_the_same(config in any_decoder(), seed in 0..1000u64, row in any_row(2..6), processed: bool) {
         let processing = if processed { Processing::standard() } else { Processing::none() };

@@ -1,4 +1,4 @@
-//! Tokens that a dictionary was trained without: models it is spliced into, graphs, measures, dashboards, searches and dumps
+//! Tokens that a dictionary was trained without: spliced models, graphs, evaluations, dashboards, searches and dumps
 //! agree on where it has latents.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::dump::read;
 use crate::graphs::random_dictionaries;
 use crate::support::{any_plain, cases, program, random_model};
 
-/// Where a latent is active: position and latent.
+/// An active latent: position and latent index.
 type Places = BTreeSet<(usize, usize)>;
 
 fn places_of(acts: &[f32], latents: usize) -> Places {
@@ -25,7 +25,7 @@ fn places_of(acts: &[f32], latents: usize) -> Places {
     active.map(|(place, _)| (place / latents, place % latents)).collect()
 }
 
-/// Compares every use of a dictionary at a prompt.
+/// Compares every use of a dictionary on a prompt.
 fn check(model: &HookedTransformer, one: &Dictionary, row: &[u32], left_out: &[u32]) {
     let latents = one.latents();
     let metadata = one.metadata();
@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-/// The same of a model with a tokenizer, by its special tokens.
+/// For a model with a tokenizer, the excluded tokens are its special tokens.
 #[test]
 fn special_tokens_are_left_out_everywhere() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -109,7 +109,8 @@ fn special_tokens_are_left_out_everywhere() {
     }
 }
 
-/// A model without a tokenizer begins prompts with `bos_token_id`: graphs leave its features out, and the command says so.
+/// A model without a tokenizer starts prompts with `bos_token_id`: graphs exclude its features, and the command says
+/// so.
 #[test]
 fn beginnings_without_a_tokenizer_are_left_out_of_graphs() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -139,13 +140,13 @@ fn beginnings_without_a_tokenizer_are_left_out_of_graphs() {
     };
     assert!(graph(&[]).contains("position 0 has no features"), "{}", graph(&[]));
     assert!(!graph(&["--leave-out", "0"]).contains("has no features"));
-    // What the files say is kept.
+    // The setting in the files is kept.
     let again = tempfile::tempdir().unwrap();
     bare.save_pretrained(again.path()).unwrap();
     assert_eq!(HookedTransformer::from_pretrained(again.path().to_str().unwrap()).unwrap().bos_token(), Some(0));
 }
 
-/// Dashboards show zeros at tokens that are left out, on the page and in JSON lines, of latents, neurons and heads.
+/// Dashboards show zeros at excluded tokens, on the page and in JSON lines, for latents, neurons and heads.
 #[test]
 fn dashboards_show_nothing_at_tokens_that_are_left_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Lenses end in what the model says.
+//! Lenses end with the model's own output.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ fn a_tuned_lens_is_read_and_applied() {
     let plain = analysis.logit_lens(Per::Layer).unwrap();
     let zero = analysis.tuned_lens(&save("", 0.0, 2).unwrap()).unwrap();
     assert_close(zero.logits(), plain.logits(), 1e-6, "a lens that changes nothing");
-    // A layer norm does not see a factor: doubling the stream changes nothing either.
+    // A layer norm ignores scale: doubling the stream does not change anything either.
     let double = analysis.tuned_lens(&save("layer_translators.", 1.0, 2).unwrap()).unwrap();
     assert_close(double.logits(), plain.logits(), 1e-3, "a lens that doubles");
     let told = analysis.tuned_lens(&save("", 0.0, 3).unwrap()).unwrap_err().to_string();

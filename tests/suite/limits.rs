@@ -1,4 +1,5 @@
-//! Commands where the system gives little: a result or an error, never a panic, an abort or a hang.
+//! Commands with little memory, few files or little disk space give a result or an error, never a panic, an abort or a
+//! hang.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -8,7 +9,7 @@ use crate::support::program;
 
 const PROMPT: &str = "When Mary and John went to the store, John gave a drink to";
 
-/// A command line for each command that works alone.
+/// A command line for each command that runs without other input.
 fn commands() -> Vec<Vec<&'static str>> {
     let ioi = ["--model", "embedded:ioi"];
     let with = |words: &[&'static str], rest: &[&'static str]| [words, &ioi, rest].concat();

@@ -1,4 +1,4 @@
-//! Loading: files, element types, reports, names.
+//! Loading: files, dtypes, reports, names.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,7 @@ fn stored_and_computed_types_are_chosen_apart() {
     for config in [plain(), modern, alibi, mixture] {
         let (model, folder) = saved(config);
         let exact = model.forward(ROW).unwrap();
-        // A mixture may choose other experts in another type: its distance says nothing.
+        // An MoE model may choose other experts in another dtype, so its deviation is meaningless.
         let loose = if model.config().experts.is_some() { 10.0 } else { 0.15 };
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-6), (DType::F16, loose), (DType::BF16, loose)] {
             if !has(dtype) {
@@ -90,7 +90,7 @@ fn stored_and_computed_types_are_chosen_apart() {
             let logits = loaded.forward(ROW).unwrap();
             assert_eq!(logits.dtype(), dtype.burn());
             assert_close(&logits.cast(burn::tensor::FloatDType::F32), &exact, tolerance, &dtype.to_string());
-            // Every point can be watched and every row padded in every type.
+            // Every point can be recorded and every row padded in every dtype.
             let everything = Selection::matching(|_| true);
             loaded.record(ROW, everything).unwrap();
             let padded = Tokens::padded(&[ROW.to_vec(), vec![5]], 0, PaddingSide::Left).unwrap();
@@ -175,7 +175,7 @@ fn names_that_are_no_model_say_what_to_do() {
     assert!(error(empty.path().to_str().unwrap()).contains("pytorch_model.bin"));
 }
 
-/// What has no field in TransformerLens's format survives saving too.
+/// Settings without a field in TransformerLens's format survive saving, too.
 #[test]
 fn every_choice_is_saved() {
     let rotary = |scaling| Positional::Rotary(Rotary { dim: 2, base: 500.0, adjacent_pairs: true, scaling });
@@ -205,7 +205,7 @@ fn every_choice_is_saved() {
     }
 }
 
-/// A head that is neither there nor tied is missing, not made up.
+/// An unembedding that is neither in the file nor tied is an error. It is not initialized with other values.
 #[test]
 fn an_untied_model_needs_its_unembedding() {
     let folder = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn an_untied_model_needs_its_unembedding() {
     assert!(error.contains("`lm_head.weight` is missing"), "{error}");
 }
 
-/// A tensor the configuration asks for is never made up, be it a norm's weight or a bias.
+/// If a required weight or bias of a norm is missing, that is an error. It is not initialized with other values.
 #[test]
 fn a_missing_norm_or_bias_is_named() {
     let gated = TransformerConfig { gated_mlp: true, activation: ActivationFn::Silu, ..plain() };
@@ -276,7 +276,7 @@ fn a_saved_tokenizer_comes_back() {
     assert_eq!(again.fingerprint().unwrap(), model.fingerprint().unwrap());
 }
 
-/// Weights of 16 bits are processed a piece at a time: the same model comes out.
+/// 16-bit weights are processed piecewise, with the same result.
 #[test]
 fn processing_in_pieces_is_processing() {
     if !has(DType::BF16) {
@@ -300,7 +300,7 @@ fn fixture(name: &str) -> String {
     fixtures().join(name).to_str().unwrap().to_string()
 }
 
-/// The export of llama2.c's `export.py`: seven numbers and all tensors.
+/// A file written by llama2.c's `export.py`, with seven integers and all tensors, gives the original model.
 #[test]
 fn a_binary_export_is_the_model_it_was_made_from() {
     let bytes = fs::read(fixtures().join("llama2c/model.safetensors")).unwrap();
@@ -334,7 +334,7 @@ fn a_binary_export_is_the_model_it_was_made_from() {
     assert!(short.contains("config.json"), "{short}");
 }
 
-/// A checkpoint, anywhere in it damaged: either refused or read, but without a panic, and never run.
+/// A checkpoint with damage anywhere is rejected or read, without a panic, and its code is never run.
 #[test]
 fn damaged_checkpoints_never_panic() {
     let folder = tempfile::tempdir().unwrap();
@@ -366,7 +366,7 @@ fn an_adapter_for_another_base_says_so() {
     assert!(other.contains("../llama"), "{other}");
     let shape = error("llama3", "lora-llama");
     assert!(shape.contains("lora_") && shape.contains("shape"), "{shape}");
-    // A base of the same shapes takes it.
+    // A base with the same shapes is accepted.
     let merged = HookedTransformer::from_pretrained_with(fixture("llama"), options("lora-llama")).unwrap();
     let direct = HookedTransformer::from_pretrained(fixture("lora-llama")).unwrap();
     assert_close(&merged.forward(ROW).unwrap(), &direct.forward(ROW).unwrap(), 0.0, "by option and by folder");
@@ -410,10 +410,10 @@ fn an_adapter_for_another_base_says_so() {
     fs::write(folder.path().join("adapter_config.json"), &json).unwrap();
     let options = LoadOptions::new().adapter(folder.path());
     let error = HookedTransformer::from_pretrained_with(fixture("llama"), options).unwrap_err().to_string();
-    assert!(error.contains("beside it"), "{error}");
+    assert!(error.contains("no matching"), "{error}");
 }
 
-/// An architecture no family covers loads if it is Llama under another name, and only then.
+/// An architecture of no known family loads if it is Llama under another name, and only then.
 #[test]
 fn llama_under_another_name_loads_if_everything_is_accounted_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -434,18 +434,18 @@ fn llama_under_another_name_loads_if_everything_is_accounted_for() {
 
     let error = || HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
     write(&[("residual_multiplier", json!(0.5))]);
-    assert!(error().contains("it sets residual_multiplier = 0.5"), "{}", error());
+    assert!(error().contains("unexpected settings: residual_multiplier = 0.5"), "{}", error());
     write(&[("num_hidden_layers", json!(1))]);
-    assert!(error().contains("it has besides model.layers.1."), "{}", error());
+    assert!(error().contains("unexpected tensors: model.layers.1."), "{}", error());
     write(&[("attention_bias", json!(true))]);
-    assert!(error().contains("it lacks model.layers.0.self_attn.k_proj.bias"), "{}", error());
+    assert!(error().contains("missing tensors: model.layers.0.self_attn.k_proj.bias"), "{}", error());
     write(&[("model_type", json!("helium"))]);
-    assert!(error().contains("rotates otherwise"), "{}", error());
+    assert!(error().contains("rotary embeddings to adjacent pairs"), "{}", error());
     write(&[("hidden_size", json!("wide"))]);
-    assert!(error().contains("supported are"), "{}", error());
+    assert!(error().contains("supported architectures are"), "{}", error());
 }
 
-/// What a fixture's configuration describes, with some fields changed and others taken out.
+/// The parsed configuration of a fixture with some fields changed and others removed.
 fn described(case: &str, changes: Value, without: &[&str]) -> TransformerConfig {
     let folder = tempfile::tempdir().unwrap();
     let mut json: Value =
@@ -461,7 +461,7 @@ fn described(case: &str, changes: Value, without: &[&str]) -> TransformerConfig 
     }
 }
 
-/// A field that is not there has Hugging Face's default; one that is null has none.
+/// A missing field gets Hugging Face's default; a null field has no value.
 #[test]
 fn absent_fields_have_hugging_faces_defaults() {
     let none = json!({});
@@ -493,7 +493,7 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert!(described("olmo2", none, &[]).windows.is_empty());
 }
 
-/// Newer files keep all of the rotation in one object, by type of layer where layers differ.
+/// Newer files keep all rotary settings in one object, by layer type if layers differ.
 #[test]
 fn rope_parameters_are_read_by_type_of_layer() {
     let newer = json!({"rope_parameters": {
@@ -533,15 +533,15 @@ fn adapters_that_cannot_be_merged_say_why() {
     with("rank_pattern", json!({"q_proj": 5}));
     assert!(merged().contains("lora_A") && merged().contains("[5, 24]"), "{}", merged());
     with("base_model_name_or_path", json!(""));
-    assert!(named().contains("names no base model"), "{}", named());
+    assert!(named().contains("does not name a base model"), "{}", named());
     with("base_model_name_or_path", json!(path));
     assert!(named().contains("an adapter too"), "{}", named());
     let twice = LoadOptions::new().adapter(fixtures().join("lora-llama"));
     let twice = HookedTransformer::from_pretrained_with(fixture("lora-llama"), twice).unwrap_err().to_string();
-    assert!(twice.contains("one is merged at a time"), "{twice}");
+    assert!(twice.contains("only one adapter can be merged"), "{twice}");
 }
 
-/// LongRoPE's factors go by each row's own length, not by the longest of the batch.
+/// LongRoPE's factors are chosen by each row's own length, not by the longest row of the batch.
 #[test]
 fn a_long_row_does_not_turn_a_short_one() {
     let model = HookedTransformer::from_pretrained(fixture("phi3-longer")).unwrap();
@@ -555,7 +555,7 @@ fn a_long_row_does_not_turn_a_short_one() {
     }
 }
 
-/// What is read and not mapped does not depend on its files any more.
+/// Files that were read instead of mapped are not needed any more.
 #[cfg(unix)]
 #[test]
 fn files_that_were_read_may_be_overwritten_in_place() {
@@ -583,7 +583,7 @@ fn files_that_were_read_may_be_overwritten_in_place() {
         let mapped = HookedTransformer::from_pretrained_with(&name, LoadOptions::new().dtype(dtype)).unwrap();
         assert_eq!(model.fingerprint().unwrap(), mapped.fingerprint().unwrap(), "{name}");
         for path in weights {
-            // In place: the same file, first other bytes, then none.
+            // Overwrite the file in place with other bytes, then truncate it.
             let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             file.write_all(&vec![0xff; fs::metadata(&path).unwrap().len() as usize]).unwrap();
             file.set_len(0).unwrap();
@@ -593,7 +593,7 @@ fn files_that_were_read_may_be_overwritten_in_place() {
     }
 }
 
-/// A file that is read is refused for what a mapped one is.
+/// A file that is read is rejected for the same reasons as a mapped one.
 #[test]
 fn unsound_files_are_refused_unmapped_too() {
     let (_, folder) = saved(TransformerConfig::new(1, 16, 2, 20, 16));

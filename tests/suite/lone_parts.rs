@@ -1,4 +1,4 @@
-//! Models whose layers lack one of a block's two parts, as Nemotron-H's do.
+//! Models with layers that lack attention or the MLP, like Nemotron-H.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::parity::load;
 use crate::support::{assert_close, fixtures};
 
-/// Llama with layers that lack a part, as a search for faster ones leaves them, is Llama whose parts write nothing there.
+/// Llama with layers that lack a part, as found by architecture search, equals Llama with that part writing zeros.
 #[test]
 fn parts_left_out_are_parts_that_write_nothing() {
     let own: Value = serde_json::from_slice(&fs::read(fixtures().join("llama/config.json")).unwrap()).unwrap();
@@ -66,7 +66,7 @@ fn model() -> HookedTransformer {
 
 const TOKENS: [u32; 5] = [5, 6, 7, 8, 9];
 
-/// Layers fire the points of what they have, and why others are absent is said.
+/// Layers fire the points of the parts they have, and errors explain why others are absent.
 #[test]
 fn points_are_those_of_the_parts() {
     let model = model();
@@ -77,17 +77,17 @@ fn points_are_those_of_the_parts() {
     assert_eq!(names, wanted);
     let told = |point: &str| model.record(TOKENS, point).unwrap_err().to_string();
     assert!(
-        told("blocks.1.hook_attn_out").contains("this layer has an MLP alone"),
+        told("blocks.1.hook_attn_out").contains("this layer has only an MLP"),
         "{}",
         told("blocks.1.hook_attn_out")
     );
-    assert!(told("blocks.1.attn.hook_pattern").contains("this layer has an MLP alone"));
+    assert!(told("blocks.1.attn.hook_pattern").contains("this layer has only an MLP"));
     assert!(told("blocks.0.hook_mlp_out").contains("it has no MLP"));
     let stream = model.analyze(&cache).unwrap().stream(Stage::BeforeMlp(0)).map(drop);
     assert!(matches!(stream, Err(Error::Input(InputError::NoMlp { layer: 0, .. }))));
 }
 
-/// What the parts write adds up to the stream, and heads and neurons to what the parts write.
+/// The parts' outputs sum to the stream, and heads and neurons to the parts' outputs.
 #[test]
 fn parts_add_up_to_the_stream() {
     let model = model();
@@ -103,7 +103,7 @@ fn parts_add_up_to_the_stream() {
     assert_eq!(parts.labels(), ["embed", "0_attn_out", "1_mlp_out", "2_attn_out", "3_attn_out", "4_mlp_out"]);
 }
 
-/// Behind a cache of each kind, token by token, and from files.
+/// Layers without keys work with a cache of each kind, token by token, and after loading from files.
 #[test]
 fn layers_without_keys_count_positions_in_caches() {
     let model = model();
@@ -130,7 +130,7 @@ fn the_parts_that_are_there_are_patched() {
     {
         assert_eq!(swept.mean().values().shape(), [layers, 5]);
     }
-    // The last of them is the fourth layer's.
+    // The last of them belongs to the fourth layer.
     let source = model.record(clean, hook::attn_out(3)).unwrap().get(hook::attn_out(3)).unwrap();
     let patch = hook::attn_out(3).edit(move |x, _| x.slice_assign([0..1, 4..5], source.clone().narrow(1, 4, 1)));
     let logits = model.run_with_hooks(corrupted, [patch]).unwrap().narrow(1, 4, 1);

@@ -1,4 +1,4 @@
-//! All integration tests, in one program: Burn is linked once.
+//! All integration tests in one program, so that Burn is linked once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -50,7 +50,7 @@ mod guide;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;
-// What is killed computes on the CPU: with LibTorch built in there is nothing more to see.
+// Commands to be killed run on the CPU. With LibTorch built in, they would test nothing more.
 #[cfg(all(unix, not(feature = "libtorch")))]
 mod interrupted;
 mod laws;

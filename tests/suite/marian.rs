@@ -1,4 +1,4 @@
-//! Marian's tokenizers against transformers', on the files that `tests/fixtures/marian_text.py` makes, and translation.
+//! Marian's tokenizers compared with transformers', on the files from `tests/fixtures/marian_text.py`, and translation.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn texts_are_taken_apart_as_transformers_does() {
         assert_eq!(tokenizer.decode(&read, false).unwrap(), case["decoded"].as_str().unwrap(), "{text:?}");
         assert_eq!(tokenizer.decode(&read, true).unwrap(), case["skipped"].as_str().unwrap(), "{text:?}");
     }
-    // A batch is padded, each row with its end.
+    // A batch is padded, and each row keeps its EOS token.
     let rows = model.to_tokens(["The cat", "The old house is green."]).unwrap();
     assert_eq!(rows.real(0).last(), Some(&0));
     assert_eq!(rows.real(1), ids(&expected["texts"][0]["ids"]));
@@ -60,7 +60,7 @@ fn translations_are_transformers() {
         let written = model.tokenizer().unwrap().target().decode(&row.new, true).unwrap();
         assert_eq!(written, case["written"].as_str().unwrap());
     }
-    // What a decoder is given as text is of the language written.
+    // Decoder text is tokenized in the target language.
     let prompt = model.record((texts[0], "Das alte Haus"), "decoder.0.hook_resid_pre").unwrap();
     let begun = ids(&expected["texts"][1]["target"]).len();
     assert!(prompt.get::<3>("decoder.0.hook_resid_pre").unwrap().dims()[1] < begun);
@@ -71,7 +71,7 @@ fn translations_are_transformers() {
         .unwrap();
     let told = String::from_utf8(said.stdout).unwrap();
     assert_eq!(told.trim_end(), generated[0]["written"].as_str().unwrap());
-    // So is an answer.
+    // So are answers.
     let said = program()
         .args([
             "patch",
@@ -116,17 +116,17 @@ fn files_that_would_be_read_wrong_are_refused() {
     let lacks = told("vocab.json", br#"{"a": 0}"#);
     assert!(lacks.contains("it lacks `<unk>`"), "{lacks}");
     let twice = told("vocab.json", br#"{"a": 0, "<unk>": 0, "</s>": 1}"#);
-    assert!(twice.contains("3 tokens have 2 ids"), "{twice}");
+    assert!(twice.contains("3 tokens have only 2 distinct ids"), "{twice}");
     let spm = fs::read(folder().join("target.spm")).unwrap();
     let damaged = told("target.spm", &spm[..spm.len() / 2]);
     assert!(damaged.contains("target.spm") && damaged.contains("damaged"), "{damaged}");
-    // Without one of the files there is no tokenizer, and ids go.
+    // Without one of the files there is no tokenizer, but ids work.
     let copy = changed("marian-text", |folder| fs::remove_file(folder.join("source.spm")).unwrap());
     let model = load(copy.path()).unwrap();
     assert!(model.tokenizer().is_err() && model.forward([5, 6, 0]).is_ok());
 }
 
-/// A tied table may stand under any of its names, and those that are there must agree.
+/// A tied embedding may be stored under any of its names, and all that exist must agree.
 #[test]
 fn tied_tables_are_found_under_every_name() {
     let input = || ([5, 6, 7, 2], [3, 4]);
@@ -178,13 +178,13 @@ fn generation_keeps_within_what_a_model_has_vectors_for() {
     let mut cache = model.decoder_cache(model.encode([5, 6]).unwrap());
     model.decode_cached(&mut cache, vec![vec![5; 20]]).unwrap();
     assert!(model.decode_cached(&mut cache, vec![vec![5]]).is_err());
-    // A decoder alone may be told its first token too.
+    // A decoder-only model accepts a first token, too.
     let induction = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let made = induction.generate_with("king drum", GenerateOptions::new().max_new_tokens(2).first_token(9)).unwrap();
     assert_eq!(made.rows[0].new[0], 9);
 }
 
-/// Languages are tokens: that of what is read is put around it, that of what is written comes first.
+/// Languages are tokens: the source language's is put around the input, and the target language's starts the output.
 #[test]
 fn languages_are_told_by_tokens() {
     let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,

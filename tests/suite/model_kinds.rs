@@ -1,9 +1,9 @@
-//! Commands and dumps of every kind of model.
+//! Commands and dumps for every kind of model.
 
 use hooklens::dump::Dump;
 use hooklens::hook::{Inside, Part, PartPoint};
 use hooklens::prelude::*;
-use hooklens::{DumpError, Error, Halt, PaddingSide};
+use hooklens::{DumpError, Halt, PaddingSide};
 
 use crate::dump::read;
 use crate::support::{fixtures, program, random_model};
@@ -12,7 +12,7 @@ fn near(given: &ndarray::ArrayD<f32>, expected: &ndarray::ArrayD<f32>) -> bool {
     given.shape() == expected.shape() && given.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5)
 }
 
-/// A dump of an encoder holds for each prompt what a run of it alone records.
+/// A dump of an encoder contains for each prompt what running it alone records.
 #[test]
 fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
     let model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
@@ -39,10 +39,10 @@ fn dumps_of_encoders_hold_what_each_prompt_gives_alone() {
     }
     let behind = Dump::new("z0").prefix(vec![5]).run(&model, &rows, &out).unwrap_err();
     let behind = hooklens::error_chain(&behind);
-    assert!(behind.ends_with("an encoder has no use for the option `prefix`"), "{behind}");
+    assert!(behind.ends_with("an encoder does not support the option `prefix`"), "{behind}");
 }
 
-/// A dump of an encoder-decoder holds for each prompt what its encoder makes of it alone; under hooks, too.
+/// A dump of an encoder-decoder contains for each prompt what its encoder computes for it alone; also under hooks.
 #[test]
 fn dumps_of_encoder_decoders_hold_what_the_encoder_makes() {
     let model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
@@ -63,7 +63,7 @@ fn dumps_of_encoder_decoders_hold_what_the_encoder_makes() {
     assert!(matches!(refused.downcast_ref(), Some(DumpError::OfDecoder { .. })), "{refused}");
 }
 
-/// Positive coordinates.
+/// A part that keeps positive coordinates.
 struct Positive;
 
 impl Part for Positive {
@@ -80,7 +80,8 @@ impl Part for Positive {
     }
 }
 
-/// A dump under hooks, and of a model with a part in it, holds what such runs record, and goes on only under the same.
+/// A dump under hooks, or of a model with a spliced part, contains what such runs record, and resumes only with the
+/// same hooks and part.
 #[test]
 fn dumps_under_hooks_and_with_parts() {
     let model = random_model(hooklens::TransformerConfig::new(2, 16, 2, 20, 90), 5);
@@ -102,7 +103,7 @@ fn dumps_under_hooks_and_with_parts() {
     let plain = Dump::new("resid_post1").batch_size(2).resume(true).run(&model, &rows, &out).unwrap_err();
     assert!(matches!(plain.downcast_ref(), Some(DumpError::Mismatch { .. })), "{plain:?}");
 
-    // Prompts that begin alike are computed together with a part too.
+    // Prompts with a common prefix are computed together with a part, too.
     let spliced = model.splice("resid_post0", Positive).unwrap();
     let out = folder.path().join("features.safetensors");
     let report = Dump::new(["*hook_acts", "resid_post1"]).run(&spliced, &rows, &out).unwrap();
@@ -114,7 +115,7 @@ fn dumps_under_hooks_and_with_parts() {
     }
 }
 
-/// Texts are prompts as they are.
+/// Texts can be given directly as prompts.
 #[test]
 fn dumps_take_texts() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -128,7 +129,7 @@ fn dumps_take_texts() {
     assert!(near(&row, &last));
 }
 
-/// What a command prints, or its error.
+/// A command's output, or its error.
 fn said(args: &[&str]) -> (bool, String) {
     let done = program().args(args).env_remove("HOOKLENS_DEVICE").output().unwrap();
     let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
@@ -148,7 +149,7 @@ fn commands_take_every_kind_or_say_why_not() {
     assert_eq!(read(std::path::Path::new(out))["tokens"].shape(), [2, 4]);
     let (done, told) =
         said(&["dump", "--model", &bert, "--tokens", "2", "--hooks", "z0", "--out", out, "--prefix-tokens", "3"]);
-    assert!(!done && told.contains("--prefix is for decoders"), "{told}");
+    assert!(!done && told.contains("--prefix requires a decoder"), "{told}");
     let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
     assert!(!done && told.contains("belongs to the decoder") && told.contains("`encoder*`"), "{told}");
     let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6;7", "--hooks", "encoder*", "--out", out]);
@@ -157,7 +158,7 @@ fn commands_take_every_kind_or_say_why_not() {
         said(&["dump", "--model", &t5, "--tokens", "5", "--hooks", "encoder*", "--logits", "all", "--out", out]);
     assert!(!done && told.contains("`logits` belongs to the decoder"), "{told}");
 
-    // A dump does not replace what it reads, by whatever name.
+    // A dump does not overwrite its inputs, even if they are named differently.
     let own = folder.path().join("own");
     std::fs::create_dir(&own).unwrap();
     for file in ["config.json", "model.safetensors"] {
@@ -170,7 +171,7 @@ fn commands_take_every_kind_or_say_why_not() {
     for out in [&weights, &link] {
         let args = ["dump", "--model", own.to_str().unwrap(), "--tokens", "5", "--hooks", "encoder*"];
         let (done, told) = said(&[&args[..], &["--out", out.to_str().unwrap()]].concat());
-        assert!(!done && told.contains("is what is read"), "{told}");
+        assert!(!done && told.contains("is also an input"), "{told}");
     }
 
     let page = folder.path().join("page.html");
@@ -179,21 +180,21 @@ fn commands_take_every_kind_or_say_why_not() {
             said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
         assert!(done && told.contains("L0H0") && page.is_file(), "{told}");
         let (done, told) = said(&["lens", "--model", model, "--prompt", "a", "--mid"]);
-        assert!(!done && told.contains("--mid and --tuned are for decoders"), "{told}");
+        assert!(!done && told.contains("--mid and --tuned require a decoder"), "{told}");
         let (done, told) = said(&["attribute", "--model", model, "--prompt", "a", "--answer", "b"]);
-        assert!(!done && told.contains("`hooklens attribute` works on decoders"), "{told}");
+        assert!(!done && told.contains("`hooklens attribute` requires a decoder"), "{told}");
         let (done, told) = said(&["bench", "--model", model, "--rounds", "1"]);
         assert!(done && told.contains("forward") && told.contains("patching"), "{told}");
         let (done, told) = said(&["bench", "--model", model, "--work", "decode"]);
-        assert!(!done && told.contains("forward, cache or patch of a model that is no decoder"), "{told}");
+        assert!(!done && told.contains("forward, cache or patch for a model that is not a decoder"), "{told}");
     }
     let (done, told) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
     assert!(done && told.contains("new_tokens"), "{told}");
     let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1", "--max-new-tokens", "3"]);
-    assert!(!done && told.contains("an encoder fills in masked tokens and writes no text"), "{told}");
+    assert!(!done && told.contains("an encoder predicts masked tokens and cannot generate text"), "{told}");
 }
 
-/// A dump of what a decoder has written holds what the model's own run of both texts gives, from Rust and from the command line.
+/// A dump of the decoder contains what running the model on both texts gives, from Rust and from the command line.
 #[test]
 fn dumps_of_encoder_decoders_hold_what_the_decoder_makes() {
     let (read_rows, written) =
@@ -232,7 +233,7 @@ fn dumps_of_encoder_decoders_hold_what_the_decoder_makes() {
             let refused = refused.run(&model, &written, &out).unwrap_err();
             assert!(matches!(refused.downcast_ref(), Some(DumpError::OfEncoder { .. })), "{refused}");
         }
-        // Lines with both as token ids.
+        // Lines with both texts as token ids.
         let corpus = folder.path().join("pairs.jsonl");
         let line = |(read, written): (&Vec<u32>, &Vec<u32>)| {
             format!("{}\n", serde_json::json!({"tokens": read, "target": written[1..]}))

@@ -1,4 +1,4 @@
-//! Weights that stay in the file's 16 bits, and are widened where they multiply.
+//! Weights that keep the file's 16 bits and are widened during multiplication.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::parity::Golden;
 use crate::support::{assert_close, device, fixtures, log_probs, skipped};
 
-/// A fixture's folder with its weights rounded to this type.
+/// A fixture's folder with its weights rounded to this dtype.
 fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
     let bytes = fs::read(fixtures().join(case).join("model.safetensors")).ok()?;
     let folder = tempfile::tempdir().unwrap();
@@ -37,13 +37,13 @@ fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// As it is loaded without being told a type, and widened at load.
+/// The model loaded without a dtype, and the model widened at load.
 fn both(folder: &Path, options: LoadOptions) -> [HookedTransformer; 2] {
     let load = |options| HookedTransformer::from_pretrained_with(folder.to_str().unwrap(), options).unwrap();
     [load(options.clone()), load(options.dtype(DType::F32))]
 }
 
-/// Whether 16-bit weights stay so on the tests' device.
+/// Whether 16-bit weights are kept on the tests' device.
 fn kept_here() -> bool {
     let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {
@@ -52,7 +52,7 @@ fn kept_here() -> bool {
     kept
 }
 
-/// Logits, caches, what analyses say and what is generated are those of the model whose weights were widened at load.
+/// Logits, caches, analyses and generated text equal those of the model with weights widened at load.
 #[test]
 fn every_family_computes_as_if_widened() {
     if !kept_here() {
@@ -73,7 +73,7 @@ fn every_family_computes_as_if_widened() {
         }
         let [narrow, wide] = both(folder.path(), LoadOptions::new());
         assert_eq!((narrow.dtype(), wide.dtype()), (DType::F32, DType::F32));
-        // A table that is projected is a product.
+        // A projected embedding is a product.
         let kept = if case == "opt-behind" { DType::F32 } else { dtype };
         assert_eq!(narrow.weights.embed.tokens.val().dtype(), kept.burn(), "{case}");
         let tokens = golden.tokens("");
@@ -136,7 +136,7 @@ fn processing_and_analyses_are_those_of_widened_weights() {
     }
 }
 
-/// What is saved is what was loaded, bit for bit.
+/// Saved weights equal the loaded ones, bit for bit.
 #[test]
 fn saved_weights_keep_their_16_bits() {
     if !kept_here() {
@@ -149,7 +149,7 @@ fn saved_weights_keep_their_16_bits() {
     let [loaded, _] = both(again.path(), LoadOptions::new());
     assert_eq!(loaded.weights.embed.tokens.val().dtype(), DType::BF16.burn());
     assert_eq!(loaded.fingerprint().unwrap(), narrow.fingerprint().unwrap());
-    // Tracked weights are of 32 bits.
+    // Tracked weights are 32-bit.
     let trainable = LoadOptions::new().trainable();
     let trained = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), trainable).unwrap();
     assert_eq!(trained.weights.embed.tokens.val().dtype(), DType::F32.burn());

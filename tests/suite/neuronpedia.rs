@@ -1,4 +1,5 @@
-//! What Neuronpedia's schema of attribution graphs requires, of every kind of graph and of what the page saves.
+//! Requirements of Neuronpedia's schema for attribution graphs, checked for every kind of graph and for files saved by
+//! the page.
 
 use hooklens::FromPretrained;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::support::{fixtures, program, skipped};
 
 const PROMPT: &str = "When Mary and John went to the store, John gave a drink to";
 
-/// Properties by their path, `[]` for each entry of a list, what kinds of JSON they may be, and whether they have to be there.
+/// Properties by path, with `[]` for each entry of a list: their allowed JSON types, and whether they are required.
 const PROPERTIES: [(&str, &[&str], bool); 51] = [
     ("", &["object"], true),
     ("metadata", &["object"], true),
@@ -44,7 +45,7 @@ const PROPERTIES: [(&str, &[&str], bool); 51] = [
     ("qParams", &["object"], true),
     ("qParams.pinnedIds", &["array"], false),
     ("qParams.pinnedIds[]", &["string"], true),
-    // Entries that its viewer reads, though the schema says no more than that it is a list.
+    // Entries that Neuronpedia's viewer reads, although the schema only says that it is a list.
     ("qParams.supernodes", &["array"], false),
     ("qParams.supernodes[]", &["array"], true),
     ("qParams.supernodes[][]", &["string"], true),
@@ -69,7 +70,7 @@ const PROPERTIES: [(&str, &[&str], bool); 51] = [
     ("links[].weight", &["number"], true),
 ];
 
-/// Whether a value is of a kind, as JSON Schema names them: a number without a fraction is an integer too.
+/// Whether a value has a JSON Schema type. Numbers without a fraction are integers, too.
 fn is_a(value: &Value, kind: &str) -> bool {
     match kind {
         "object" => value.is_object(),
@@ -82,7 +83,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// All values at a path, each with where it is; nothing where it is missing.
+/// All values at a path with their locations; empty if it is missing.
 fn at<'v>(value: &'v Value, path: &str, place: String) -> Vec<(String, Option<&'v Value>)> {
     if path.is_empty() {
         return vec![(place, Some(value))];
@@ -93,7 +94,7 @@ fn at<'v>(value: &'v Value, path: &str, place: String) -> Vec<(String, Option<&'
     }
     let path = path.strip_prefix('.').unwrap_or(path);
     let (name, rest) = path.split_at(path.find(['.', '[']).unwrap_or(path.len()));
-    // What has no properties is told by its own entry.
+    // A missing parent is reported by its own entry.
     match value.as_object().map(|object| object.get(name)) {
         None => Vec::new(),
         Some(None) if rest.is_empty() => vec![(format!("{place}.{name}"), None)],
@@ -102,7 +103,7 @@ fn at<'v>(value: &'v Value, path: &str, place: String) -> Vec<(String, Option<&'
     }
 }
 
-/// What of a file Neuronpedia's schema does not allow.
+/// The violations of Neuronpedia's schema in a file.
 fn violations(json: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for (path, kinds, required) in &PROPERTIES {
@@ -142,7 +143,7 @@ fn violations_are_seen() {
     );
 }
 
-/// The page's Save, where there is Node.js: what it downloads, and what the page says that it left out. The page is a text.
+/// Runs the page's Save with Node.js, if available: the downloaded file, and the page's message on what it left out.
 fn saved_by_the_page(page: &str) -> Option<(Value, String)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("page.html");
@@ -225,13 +226,13 @@ fn a_cross_layer_graph_and_a_set_batch_are_within_the_schema() {
     assert_eq!(file.json()["metadata"]["generation_settings"]["batch_size"], 7);
 }
 
-/// The model that a golden's graph is of.
+/// The model of a golden's graph.
 fn model_of(folder: &Path) -> std::path::PathBuf {
     let said: Value = serde_json::from_slice(&std::fs::read(folder.join("expected.json")).unwrap()).unwrap();
     fixtures().join(said["model"].as_str().unwrap())
 }
 
-/// Pinned nodes, groups and labels may be text, as in Neuronpedia's addresses: page and program show the same.
+/// Pinned nodes, groups and labels may be text, as in Neuronpedia's URLs. Page and program show the same.
 #[test]
 fn lists_as_text_are_read_and_what_is_no_list_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,19 +270,19 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
     assert_eq!(view(Value::Null).0, 0);
     for (params, reason) in [
         (json!({ "supernodes": "[[" }), "`qParams.supernodes` is text that is not JSON"),
-        (json!({ "supernodes": "{}" }), "`qParams.supernodes` is {}, and has to be a list of lists"),
+        (json!({ "supernodes": "{}" }), "`qParams.supernodes` is {}; expected a list of lists"),
         (json!({ "supernodes": 7 }), "`qParams.supernodes` is 7"),
         (json!({ "supernodes": [["x"], "y"] }), "entry 1 of `qParams.supernodes` is \"y\""),
         (json!({ "supernodes": [["x", {}]] }), "entry 0 of `qParams.supernodes` is [\"x\",{}]"),
         (json!({ "pinnedIds": { "a": 1 } }), "`qParams.pinnedIds` is {\"a\":1}"),
         (json!({ "pinnedIds": "[1" }), "`qParams.pinnedIds` is text that is not JSON"),
         (json!({ "clerps": [[]] }), "entry 0 of `qParams.clerps` is []"),
-        (json!("slug=a"), "`qParams` is \"slug=a\", and has to be an object"),
+        (json!("slug=a"), "`qParams` is \"slug=a\"; expected an object"),
     ] {
         let (code, _, told) = view(params);
         assert!(code == 1 && told.contains(reason), "{told}");
     }
-    // The page, which may be given any file, counts what it can't read.
+    // The page accepts any file, and counts what it can't read.
     let page = |params: &str| {
         std::fs::write(&path, graph(json!({ "pinnedIds": ["HERE"] })).to_string()).unwrap();
         let page = GraphFile::open(&path).unwrap().page();

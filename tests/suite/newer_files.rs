@@ -1,4 +1,4 @@
-//! Files that transformers 5 writes, whose configurations name some settings otherwise, against what it computes.
+//! Files written by transformers 5, which renamed some settings, compared with its results.
 
 use std::fs;
 
@@ -87,7 +87,7 @@ fn decoders_are_read_as_transformers_5_writes_them() {
     for case in cases {
         let (model, golden) = (load(case, LoadOptions::new()), Golden::of_file(case, "golden.safetensors"));
         let unused = &model.load_report().unused;
-        // What an index reads, which chooses all keys of a prompt as short as these.
+        // Only the tensors of a sparse-attention index are unused, because it selects all keys for prompts this short.
         assert!(unused.iter().all(|name| name.contains(".indexer.")), "{case}: {}", model.load_report());
         let sparse = case.starts_with("v5-deepseek-v32") || case.starts_with("v5-glm-moe-dsa");
         assert_eq!(unused.is_empty(), !sparse, "{case}");
@@ -110,7 +110,7 @@ fn encoder_decoders_are_read_as_transformers_5_writes_them() {
     assert!(tally.compared == 3 && tally.problems.is_empty(), "{}", tally.problems.join("\n"));
 }
 
-/// Where an index would leave keys out, there is no run that takes them all instead.
+/// Sequences for which an index would drop keys are rejected, instead of attending to all keys.
 #[test]
 fn sequences_beyond_what_an_index_chooses_are_refused() {
     let model = load("v5-glm-moe-dsa", LoadOptions::new());
@@ -122,14 +122,14 @@ fn sequences_beyond_what_an_index_chooses_are_refused() {
     assert!(model.forward_with(vec![3], ForwardOptions::new().kv_cache(&mut cache)).is_ok());
     assert!(sparse(model.forward_with(vec![3], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err()));
     assert!(sparse(model.generate_with(tokens(40), GenerateOptions::new().max_new_tokens(2)).unwrap_err()));
-    // Saved and loaded again it is the same.
+    // Saving and loading preserves it.
     let folder = tempfile::tempdir().unwrap();
     model.save_pretrained(folder.path()).unwrap();
     let again = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
     assert!(sparse(again.forward(tokens(41)).unwrap_err()));
 }
 
-/// A cap that Gemma 3 has in name only is told.
+/// A soft cap that Gemma 3's configuration names but does not use is reported.
 #[test]
 fn settings_without_effect_are_told() {
     let model = load("v5-gemma3", LoadOptions::new());
@@ -144,7 +144,7 @@ fn settings_without_effect_are_told() {
     assert!(said.contains("note: ignored: attn_logit_softcapping"), "{said}");
 }
 
-/// Where versions of transformers differ in which of two settings or tensors they take, the file is refused.
+/// If versions of transformers disagree on which of two settings or tensors applies, the file is rejected.
 #[test]
 fn what_versions_take_differently_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn what_versions_take_differently_is_refused() {
     let tied = refused("v5-longrope", &[("tie_word_embeddings", json!(true))]);
     assert!(matches!(&tied, Error::Load(LoadError::NotTied { unembedding, .. }) if unembedding == "lm_head.weight"));
     let twice = refused("v5-longrope", &[("original_max_position_embeddings", json!(32))]).to_string();
-    assert!(twice.contains("it is 32, and 16 within"), "{twice}");
+    assert!(twice.contains("it is 32, but 16 in"), "{twice}");
     let activation =
         refused("gemma", &[("hidden_activation", json!("relu")), ("hidden_act", json!("silu"))]).to_string();
     assert!(activation.contains("hidden_activation"), "{activation}");
@@ -167,7 +167,7 @@ fn what_versions_take_differently_is_refused() {
         let both = refused(case, &[("use_bidirectional_attention", json!(true))]).to_string();
         assert!(both.contains("use_bidirectional_attention"), "{both}");
     }
-    // A model that is Llama's but for a setting within the rotation's.
+    // A model like Llama's, except for a rotary setting.
     let mut rotation = json!({"rope_type": "default", "rope_theta": 500.0});
     rotation["llama_4_scaling_beta"] = json!(0.3);
     let plain = |rotation: &Value| {
@@ -181,7 +181,7 @@ fn what_versions_take_differently_is_refused() {
     assert!(other.contains("rope_parameters.llama_4_scaling_beta = 0.3"), "{other}");
 }
 
-/// An unembedding that is the embedding, in the files a second time, is no contradiction.
+/// An unembedding that is stored again although it equals the embedding is accepted.
 #[test]
 fn a_tied_unembedding_may_be_there_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -215,7 +215,8 @@ fn a_tied_unembedding_may_be_there_twice() {
     assert!(matches!(error, Error::Load(LoadError::NotTied { .. })), "{error}");
 }
 
-/// Experts in two stacks, as Qwen 3.5 is published, are the same as three matrices each, as transformers writes them.
+/// Experts stored in two stacked tensors, as Qwen 3.5 is published, equal three matrices each, as transformers writes
+/// them.
 #[test]
 fn experts_may_lie_in_stacks() {
     let folder = tempfile::tempdir().unwrap();

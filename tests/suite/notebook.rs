@@ -1,4 +1,4 @@
-//! What notebooks show of values.
+//! Display of values in notebooks.
 
 use std::process::{Command, Stdio};
 
@@ -30,15 +30,15 @@ fn tensors_show_shape_statistics_and_colors() {
     );
     let html = form(&shown, "text/html");
     assert!(html.contains("data:image/png;base64,iVBOR") && html.contains("[0]</figcaption>"), "{html}");
-    // One number is written, nothing drawn.
+    // A single number is printed without a picture.
     let one = form(&Tensor::<1>::from_floats([2.5], &device()).shown().unwrap(), "text/html");
     assert!(one.contains("2.50") && !one.contains("<img"));
-    // What is not finite is counted, not averaged.
+    // Values that are not finite are counted, not averaged.
     let odd = Tensor::<1>::from_floats([f32::NAN, f32::INFINITY, 1.0, 1.0], &device()).shown().unwrap();
     assert!(form(&odd, "text/plain").contains("min 1.00, mean 1.00, max 1.00, std 0, 1 NaN, 1 infinite"));
     let none = Tensor::<1>::from_floats([f32::NAN, f32::NAN], &device()).shown().unwrap();
-    assert!(form(&none, "text/plain").contains("no finite number, 2 NaN"));
-    // Nothing at all, integers, many matrices, large ones.
+    assert!(form(&none, "text/plain").contains("no finite values, 2 NaN"));
+    // Empty tensors, integers, many matrices, large matrices.
     let empty = Tensor::<2>::zeros([0, 3], &device()).shown().unwrap();
     assert_eq!(form(&empty, "text/plain"), "[0, 3] f32");
     let ids = Tensor::<2, Int>::from_ints([[3, 1]], &device());
@@ -81,7 +81,7 @@ fn pictures_show_themselves() {
     assert!(form(&found.shown().unwrap(), "image/svg+xml").contains("<svg"));
     let patterns = AttentionPatterns::run(&model, clean, &[]).unwrap();
     assert!(form(&patterns.shown().unwrap(), "text/html").contains("hooklens-attention"));
-    // A picture too large for a notebook as SVG is shown as dots.
+    // A picture too large for SVG in a notebook is shown as a bitmap.
     let svg = PatternGrid::of(&patterns).unwrap();
     let kind = svg.shown().unwrap()[1].mime;
     assert_eq!(kind, if svg.to_svg().unwrap().len() > 200_000 { "image/png" } else { "image/svg+xml" });
@@ -102,7 +102,7 @@ fn pictures_show_themselves() {
 
 #[test]
 fn evcxr_finds_the_forms_between_its_marks() {
-    // As the child this prints; as the parent it reads what evcxr would.
+    // In the child process this prints; in the parent, it reads the output as evcxr would.
     if std::env::var("HOOKLENS_TEST_DISPLAY").is_ok() {
         let text = ColoredText::new(["EVCXR_END_CONTENT", "\nEVCXR_END_CONTENT\n"]).row("x", [1.0, 2.0]).unwrap();
         text.evcxr_display();
@@ -131,7 +131,7 @@ fn evcxr_finds_the_forms_between_its_marks() {
     let mimes: Vec<&str> = forms.iter().map(|(mime, _)| mime.as_str()).collect();
     assert_eq!(mimes, ["text/plain", "text/html", "text/plain"], "{said}");
     assert!(forms[1].1.trim_end().ends_with("</div>"), "the page is whole");
-    assert!(forms[2].1.starts_with("can't be shown: there is nothing to draw"), "{}", forms[2].1);
+    assert!(forms[2].1.starts_with("cannot be displayed: there is nothing to draw"), "{}", forms[2].1);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     let table = LensTable::run(&model, prompt, LensShade::Probability).unwrap();
     let shape = table.shades().values().shape().to_vec();
     assert_eq!(shape, [model.config().n_layers + 1, model.to_tokens(prompt).unwrap().shape()[1]]);
-    // The last stage is the model's answer, the colors its probability.
+    // The last stage is the model's output, and the colors are its probability.
     let report = model.test_prompt(prompt, "Mary", 1).unwrap();
     let (text, _, share) = &report.answer[0].top[0];
     assert_eq!(table.texts()[shape[0] - 1][shape[1] - 1].trim(), text.trim());
@@ -169,11 +169,11 @@ fn a_lens_table_says_what_each_stage_would_say() {
     assert!(last.to_png().unwrap().starts_with(b"\x89PNG"));
     assert!(table.clone().positions(shape[1] as isize..).is_err());
 
-    // Bad input: other tokens than positions, a row there is none of, too long a text.
+    // Invalid input: a number of tokens that differs from the positions, a missing row, text that is too long.
     let cache = model.record(prompt, Record::all()).unwrap();
     let reading = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(Per::Layer).unwrap();
     let told = LensTable::of(&model, &reading, &[1, 2], 0, LensShade::Entropy).unwrap_err().to_string();
-    assert_eq!(told, "a lens read at 1 positions and 2 tokens were given; give the tokens at its positions");
+    assert_eq!(told, "the lens was read at 1 positions, but 2 tokens were given; give the tokens at those positions");
     assert!(LensTable::of(&model, &reading, &[1], 1, LensShade::Entropy).is_err());
     assert!(LensTable::of(&model, &reading, &[1], 0, LensShade::ProbabilityOf(u32::MAX)).is_err());
 }

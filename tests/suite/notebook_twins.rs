@@ -1,18 +1,18 @@
-//! The code of every notebook, compiled and run without a kernel.
+//! Compiles and runs the code of every notebook without a kernel.
 //!
-//! Each notebook has a twin under `notebooks/twins`: its cells one after the other in one function, what stands last in a
-//! cell shown. `HOOKLENS_BLESS=1 cargo test --release --test suite notebook_twins` writes them anew.
+//! Each notebook has a twin under `notebooks/twins`: its cells concatenated in one function, with the last expression
+//! of each cell displayed. `HOOKLENS_BLESS=1 cargo test --release --test suite notebook_twins` regenerates them.
 
 use std::fmt::{Debug, Write};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hooklens::plot::Show;
 
 #[path = "../../notebooks/twins/mod.rs"]
 mod twins;
 
-/// What a cell's last value does in a notebook: it is shown, or printed where it has no way to show itself.
+/// Displays a cell's last value as a notebook does, or prints it if it has no display method.
 pub(crate) trait Displayed {
     fn displayed(&self);
 }
@@ -24,7 +24,7 @@ impl<T: Show> Displayed for T {
     }
 }
 
-/// [`Displayed`] where that is out of reach: one reference further away.
+/// Fallback for [`Displayed`], one autoref level further away.
 pub(crate) trait Printed {
     fn displayed(&self);
 }
@@ -57,7 +57,7 @@ fn notebooks() -> Vec<(String, String, Vec<serde_json::Value>)> {
     found
 }
 
-/// The texts of the code cells.
+/// Sources of the code cells.
 fn code(cells: &[serde_json::Value]) -> Vec<String> {
     let lines = |cell: &serde_json::Value| -> String {
         cell["source"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect()
@@ -65,7 +65,7 @@ fn code(cells: &[serde_json::Value]) -> Vec<String> {
     cells.iter().filter(|cell| cell["cell_type"] == "code").map(lines).collect()
 }
 
-/// The cells as one function. A cell's last expression is what follows the last line that ends a statement or an item.
+/// The cells as one function. A cell's last expression follows the last line that ends a statement or an item.
 fn twin(name: &str, cells: &[String]) -> String {
     let mut code = String::new();
     for cell in cells {

@@ -1,4 +1,4 @@
-//! A setting of `config.json` that is null: what transformers computes with it, or an error that names the setting.
+//! Null settings in `config.json`: the same result as transformers, or an error that names the setting.
 //! `tests/fixtures/nulls.py` sets each setting of each fixture to null in transformers.
 
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use tempfile::TempDir;
 use crate::parity::Golden;
 use crate::support::{fixtures, values};
 
-/// What transformers does with a fixture whose settings are null, one at a time.
+/// Results of transformers for a fixture with one setting at a time set to null.
 #[derive(Deserialize)]
 struct Tried {
-    /// Settings that the file does not have.
+    /// Settings that are not in the file.
     fields: Vec<String>,
-    /// Those that raise an error.
+    /// Settings that raise an error.
     errors: Vec<String>,
-    /// Those that change the result: the largest value of each part of it, and the first numbers of its last row.
+    /// Settings that change the result, with the maximum and the first values of the last row of each output.
     others: BTreeMap<String, Vec<Vec<f32>>>,
 }
 
-/// Settings with which transformers fails where they are null, and which may be taken if they change no number: those
-/// of training, dropout and other parts than the text model; those that another setting or the shapes of the weights
-/// tell too, such as the width of a head; those that the kind of rotation does not read, though transformers checks
-/// them; and those that concern no layer of the fixture, such as a window that none has.
+/// Settings that fail in transformers if null, but which may be accepted if they do not affect results: those of
+/// training, dropout and parts other than the text model; those that another setting or the weights' shapes also give,
+/// such as a head's width; those that the kind of rotary embedding does not read, though transformers validates them;
+/// and those that apply to no layer of the fixture, such as a window that no layer has.
 const WITHOUT_EFFECT: &[&str] = &[
     "activation_dropout",
     "attention_dropout",
@@ -107,13 +107,13 @@ const WITHOUT_EFFECT: &[&str] = &[
     "vocab_size",
 ];
 
-/// Settings of transformers 5, which the code of 4.57.1 passes over: null is false, as it is there.
+/// Settings that only transformers 5 knows, so the code of 4.57.1 ignores them. For transformers 5, null means false.
 const NEWER: [(&str, &str); 1] = [("v5-t5", "scale_decoder_outputs")];
 
-/// Settings whose null takes away what another one or a tensor is for, which is what the error names.
+/// Settings whose null makes another setting or a tensor useless, which the error names instead.
 const NAMED_BY_ANOTHER: [&str; 4] = ["architectures", "attn_only", "head_dim", "tie_word_embeddings"];
 
-/// The paths of all settings, those within objects included.
+/// Paths of all settings, including those in nested objects.
 fn paths(json: &Value, before: &str, into: &mut Vec<String>) {
     const CLOSED: [&str; 7] =
         ["vision_config", "audio_config", "speech_config", "id2label", "label2id", "auto_map", "task_specific_params"];
@@ -136,8 +136,8 @@ fn with_null(json: &Value, path: &str) -> Value {
     changed
 }
 
-/// What nulls.py takes of a model: of a decoder the logits, of an encoder the logits of masked tokens or else the last
-/// hidden states, of an encoder-decoder the logits and what it writes greedily.
+/// The outputs that nulls.py keeps: logits of a decoder; masked-token logits or else the last hidden states of an
+/// encoder; logits and greedy output of an encoder-decoder.
 fn computed(folder: &Path, json: &Value, golden: &Golden) -> Result<Vec<ArrayD<f32>>, Error> {
     fs::write(folder.join("config.json"), json.to_string()).unwrap();
     let name = folder.to_str().unwrap();
@@ -170,7 +170,6 @@ fn computed(folder: &Path, json: &Value, golden: &Golden) -> Result<Vec<ArrayD<f
             let written = written.into_iter().map(|id| id as f32).collect();
             Ok(vec![row(&logits), ArrayD::from_shape_vec(vec![1, 5], written).unwrap()])
         }
-        other => panic!("{other:?}"),
     }
 }
 
@@ -178,7 +177,7 @@ fn largest(numbers: impl IntoIterator<Item = f32>) -> f32 {
     numbers.into_iter().fold(0.0, |most, number| if number.is_nan() { f32::INFINITY } else { most.max(number.abs()) })
 }
 
-/// Whether the parts of a result are those of the unchanged model.
+/// Whether the outputs equal those of the unchanged model.
 fn same(given: &[ArrayD<f32>], base: &[ArrayD<f32>]) -> bool {
     let near = |(given, base): (&ArrayD<f32>, &ArrayD<f32>)| {
         given.shape() == base.shape()
@@ -187,7 +186,7 @@ fn same(given: &[ArrayD<f32>], base: &[ArrayD<f32>]) -> bool {
     given.len() == base.len() && given.iter().zip(base).all(near)
 }
 
-/// The numbers that nulls.py keeps of each part.
+/// The values that nulls.py keeps of each output.
 fn kept(parts: &[ArrayD<f32>]) -> Vec<Vec<f32>> {
     let of = |part: &ArrayD<f32>| {
         let last = part.index_axis(Axis(0), part.shape()[0] - 1);
@@ -212,7 +211,7 @@ fn copied(case: &str) -> (TempDir, Value) {
     (folder, json)
 }
 
-/// What is wrong with a fixture's nulls.
+/// Differences between a fixture's results and those of transformers.
 fn compare(case: &str, tried: &Tried, common: &[String]) -> Vec<String> {
     let (folder, json) = copied(case);
     let file = ["golden.safetensors", "encoder.safetensors"];
@@ -235,11 +234,11 @@ fn compare(case: &str, tried: &Tried, common: &[String]) -> Vec<String> {
         };
         let mut problem = |what: String| problems.push(format!("{case}: {field}: {what}"));
         match (computed(folder.path(), &with_null(&json, field), &golden), expected) {
-            // What null makes of the model may be one that the files do not hold.
+            // Null may make a model that does not match the files.
             (Err(Error::Load(_)), None) => {}
             (Err(error), _) if error.to_string().contains(name) || NAMED_BY_ANOTHER.contains(&name) => {}
             (Err(error), _) => problem(format!("the error does not name it: {error}")),
-            // A head that is not found is reported, and gives no logits.
+            // A missing head is reported and gives no logits.
             (Ok(given), None) if given[0].shape() != base[0].shape() => {}
             (Ok(given), None) if WITHOUT_EFFECT.contains(&name) && same(&given, &base) => {}
             (Ok(given), None) => {
@@ -285,8 +284,8 @@ fn null_is_what_transformers_takes_it_for_or_an_error() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Of files that transformers 4.57.1 does not read, those of other code and of later versions, there is no such list:
-/// what is true or false is false where it is null, as in Python.
+/// There is no such list for files that transformers 4.57.1 can't read, from custom code or later versions. Null
+/// booleans are false, as in Python.
 #[test]
 fn null_is_false_in_files_of_other_code() {
     let text = fs::read(fixtures().join("nulls.json")).unwrap();

@@ -1,4 +1,4 @@
-//! NumPy's files, read back by their format's description.
+//! NumPy files, read back according to the format description.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use hooklens::prelude::*;
 use ndarray::{ArrayD, IxDyn};
 
-/// Element type, shape and elements of a `.npy` file.
+/// Dtype, shape and data of a `.npy` file.
 fn parsed(file: &[u8]) -> (String, Vec<usize>, &[u8]) {
     assert_eq!(&file[..8], b"\x93NUMPY\x01\x00");
     let start = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
@@ -38,7 +38,7 @@ fn npy_files_hold_floats_and_integers() {
     let tensor = Tensor::<3>::from_floats([[[1.5, -2.0], [f32::INFINITY, 4.0], [5.0, 6.0]]], &Device::flex());
     let expected = Activation::from(tensor.clone()).to_ndarray().unwrap();
     assert_eq!(floats(&saved(tensor.clone().into())), expected);
-    // A view is written in its own order.
+    // A view is written in its own axis order.
     let turned = floats(&saved(tensor.clone().swap_dims(1, 2).into()));
     assert_eq!(turned, expected.clone().permuted_axes(IxDyn(&[0, 2, 1])));
     for dtype in [DType::F16, DType::BF16] {

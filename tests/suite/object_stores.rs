@@ -1,7 +1,6 @@
-//! Stores of objects: a real server, and what a build without them says.
+//! Object stores, with a real server and in builds without support.
 
 #[cfg(feature = "object-stores")]
-use std::path::Path;
 #[cfg(feature = "object-stores")]
 use std::process::Command;
 
@@ -12,7 +11,8 @@ use crate::support::program;
 #[cfg(feature = "object-stores")]
 use crate::support::skipped;
 
-/// Corpora from a real S3 server, dumps to it and dictionaries of these are those of files, in pieces and through all that breaks.
+/// Corpora read from a real S3 server, dumps written to it, and dictionaries trained on them equal those of local
+/// files, in pieces and despite failures.
 #[cfg(all(unix, feature = "object-stores"))]
 #[test]
 fn a_real_server() {
@@ -22,7 +22,7 @@ fn a_real_server() {
     };
     let script = crate::support::root().join("tests/object_stores/run");
     let mut run = Command::new(script);
-    // Where all is repeated to the byte.
+    // On the CPU, where results are reproducible to the byte.
     run.arg(program().get_program()).arg(rclone).env("HOOKLENS_DEVICE", "flex");
     match std::env::var_os("HOOKLENS_AZURITE") {
         Some(azurite) => drop(run.arg(azurite)),
@@ -37,7 +37,7 @@ fn a_real_server() {
     assert!(output.status.success() && said.contains("object stores: ok"), "{said}");
 }
 
-/// A build without them says how to build it.
+/// A build without support says how to build it in.
 #[cfg(not(feature = "object-stores"))]
 #[test]
 fn urls_say_what_is_missing() {

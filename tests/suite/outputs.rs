@@ -1,4 +1,4 @@
-//! Files that commands write: before anything is printed, and read back equal by other programs.
+//! Output files of commands: written before anything is printed, and read back unchanged by other programs.
 
 use hooklens::FromPretrained;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::support::{cases, fixtures, program, skipped};
 const CLEAN: &str = "When Mary and John went to the store, John gave a drink to";
 const CORRUPTED: &str = "When Mary and John went to the store, Mary gave a drink to";
 
-/// What any label may hold.
+/// Characters that any label may contain.
 fn labels() -> Vec<String> {
     let mut labels: Vec<String> = [
         "a\nb",
@@ -38,7 +38,7 @@ fn labels() -> Vec<String> {
     labels
 }
 
-/// What Python prints, if there is a Python.
+/// The output of Python code, if Python is available.
 fn python(code: &str, arguments: &[&str]) -> Option<String> {
     let python = std::env::var("HOOKLENS_PYTHON").unwrap_or("python3".into());
     let Ok(output) = Command::new(python).args(["-c", code]).args(arguments).output() else {
@@ -49,7 +49,7 @@ fn python(code: &str, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The rows of a CSV file as Python's `csv` and the `csv` crate read them, which is the same.
+/// Rows of a CSV file, read identically by Python's `csv` and the `csv` crate.
 fn rows(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     let rows: Vec<Vec<String>> =
@@ -89,7 +89,7 @@ fn any_label_is_read_back_from_csv_and_json() {
     }
 }
 
-/// A prompt whose tokens hold line breaks gives rows that are not shifted, and effects as JSON has them.
+/// A prompt with line breaks in its tokens shifts no rows, and effects equal those in JSON.
 #[test]
 fn a_line_break_in_a_prompt_shifts_no_row_of_csv() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn a_line_break_in_a_prompt_shifts_no_row_of_csv() {
         assert_eq!(row[column].parse::<f64>().unwrap(), *effect);
     }
     assert!(table.iter().any(|row| row[1].contains('\n')), "{table:?}");
-    // The labels for a spreadsheet are the same behind their apostrophe.
+    // Spreadsheet-safe labels are the same after the apostrophe.
     let safe = rows(&written("s.csv", &["--spreadsheet-safe"]));
     let plain =
         |row: &Vec<String>| row.iter().map(|cell| cell.strip_prefix('\'').unwrap_or(cell).to_string()).collect();
@@ -169,7 +169,7 @@ fn ran_into(arguments: &[String], stdout: Stdio) -> Output {
     program().args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// A reader that goes away loses no file, and is no error.
+/// If the reader of standard output closes the pipe, files are still written, and the command succeeds.
 #[cfg(unix)]
 #[test]
 fn files_are_written_though_nobody_reads_what_is_printed() {
@@ -184,7 +184,7 @@ fn files_are_written_though_nobody_reads_what_is_printed() {
     }
 }
 
-/// Where nothing can be printed the files are there, and the exit code says that something failed.
+/// If nothing can be printed, the files exist, and the exit code reports failure.
 #[cfg(target_os = "linux")]
 #[test]
 fn files_are_written_though_nothing_can_be_printed() {
@@ -199,7 +199,7 @@ fn files_are_written_though_nothing_can_be_printed() {
     }
 }
 
-/// Commands that only print say so too, whatever they print last.
+/// Commands that only print also fail if standard output cannot be written, whatever they print last.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_cannot_be_printed_is_an_error() {
@@ -221,7 +221,7 @@ fn what_cannot_be_printed_is_an_error() {
     }
 }
 
-/// Token ids give what the texts that they are the tokens of give.
+/// Token ids give the same results as the texts they encode.
 #[test]
 fn token_ids_give_what_their_text_gives() {
     let folder = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ fn token_ids_give_what_their_text_gives() {
     assert_eq!(table("tokens.csv", &["attention"], &of_tokens[..2]), table("text.csv", &["attention"], &of_text[..2]));
 }
 
-/// The texts of others are shown, not obeyed: by the terminal and in errors, pages and pictures.
+/// Control characters in text from files are escaped on the terminal, in errors, pages and pictures.
 #[test]
 fn hidden_characters_are_shown_wherever_text_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -282,7 +282,7 @@ fn hidden_characters_are_shown_wherever_text_is() {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("U+202E") && !text.contains(|letter| hidden.contains(letter)), "{name}");
     }
-    // A page of a graph holds the file's own text, escaped.
+    // A graph's page contains the file's own text, escaped.
     let graph = format!(
         r#"{{"metadata": {{"slug": "s", "prompt": "p{hidden}"}}, "links": [],
             "nodes": [{{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}}, {{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}}]}}"#
@@ -318,10 +318,10 @@ fn a_file_of_labels_loses_nothing() {
     }
     for (text, told) in [
         ("3,a,b\n", "3 fields"),
-        ("x3,a\n", "`x3` is no whole number"),
+        ("x3,a\n", "`x3` is not a whole number"),
         ("latent,label\n3\n", "1 fields"),
         ("latent,label,more\n3,a,b\n", "line 2"),
-        ("3,a\n3,b\n", "latent 3 has a label already"),
+        ("3,a\n3,b\n", "latent 3 already has a label"),
         ("3,\"a\n4,b\n", "a quote is not closed"),
     ] {
         let error = read(text).unwrap_err();
@@ -335,8 +335,8 @@ fn a_file_of_labels_loses_nothing() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Any label, whatever quotes, commas, line breaks and spaces it holds, is read from CSV of every style that RFC 4180 and
-    /// spreadsheets know; only spaces around it are taken off.
+    /// Labels with any quotes, commas, line breaks and spaces are read from CSV in every style of RFC 4180 and of
+    /// spreadsheets. Only surrounding spaces are removed.
     #[test]
     fn labels_are_read_from_every_style_of_csv(
         texts in prop::collection::vec("([a-z,\"\r\n\t ;é\u{1}]|\r\n){0,12}", 1..6),

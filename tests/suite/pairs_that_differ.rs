@@ -1,5 +1,5 @@
-//! All ways to combine two things, by all ways in which these may not belong together: the right value or an error, and
-//! neither another number nor a panic.
+//! All combinations of two values that may not belong together give the right result or an error, but never a wrong
+//! number or a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,16 +11,16 @@ use hooklens::{Error, HookedModel, PaddingSide};
 
 use crate::support::{device, distance, random_model, values};
 
-/// What a thing was made of, beside the same run, model and text.
+/// How a value's origin differs from the run, model and text it is combined with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Other {
-    /// Nothing else.
+    /// No difference.
     Same,
     /// The same texts, padded on the other side.
     Side,
-    /// Texts with one token less each.
+    /// Texts with one token less.
     Shorter,
-    /// Texts with one token more each.
+    /// Texts with one token more.
     Longer,
     /// One row less.
     FewerRows,
@@ -28,17 +28,17 @@ enum Other {
     MoreRows,
     /// The rows in another order.
     Order,
-    /// Other tokens.
+    /// Different tokens.
     Text,
-    /// Some positions only.
+    /// Only some positions.
     Positions,
-    /// Other weights of the same shape.
+    /// Different weights of the same shape.
     Model,
     /// The same weights, processed.
     Processing,
-    /// Recorded in another element type.
+    /// Recorded in another dtype.
     DType,
-    /// A run that a hook edited.
+    /// A run that was edited by a hook.
     Edited,
 }
 
@@ -58,16 +58,16 @@ const OTHERS: [Other; 13] = [
     Other::Edited,
 ];
 
-/// What is right.
+/// The expected outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
-    /// The value of the same run, model and text.
+    /// The value for the same run, model and text.
     AsSame,
-    /// A value of its own, which other tests hold: the texts, rows or edits are the caller's choice.
+    /// A different but valid value, checked by other tests: texts, rows or edits are the caller's choice.
     Value,
     /// An error.
     Error,
-    /// One or the other.
+    /// Either of these.
     AsSameOrError,
 }
 
@@ -148,7 +148,7 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     values(&tensor).into_iter().collect()
 }
 
-/// The logits of real tokens, so that padding may be anywhere.
+/// Logits of real tokens, so that padding may be anywhere.
 fn logits(world: &World, hooks: Vec<hook::Hook<'_>>) -> Result<Vec<f32>, Error> {
     Ok(flat(world.model.run_with_hooks(World::tokens_of(Other::Same), hooks)?))
 }
@@ -295,7 +295,7 @@ const WAYS: &[Way] = &[
         },
         |other| match other {
             Other::Same | Other::DType | Other::Positions | Other::FewerRows => Right::AsSame,
-            // Its first row has no padding.
+            // The first row has no padding.
             Other::Side => Right::AsSame,
             _ => Right::Error,
         },

@@ -1,5 +1,5 @@
-//! Every hook point and the logits against TransformerLens 2.16.1 and Hugging Face, on the tiny
-//! models `tests/fixtures/generate.py` makes. See `tests/fixtures/README.md` for what each covers.
+//! Every hook point and the logits, compared with TransformerLens 2.16.1 and Hugging Face, on the tiny models from
+//! `tests/fixtures/generate.py`. See `tests/fixtures/README.md` for what each covers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +14,7 @@ use crate::support::{device, distance, fixtures, has, rounding, values};
 
 const TOLERANCE: f32 = 1e-4;
 
-/// A golden file: floats, and integers as floats. MLP biases of the model itself are under
-/// `weight NAME`.
+/// A golden file: floats, and integers as floats. The model's own MLP biases are stored under `weight NAME`.
 pub(crate) struct Golden(BTreeMap<String, ArrayD<f32>>);
 
 impl Golden {
@@ -62,14 +61,14 @@ impl Golden {
         }
     }
 
-    /// Names that begin with `prefix` and name a point, without it.
+    /// Names of hook points under `prefix`, without the prefix.
     pub(crate) fn points(&self, prefix: &str) -> Vec<String> {
         let named = self.0.keys().filter_map(|name| name.strip_prefix(prefix));
         named.filter(|name| name.contains("hook_")).map(str::to_string).collect()
     }
 }
 
-/// What was compared, and the worst of it.
+/// Number of comparisons, and descriptions of those that failed.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) compared: usize,
@@ -84,7 +83,7 @@ impl Tally {
             return;
         }
         let worst = distance(given, expected);
-        // A device that rounds otherwise does so in each of many steps.
+        // On a device that rounds differently, the differences of many steps accumulate.
         if worst > TOLERANCE.max(100.0 * rounding()) || worst.is_nan() {
             self.problems.push(format!("{what}: differs by {worst:e}"));
         }
@@ -95,9 +94,9 @@ pub(crate) fn load(case: &str, options: LoadOptions) -> HookedTransformer {
     HookedTransformer::from_pretrained_with(fixtures().join(case).to_str().unwrap(), options).unwrap()
 }
 
-/// The model as TransformerLens processes it.
+/// The model as processed by TransformerLens.
 pub(crate) fn load_processed(case: &str) -> HookedTransformer {
-    // Shortformer: TransformerLens leaves centring out although it keeps the outputs.
+    // Shortformer: TransformerLens skips centering, although it would preserve the outputs.
     let steps = match load(case, LoadOptions::new()).config().positional {
         hooklens::Positional::Shortformer => Processing::none().fold_value_biases(),
         _ => Processing::standard(),
@@ -114,8 +113,8 @@ fn compare_points(model: &HookedTransformer, golden: &Golden, prefix: &str, tall
     let output = model.run(golden.tokens(""), ForwardOptions::new().record(points.clone())).unwrap();
     for name in &points {
         let mut expected = golden.get(&format!("{prefix}{name}")).unwrap().clone();
-        // TransformerLens adds a gated MLP's `b_in` after the product; here it is part of the
-        // output's bias from loading on, so that `hook_post` comes before it.
+        // TransformerLens adds a gated MLP's `b_in` after the product. Here it is folded into the output's bias at
+        // load, so `hook_post` comes before it.
         let bias = name.strip_suffix("hook_post").and_then(|mlp| golden.get(&format!("weight {mlp}b_in")));
         if let (true, Some(bias)) = (model.config().gated_mlp, bias) {
             expected -= bias;
@@ -132,7 +131,7 @@ fn check(case: &str) -> Tally {
     let golden = Golden::read(case);
     let mut tally = Tally::default();
     let model = load(case, LoadOptions::new());
-    // What an index reads is told, and not needed by sequences as short as these.
+    // Tensors of a sparse-attention index are reported as unused, and not needed for sequences this short.
     let unused = model.load_report().unused.iter().filter(|name| !name.contains(".indexer."));
     assert_eq!(unused.count(), 0, "{case}: {}", model.load_report());
 
@@ -151,7 +150,7 @@ fn check(case: &str) -> Tally {
         if let Some(expected) = golden.get(&format!("{side}logits")) {
             let tokens = golden.tokens(side);
             let given = values(&model.forward(&tokens).unwrap());
-            // What a model says at padding is nobody's business.
+            // Outputs at padding are irrelevant.
             let mask = tokens.mask().expect("a padded batch").to_vec();
             let keep = |x: &ArrayD<f32>| {
                 let width = x.shape()[2];
@@ -189,7 +188,7 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
             tally.compare(&format!("hf.attn.{layer}"), &given, pattern);
         }
     }
-    // Beyond the original context LongRoPE rotates otherwise, which a cache refuses.
+    // Beyond the original context, LongRoPE rotates differently, which a cache rejects.
     let outgrows = |rotary: &hooklens::Rotary| match rotary.scaling {
         RopeScaling::Long { original_context, .. } | RopeScaling::Dynamic { original_context, .. } => {
             original_context < logits.shape()[1]
@@ -201,8 +200,8 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     }
 }
 
-/// Of patterns `[batch, head, query, key]` those that Hugging Face's has: of each query the heads of its experts, best
-/// first.
+/// Selects the heads that Hugging Face's pattern has from `[batch, head, query, key]`: for each query, the heads of its
+/// experts, best first.
 fn of_chosen_heads(pattern: &ArrayD<f32>, shares: &ArrayD<f32>, experts: AttnExperts) -> ArrayD<f32> {
     let [batch, heads, queries, keys] = pattern.shape()[..] else { panic!("a pattern") };
     let kv_heads = heads / experts.count;
@@ -220,7 +219,7 @@ fn of_chosen_heads(pattern: &ArrayD<f32>, shares: &ArrayD<f32>, experts: AttnExp
     chosen
 }
 
-/// Three tokens at once, then one by one, each behind a cache of those before.
+/// Three tokens at once, then one by one, with a cache of those before.
 fn step_by_step(model: &HookedTransformer, tokens: &Tokens) -> ArrayD<f32> {
     let columns = |from: usize, to: usize| {
         let rows = (0..tokens.shape()[0]).map(|row| tokens.row(row)[from..to].to_vec());
@@ -238,7 +237,7 @@ fn spread(a: &ArrayD<f32>, b: &ArrayD<f32>) -> f32 {
     ((a - b).mapv(|x| x * x).mean().unwrap_or(0.0)).sqrt()
 }
 
-/// The experts of each token, layer by layer; none for a model without.
+/// The experts of each token, layer by layer; empty for a model without experts.
 fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>> {
     if model.config().experts.is_none() {
         return vec![];
@@ -256,7 +255,7 @@ fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>
     of_mlps.chain(of_attention).collect()
 }
 
-/// For each of `rows` rows how many of its first `len` tokens go to the same experts in both.
+/// For each of `rows` rows, how many of its first `len` tokens are routed to the same experts in both.
 fn tokens_routed_alike(a: &[ArrayD<f32>], b: &[ArrayD<f32>], [rows, len]: [usize; 2]) -> Vec<usize> {
     let alike = |row: usize| {
         let differs = |at: &usize| {
@@ -268,7 +267,7 @@ fn tokens_routed_alike(a: &[ArrayD<f32>], b: &[ArrayD<f32>], [rows, len]: [usize
     (0..rows).map(alike).collect()
 }
 
-/// In bf16 at most twice as far from the model in `f32` as Hugging Face is in bf16.
+/// In bf16, the difference from the model in `f32` is at most twice that of Hugging Face.
 #[test]
 fn bf16_is_as_near_to_f32_as_hugging_face_is() {
     if !has(DType::BF16) {
@@ -284,7 +283,7 @@ fn bf16_is_as_near_to_f32_as_hugging_face_is() {
         let (Some(exact), Some(theirs)) = (golden.get("logits"), golden.get("bf16.logits")) else { continue };
         let model = load(&case, LoadOptions::new().dtype(DType::BF16));
         let ours = values(&model.forward(golden.tokens("")).unwrap());
-        // A near tie between experts sends a token to another one; what follows says nothing of rounding.
+        // A near tie between experts may route a token differently, after which differences are not due to rounding.
         let shape @ [_, len] = golden.tokens("").shape();
         let in_f32 = chosen_experts(&load(&case, LoadOptions::new()), &golden);
         let alike = tokens_routed_alike(&in_f32, &chosen_experts(&model, &golden), shape);
@@ -314,7 +313,7 @@ fn losses(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     }
 }
 
-/// Every fixture, every tensor in it.
+/// Every fixture, and every tensor in it.
 #[test]
 fn every_point_of_every_fixture_agrees() {
     let mut cases: Vec<String> = fs::read_dir(fixtures())
@@ -338,7 +337,7 @@ fn every_point_of_every_fixture_agrees() {
     assert!(problems.is_empty(), "{} of {total} differ:\n{}", problems.len(), problems.join("\n"));
 }
 
-/// Points fire in TransformerLens's order; the golden files say which that is.
+/// Points fire in TransformerLens's order, which the golden files record.
 #[test]
 fn points_fire_in_transformer_lens_order() {
     let mut checked = 0;

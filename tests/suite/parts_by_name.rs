@@ -1,5 +1,5 @@
-//! Text models inside models of several parts, published under names that their own code gives them: the same tensors and
-//! settings under those names are the same model.
+//! Text models inside multimodal models that are published with custom code: the same tensors and settings under other
+//! names are the same model.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::parity::load;
 use crate::support::{assert_close, fixtures};
 
-/// A fixture's settings and tensors in a folder, as `outer` has them: the settings under a field, or among its own, and the
-/// tensors under other names.
+/// Writes a fixture's settings and tensors to a folder as the architecture `outer` stores them: settings in a field or
+/// at the top level, and tensors under other names.
 fn written(folder: &Path, case: &str, outer: &str, within: Option<&str>, named: &dyn Fn(&str) -> String) {
     let own: Value = serde_json::from_slice(&fs::read(fixtures().join(case).join("config.json")).unwrap()).unwrap();
     let json = match within {
@@ -68,7 +68,7 @@ fn names_of_published_models_are_known() {
         if let Some(field) = within {
             let path = folder.path().join("config.json");
             let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            // What these call a text model that another family's is.
+            // The names that these use for a text model of another family.
             match outer {
                 "Glm4vForConditionalGeneration" => {
                     json[field]["model_type"] = json!("glm4v_text");

@@ -1,9 +1,9 @@
 //! Patching of encoders, encoder-decoders and models under hooks.
 
+use hooklens::HookedModel;
 use hooklens::encoder::EncoderInput;
 use hooklens::patching::{PatchError, PatchingResult};
 use hooklens::prelude::*;
-use hooklens::{Error, HookedModel};
 
 use crate::support::{fixtures, program, random_model};
 
@@ -15,7 +15,7 @@ fn t5(name: &str) -> HookedEncoderDecoder {
     HookedEncoderDecoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap()
 }
 
-/// The sum of squares of all logits: it depends on every position.
+/// The sum of squares of all logits, which depends on every position.
 fn squares() -> Metric {
     Metric::all(|logits: Tensor<3>, _| {
         let [rows, pos, vocab] = logits.dims();
@@ -33,7 +33,7 @@ fn close(given: &PatchingResult, expected: &PatchingResult) -> bool {
         && pairs.into_iter().all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + b.abs()))
 }
 
-/// The metric with one slice of a point replaced by hand: `axis` of the tensor, `place` along it.
+/// The metric with one slice of a point replaced by hand, at index `place` of axis `axis`.
 fn by_hand<M: HookedModel>(
     model: &M,
     clean: M::Input,
@@ -51,7 +51,7 @@ fn by_hand<M: HookedModel>(
     judged(model.run_with_hooks(corrupted, [hook]).unwrap())
 }
 
-/// Every place of a sweep is what a hook that replaces it gives.
+/// Every value of a sweep equals the result of a hook that replaces that site.
 #[test]
 fn sweeps_of_an_encoder_are_replacements_by_hand() {
     let model = encoder("bert-pretraining");
@@ -74,7 +74,7 @@ fn sweeps_of_an_encoder_are_replacements_by_hand() {
             assert!((given - expected).abs() < 1e-4 * expected, "{point} {pos}: {given} {expected}");
         }
     }
-    // The types of tokens are the pair's own.
+    // Each pair has its own token types.
     let baseline = judged(model.forward(corrupted).unwrap());
     assert!((streams.baseline()[0] - baseline).abs() < 1e-4 * baseline);
     let control = patching.identity_control(&Sites::new("*hook_pattern").per([Axis::Head, Axis::Query])).unwrap();
@@ -101,7 +101,7 @@ fn sweeps_of_an_encoder_decoder_are_replacements_by_hand() {
             assert!((given - expected).abs() < 1e-4 * expected, "{point} {place}: {given} {expected}");
         }
     }
-    // Points of both stacks at once, and the labels of each one's own tokens.
+    // Points of both stacks at once, with labels of each one's own tokens.
     let both = patching.sweep(&Sites::new("*.hook_resid_post")).unwrap();
     let (encoder, decoder) = (
         patching.sweep(&Sites::new("encoder.*.hook_resid_post")),
@@ -119,7 +119,7 @@ fn sweeps_of_an_encoder_decoder_are_replacements_by_hand() {
     assert_eq!(pattern.values().axes()[0].name, "layer");
 }
 
-/// Attribution is exact where the metric is linear in what is patched.
+/// Attribution is exact if the metric is linear in the patched activation.
 #[test]
 fn attribution_of_other_kinds_is_exact_where_the_metric_is_linear() {
     let linear = || Metric::all(|logits: Tensor<3>, _| logits.narrow(1, 1, 1).narrow(2, 4, 1).reshape([-1]));
@@ -136,7 +136,7 @@ fn attribution_of_other_kinds_is_exact_where_the_metric_is_linear() {
     let guess = patching.attribution("decoder_final_ln.hook_normalized").unwrap().sweep(&sites).unwrap();
     assert!(close(&guess, &patching.sweep(&sites).unwrap()), "{guess:?}");
     assert!(guess.effect().values()[[0, 1]].abs() > 1e-5);
-    // Through the whole model it is the slope: a small step there is what the estimate says.
+    // Through the whole model, attribution is only a first-order estimate.
     let heads = patching.attribution("encoder.*.attn.hook_z").unwrap();
     assert_eq!(
         heads.sweep(&Sites::new("encoder.*.attn.hook_z").per([Axis::Head])).unwrap().mean().axes()[0].name,
@@ -144,7 +144,7 @@ fn attribution_of_other_kinds_is_exact_where_the_metric_is_linear() {
     );
 }
 
-/// Under hooks that change nothing, whole runs give what runs from a layer and position on give.
+/// Under identity hooks, whole runs give the same results as runs from a layer and position on.
 #[test]
 fn a_model_under_hooks_is_patched_under_them() {
     let model = random_model(hooklens::TransformerConfig::new(3, 16, 4, 20, 12), 7);
@@ -171,7 +171,7 @@ fn what_can_not_be_patched_is_said() {
     let told = bare.patching([2, 5, 3], [2, 6, 3]).metric(squares()).unwrap().resid_pre().unwrap_err();
     assert!(told.to_string().contains("masked-token head"), "{told}");
     let bert = encoder("bert");
-    // Without a tokenizer no one knows which token is the mask.
+    // Without a tokenizer, the mask token is unknown.
     let told = bert.patching([2, 5, 3], [2, 6, 3]).logit(4).unwrap().resid_pre().unwrap_err();
     assert!(told.to_string().contains("tokenizer"), "{told}");
     let model = t5("t5");
@@ -182,7 +182,7 @@ fn what_can_not_be_patched_is_said() {
     assert!(patching.sweep(&Sites::new("encoder.*.attn.hook_pattern").per([Axis::Pos])).is_err());
 }
 
-/// A fixture's model with a tokenizer of words: ids 2 to 9.
+/// A fixture's model with a tokenizer of words for the ids 2 to 9.
 fn with_words(fixture: &str, folder: &std::path::Path) -> String {
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(fixtures().join(fixture).join(file), folder.join(file)).unwrap();
@@ -199,7 +199,7 @@ fn with_words(fixture: &str, folder: &std::path::Path) -> String {
     folder.to_str().unwrap().to_string()
 }
 
-/// `hooklens patch` and `hooklens lens` take encoders and encoder-decoders.
+/// `hooklens patch` and `hooklens lens` accept encoders and encoder-decoders.
 #[test]
 fn the_program_patches_models_of_every_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,9 +216,9 @@ fn the_program_patches_models_of_every_kind() {
     let (done, told) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
     assert!(done && told.contains("1 prompts; metric"), "{told}");
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
-    assert_eq!(json["axes"][1]["labels"][0], "0: Rome"); // tokens of the prompts that are patched
+    assert_eq!(json["axes"][1]["labels"][0], "0: Rome"); // tokens of the patched prompts
     assert_eq!(json["axes"][1]["labels"][3], "3: [MASK]");
-    // The metric is that of the masked token.
+    // The metric applies to the masked token.
     let model = HookedEncoder::from_pretrained(&bert).unwrap();
     let logits = model.forward("Rome is in [MASK]").unwrap().narrow(1, 3, 1);
     let expected = (logits.clone().narrow(2, 8, 1) - logits.narrow(2, 7, 1)).into_scalar::<f32>();

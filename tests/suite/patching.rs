@@ -1,7 +1,7 @@
-//! A sweep equals patching one place after the other in whole runs.
+//! A sweep gives the same result as patching one site after the other in whole runs.
 
 use hooklens::experiments::ioi_prompts;
-use hooklens::features::{SpliceDictionary, Splicing};
+use hooklens::features::{SpliceDictionary, SpliceOptions};
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
@@ -27,7 +27,7 @@ fn logit_diff(logits: Tensor<3>, example: usize) -> f64 {
     at([4, 6][example]) - at([5, 1][example])
 }
 
-/// Whole runs, one a site: the meaning of a sweep.
+/// Whole runs, one per site: the definition of a sweep.
 fn one_by_one(model: &HookedTransformer, name: &str, per: &[usize], values: Option<&[[u32; 6]]>) -> Vec<f64> {
     let mut found = Vec::new();
     let whole = model.record(rows(&CORRUPTED[..1]), name).unwrap();
@@ -69,19 +69,19 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
     }
 }
 
-/// Parts read more than the stream that a run restarts from: a dictionary that leaves tokens out reads these, and a
-/// cross-layer transcoder the latents of earlier layers.
+/// Parts read more than the residual stream that a run restarts from: a dictionary with excluded tokens reads the
+/// tokens, and a cross-layer transcoder the latents of earlier layers.
 #[test]
 fn sweeps_of_models_with_parts() {
     let (model, sae) = with_dictionary();
-    // Tokens of both prompts, at the beginning and further on.
-    let without = Splicing::new().leaving_out([3, 7, 2]);
+    // Tokens of both prompts, at the beginning and later.
+    let without = SpliceOptions::new().leaving_out([3, 7, 2]);
     let folder = tempfile::tempdir().unwrap();
     let clt = cross_layer(3, 16, folder.path(), "hook_resid_mid", "hook_mlp_out");
     for (what, spliced) in [
         ("with error term", model.splice_dictionary_with(&sae, &without).unwrap()),
         ("reconstruction", model.splice_dictionary_with(&sae, &without.clone().error_term(false)).unwrap()),
-        ("cross-layer", model.splice_transcoders_with(&clt, &Splicing::new().error_term(false)).unwrap()),
+        ("cross-layer", model.splice_transcoders_with(&clt, &SpliceOptions::new().error_term(false)).unwrap()),
         ("cross-layer, without tokens", model.splice_transcoders_with(&clt, &without).unwrap()),
     ] {
         let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
@@ -92,14 +92,14 @@ fn sweeps_of_models_with_parts() {
             assert_same(&swept, 0, &one_by_one(&spliced, name, &[1], Some(&CLEAN)), &format!("{what}, {name}"));
         }
     }
-    // Latents of a dictionary that leaves tokens out.
+    // Latents of a dictionary with excluded tokens.
     let spliced = model.splice_dictionary_with(&sae, &without).unwrap();
     let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
     let name = "blocks.1.hook_resid_post.hook_sae_acts_post";
     let swept = patching.sweep(&Sites::new(name).per([Axis::Pos])).unwrap();
     assert_same(&swept, 0, &one_by_one(&spliced, name, &[1], Some(&CLEAN)), name);
     assert!(swept.effect().values().iter().any(|effect| effect.abs() > 1e-3), "no latent does anything");
-    // Where runs restart, tokens that are given are seen.
+    // Restarted runs see the given tokens.
     let (tokens, stream) = (Tokens::new(rows(&CLEAN)).unwrap(), hook::resid_pre(1));
     let stream = spliced.record(&tokens, stream.clone()).unwrap().get(stream).unwrap();
     let options = ForwardOptions::new().start_at_layer(1).tokens(&tokens).record("hook_tokens");
@@ -137,7 +137,7 @@ proptest! {
             if layers.is_empty() {
                 continue;
             }
-            // Layers that differ in their heads or neurons have no table in common.
+            // Results of layers with different numbers of heads or neurons do not fit into one table.
             let alike = model.config().mixers.is_empty() && model.config().dense_mlps.is_empty();
             let together = if alike { vec![layers] } else { layers.into_iter().map(|layer| vec![layer]).collect() };
             for layers in together {
@@ -166,7 +166,7 @@ proptest! {
         }
     }
 
-    /// The direct path from a head to the logits is what its change adds to the last stream.
+    /// The direct path from a head to the logits is what its change adds to the final residual stream.
     #[test]
     fn direct_paths_to_the_logits_are_sums(config in any_plain(), seed in any::<u64>()) {
         let model = random_model(config, seed);
@@ -195,7 +195,7 @@ proptest! {
     }
 }
 
-/// A path to a layer's every reader, nothing held between, is all that the patch does there.
+/// With nothing frozen in between, a path to all readers of the next layer equals the patch itself.
 #[test]
 fn paths_to_all_readers_of_the_next_layer_are_the_patch_itself() {
     let model = random_model(TransformerConfig { attn_only: true, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
@@ -289,7 +289,7 @@ fn what_cannot_be_patched_is_said() {
     assert!(told.contains("has no axis `head`"), "{told}");
     assert!(patching.sweep(&Sites::new("hook_tokens")).unwrap_err().to_string().contains("integers"));
     let told = patching.attn_head_all_pos_every().unwrap_err().to_string();
-    assert!(told.contains("sweep over them apart"), "{told}");
+    assert!(told.contains("sweep over them separately"), "{told}");
     assert!(patching.attn_head_k_all_pos().is_ok());
     assert!(patching.path_from_heads(&[Receiver::Key(1, 3)], Freeze::AttentionAndMlps).is_err());
     assert!(patching.path_from_heads(&[], Freeze::AttentionAndMlps).is_err());
@@ -301,10 +301,10 @@ fn what_cannot_be_patched_is_said() {
     assert!(matches!(told.downcast_ref(), Some(PatchError::MetricShape { rows: 1, given: 20 })));
     let patterns = Ablation::Mean(rows(&CLEAN).into());
     let ablating = Patching::ablating(&model, rows(&CORRUPTED), patterns, metric(&model)).unwrap();
-    assert!(ablating.attn_head_pattern_all_pos().unwrap_err().to_string().contains("another meaning"));
+    assert!(ablating.attn_head_pattern_all_pos().unwrap_err().to_string().contains("not comparable across positions"));
 }
 
-/// A metric that is no number for one site only names that site.
+/// If a metric is NaN for one site only, the error names that site.
 #[test]
 fn a_metric_that_fails_names_the_site() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 5);
@@ -318,7 +318,7 @@ fn a_metric_that_fails_names_the_site() {
     assert!(told.contains("NaN for example 0 with blocks.0.attn.hook_z head 2 patched"), "{told}");
 }
 
-/// Where two runs agree no share can be told: an error with both numbers, and the rest of the findings stay.
+/// If both runs agree, effects can't be normalized: the error has both metrics, and the other results remain available.
 #[test]
 fn no_difference_has_no_shares() {
     let model = random_model(TransformerConfig::new(1, 16, 4, 20, 32), 1);
@@ -332,6 +332,6 @@ fn no_difference_has_no_shares() {
     let told = Patching::new(&model, vec![vec![1, 2]], vec![vec![1, 2, 3]], metric(&model)).map(drop).unwrap_err();
     assert_eq!(
         told.to_string(),
-        "example 0 has 2 clean and 3 corrupted tokens; the prompts of a pair must be of one length"
+        "example 0 has 2 clean and 3 corrupted tokens; the prompts of a pair must have the same length"
     );
 }

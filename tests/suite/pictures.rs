@@ -1,14 +1,14 @@
-//! Points, bars and histograms: what is drawn, where, and what is refused.
+//! Scatter plots, bars and histograms: what is drawn, where, and which inputs are rejected.
 
 use hooklens::plot::{Bars, ColoredText, Histogram, Line, LinePlot, PlotError, Scatter, Show, Shown};
 use hooklens::{LabeledArray, LabeledAxis};
 
 use crate::svg::Element;
 
-/// Texts with all that markup could stumble over.
+/// Texts with characters that markup must escape.
 const HOSTILE: &str = "a <b> & \"c\" 'd' ]]> \u{0}\u{7}\n\u{202e}é\u{1f600}\u{ffff}";
 
-/// A picture read back, checked to be of one size as SVG and as PNG.
+/// A picture parsed back, with equal size as SVG and as PNG checked.
 #[track_caller]
 fn drawn(svg: Result<String, PlotError>, png: Result<Vec<u8>, PlotError>) -> Element {
     let picture = Element::parsed(&svg.unwrap());
@@ -19,7 +19,7 @@ fn drawn(svg: Result<String, PlotError>, png: Result<Vec<u8>, PlotError>) -> Ele
     let png = png.unwrap();
     let side = |at: usize| f64::from(u32::from_be_bytes(png[at..at + 4].try_into().unwrap()));
     assert_eq!((side(16), side(20)), (width * 2.0, height * 2.0), "a PNG has twice the dots");
-    // Nothing begins outside.
+    // Nothing starts outside the picture.
     for text in picture.all("text") {
         let (x, y) = (text.number("x"), text.number("y"));
         assert!((0.0..=inner[2]).contains(&x) && (0.0..=inner[3]).contains(&y), "{text:?}");
@@ -39,7 +39,7 @@ fn bars(picture: &Bars) -> Element {
     drawn(picture.to_svg(), picture.to_png())
 }
 
-/// Least and largest of each coordinate.
+/// Minimum and maximum of each coordinate.
 fn corners(polygon: &Element) -> [f64; 4] {
     let points = polygon.points();
     let ends = |of: fn(&(f64, f64)) -> f64| {
@@ -56,7 +56,7 @@ fn points_stand_where_their_numbers_say() {
     let picture = scatter(&Scatter::new("before", "after", points).unwrap().title("a title"));
     let circles: Vec<(f64, f64)> = picture.all("circle").map(|one| (one.number("cx"), one.number("cy"))).collect();
     assert_eq!(circles.len(), 4);
-    // Places are one affine function of the numbers, the second turned upside down.
+    // Positions are an affine function of the values, with the y axis flipped.
     let (unit_x, unit_y) = ((circles[3].0 - circles[0].0) / 4.0, (circles[3].1 - circles[0].1) / 4.0);
     assert!(unit_x > 100.0 && unit_y < -100.0);
     for ((x, y), place) in points.iter().zip(&circles) {
@@ -67,7 +67,7 @@ fn points_stand_where_their_numbers_say() {
     for text in ["a title", "before", "after", "0", "4"] {
         assert!(texts.contains(&text), "{text} in {texts:?}");
     }
-    // Ticks stand where such a point would.
+    // Ticks are where points with their values would be.
     let tick = picture.all("text").find(|text| text.text == "4" && text.attributes["text-anchor"] == "middle").unwrap();
     assert!((tick.number("x") - circles[3].0).abs() <= 1.0);
 }
@@ -79,7 +79,7 @@ fn groups_have_colors_shapes_and_names() {
     let picture = scatter(&Scatter::new("x", "y", points(24)).unwrap().groups(of(24)).unwrap());
     let names: Vec<&str> = picture.texts().into_iter().filter(|text| text.starts_with("group")).collect();
     assert_eq!(names, ["group 0", "group 1", "group 2", "group 3", "group 4", "group 5", "group 6", "group 7"]);
-    // Seven groups of circles, one of squares, each three times and once in the legend.
+    // Seven groups of circles and one of squares, each with three points and a legend entry.
     assert_eq!(picture.all("circle").count(), 7 * 4);
     assert_eq!(picture.all("polygon").count(), 4);
     let colors: std::collections::BTreeSet<&str> =
@@ -96,7 +96,7 @@ fn groups_have_colors_shapes_and_names() {
 
 #[test]
 fn labels_of_points_never_meet() {
-    // Sixty points in a heap: some labels have room, some don't, none lies on another.
+    // Sixty points in a cluster: labels without space are left out, and none overlap.
     let points = (0..60).map(|n| (f64::from(n * 37 % 40), f64::from(n * 53 % 30)));
     let labels: Vec<String> = (0..60).map(|n| format!("token {n}")).collect();
     let picture = scatter(&Scatter::new("x", "y", points).unwrap().labels(&labels).unwrap());
@@ -136,7 +136,7 @@ fn what_makes_no_points_is_said() {
     assert_eq!(two().groups(["a", "b", "c"]).unwrap_err().to_string(), "3 groups were given for 2 points");
     assert!(matches!(two().save("points.gif"), Err(PlotError::Kind { .. })));
     assert!(matches!(two().save("/no/such/folder/points.svg"), Err(PlotError::Write { .. })));
-    // Numbers of any size have a place.
+    // Values of any magnitude can be drawn.
     for hostile in
         [[(f64::MIN, f64::MAX), (f64::MAX, f64::MIN)], [(0.0, 1e-320), (1e-320, 0.0)], [(7.0, 7.0), (7.0, 7.0)]]
     {
@@ -160,7 +160,7 @@ fn a_histogram_counts_every_number_once() {
             assert_eq!(values.iter().filter(within).count(), *count, "bin {bin} of {bins}");
         }
     }
-    // As high as their counts, on one line, side by side.
+    // As high as their counts, on one baseline, side by side.
     let made = Histogram::of("norm", [1.0, 1.1, 2.0, 3.0, 3.0, 3.1]).unwrap().bins(3).unwrap().title("a title");
     assert_eq!(made.counts(), [[2, 1, 3]]);
     let picture = histogram(&made);
@@ -171,7 +171,7 @@ fn a_histogram_counts_every_number_once() {
     assert!((height(&boxes[2]) / height(&boxes[1]) - 3.0).abs() < 0.02);
     assert!(boxes.iter().all(|one| one[3] == boxes[0][3]) && boxes[0][2] == boxes[1][0] && boxes[1][2] == boxes[2][0]);
     assert!(picture.texts().contains(&"count") && picture.texts().contains(&"norm"));
-    // An empty bin has no box.
+    // An empty bin has no bar.
     let gap = Histogram::of("x", [0.0, 0.1, 10.0]).unwrap().bins(5).unwrap();
     assert_eq!((gap.counts(), histogram(&gap).all("polygon").count()), (vec![vec![2, 0, 0, 0, 1]], 2));
 }
@@ -184,9 +184,9 @@ fn series_share_their_bins() {
     assert_eq!(both.counts(), [[1, 1, 1, 0], [0, 0, 1, 3]]);
     let picture = histogram(&both);
     assert!(picture.texts().contains(&"train") && picture.texts().contains(&"test <1>"));
-    // A box for each count that is not zero, and one for each name.
+    // A bar for each nonzero count, and one for each name.
     assert_eq!(picture.all("polygon").count(), 5 + 2);
-    // One series without a name has no legend.
+    // A single series without a name has no legend.
     assert_eq!(histogram(&Histogram::of("x", [0.0, 1.0]).unwrap().bins(2).unwrap()).all("polygon").count(), 2);
 }
 
@@ -202,7 +202,7 @@ fn what_makes_no_histogram_is_said() {
     let told = Histogram::new("x", (0..8).map(|n| (n.to_string(), [1.0]))).unwrap_err().to_string();
     assert_eq!(told, "8 series are more than the 7 that can be told apart; choose fewer");
     let made = || Histogram::of("x", [1.0, 2.0]).unwrap();
-    assert_eq!(made().bins(0).unwrap_err().to_string(), "0 bins; a histogram has 1 to 2000");
+    assert_eq!(made().bins(0).unwrap_err().to_string(), "0 bins were requested; a histogram has 1 to 2000");
     assert!(matches!(made().bins(2_001), Err(PlotError::Bins { .. })));
     // Any finite numbers can be counted and drawn.
     for hostile in [vec![3.0], vec![3.0, 3.0], vec![f64::MIN, f64::MAX], vec![1e-320, 0.0], vec![-1e300, 0.0, 1e300]] {
@@ -220,7 +220,7 @@ fn bars_begin_at_zero_and_end_at_their_numbers() {
         let picture = bars(&if lying { made.horizontal() } else { made });
         let boxes: Vec<[f64; 4]> = picture.all("polygon").map(corners).collect();
         assert_eq!(boxes.len(), 4);
-        // From the line of zero outwards: up, or to the right.
+        // From the zero line outward: up, or to the right.
         let zero = if lying { boxes[0][0] } else { boxes[0][3] };
         let out = |one: &[f64; 4]| if lying { (one[0] + one[2]) - 2.0 * zero } else { 2.0 * zero - (one[1] + one[3]) };
         let unit = out(&boxes[0]);
@@ -228,7 +228,7 @@ fn bars_begin_at_zero_and_end_at_their_numbers() {
         for (one, (label, value)) in boxes.iter().zip(values) {
             assert!((out(one) - unit * value).abs() <= 4.0, "{label}: {one:?}");
         }
-        // Side by side, or the first above, each with its label at its middle.
+        // Side by side, or the first one on top, each with its label at its middle.
         for (one, (label, _)) in boxes.iter().zip(values) {
             let text = picture.all("text").find(|text| text.text == label).unwrap();
             let (middle, at) = if lying {
@@ -241,10 +241,10 @@ fn bars_begin_at_zero_and_end_at_their_numbers() {
         let along = if lying { 1 } else { 0 };
         assert!(boxes.windows(2).all(|pair| pair[0][along + 2] < pair[1][along]));
     }
-    // All on one side of zero: bars stand on the frame, which is drawn last but one.
+    // All on one side of zero: bars start at the frame, which is drawn second to last.
     let upwards = bars(&Bars::new("", "", [("a", 1.0), ("b", 2.0)]).unwrap());
     let bottom = upwards.all("polyline").flat_map(|line| line.points()).map(|(_, y)| y).fold(0.0, f64::max);
-    let ticks = 16.0; // those below go on so far
+    let ticks = 16.0; // length of the ticks below the frame
     assert!(upwards.all("polygon").map(corners).all(|one| (one[3] + ticks - bottom).abs() <= 1.0));
 }
 
@@ -253,7 +253,7 @@ fn errors_of_bars_reach_as_far_as_they_say() {
     let made = Bars::new("label", "value", [("a", 2.0), ("b", -1.0)]).unwrap();
     let plain = bars(&made).all("polyline").count();
     let picture = bars(&made.clone().errors([1.0f32, 0.5]).unwrap());
-    // A line and two ends for each, on an axis that has room for them (and so perhaps other ticks).
+    // A line and two ends per error bar, on an axis that includes them (and may have other ticks).
     let boxes: Vec<[f64; 4]> = picture.all("polygon").map(corners).collect();
     let unit = (boxes[0][3] - boxes[0][1]) / 2.0;
     let reach: Vec<(f64, f64)> = picture
@@ -274,7 +274,7 @@ fn errors_of_bars_reach_as_far_as_they_say() {
     assert_eq!(made.clone().errors([1.0]).unwrap_err().to_string(), "1 errors were given for 2 bars");
     assert_eq!(
         made.clone().errors([1.0, -0.5]).unwrap_err().to_string(),
-        "the error of `b` is -0.5; it may be 0 or more"
+        "the error of `b` is -0.5; it must be at least 0"
     );
     assert!(matches!(made.errors([f64::NAN, 1.0]), Err(PlotError::NotFinite { .. })));
 }
@@ -292,7 +292,10 @@ fn bars_of_arrays_and_what_makes_none() {
         picture.texts().contains(&"layer") && picture.texts().contains(&"effect") && picture.texts().contains(&"11")
     );
     let told = Bars::of(&array(vec![axis("layer", 2), axis("head", 3)])).unwrap_err().to_string();
-    assert_eq!(told, "bars show one axis; this array has 2 (layer, head); choose a place by `.at(\"layer\", ..)`");
+    assert_eq!(
+        told,
+        "a bar plot needs one axis; this array has 2 (layer, head); choose an index with `.at(\"layer\", ..)`"
+    );
     assert!(matches!(Bars::of(&array(vec![axis("layer", 0)])), Err(PlotError::Nothing)));
     assert!(matches!(
         Bars::new("", "", (0..501).map(|n| (n.to_string(), 1.0))),
@@ -300,7 +303,7 @@ fn bars_of_arrays_and_what_makes_none() {
     ));
     let told = Bars::new("", "", [("a", f32::NAN)]).unwrap_err().to_string();
     assert_eq!(told, "`a` is NaN; only finite numbers can be drawn, so leave it out");
-    // As many labels as there is room for, whatever they are; long ones are cut.
+    // As many labels are drawn as fit, and long ones are truncated.
     for count in [1, 2, 40, 500] {
         for lying in [false, true] {
             let long = (0..count).map(|n| (format!("{n} {HOSTILE} and more than there is room for"), n as f64 - 3.0));
@@ -326,7 +329,7 @@ fn new_pictures_are_shown_in_notebooks() {
     svg(Scatter::new("x", "y", [(0.0, 1.0)]).unwrap().shown());
     svg(Histogram::of("x", [1.0]).unwrap().shown());
     svg(Bars::new("x", "y", [("a", 1.0)]).unwrap().shown());
-    // Very many points are shown as dots.
+    // Very many points are shown as a bitmap.
     let many = Scatter::new("x", "y", (0..5_000).map(|n| (f64::from(n), f64::from(n * n % 97)))).unwrap();
     assert_eq!(many.shown().unwrap()[1].mime, "image/png");
     let folder = tempfile::tempdir().unwrap();
@@ -338,7 +341,7 @@ fn new_pictures_are_shown_in_notebooks() {
     }
 }
 
-/// The lines of a line plot go through its points too: the frame is the same.
+/// The lines of a line plot go through its points, because the axes are the same.
 #[test]
 fn lines_and_points_stand_at_the_same_places() {
     let numbers = [(0.0, 1.0), (1.0, 3.0), (2.0, 2.0)];
@@ -363,8 +366,8 @@ fn passages_share_a_scale() {
     assert_eq!(background(&after, "b: 1.0000"), background(&after, "&lt;d&gt;: 1.0000"));
     assert_ne!(background(&before, "b: 1.0000"), background(&after, "b: 1.0000"));
     assert_eq!(background(&before, "b: 1.0000"), background(&after, "c↵: 4.0000"), "the largest is darkest");
-    assert!(after.contains("second &lt;i&gt;") && after.contains("e: no number"));
+    assert!(after.contains("second &lt;i&gt;") && after.contains("e: NaN"));
     assert_eq!(after.matches("<details open>").count(), 2);
     let told = one.passage("third", ["a"], [1.0, 2.0]).unwrap_err().to_string();
-    assert_eq!(told, "2 values `third` were given for 1 tokens");
+    assert_eq!(told, "`third` has 2 values for 1 tokens; expected one per token");
 }

@@ -1,4 +1,4 @@
-//! Pictures of what can be shown, and words for what can't.
+//! Plots of what can be drawn, and errors for what can't.
 
 use hooklens::plot::{Heatmap, Line, LinePlot, PlotError};
 use hooklens::{LabeledArray, LabeledAxis};
@@ -35,7 +35,7 @@ fn two_and_three_axes_are_drawn() {
 #[test]
 fn what_cannot_be_shown_is_said() {
     let told = Heatmap::of(&array(&[2, 2, 2, 2])).unwrap_err().to_string();
-    assert!(told.contains("has 4 (axis0, axis1, axis2, axis3); choose a place by `.at(\"axis0\", ..)`"), "{told}");
+    assert!(told.contains("has 4 (axis0, axis1, axis2, axis3); choose an index with `.at(\"axis0\", ..)`"), "{told}");
     assert!(Heatmap::of(&array(&[2, 2, 2, 2]).at("axis0", -1).unwrap()).is_ok());
     assert!(array(&[2, 2]).at("axis0", 2).is_err() && array(&[2, 2]).at("axis0", -3).is_err());
     assert!(matches!(Heatmap::of(&array(&[0, 2])), Err(PlotError::Nothing)));
@@ -92,8 +92,8 @@ fn what_is_no_number_breaks_a_line() {
 #[test]
 fn what_makes_no_lines_is_said() {
     let told = |shape: &[usize]| LinePlot::of(&array(shape)).unwrap_err().to_string();
-    assert!(told(&[2, 3, 4]).ends_with("has 3 (axis0, axis1, axis2); choose a place by `.at(\"axis0\", ..)`"));
-    assert!(told(&[2, 3, 4, 5]).ends_with("choose a place by `.at(\"axis0\", ..)` and `.at(\"axis1\", ..)`"));
+    assert!(told(&[2, 3, 4]).ends_with("has 3 (axis0, axis1, axis2); choose an index with `.at(\"axis0\", ..)`"));
+    assert!(told(&[2, 3, 4, 5]).ends_with("choose an index with `.at(\"axis0\", ..)` and `.at(\"axis1\", ..)`"));
     assert!(told(&[]).ends_with("this array has 0"));
     assert!(told(&[22, 4]).contains("22 lines are more than the 21") && told(&[22, 4]).contains("along `axis0`"));
     assert!(matches!(LinePlot::of(&array(&[0, 4])), Err(PlotError::Nothing)));

@@ -1,4 +1,4 @@
-//! Keeping some positions is slicing the recording of all of them.
+//! Recording some positions equals slicing the recording of all of them.
 
 use hooklens::PaddingSide;
 use hooklens::activations::Stage;
@@ -12,14 +12,14 @@ use crate::support::{any_config, any_row, cases, distance, random_model, roundin
 
 const POINTS: &str = "*hook_{resid_post,pattern,z,scale,rot_q}";
 
-/// The columns of each row that hold tokens.
+/// The columns of each row that contain tokens.
 fn real(tokens: &Tokens) -> Vec<Vec<usize>> {
     let [batch, len] = tokens.shape();
     let is_real = |row: usize, column: usize| tokens.mask().is_none_or(|mask| mask[row * len + column]);
     (0..batch).map(|row| (0..len).filter(|column| is_real(row, *column)).collect()).collect()
 }
 
-/// Of each row of `whole` these places of an axis.
+/// For each row of `whole`, these positions of an axis.
 fn sliced(whole: &ArrayD<f32>, axis: usize, places: &[Vec<usize>]) -> ArrayD<f32> {
     let rows = whole.axis_iter(ndarray::Axis(0)).zip(places);
     let rows: Vec<_> = rows.map(|(row, places)| row.select(ndarray::Axis(axis - 1), places)).collect();
@@ -27,7 +27,7 @@ fn sliced(whole: &ArrayD<f32>, axis: usize, places: &[Vec<usize>]) -> ArrayD<f32
     stack(ndarray::Axis(0), &views).unwrap()
 }
 
-/// A place among `len`, counted from the beginning or the end.
+/// A position below `len`, counted from the start or the end.
 fn counted(pick: usize, len: usize, from_end: bool) -> (isize, usize) {
     let place = pick % len;
     (if from_end { place as isize - len as isize } else { place as isize }, place)
@@ -36,7 +36,8 @@ fn counted(pick: usize, len: usize, from_end: bool) -> (isize, usize) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
-    /// Lists and a place a row, of padded batches: every point is the whole one's slice.
+    /// Recording lists of positions, or one position per row, in padded batches: every point equals a slice of the
+    /// whole recording.
     #[test]
     fn kept_positions_are_slices(
         config in any_config(), seed in any::<u64>(), rows in prop::collection::vec(any_row(2..7), 1..4), left: bool,
@@ -75,7 +76,7 @@ proptest! {
         prop_assert_eq!(kept.rows_recorded(), [rows.len(), places[0].len()]);
     }
 
-    /// An analysis of some positions is the slice of that of all, and choices within choices are those of the outer.
+    /// An analysis of some positions equals the slice of the analysis of all, and nested selections compose.
     #[test]
     fn analyses_of_positions_are_slices(
         config in any_config(), seed in any::<u64>(), list in prop::collection::vec(-5..5isize, 1..4),
@@ -122,7 +123,7 @@ fn what_a_row_lacks_is_named() {
     let all = || Record::new("*hook_resid_post");
     for (record, says) in [
         (all().positions_of_rows([3, 2]), "positions 2 are not within the 2 positions of row 1"),
-        (all().positions_of_rows([3usize]), "positions of 1 rows, but there are 2"),
+        (all().positions_of_rows([3usize]), "positions were given for 1 rows, but the batch has 2"),
         (all().positions([0, 3]), "positions 3 are not within the 2 positions of row 1"),
         (all().positions(usize::MAX), "not within the 4 positions of row 0"),
         (all().positions(Vec::<usize>::new()), "positions [] are not within the 4 positions of row 0"),

@@ -1,4 +1,4 @@
-//! Prefixes shared, kept, and made under interventions; positions named by text; conversations.
+//! Shared prefixes, also stored and under interventions; positions found by text; conversations.
 
 use hooklens::PaddingSide;
 use hooklens::experiments::{PrefixStore, SharedPrefix, common_prefix};
@@ -11,8 +11,8 @@ use crate::support::{any_config, any_row, assert_close, cases, distance, random_
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]
 
-    /// A prefix and what comes behind it, recorded apart, are the whole; batch after batch, the
-    /// shared prefix moves along.
+    /// Recordings of a prefix and of what follows it, concatenated, equal the recording of the whole, and the shared
+    /// prefix advances batch by batch.
     #[test]
     fn stitched_recordings_are_the_whole(
         config in any_config(), seed in 0..1000u64, start in any_row(1..8),
@@ -55,7 +55,7 @@ fn what_can_not_be_stitched_says_so() {
     let three = model.record(vec![vec![1, 2]; 3], "z0").unwrap();
     let two = model.record(vec![vec![1, 2]; 2], "z0").unwrap();
     assert!(matches!(three.stitched(&two), Err(HookError::Stitch { .. })));
-    // What is cached is not computed again: nothing is recorded, and looking for it says why.
+    // Cached positions are not recomputed, so nothing is recorded for them, and the error says why.
     let asked = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record(Record::new("z0").positions(-2)));
     let told = asked.unwrap().cache.get(hook::z(0)).unwrap_err().to_string();
     assert!(told.contains("positions -2 are not among those that the run computed, after the 5 in its"), "{told}");
@@ -72,7 +72,7 @@ fn an_intervened_prefix_is_never_a_clean_one() {
     assert!(intervened.interventions()[0].contains("attn_out"), "{:?}", intervened.interventions());
     let again = hooked.prefill("king drum sun star").unwrap();
     assert_ne!(again.interventions(), intervened.interventions(), "two interventions are told apart");
-    // It stays with what is made of it, on disk too.
+    // Everything derived from the cache is marked as computed under interventions, also on disk.
     let mut intervened = intervened;
     let fork = intervened.fork(2).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ fn an_intervened_prefix_is_never_a_clean_one() {
     assert_close(&given, &expected, 1e-6, "from the store");
     let short = model.prefill("king").unwrap();
     assert!(matches!(store.insert("king drum", short), Err(Error::Cache(CacheError::Length { .. }))));
-    // One hook is one intervention, however many runs it is active in; another is another.
+    // One hook counts as one intervention, in however many runs it is active; another hook counts separately.
     let mut cache = hooked.prefill("king").unwrap();
     for token in [5, 9, 5] {
         hooked.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
@@ -109,10 +109,10 @@ fn an_intervened_prefix_is_never_a_clean_one() {
     assert!(twice.interventions().is_empty());
     hooked.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut twice)).unwrap();
     assert_eq!(twice.interventions().len(), 1);
-    // Nor do hooks that say so.
+    // Hooks that are declared neutral do not mark the cache either.
     let neutral = model.hooks([hook::z(0).edit(|z, _| z).neutral()]).prefill("king").unwrap();
     assert!(neutral.interventions().is_empty());
-    // Reading hooks change nothing, and are no intervention.
+    // Reading hooks change nothing, and are not interventions.
     let watched = model.hooks([hook::z(0).read(|_, _| ())]).prefill("king").unwrap();
     assert!(watched.interventions().is_empty());
 }
@@ -139,7 +139,7 @@ fn positions_are_named_by_text() {
     }
 }
 
-/// A template as chat models bring one, with what such templates use.
+/// A chat template like those of published models, with the features they use.
 #[test]
 fn conversations_follow_their_template() {
     let model = induction();

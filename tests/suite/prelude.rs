@@ -1,4 +1,4 @@
-//! One `use` for a script, beside Burn's own.
+//! Scripts need only one `use`, which works together with Burn's prelude.
 
 use burn::prelude::*;
 use hooklens::prelude::*;
@@ -14,7 +14,7 @@ struct Settings {
     layers: usize,
 }
 
-/// A name from each, and the names that both have, with no other `use`.
+/// A name from each prelude, and the names in both, without any other `use`.
 #[test]
 fn both_preludes_stand_side_by_side() {
     let device: Device = crate::support::device();
@@ -45,7 +45,7 @@ fn both_preludes_stand_side_by_side() {
     let push = SteeringVector::new("resid_post0", Tensor::ones([64], &device));
     assert!(model.run_with_hooks(clean, [push.hook(1.0)]).is_ok());
     assert!(TopExamples::new(hook::z(0)).head(1).norm().run(&model, [clean]).is_ok());
-    // What a scope left is analyzed as what the model left.
+    // Recordings of a scope can be analyzed like those of the model.
     let scope = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
     let cache = scope.record(clean, Record::all()).unwrap();
     let by_scope = scope.analyze(&cache).unwrap().stack_head_results(Stage::Final).unwrap().vectors();

@@ -1,4 +1,4 @@
-//! Dictionaries and tuned lenses on models whose weights were processed otherwise than those that they were trained on.
+//! Dictionaries and tuned lenses on models with weights processed differently than during their training.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn step(name: &str) -> Processing {
     }
 }
 
-/// A dictionary of a point, whose files say that its model went through a step or did not.
+/// A dictionary for a point, whose files say whether its model went through a processing step.
 fn said(point: &str, width: usize, name: &str, done: bool) -> Dictionary {
     let draw = |shape: [usize; 2]| Tensor::random(shape, Distribution::Normal(0.0, 0.3), &device());
     let weights = DictionaryWeights {
@@ -39,12 +39,13 @@ fn said(point: &str, width: usize, name: &str, done: bool) -> Dictionary {
     Dictionary::new("one", weights).unwrap().with_metadata(metadata)
 }
 
-/// Whether a dictionary is refused for a step. (At some points none can be, which is another error.)
+/// Whether a dictionary is rejected because of a processing step. (Some points do not support dictionaries, which is
+/// another error.)
 fn refused(model: &HookedTransformer, dictionary: &Dictionary) -> bool {
     matches!(failure(model.splice_dictionary(dictionary)), Some(FeatureError::Processing { .. }))
 }
 
-/// Points of a model with a vector per position, or several, and their widths.
+/// Points of a model with one vector per position, or several, and their widths.
 fn points(model: &HookedTransformer) -> Vec<(String, usize)> {
     let tokens = vec![1u32, 2];
     let names = model.catalog().points().iter().filter(|info| {
@@ -59,8 +60,8 @@ fn points(model: &HookedTransformer) -> Vec<(String, usize)> {
 proptest! {
     #![proptest_config(cases(32))]
 
-    /// At every point of any model: a dictionary is refused exactly where the step, of which the model went through and its
-    /// own did not or the other way round, changes the point.
+    /// At every point of any model, a dictionary is rejected exactly if the point is changed by a processing step that
+    /// was applied to only one of the two models.
     #[test]
     fn dictionaries_are_refused_where_a_step_changes_their_point(config in any_decoder(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -77,7 +78,7 @@ proptest! {
                 let [plain, done] = [&before, &after].map(|cache| cache.activation(point.as_str()).unwrap().to_ndarray().unwrap());
                 let changed = distance(&done, &plain) > 1e-3;
                 let told = |model, done| refused(model, &said(point, *width, name, done));
-                // TransformerLens moves no norm into experts, whatever it is asked.
+                // TransformerLens never folds a norm into experts.
                 let moved = !(name == "fold_ln" && experts);
                 prop_assert_eq!(told(&model, true), changed && moved, "{} at {}: plain", name, point);
                 prop_assert!(!told(&model, false), "{} at {}: plain", name, point);
@@ -87,7 +88,8 @@ proptest! {
         }
     }
 
-    /// Translators read the stream: what leaves it as it is leaves a tuned lens its probabilities, and centering is refused.
+    /// Translators read the residual stream: steps that preserve it preserve a tuned lens's probabilities, and
+    /// centering is rejected.
     #[test]
     fn a_tuned_lens_reads_the_same_through_any_step_but_centering(config in any_decoder(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -97,7 +99,7 @@ proptest! {
             let cache = model.record(&tokens, "*hook_resid_{pre,post}")?;
             Ok(Activation::from(model.analyze(&cache)?.tuned_lens(&lens)?.log_probs()).to_ndarray()?)
         };
-        // Some models have no stream that is read so.
+        // Some models have no stream that can be read this way.
         let Ok(plain) = read(&model) else { return Ok(()) };
         for name in ["fold_ln", "center_unembed", "fold_value_biases", "center_writing_weights"] {
             let Ok(processed) = model.clone().processed(&step(name)) else { continue };
@@ -110,7 +112,7 @@ proptest! {
     }
 }
 
-/// A tuned lens of random translators.
+/// A tuned lens with random translators.
 fn lens(model: &HookedTransformer, folder: &Path) -> TunedLens {
     let path = folder.join("params.safetensors");
     random_lens(model, &path);
@@ -148,11 +150,12 @@ fn a_tuned_lens_of_a_centered_model_is_refused() {
     };
     assert_eq!(run("none"), (Some(0), String::new()));
     let (code, told) = run("standard");
-    assert!(code == Some(1) && told.contains("its stream is centered (`center_writing_weights`)"), "{told}");
+    assert!(code == Some(1) && told.contains("stream is centered (`center_writing_weights`)"), "{told}");
     assert!(told.contains("load the model without `--process`"), "{told}");
 }
 
-/// A dictionary's files say how its model was processed and how prompts begin: commands refuse the one and obey the other.
+/// A dictionary's files record its model's processing and BOS setting: commands reject a mismatch of the first and
+/// follow the second.
 #[test]
 fn commands_refuse_a_model_processed_otherwise_and_note_only_what_they_do_not_obey() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,17 +197,19 @@ fn commands_refuse_a_model_processed_otherwise_and_note_only_what_they_do_not_ob
     ];
     for (command, more, obeys) in asked {
         let (code, told) = run(command, more);
-        let expected = "was trained on a model processed with `center_writing_weights`, which changes `blocks.2.hook_resid_post`, \
-            and this one is without it: load the model with `--process standard`";
+        let expected = "was trained on a model processed with `center_writing_weights`, which changes \
+            `blocks.2.hook_resid_post`, but this model was processed without it; load the model with \
+            `--process standard`";
         assert!(code == Some(1) && told.contains(expected), "{command}: {told}");
         let (code, told) = run(command, &[more, &["--process", "standard"]].concat());
         assert_eq!(code, Some(0), "{command}: {told}");
-        let noted = told.contains("trained on prompts without a token of their beginning, and these are with one");
+        let noted = told.contains("trained on prompts without a beginning-of-sequence token, but these are with one");
         assert_eq!(noted, !obeys, "{command}: {told}");
     }
 }
 
-/// Every command that runs a decoder processes it: what is centered has other directions and the same predictions.
+/// Every command that runs a decoder supports processing: a centered model has other directions, but the same
+/// predictions.
 #[test]
 fn every_command_that_runs_a_decoder_processes_it() {
     let prompt = "When Mary and John went to the store, John gave a drink to";
@@ -239,5 +244,5 @@ fn every_command_that_runs_a_decoder_processes_it() {
         .arg(fixtures().join("bert"))
         .output()
         .unwrap();
-    assert!(String::from_utf8_lossy(&other.stderr).contains("is not processed"), "{other:?}");
+    assert!(String::from_utf8_lossy(&other.stderr).contains("does not support weight processing"), "{other:?}");
 }

@@ -1,5 +1,6 @@
-//! The `config.json` files of the text models people download most, as they are published, and which family each is
-//! (`tests/fixtures/published.json`). No weights: what `hooklens info` says before it downloads any.
+//! The `config.json` files of the most downloaded text models, as published, and the family of each
+//! (`tests/fixtures/published.json`). No weights are needed: this is what `hooklens info` reports before downloading
+//! any.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use crate::support::fixtures;
 /// A published configuration.
 #[derive(Deserialize)]
 struct Published {
-    /// The family that reads it; none where none does.
+    /// The family that loads it, if there is one.
     family: Option<String>,
     config: Value,
 }

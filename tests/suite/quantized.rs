@@ -1,4 +1,4 @@
-//! Quantized checkpoints of Hugging Face's libraries, against what those make of them.
+//! Quantized checkpoints of Hugging Face's libraries, compared with the libraries' own results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn floats(view: &TensorView<'_>) -> Vec<f32> {
     view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Whether blocks stay so on the tests' device.
+/// Whether blocks stay quantized on the tests' device.
 fn kept_here() -> bool {
     let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {
@@ -28,7 +28,7 @@ fn kept_here() -> bool {
     kept
 }
 
-/// Checkpoints whose groups of columns are not whole blocks: they are widened at load.
+/// Checkpoints whose column groups are not whole blocks, so they are widened at load.
 const WIDENED: [&str; 3] = ["gptq-4bit-act", "fp8-block", "ct-int4-asym"];
 
 #[test]
@@ -61,13 +61,13 @@ fn every_format_computes_as_its_library_says() {
         let packed = kept && !WIDENED.contains(&name.as_str());
         assert_eq!((!report.in_blocks.is_empty(), report.widened.is_empty()), (packed, packed), "{name}: {report}");
         assert!(report.unused.is_empty(), "{name}: {report}");
-        // Every number, as it is read and from the blocks.
+        // Every value, as read and as decoded from blocks.
         let files = inspect(path.to_str().unwrap()).unwrap().weights.unwrap().files;
         for (own, view) in expected.tensors() {
             let Some(weight) = own.strip_prefix("dequantized.") else { continue };
             let expected = floats(&view);
             let read: Vec<f32> = files.read(weight, DType::F32).unwrap().iter().collect();
-            // A few rows of each matrix; of a mixture of each expert's.
+            // A few rows of each matrix, and of each expert's in an MoE model.
             let width = *view.shape().last().unwrap();
             let rows = match view.shape() {
                 [experts, rows, _] => (0..experts * rows)
@@ -92,8 +92,7 @@ fn every_format_computes_as_its_library_says() {
     assert!(wrong.is_empty() && compared > 300, "{compared}: {}", wrong.join("\n"));
 }
 
-/// Gradients, processing, what is saved and what a fingerprint says of a model in blocks are those of the same model
-/// widened at load.
+/// Gradients, processing, saving and fingerprints of a block-quantized model equal those of the model widened at load.
 #[test]
 fn models_in_blocks_are_used_like_others() {
     let path = folder().join("gptq-4bit");
@@ -117,7 +116,7 @@ fn models_in_blocks_are_used_like_others() {
     assert_close(&folded(&model).forward(tokens()).unwrap(), &expected, 1e-5, "processed");
     assert_close(&at_load.forward(tokens()).unwrap(), &expected, 1e-5, "processed at load");
     assert!(at_load.load_report().in_blocks.is_empty() && !at_load.load_report().widened.is_empty());
-    // Processing a copy leaves the model as it was.
+    // Processing a copy leaves the model unchanged.
     assert_eq!(model.fingerprint().unwrap(), HookedTransformer::from_pretrained(path).unwrap().fingerprint().unwrap());
     if kept_here() {
         assert_ne!(model.fingerprint().unwrap(), wide.fingerprint().unwrap());
@@ -128,7 +127,7 @@ fn models_in_blocks_are_used_like_others() {
     model.save_pretrained(saved.path()).unwrap();
     let again = HookedTransformer::from_pretrained(saved.path().to_str().unwrap()).unwrap();
     assert_close(&again.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "saved");
-    // A weight that is asked for is widened, and goes on being the model's.
+    // Accessing a weight widens it, and it remains the model's parameter.
     let value = model.weights.blocks[0].attn.as_ref().unwrap().q.weight.val();
     assert_close(&value, &wide.weights.blocks[0].attn.as_ref().unwrap().q.weight.val(), 0.0, "a weight");
     assert_close(&model.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "after it was asked for");
@@ -137,7 +136,7 @@ fn models_in_blocks_are_used_like_others() {
     assert_close(&trained.forward(tokens()).unwrap().inner(), &wide.forward(tokens()).unwrap(), 1e-5, "trainable");
 }
 
-/// The error of a copy of a checkpoint with something changed.
+/// The error of loading a copy of a checkpoint with something changed.
 fn changed(
     name: &str,
     config: impl FnOnce(&mut Value),
@@ -146,7 +145,7 @@ fn changed(
     loaded(name, config, tensor).expect_err(name)
 }
 
-/// A copy of a checkpoint with something changed.
+/// Loads a copy of a checkpoint with something changed.
 fn loaded(
     name: &str,
     config: impl FnOnce(&mut Value),
@@ -172,7 +171,7 @@ fn loaded(
     HookedTransformer::from_pretrained(Path::new(to.path()).to_str().unwrap())
 }
 
-/// The zeros of a symmetric file can only be the middle code, whichever way they are stored.
+/// The zero points of a symmetric file must be the middle code, in either storage convention.
 #[test]
 fn zeros_of_symmetric_files() {
     let zeros = |byte: u8| {
@@ -196,7 +195,7 @@ fn zeros_of_symmetric_files() {
             let message = changed(name, format, zeros(other)).to_string();
             assert!(message.contains("`sym` is true, but") && message.contains("_proj"), "{message}");
         }
-        // An asymmetric file has the zeros that it stores.
+        // An asymmetric file uses its stored zero points.
         let asymmetric = |json: &mut Value| json["quantization_config"]["sym"] = json!(false);
         let logits = loaded(name, asymmetric, zeros(whole)).unwrap().forward(tokens()).unwrap();
         assert!((logits - expected).abs().max().into_scalar::<f32>() > 0.01, "{name}");
@@ -218,7 +217,7 @@ fn what_does_not_fit_is_said() {
     let method = |name: &str, own: Value| changed(name, |json| json["quantization_config"] = own, as_is);
     for (own, named) in [
         (json!({"quant_method": "hqq"}), "hqq"),
-        (json!({"quant_method": "gptq", "bits": 3}), "gptq of 3 bits"),
+        (json!({"quant_method": "gptq", "bits": 3}), "gptq with 3 bits"),
         (json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}), "marlin"),
         (json!({"quant_method": "awq", "version": "gemv"}), "gemv"),
         (json!({"quant_method": "compressed-tensors", "format": "marlin-24"}), "marlin-24"),
@@ -230,7 +229,7 @@ fn what_does_not_fit_is_said() {
             "{error}"
         );
     }
-    // A tensor that is missing, of another shape, or names a group that is none.
+    // A tensor that is missing, has another shape, or names an invalid group.
     let error = changed("gptq-4bit", |_| {}, |name, _, _| !name.ends_with("layers.0.mlp.down_proj.scales"));
     assert!(
         matches!(&error, Error::Load(LoadError::MissingTensor { name, .. }) if name.ends_with("down_proj.scales")),
@@ -276,12 +275,12 @@ fn what_does_not_fit_is_said() {
     assert!(matches!(&error, Error::Load(LoadError::Quantized { .. })), "{error}");
     let error = changed("fp8-block", |json| json["quantization_config"]["weight_block_size"] = json!([7, 7]), as_is);
     assert!(
-        matches!(&error, Error::Load(LoadError::Quantized { reason, .. }) if reason.contains("does not fit")),
+        matches!(&error, Error::Load(LoadError::Quantized { reason, .. }) if reason.contains("does not match")),
         "{error}"
     );
 }
 
-/// The value of a float of 8 bits, four of them exponent.
+/// The value of an 8-bit float with four exponent bits.
 fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size =
@@ -289,7 +288,7 @@ fn e4m3(code: u8) -> f32 {
     if code > 127 { -size } else { size }
 }
 
-/// DeepSeek V3 is published so: what latent attention fuses is taken apart as well.
+/// DeepSeek V3 is published like this: the fused projections of latent attention are also split.
 #[test]
 fn latent_attention_in_fp8_is_that_of_its_numbers() {
     let case = fixtures().join("deepseek-v3");

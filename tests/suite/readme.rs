@@ -1,17 +1,16 @@
-//! What the README shows as output is what its commands print.
+//! The output shown in the README is what its commands print.
 
 use std::fs;
-use std::path::Path;
 
 use crate::support::program;
 
-/// The fenced blocks of a text: what they are of, and what they hold.
+/// Fenced code blocks of a text: language and contents.
 fn blocks(text: &str) -> Vec<(&str, &str)> {
     let fenced = text.split("```").skip(1).step_by(2);
     fenced.filter_map(|block| block.split_once('\n')).collect()
 }
 
-/// The words of a command as a shell takes them apart.
+/// The words of a command, split as in a shell.
 fn words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in command.replace("\\\n", " ").chars() {
@@ -26,7 +25,7 @@ fn words(command: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// A line without its times: `(0.0 s)` for any number of seconds.
+/// A line with its time replaced: `(0.0 s)` for any number of seconds.
 fn timeless(line: &str) -> String {
     let mut parts = line.split('(').map(String::from).collect::<Vec<_>>();
     for part in &mut parts[1..] {
@@ -39,7 +38,7 @@ fn timeless(line: &str) -> String {
     parts.join("(")
 }
 
-/// Whether lines are as shown, where a line of `...` stands for any number of lines, and a time for any time.
+/// Whether lines match the shown ones, where a line of `...` stands for any number of lines, and a time for any time.
 fn shown_as(printed: &[&str], shown: &[&str]) -> bool {
     match (printed, shown) {
         (_, [first, rest @ ..]) if first.trim() == "..." => {

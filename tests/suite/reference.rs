@@ -1,4 +1,4 @@
-//! Models compared with references: the report, the command, and what is wrong with a reference.
+//! Comparisons of models with references: the report, the command, and invalid references.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ fn path(case: &str) -> String {
     fixtures().join(case).to_str().unwrap().to_string()
 }
 
-/// A fixture's golden file as `scripts/reference_dump.py` would have written it.
+/// A fixture's golden file in the format of `scripts/reference_dump.py`.
 fn reference(case: &str, out: &Path, rename: impl Fn(&str) -> Option<String>) {
     let file = if fixtures().join(case).join("golden.safetensors").is_file() { "golden" } else { "encoder" };
     let bytes = fs::read(fixtures().join(case).join(format!("{file}.safetensors"))).unwrap();
@@ -59,7 +59,7 @@ fn every_kind_of_model_is_compared() {
     assert_eq!(report.compared.len(), 3);
     assert!(report.first_beyond(1e-4).is_none(), "{report}");
 
-    // Padding is left out on both sides.
+    // Padding is ignored on both sides.
     reference("t5", &file, |name| name.strip_prefix("padded.").map(str::to_string));
     let report = compare(path("t5"), LoadOptions::new(), &file).unwrap();
     assert_eq!(report.compared.len(), 1);
@@ -70,11 +70,11 @@ fn every_kind_of_model_is_compared() {
 fn another_model_is_found_out_where_it_first_differs() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("reference.safetensors");
-    // The same sizes, other weights.
+    // A model of the same size with other weights.
     reference("llama", &file, decoder(2));
     let report = compare(path("baichuan"), LoadOptions::new(), &file).unwrap();
     assert_eq!(report.first_beyond(1e-4).unwrap().name, "blocks.0.hook_resid_pre");
-    // In bf16 the same model is near, and no nearer.
+    // In bf16, the same model is close, but not equal.
     if has(DType::BF16) {
         let report = compare(path("llama"), LoadOptions::new().dtype(DType::BF16), &file).unwrap();
         assert!(report.first_beyond(1e-4).is_some() && report.first_beyond(5e-2).is_none(), "{report}");
@@ -100,7 +100,7 @@ fn what_is_wrong_with_a_reference_is_said() {
     let error = |case: &str| compare(path(case), LoadOptions::new(), &file).unwrap_err().to_string();
     assert!(error("gpt2").contains("reference.safetensors"), "{}", error("gpt2"));
     reference("gpt2", &file, |name| (name == "logits").then(|| "logits".into()));
-    assert!(error("gpt2").contains("no `tokens`"), "{}", error("gpt2"));
+    assert!(error("gpt2").contains("`tokens` is missing"), "{}", error("gpt2"));
     reference("gpt2", &file, |name| (name == "tokens").then(|| "tokens".into()));
     assert!(error("gpt2").contains("neither `logits` nor a hook point"), "{}", error("gpt2"));
     reference("gpt2", &file, |name| {
@@ -110,11 +110,11 @@ fn what_is_wrong_with_a_reference_is_said() {
     reference("gpt2", &file, |name| {
         (name == "tokens").then(|| "tokens".into()).or((name == "logits").then(|| "blocks.0.hook_resid_pre".into()))
     });
-    assert!(error("gpt2").contains("`blocks.0.hook_resid_pre` is [2, 7, 50]"), "{}", error("gpt2"));
+    assert!(error("gpt2").contains("`blocks.0.hook_resid_pre` has shape [2, 7, 50]"), "{}", error("gpt2"));
     reference("gpt2", &file, |name| (name == "logits").then(|| "tokens".into()));
-    assert!(error("gpt2").contains("no table"), "{}", error("gpt2"));
+    assert!(error("gpt2").contains("must be a [batch, pos] table"), "{}", error("gpt2"));
     reference("t5", &file, |name| ["tokens", "logits"].contains(&name).then(|| name.into()));
     assert!(error("t5").contains("decoder_tokens"), "{}", error("t5"));
     fs::write(&file, b"nothing of the kind").unwrap();
-    assert!(error("gpt2").contains("not a sound file"), "{}", error("gpt2"));
+    assert!(error("gpt2").contains("not a valid weight file"), "{}", error("gpt2"));
 }

@@ -1,4 +1,4 @@
-//! A model on another machine's device: client and server are two processes here.
+//! Models on a device of a remote machine. In these tests, client and server are two processes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use hooklens::{Error, parse_device};
 
 use crate::support::assert_close;
 
-/// A server of the CPU, stopped when dropped.
+/// A CPU server, stopped on drop.
 pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) device: String,
@@ -23,7 +23,8 @@ impl Server {
         Self::with(token, &[])
     }
 
-    /// At an address that this process has not used: Burn keeps the session of one for good, a lost one too.
+    /// At an address that this process has not used yet, because Burn keeps a session per address forever, even a lost
+    /// one.
     pub(crate) fn with(token: Option<&str>, options: &[&str]) -> Self {
         static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         loop {
@@ -71,7 +72,7 @@ pub(crate) fn loaded(device: &str) -> HookedTransformer {
 pub(crate) const TEXT: &str = "When Mary and John went to the store, John gave a drink to";
 const TOKEN: &str = "a secret of the tests";
 
-/// Model and caches there, hooks here: the same numbers.
+/// With the model and caches on the server and hooks in the client, results are the same.
 #[test]
 fn hooks_here_and_the_model_there() {
     let server = Server::start(None);
@@ -85,7 +86,7 @@ fn hooks_here_and_the_model_there() {
         assert_close(&cache.get(pattern).unwrap(), &on_cpu.get(hook::pattern(layer)).unwrap(), 1e-4, "pattern");
         assert_close(&cache.get(stream).unwrap(), &on_cpu.get(hook::resid_post(layer)).unwrap(), 1e-4, "stream");
     }
-    // An edit that computes there, and one that looks at the numbers here.
+    // An edit that is computed on the server, and one that reads the values in the client.
     let mut seen = vec![];
     let edited = |model: &HookedTransformer, seen: &mut Vec<f32>| {
         let edit = hook::z(1).edit(|z, _| z * 0.5);
@@ -97,7 +98,7 @@ fn hooks_here_and_the_model_there() {
     let b = edited(&here, &mut seen);
     assert_close(&a, &b, 1e-4, "edited");
     assert!((seen[0] - seen[1]).abs() < 1e-3, "{seen:?}");
-    // The cache of keys stays there too.
+    // The KV cache stays on the server, too.
     let behind = |model: &HookedTransformer| {
         let mut kv = model.prefill("When Mary and John went").unwrap();
         kv.freeze();
@@ -112,7 +113,7 @@ fn hooks_here_and_the_model_there() {
     assert_eq!(written(&there).ids(), written(&here).ids());
 }
 
-/// The program as a client: what it writes is what it writes on its own.
+/// With the program as a client, output files are the same as without a server.
 #[test]
 fn dumps_from_there() {
     let server = Server::start(Some(TOKEN));
@@ -137,17 +138,17 @@ fn dumps_from_there() {
     let (there, here) = (z("there.safetensors"), z("here.safetensors"));
     assert_eq!(there.len(), here.len());
     assert!(there.iter().zip(&here).all(|(a, b)| (a - b).abs() < 1e-4));
-    // Without the token, no.
+    // Rejected without the token.
     let refused = dump(&server.device, "guess", "none.safetensors");
     let said = String::from_utf8_lossy(&refused.stderr).to_string();
     assert!(!refused.status.success() && said.contains("rejected the credential"), "{said}");
-    // And a device that the server lacks.
+    // A device that the server does not have.
     let refused = dump(&format!("{}#3", server.device), TOKEN, "none.safetensors");
     let said = String::from_utf8_lossy(&refused.stderr).to_string();
     assert!(!refused.status.success() && said.contains("hosts only 1"), "{said}");
 }
 
-/// Blocks over two devices of a server: what passes from one to the other stays there.
+/// Blocks on two devices of a server: activations passed between them stay on the server.
 #[test]
 fn two_devices_there() {
     let server = Server::with(None, &["--device", "flex,flex"]);
@@ -162,24 +163,24 @@ fn two_devices_there() {
         assert_close(&there.forward(TEXT).unwrap(), &loaded("flex").forward(TEXT).unwrap(), 1e-4, "logits");
         done.send(()).unwrap();
     });
-    // A tensor that does not arrive is waited for without end.
+    // If a tensor did not arrive, the client would wait forever.
     is_done.recv_timeout(Duration::from_secs(60)).expect("one device's tensors reach the other");
 }
 
-/// Two servers send nothing to each other, and it is said before anything is computed.
+/// Two servers can't send tensors to each other, which is reported before anything is computed.
 #[test]
 fn two_servers_are_no_devices_of_one_model() {
     let mut command = crate::support::program();
     command.args(["dump", "--model", "embedded:ioi", "--prompt", TEXT, "--out", "none.safetensors", "--device"]);
     let refused = command.arg("remote:ws://127.0.0.1:1#0,remote:ws://127.0.0.1:2#0").output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).to_string();
-    assert!(refused.status.code() == Some(2) && said.contains("not between servers"), "{said}");
+    assert!(refused.status.code() == Some(2) && said.contains("must belong to one server"), "{said}");
 }
 
-/// A server that goes away in the midst is an error, and soon.
+/// If the server disappears during a run, the run fails without a long wait.
 #[test]
 fn a_server_that_is_gone() {
-    const GONE: &str = "the server no longer answers: it has ended, or the connection is lost";
+    const GONE: &str = "the server no longer responds: it has exited, or the connection was lost";
     let mut server = Server::start(None);
     let there = loaded(&server.device);
     there.forward(TEXT).unwrap();
@@ -201,7 +202,7 @@ fn a_server_that_is_gone() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
-/// The device of something that listens, is no server of ours, and answers so.
+/// Listens on an address and gives this answer; returns the address as a device.
 fn impostor(answer: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -209,7 +210,7 @@ fn impostor(answer: impl Fn(TcpStream) + Send + 'static) -> String {
     format!("remote:ws://{address}")
 }
 
-/// What answers but is no server of ours is refused.
+/// Something that answers but is not a hooklens server is rejected.
 #[test]
 fn something_else_at_the_address() {
     let name = impostor(|mut stream| {
@@ -219,7 +220,8 @@ fn something_else_at_the_address() {
     assert!(matches!(parse_device(&name), Err(Error::Device { name: named, .. }) if named == name));
 }
 
-/// A server of another release says so in its first words, whose encoding Burn keeps: the client names both versions.
+/// A server of another release announces its version in its first message, whose encoding Burn keeps stable. The error
+/// names both versions.
 #[test]
 fn a_server_of_another_version() {
     use base64::Engine;

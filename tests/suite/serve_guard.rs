@@ -1,4 +1,4 @@
-//! `hooklens serve` among clients that mean it ill.
+//! `hooklens serve` with malicious clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -23,14 +23,14 @@ impl Server {
         stream
     }
 
-    /// The first line of the answer to these bytes; empty if the connection is closed without one.
+    /// First line of the answer to these bytes; empty if the connection is closed without an answer.
     fn said(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(bytes);
         first_line(&rest(&mut stream))
     }
 
-    /// A connection whose handshake is done.
+    /// A connection after the handshake.
     fn upgraded(&self) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(request("/session", UPGRADE).as_bytes()).unwrap();
@@ -39,7 +39,7 @@ impl Server {
         stream
     }
 
-    /// An open session, or what was said instead.
+    /// An open session, or the answer received instead.
     fn session(&self, token: &str) -> Result<TcpStream, String> {
         let mut stream = self.connect();
         stream.write_all(request("/session", UPGRADE).as_bytes()).map_err(|e| e.to_string())?;
@@ -59,7 +59,7 @@ fn request(target: &str, headers: &str) -> String {
     format!("GET {target} HTTP/1.1\r\n{HOST}{headers}\r\n")
 }
 
-/// All that comes until the connection is closed.
+/// All bytes until the connection is closed.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let (mut said, mut buffer) = (vec![], [0; 4096]);
     loop {
@@ -76,7 +76,7 @@ fn first_line(said: &[u8]) -> String {
     String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_string()
 }
 
-/// The head of an answer, and nothing behind it.
+/// The head of an answer, with nothing after it.
 fn answer(stream: &mut TcpStream) -> String {
     let mut said = vec![];
     let mut byte = [0];
@@ -86,7 +86,7 @@ fn answer(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&said).to_string()
 }
 
-/// A client's binary frame, with a mask of zeros.
+/// A client's binary frame with a zero mask.
 fn frame(payload: &[u8]) -> Vec<u8> {
     let length = match payload.len() {
         short @ 0..126 => vec![0x80 | short as u8],
@@ -95,14 +95,14 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     [&[0x82][..], &length, &[0; 4], payload].concat()
 }
 
-/// The first message of Burn's client: version, session, device, token.
+/// First message of Burn's client: version, session, device, token.
 fn init(token: &str) -> Vec<u8> {
     let id = rand::rng().random::<u64>().to_be_bytes();
     let numbers = [&[0x94, 2, 0x91, 0xcf][..], &id, &[0, 0xc4, token.len() as u8]].concat();
     [&[0x91, 0x81, 0xa4][..], b"Init", &numbers, token.as_bytes()].concat()
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -141,7 +141,7 @@ fn a_head_is_short_and_comes_at_once() {
     let too_large = "HTTP/1.1 431 Request Header Fields Too Large";
     assert_eq!(server.said(request("/session", &format!("{filler}{UPGRADE}")).as_bytes()), too_large);
     assert_eq!(server.said(filler.replace("\r\n", "").as_bytes()), too_large);
-    // Silent, and one byte at a time: both are closed when the time is over.
+    // A silent connection, and one that sends a byte at a time, are closed when the time limit is reached.
     let start = Instant::now();
     assert_eq!(server.said(b""), "HTTP/1.1 408 Request Timeout");
     assert!((700..3000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
@@ -154,7 +154,7 @@ fn a_head_is_short_and_comes_at_once() {
         assert!(start.elapsed() < Duration::from_secs(3));
     }
     assert_eq!(first_line(&rest(&mut slow)), "HTTP/1.1 408 Request Timeout");
-    // In pieces, but in time.
+    // A request in pieces is accepted if it is complete in time.
     let mut pieces = server.connect();
     for piece in request("/session", UPGRADE).as_bytes().chunks(40) {
         pieces.write_all(piece).unwrap();
@@ -166,7 +166,7 @@ fn a_head_is_short_and_comes_at_once() {
 #[test]
 fn a_first_message_is_short_and_comes_in_time() {
     let server = Server::with(None, &["--max-failures", "100"]);
-    // As soon as its length is known, long before the time is over.
+    // A message that is too long is rejected as soon as its length is known, long before the time limit.
     let mut over = server.upgraded();
     let start = Instant::now();
     let _ = over.write_all(&frame(&vec![0; 1 << 20])[..1000]);
@@ -188,13 +188,13 @@ fn a_first_message_is_short_and_comes_in_time() {
         rest(&mut silent);
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
-    // Who has a session may be silent.
+    // A client with a session may be silent.
     let mut session = server.session("").unwrap();
     session.set_read_timeout(Some(Duration::from_millis(2500))).unwrap();
     while session.read(&mut [0; 64]).inspect(|count| assert!(*count > 0, "closed")).is_ok() {}
 }
 
-/// Whether a tensor of this many numbers can be sent there and back.
+/// Whether a tensor of this many values can be sent and received.
 fn sent(device: &str, count: usize) -> bool {
     let device = parse_device(device).unwrap();
     let values = burn::tensor::TensorData::new(vec![1f32; count], [count]);
@@ -215,16 +215,16 @@ fn a_message_may_be_as_long_as_allowed() {
 fn connections_are_counted_and_places_become_free() {
     let server = Server::with(None, &["--max-sessions", "2", "--max-pending", "3"]);
     let mut open = vec![server.session("").unwrap(), server.session("").unwrap()];
-    // Until both are counted a third is cut off, and never let in.
+    // Until both sessions are counted, a third connection is closed. It is never accepted.
     soon("both are counted", || server.session("").unwrap_err() == "HTTP/1.1 503 Service Unavailable");
     drop(open.pop());
     soon("a place becomes free", || server.session("").is_ok());
     open.clear();
-    // Those without a session are counted apart.
+    // Connections without a session are counted separately.
     let silent = [server.connect(), server.connect(), server.connect()];
     soon("the fourth is closed", || server.said(b"").is_empty());
     drop(silent);
-    // So are those that were refused and do not close.
+    // So are connections that were refused but not closed by the client.
     let crowded = || {
         let refused: Vec<_> = (0..3)
             .map(|_| {
@@ -245,7 +245,7 @@ fn connections_are_counted_and_places_become_free() {
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_of_a_session_is_its_own() {
-    // More than a program with LibTorch in it takes for itself.
+    // This is more than a program with LibTorch needs for itself.
     let server = Server::with(None, &["--max-memory", "3GB"]);
     let modest = loaded(&server.device);
     let expected = modest.forward(TEXT).unwrap().into_data();
@@ -269,7 +269,7 @@ fn what_would_be_open_to_all_does_not_start() {
         }
         let (said, output) = (tempfile::NamedTempFile::new().unwrap(), std::process::Stdio::null());
         let mut process = command.stdout(output).stderr(said.reopen().unwrap()).spawn().unwrap();
-        // One that starts after all is a failure, not a hang.
+        // A server that starts after all is a failure, not a hang.
         let start = Instant::now();
         while process.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(20));
@@ -288,7 +288,7 @@ fn what_would_be_open_to_all_does_not_start() {
     assert_eq!(said("0.0.0.0:0", Some(TOKEN)).0, None, "with a token it serves until it is killed");
 }
 
-/// What no session could be opened with is known before the first client comes.
+/// Configurations that can't open any session are detected before the first client connects.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_little_memory_for_any_session() {
@@ -296,10 +296,10 @@ fn too_little_memory_for_any_session() {
     command.args(["serve", "--device", "flex", "--listen", "127.0.0.1:0", "--max-memory", "1MB"]);
     let ended = command.env_remove("HOOKLENS_TOKEN").output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).to_string();
-    assert!(ended.status.code() == Some(1) && said.contains("the process of a session"), "{said}");
+    assert!(ended.status.code() == Some(1) && said.contains("session process"), "{said}");
 }
 
-/// As long as all processes of a test may take to start.
+/// Long enough for all processes of a test to start.
 const LONG: [&str; 2] = ["--failures-ms", "60000"];
 
 #[test]
@@ -310,7 +310,7 @@ fn guesses_are_few() {
         let refused = server.session(&format!("{guess}123456789abcdef0")).unwrap_err();
         assert!(refused.contains("InitRefused"), "{refused}");
     }
-    // Now the token is no better than another.
+    // Now the correct token is refused, too.
     soon("the address is refused", || server.session("").unwrap_err() == "HTTP/1.1 429 Too Many Requests");
     assert_eq!(server.session(TOKEN).unwrap_err(), "HTTP/1.1 429 Too Many Requests");
 }
@@ -323,7 +323,7 @@ fn an_address_is_let_in_again() {
     soon("the address is let in again", || server.session(TOKEN).is_ok());
 }
 
-/// Who goes away without a guess had a process too.
+/// A client that leaves without sending a token counts as a failure, because it cost a process.
 #[test]
 fn sessions_that_come_to_nothing_are_few() {
     let server = Server::with(Some(TOKEN), &LONG);
@@ -349,7 +349,7 @@ fn random_heads() {
                 bytes
             }
         };
-        // Two in three end as a head does.
+        // Two in three inputs end like a request head.
         let bytes = if random.random_ratio(2, 3) { [&bytes, &b"\r\n\r\n"[..]].concat() } else { bytes };
         let mut stream = server.connect();
         let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
@@ -361,7 +361,7 @@ fn random_heads() {
     soon("it serves on", || server.session("").is_ok());
 }
 
-/// Bytes after a sound beginning reach Burn's parser, in the process of a session that they can end and no other.
+/// Bytes after a valid start reach Burn's parser, in a session process that they can crash without affecting others.
 #[test]
 fn garbage_in_a_session() {
     let server = Server::with(None, &["--max-failures", "1000", "--max-sessions", "64"]);
@@ -377,7 +377,7 @@ fn garbage_in_a_session() {
     bystander.forward(TEXT).unwrap();
 }
 
-/// The processes of a server's sessions.
+/// The session processes of a server.
 #[cfg(target_os = "linux")]
 fn sessions(server: u32) -> Vec<u32> {
     let processes =

@@ -1,17 +1,17 @@
-//! What the program says of itself: completions, pages for man, examples in every help.
+//! The program's built-in documentation: completions, man pages, and examples in the help of every command.
 
 use std::fs;
 
 use crate::support::program;
 
-/// Exit code, standard output, standard error.
+/// Returns exit code, standard output and standard error.
 fn ran(arguments: &[&str]) -> (i32, String, String) {
     let output = program().args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The program's commands, as its help lists them.
+/// The program's commands, as listed by its help.
 fn commands() -> Vec<String> {
     let (_, help, _) = ran(&["--help"]);
     let listed = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;

@@ -1,4 +1,4 @@
-//! Parts put into models: their points pass the laws that the model's own pass.
+//! Parts spliced into models: their points have the properties of the model's own points.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::support::{any_config, assert_close, cases, fixtures, has, precise, random_model, smooth};
 
-/// Gives back what it was given.
+/// A part that returns its input.
 struct Same;
 
 impl Part for Same {
@@ -27,10 +27,10 @@ impl Part for Same {
     }
 }
 
-/// A dictionary with an error term: features that are shifted coordinates, rectified.
+/// A dictionary with an error term, whose features are shifted, rectified coordinates.
 struct Dictionary {
     name: &'static str,
-    /// Whether what the features leave out is added again.
+    /// Whether the reconstruction error is added back.
     error: bool,
     runs: Arc<AtomicUsize>,
 }
@@ -76,8 +76,8 @@ fn record_all() -> Record {
 proptest! {
     #![proptest_config(cases(30))]
 
-    /// A part that changes nothing, at any point of any model, changes nothing: to the bit where the point's tensor is
-    /// there anyway.
+    /// An identity part changes nothing at any point of any model, bit for bit if the point's tensor is computed
+    /// anyway.
     #[test]
     fn a_part_that_gives_back_its_input_is_no_part(config in any_config(), seed in 0u64..1000) {
         let model = random_model(config, seed);
@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// A dictionary with its error term is no dictionary; an edit of one of its points is one of the stream; its
-    /// gradients are slopes; several follow each other.
+    /// A dictionary with its error term changes nothing. Editing one of its points edits the stream, its gradients
+    /// match finite differences, and several parts can follow each other.
     #[test]
     fn the_points_of_a_part_are_like_the_models_own(config in any_config(), seed in 0u64..1000) {
         if !has(DType::F64) {
@@ -109,7 +109,7 @@ proptest! {
         let plain = model.forward(rows()).unwrap();
         assert_close(&spliced.forward(rows()).unwrap(), &plain, 1e-9, "error term");
 
-        // Recorded alone, in any order, on request: the same.
+        // Recorded alone, in any order, on request: the results are the same.
         let acts = host.inner::<3>("hook_sae_acts_post");
         let cache = spliced.record(rows(), &acts).unwrap();
         let stream = model.record(rows(), &host).unwrap().get(&host).unwrap();
@@ -119,12 +119,12 @@ proptest! {
         let short = format!("resid_post{layer}.hook_sae_acts_post");
         prop_assert!(cache.contains(&*short));
 
-        // What an edit of a feature does, an edit of the stream does.
+        // Editing a feature equals the corresponding edit of the stream.
         let edited = spliced.run_with_hooks(rows(), [acts.clone().unit(2).edit(|x, _| x + 3.0)]).unwrap();
         let by_hand = model.run_with_hooks(rows(), [host.clone().unit(2).edit(|x, _| x + 1.5)]).unwrap();
         assert_close(&edited, &by_hand, 1e-9, "edit");
 
-        // Gradients: of what comes after, along one direction.
+        // Gradients of later activations along one direction.
         let scalar = |logits: Tensor<3>| (logits.clone() * logits.sin()).sum();
         let output = spliced.run_with_gradients(rows(), Record::new(&acts), scalar).unwrap();
         let along = output.cache.grad(&acts).unwrap().sum().into_scalar::<f64>();
@@ -135,7 +135,7 @@ proptest! {
         let slope = (at_step(1e-5) - at_step(-1e-5)) / 2e-5;
         prop_assert!((along - slope).abs() <= 1e-4 * slope.abs().max(1.0), "{along} for {slope}");
 
-        // A second one behind the first reads what the first gives.
+        // A second part after the first reads the first one's output.
         let both = spliced.splice(&host, dictionary("second", false)).unwrap();
         let cache = both.record(rows(), record_all()).unwrap();
         let first = cache.get(host.inner::<3>("hook_sae_output")).unwrap();
@@ -144,7 +144,7 @@ proptest! {
         assert_close(&cache.get(&host).unwrap(), &(second * 0.5), 1e-9, "the point fires with what the parts gave");
     }
 
-    /// Behind a cache, a part computes what it computes in one go; the cache keeps note of it.
+    /// With a cache, a part computes the same as in a single run, and the cache records the part.
     #[test]
     fn a_part_behind_a_cache(config in any_config(), seed in 0u64..1000) {
         prop_assume!(!config.bidirectional);
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// A transcoder in an encoder, and in both stacks of an encoder with a decoder.
+/// A transcoder can be spliced into an encoder, and into both stacks of an encoder-decoder.
 #[test]
 fn parts_in_encoders_too() {
     let model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
@@ -186,7 +186,7 @@ fn parts_in_encoders_too() {
     }
 }
 
-/// A run that wants only a part's point ends there; a part behind the last point wanted is not run.
+/// A run that only needs a point of a spliced part ends there, and a part after the last requested point does not run.
 #[test]
 fn parts_run_as_far_as_they_are_wanted() {
     let model = random_model(hooklens::TransformerConfig::new(3, 16, 2, 20, 16), 1);
@@ -209,11 +209,11 @@ fn errors_of_parts_name_them() {
     let twice = told(spliced.splice("resid_post0", dictionary("sae", true)).unwrap_err());
     assert_eq!(
         twice,
-        "the part `sae` can't be put at `blocks.0.hook_resid_post`: there is a point \
-         `blocks.0.hook_resid_post.hook_sae_acts_pre` already"
+        "the part `sae` can't be spliced in at `blocks.0.hook_resid_post`: there is already a point \
+         `blocks.0.hook_resid_post.hook_sae_acts_pre`"
     );
     let integers = told(model.splice("hook_tokens", Same).unwrap_err());
-    assert_eq!(integers, "the part `same` can't be put at `hook_tokens`: it holds integers");
+    assert_eq!(integers, "the part `same` can't be spliced in at `hook_tokens`: it holds integers");
     let late = told(model.splice_between("resid_post1", "mlp_out0", Same).unwrap_err());
     assert!(late.ends_with("`blocks.1.hook_resid_post`, which the part reads, fires later"), "{late}");
     let unknown = told(spliced.record(rows(), "resid_post0.hook_sae_acts_pst").unwrap_err());
@@ -221,15 +221,16 @@ fn errors_of_parts_name_them() {
     let processed = told(spliced.clone().processed(&Processing::standard()).map(drop).unwrap_err());
     assert_eq!(
         processed,
-        "a model with parts in it (sae at blocks.0.hook_resid_post) is not processed: process it first, then put them in"
+        "can't process a model with spliced parts (sae at blocks.0.hook_resid_post); \
+         process the model first, then splice them in"
     );
-    // A run that leaves out what a part reads, but comes to what it writes.
+    // A run that starts after the point that a part reads, but includes the point that it writes.
     let across = model.splice_between("resid_pre0", "resid_post1", Same).unwrap();
     let stream = model.forward_with(rows(), ForwardOptions::new().stop_at_layer(1)).unwrap();
     let left_out = told(across.forward_with(stream, ForwardOptions::new().start_at_layer(1)).unwrap_err());
     assert_eq!(left_out, "`blocks.0.hook_resid_pre` does not fire: the run starts at a later layer");
 
-    /// Fails, or gives another shape, or fires what it has not listed.
+    /// A part that fails, returns another shape, or fires an undeclared point.
     struct Wrong(u8);
 
     impl Part for Wrong {
@@ -259,13 +260,13 @@ fn errors_of_parts_name_them() {
         "{}",
         run(1)
     );
-    assert!(run(2).contains("has rank 3 [batch, pos, d_sae], but rank 2 was asked for"), "{}", run(2));
+    assert!(run(2).contains("has rank 3 [batch, pos, d_sae], but rank 2 was requested"), "{}", run(2));
     assert!(run(3).contains("the point's shape is [2, 5, 16] [batch, pos, d_model]"), "{}", run(3));
     let error = model.splice("resid_post0", Wrong(0)).unwrap().forward(rows()).unwrap_err();
     assert!(matches!(error, hooklens::Error::Hook(HookError::Part { .. })));
 }
 
-/// Hooks on slices do what the same done by hand does; positions count over real tokens.
+/// Hooks on slices equal the same edit by hand, and positions count real tokens.
 #[test]
 fn slices_of_named_axes() {
     let model = random_model(hooklens::TransformerConfig::new(2, 16, 4, 20, 16), 3);
@@ -296,7 +297,7 @@ fn slices_of_named_axes() {
     let by_hand = logits(vec![hook::resid_post(0).edit(|x, _| x + 1.0)]);
     assert_close(&logits(vec![hook::resid_post(0).add(vector)]), &by_hand, 1e-6, "add");
 
-    // Of a padded row the last position is its last real token.
+    // In a padded row, the last position is the last real token.
     let padded = Tokens::padded(&[vec![3, 9, 1, 7, 9], vec![2, 2]], 0, hooklens::PaddingSide::Right).unwrap();
     let hooked = model.hooks([hook::resid_pre(0).positions(-1).zero()]);
     let cache = hooked.record(&padded, hook::resid_pre(0)).unwrap();

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Shared test helpers.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -14,14 +14,14 @@ use hooklens::{
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
-/// So many cases of a property, or as many as `HOOKLENS_TEST_CASES` allows: on a software driver of a GPU each takes
+/// The number of cases of a property test, at most `HOOKLENS_TEST_CASES`: on a GPU's software driver, each case takes
 /// long.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
     let most = std::env::var("HOOKLENS_TEST_CASES").map_or(count, |most| most.parse().unwrap());
     ProptestConfig { cases: count.min(most), ..ProptestConfig::default() }
 }
 
-/// Notes that a test, or a part of it, was not run: the process says so in its last lines.
+/// Records that a test or part of one was skipped, to be printed at the end of the process.
 pub(crate) fn skipped(what: &str) {
     static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     extern "C" fn tell() {
@@ -32,7 +32,7 @@ pub(crate) fn skipped(what: &str) {
     let name = std::thread::current().name().unwrap_or("a test").to_string();
     let mut skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
     if skipped.is_empty() {
-        // SAFETY: the function takes no arguments and touches nothing but what is static.
+        // SAFETY: the function takes no arguments and only touches statics.
         unsafe { libc::atexit(tell) };
     }
     let line = format!("{name}: {what}");
@@ -41,7 +41,7 @@ pub(crate) fn skipped(what: &str) {
     }
 }
 
-/// Whether the tests' device computes in an element type; if not, that is noted.
+/// Whether the tests' device supports a dtype; records a skip if not.
 pub(crate) fn has(dtype: DType) -> bool {
     let has = hooklens::element_types(&device()).contains(&dtype);
     if !has {
@@ -50,59 +50,55 @@ pub(crate) fn has(dtype: DType) -> bool {
     has
 }
 
-/// How far numbers that are the same elsewhere may be apart on the tests' device, as a share of the largest: one that
-/// fuses operations adds in another order in every kernel.
+/// Tolerance on the tests' device, relative to the maximum, for values that are equal elsewhere. A device that fuses
+/// operations adds in a different order in every kernel.
 pub(crate) fn rounding() -> f32 {
     let fuses = ["wgpu", "vulkan", "metal", "cuda"];
     let name = std::env::var(hooklens::DEVICE_VARIABLE).unwrap_or_default();
     if fuses.contains(&name.split(':').next().unwrap_or_default()) { 1e-5 } else { 0.0 }
 }
 
-/// Whether some layer has a state in place of attention.
+/// Whether some layer has a recurrent state instead of attention.
 pub(crate) fn has_states(config: &TransformerConfig) -> bool {
     (0..config.n_layers).any(|layer| !config.attends(layer))
 }
 
-/// What a model's numbers may differ by, of the largest, where its first layers compute in another order. Random models
-/// with states make more of a difference: half a unit in an embedding's last place moved the logits of one by 2.7e-5.
+/// Tolerance, relative to the maximum, for models whose first layers compute in a different order. Random models with
+/// recurrent states amplify differences: half a unit in the last place of an embedding changed the logits of one by
+/// 2.7e-5.
 pub(crate) fn rounding_of(config: &TransformerConfig) -> f32 {
     if has_states(config) { 1e-4 } else { 1e-5 }
 }
 
-/// Where the tests run: what `HOOKLENS_DEVICE` names, as everywhere, else the CPU.
+/// The tests' device: the one named by `HOOKLENS_DEVICE`, or the CPU.
 pub(crate) fn device() -> Device {
     hooklens::default_device().unwrap()
 }
 
-/// The `hooklens` program, built with the tests.
+/// Path of the `hooklens` program built with the tests.
 pub(crate) fn program() -> std::process::Command {
     std::process::Command::new(env!("CARGO_BIN_EXE_hooklens"))
 }
 
-/// The root of the repository.
+/// Path of `tests/fixtures`.
 pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
-
-/// The error of one area that a result holds.
 pub(crate) fn failure<T, E: std::error::Error + Send + Sync + 'static>(
     result: Result<T, hooklens::Error>,
 ) -> Option<E> {
     result.err()?.downcast().ok()
 }
-
-/// `tests/fixtures`.
 pub(crate) fn fixtures() -> PathBuf {
     root().join("tests/fixtures")
 }
 
-/// A float tensor's values.
+/// Values of a float tensor.
 pub(crate) fn values<const D: usize>(tensor: &Tensor<D>) -> ArrayD<f32> {
     Activation::from(tensor.clone()).to_ndarray().unwrap()
 }
 
-/// Largest difference, as a share of the expected values' largest magnitude. Infinities must be
-/// in the same places.
+/// Largest difference relative to the expected values' largest magnitude. Infinities must be at the same positions.
 pub(crate) fn distance(given: &ArrayD<f32>, expected: &ArrayD<f32>) -> f32 {
     assert_eq!(given.shape(), expected.shape(), "shapes differ");
     let largest = expected.iter().filter(|x| x.is_finite()).fold(0f32, |m, x| m.max(x.abs()));
@@ -117,19 +113,19 @@ pub(crate) fn distance(given: &ArrayD<f32>, expected: &ArrayD<f32>) -> f32 {
     worst / largest.max(1e-6)
 }
 
-/// Asserts that two tensors agree to `tolerance` of the largest value.
+/// Asserts that two tensors agree to `tolerance`, relative to the largest value.
 #[track_caller]
 pub(crate) fn assert_close<const D: usize>(given: &Tensor<D>, expected: &Tensor<D>, tolerance: f32, what: &str) {
     let worst = distance(&values(given), &values(expected));
     assert!(worst <= tolerance, "{what}: differ by {worst:e} of the largest value");
 }
 
-/// Log-probabilities.
+/// Log probabilities.
 pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::log_softmax(logits, 2)
 }
 
-/// A model of three layers, and a random dictionary for the stream behind its second.
+/// A model of three layers, and a random dictionary for the residual stream after its second.
 pub(crate) fn with_dictionary() -> (HookedTransformer, Dictionary) {
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
     device().seed(9);
@@ -146,7 +142,7 @@ pub(crate) fn with_dictionary() -> (HookedTransformer, Dictionary) {
     (model, sae)
 }
 
-/// A random cross-layer transcoder, by its folder.
+/// Folder of a random cross-layer transcoder.
 pub(crate) fn cross_layer(layers: usize, width: usize, folder: &Path, reads: &str, writes: &str) -> Transcoders {
     use std::collections::HashMap;
     let latents = 12;
@@ -175,24 +171,24 @@ pub(crate) fn cross_layer(layers: usize, width: usize, folder: &Path, reads: &st
     Transcoders::open(folder).unwrap()
 }
 
-/// A random model whose biases and norm weights are random too: nothing hides behind a zero.
+/// A random model with random biases and norm weights, so that no error hides behind a zero.
 pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransformer {
     use burn::module::{ModuleMapper, Param};
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    /// Adds noise of its own seed, so that a failure can be made again.
+    /// Adds noise with its own seed, so that failures are reproducible.
     struct Shake(StdRng);
     impl ModuleMapper for Shake {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let std = if D == 1 { 0.2 } else { 0.15 };
             param.map(|t| {
-                // Twelve uniform numbers less six are as good as normal here.
+                // The sum of twelve uniform numbers minus six is close enough to normal here.
                 let mut normal = || (0..12).map(|_| self.0.random::<f32>()).sum::<f32>() - 6.0;
                 let noise: Vec<f32> = (0..t.shape().num_elements()).map(|_| normal() * std).collect();
                 t.clone() + Tensor::from_data(burn::tensor::TensorData::new(noise, t.dims()), &t.device())
             })
         }
     }
-    // Made on the CPU: devices have random numbers of their own.
+    // Generated on the CPU, because devices have their own random number generators.
     let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
     model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake(StdRng::seed_from_u64(seed)));
     model.to_devices(&[device()])
@@ -219,8 +215,8 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
     model
 }
 
-/// No kink near which a difference quotient means nothing: smooth activation functions, no
-/// clipped gates, and no choice of experts.
+/// Avoids kinks, near which finite differences are meaningless: smooth activation functions, no clipped gates, and no
+/// routing to experts.
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
     let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
@@ -260,7 +256,7 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
         let d_value = if kind < 6 { 6 } else { 8 };
         let latent = Latent { q_rank: (kind % 2 == 0).then_some(7), kv_rank: 5, d_rope: 4, d_value, eps: 1e-6 };
         let latent = (rotary && apart && kind > 2).then_some(latent);
-        // Layers whose heads differ: the second layer's are wider, and all share one head of keys and values.
+        // Layers with different heads: the second layer's are wider, and all share one key-value head.
         let first = Mixer::Attention { n_kv_heads: config.n_kv_heads, d_head: config.d_head };
         let second = Mixer::Attention { n_kv_heads: 1, d_head: config.d_head + 4 };
         let mixers = if latent.is_none() && kind % 3 == 2 { vec![first, second] } else { vec![] };
@@ -268,8 +264,8 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     })
 }
 
-/// Any small configuration with a gated delta net or Mamba 2 in one layer or both, and gated attention; layers may lack
-/// their MLP, or all but that.
+/// Any small configuration with a gated delta net or Mamba 2 in one or both layers, and gated attention. Layers may
+/// lack their MLP, or everything else.
 pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     let heads = prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 4)), Just((3, 3))];
     (any_config(), heads, 2..5usize, 0..3usize, 0..8usize, any::<bool>()).prop_map(
@@ -284,7 +280,7 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
             let (one, other) = [(net, space), (space, conv), (conv, net)][kind];
             let all = [vec![one, attention], vec![attention, one], vec![one, one], vec![one, other]];
             let whole = config.attn_only || config.parallel || config.post_norms;
-            // Parts alone, as Nemotron-H has them.
+            // Layers with only one part, like Nemotron-H's.
             let (mixers, dense_mlps) = match which {
                 _ if whole || which < 4 => (all[which % 4].clone(), config.dense_mlps.clone()),
                 4 | 5 => (vec![one, Mixer::None], vec![Some(0), config.dense_mlps.get(1).copied().flatten()]),
@@ -312,16 +308,16 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     )
 }
 
-/// What LibTorch panics with where a device's memory is full.
+/// LibTorch's panic message when a device is out of memory.
 pub(crate) const DEVICE_IS_FULL: &str =
     "called `Result::unwrap()` on an `Err` value: Torch(\"CUDA out of memory. Tried to allocate 2.00 GiB.\")";
 
-/// Any small configuration, with states in place of attention or without.
+/// Any small configuration, with or without recurrent states.
 pub(crate) fn any_decoder() -> impl Strategy<Value = TransformerConfig> {
     prop_oneof![3 => any_config(), 1 => any_hybrid()]
 }
 
-/// The configuration with parts of Gemma 4's, where it allows them.
+/// Adds features of Gemma 4 to the configuration, if it allows them.
 fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     let has = |own: usize| kind == own || kind == 5;
     let stream_is_normalized = config.residual_norms || config.normalized_residual;
@@ -472,7 +468,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
     )
 }
 
-/// Any small configuration whose stream is the sum of what is written to it, by plain products.
+/// Any small configuration whose residual stream is the sum of what is written to it, by plain products.
 pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
         let qk_norm = config.qk_norm.map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
@@ -488,7 +484,7 @@ pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     any_config().prop_map(plain)
 }
 
-/// The same without what graphs, edges and paths refuse.
+/// Like [`any_sum`], without features that graphs, edges and paths reject.
 pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| TransformerConfig {
         shared_keys: Vec::new(),

@@ -1,8 +1,8 @@
-//! SVG as a browser reads it: well formed, or an error.
+//! An SVG parser like a browser's: well-formed or an error.
 
 use std::collections::BTreeMap;
 
-/// An element: its attributes, the text in it and the elements in it.
+/// An element with its attributes, text and child elements.
 #[derive(Debug, Default)]
 pub(crate) struct Element {
     pub(crate) name: String,
@@ -12,7 +12,7 @@ pub(crate) struct Element {
 }
 
 impl Element {
-    /// The one element of a document.
+    /// The root element of a document.
     #[track_caller]
     pub(crate) fn parsed(document: &str) -> Element {
         let mut rest = document.trim_start();
@@ -50,23 +50,23 @@ impl Element {
         }
     }
 
-    /// A number among the attributes.
+    /// A numeric attribute.
     #[track_caller]
     pub(crate) fn number(&self, attribute: &str) -> f64 {
         self.attributes[attribute].parse().unwrap_or_else(|_| panic!("`{attribute}` of {self:?} is no number"))
     }
 
-    /// All elements of a name.
+    /// All elements with a name.
     pub(crate) fn all<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e Element> {
         self.children.iter().filter(move |child| child.name == name)
     }
 
-    /// What all texts say.
+    /// Contents of all text elements.
     pub(crate) fn texts(&self) -> Vec<&str> {
         self.all("text").map(|text| text.text.as_str()).collect()
     }
 
-    /// The places a `points` attribute lists.
+    /// The positions in a `points` attribute.
     pub(crate) fn points(&self) -> Vec<(f64, f64)> {
         let numbers = |pair: &str| {
             let (x, y) = pair.split_once(',').unwrap();
@@ -76,7 +76,7 @@ impl Element {
     }
 }
 
-/// The inside of a tag, and what is behind it: a `>` within quotes ends nothing.
+/// The inside of a tag, and the text after it. A `>` within quotes does not end it.
 fn split_tag(text: &str) -> (&str, &str) {
     let mut quoted = false;
     for (at, letter) in text.char_indices() {
@@ -104,7 +104,7 @@ fn pairs(mut text: &str) -> BTreeMap<String, String> {
     }
 }
 
-/// A text without its entities; what XML does not allow is no text.
+/// Unescapes a text. Fails on characters that XML does not allow.
 fn unescaped(text: &str) -> String {
     let allowed =
         |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);

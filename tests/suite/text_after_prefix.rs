@@ -1,4 +1,4 @@
-//! A text after a cached prefix: the prefix's tokens and the text's are those of the whole text, wherever it is given.
+//! Text after a cached prefix: the tokens of prefix and text equal those of the whole text, in every API.
 
 use hooklens::dump::Dump;
 use hooklens::experiments::PrefixStore;
@@ -18,7 +18,7 @@ fn induction() -> HookedTransformer {
     HookedTransformer::from_pretrained("embedded:induction").unwrap()
 }
 
-/// The logits of the last positions, as many as the text has tokens.
+/// Logits of the last `count` positions.
 fn last(whole: &Tensor<3>, count: usize) -> Tensor<3> {
     let len = whole.dims()[1];
     whole.clone().narrow(1, len - count, count)
@@ -37,7 +37,7 @@ proptest! {
         };
         let tokens = model.to_tokens(&whole).unwrap();
         let logits = model.forward(&tokens).unwrap();
-        // Without a prefix the cache is empty, and the text gets its first token.
+        // Without a prefix the cache is empty, and the text gets its BOS token.
         let count = tokens.row(0).len() - prefix.as_ref().map_or(0, |prefix| model.to_tokens(prefix).unwrap().row(0).len());
         let held = || -> KeyValueCache {
             let mut cache = match &prefix {
@@ -52,7 +52,7 @@ proptest! {
             cache
         };
 
-        // Runs, with hooks and without, that fill the cache.
+        // Runs that fill the cache, with hooks and without.
         let mut cache = held();
         let given = model.run(&text, ForwardOptions::new().kv_cache(&mut cache).record("z0").loss()).unwrap();
         assert_close(&given.logits.unwrap(), &last(&logits, count), 1e-4, "run");
@@ -65,7 +65,7 @@ proptest! {
         model.loss_with(&text, ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         prop_assert_eq!(cache.tokens(), Some(vec![tokens.row(0).to_vec()]));
 
-        // A frozen one, for several rows of unequal lengths, and with gradients.
+        // A frozen cache, for several rows of unequal lengths, and with gradients.
         let mut cache = held();
         cache.freeze();
         let rows = [text.clone(), format!("{text} fox")];
@@ -76,7 +76,7 @@ proptest! {
         let given = model.run_with_gradients(&text, option, |logits| logits.sum().reshape([1])).unwrap();
         prop_assert_eq!(given.cache.get(hook::z(0)).unwrap().dims()[1], count);
 
-        // Generations.
+        // Generation.
         let own = tokens.row(0)[tokens.row(0).len() - count..].to_vec();
         let expected = model.generate_with(&tokens, GenerateOptions::new().max_new_tokens(3)).unwrap().rows[0].new.clone();
         let mut cache = held();
@@ -93,7 +93,7 @@ proptest! {
         drop(steps);
         prop_assert_eq!(cache.tokens(), Some(vec![tokens.row(0).to_vec()]));
 
-        // A store of prefixes, and dumps.
+        // A prefix store, and dumps.
         if let Some(prefix) = &prefix {
             let mut cache = PrefixStore::new(&model).get(prefix).unwrap();
             let given = model.forward_with(&text, ForwardOptions::new().kv_cache(&mut cache)).unwrap();

@@ -1,4 +1,4 @@
-//! Templates of conversations and tokens that a tokenizer's other files declare, against transformers
+//! Chat templates and special tokens declared in a tokenizer's other files, compared with transformers
 //! (`tokenizer_files.py`).
 
 use std::fs;
@@ -76,13 +76,13 @@ fn a_template_that_is_not_there_is_named() {
     };
     let named = json!({"chat_template": [{"name": "rag", "template": "x"}, {"name": "tool_use", "template": "y"}]});
     let told = chat(named.clone(), "default");
-    assert!(told.contains("no chat template is called `default`; there are rag, tool_use"), "{told}");
-    assert!(chat(json!({}), "default").contains("comes with no chat template"));
+    assert!(told.contains("there is no chat template `default`; the tokenizer has rag, tool_use"), "{told}");
+    assert!(chat(json!({}), "default").contains("has no chat template"));
     let told = chat(json!({"chat_template": "{{ strftime_now('%Q') }}"}), "default");
-    assert!(told.contains("can't be followed"), "{told}");
+    assert!(told.contains("can't be rendered"), "{told}");
 }
 
-/// Templates come from strangers.
+/// Templates are untrusted.
 #[test]
 fn a_template_does_not_run_or_write_forever() {
     let chat = |template: &str| {
@@ -96,9 +96,9 @@ fn a_template_does_not_run_or_write_forever() {
     let many = "{% for a in range(100000) %}";
     for (template, words) in [
         (format!("{many}{many}{{% endfor %}}{{% endfor %}}"), "the template takes more than 10000000 steps"),
-        (format!("{many}{{{{ 'x' * 100000 }}}}{{% endfor %}}"), "the template writes more than 67108864 bytes"),
-        ("{{ 'a'|indent(10000000000000000) }}".into(), "`indent` by 10000000000000000, more than 1000"),
-        ("{{ 'a'|indent(width=1001) }}".into(), "`indent` by 1001, more than 1000"),
+        (format!("{many}{{{{ 'x' * 100000 }}}}{{% endfor %}}"), "the template's output is longer than 67108864 bytes"),
+        ("{{ 'a'|indent(10000000000000000) }}".into(), "`indent` by 10000000000000000 exceeds the maximum of 1000"),
+        ("{{ 'a'|indent(width=1001) }}".into(), "`indent` by 1001 exceeds the maximum of 1000"),
         ("{{ 'a' * 10000000000 }}".into(), "too large"),
     ] {
         let message = chat(&template).unwrap_err();
@@ -157,6 +157,6 @@ fn a_declaration_of_no_token_is_refused() {
         let files = json!({"tokenizer_config.json": config});
         let told = Tokenizer::from_folder(folder(files.as_object().unwrap()).path()).unwrap_err();
         let told = std::error::Error::source(&told).map_or(told.to_string(), ToString::to_string);
-        assert!(told.contains("which describes no token"), "{told}");
+        assert!(told.contains("which does not describe a token"), "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! Between text and rows of tokens.
+//! Conversion between text and rows of tokens.
 
 use hooklens::TokenizeOptions;
 use hooklens::prelude::*;
@@ -16,7 +16,8 @@ fn any_text() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(60) })]
 
-    /// Rows hold every token of every text, in order, a separator between two texts, but for less than a row.
+    /// Concatenated rows contain every token of every text, in order, with a separator between texts, except for an
+    /// incomplete last row.
     #[test]
     fn concatenated_rows_are_the_texts(texts in prop::collection::vec(any_text(), 1..8), len in 1..6usize, bos: bool) {
         let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -36,7 +37,7 @@ proptest! {
         let mut found = Vec::new();
         for row in (0..rows.shape()[0]).map(|row| rows.row(row)) {
             prop_assert!(!bos || (row[0] == separator && row[1] != separator), "{row:?}");
-            // A separator that falls where a row begins is the row's first token.
+            // A separator at the start of a row serves as the row's BOS token.
             let place: usize = found.len();
             found.extend((bos && place > 0 && all.get(place) == Some(&separator)).then_some(separator));
             found.extend(&row[added..]);
@@ -45,7 +46,7 @@ proptest! {
     }
 }
 
-/// Neither ids that begin with it already nor a text that does get a second first token.
+/// Ids that already start with the BOS token do not get a second one, and neither does a text that contains it.
 #[test]
 fn no_first_token_is_doubled() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
@@ -72,7 +73,7 @@ fn texts_are_cut_where_that_is_asked_for() {
     assert!(told.contains("truncate"), "{told}");
 }
 
-/// What a text lacks is named, each word once, with words like them, or else some that there are.
+/// Unknown words are named, each once, with similar words or else some known words.
 #[test]
 fn unknown_words_are_named() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -99,14 +100,14 @@ fn unknown_words_are_named() {
     }
 }
 
-/// An id of no token has no text, and says so; what a model makes has text for what has one.
+/// An id without a token has no text, which is an error. Generated ids that have a token give text.
 #[test]
 fn ids_of_no_token_are_errors() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let told = model.to_string(&[1, 999]).unwrap_err();
     assert!(matches!(told, Error::Input(InputError::NoToken { id: 999, vocabulary: 63 })), "{told}");
     assert!(model.tokenizer().unwrap().decode(&[63], true).is_err());
-    // Tables longer than the tokenizer's vocabulary, as published models have them.
+    // Embeddings longer than the tokenizer's vocabulary, as in published models.
     let config = TransformerConfig::new(1, 16, 4, 100, 16);
     let padded = HookedTransformer::random(config, 3, &Device::flex()).unwrap();
     let padded = padded.with_tokenizer(model.tokenizer().unwrap().clone());

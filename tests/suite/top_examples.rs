@@ -1,4 +1,4 @@
-//! Where something is largest: as looking at all that was recorded says.
+//! Top examples equal those found by sorting all recorded values.
 
 use hooklens::experiments::{FoundExample, FoundExamples, ioi_prompts};
 use hooklens::prelude::*;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, cases, device, random_model};
 
-/// `(text, position, value)` of all positions, text by text, each run by itself.
+/// `(text, position, value)` of all positions, text by text, each run alone.
 fn all_values(
     model: &HookedTransformer,
     point: &str,
@@ -26,9 +26,9 @@ fn all_values(
     all
 }
 
-/// The largest, of equal ones the first.
+/// The largest values; among equal ones, the first.
 fn largest(mut all: Vec<(usize, usize, f32)>, k: usize) -> Vec<(usize, usize, f32)> {
-    all.sort_by(|a, b| b.2.total_cmp(&a.2)); // keeps the order of equal ones
+    all.sort_by(|a, b| b.2.total_cmp(&a.2)); // stable for equal values
     all.truncate(k);
     all
 }
@@ -43,7 +43,7 @@ fn assert_near(found: &[(usize, usize, f32)], due: &[(usize, usize, f32)], all: 
     let size = all.iter().map(|one| one.2.abs()).fold(1e-3, f32::max);
     for (number, (one, other)) in found.iter().zip(due).enumerate() {
         assert!((one.2 - other.2).abs() <= 1e-4 * size, "number {number}: {one:?}, not {other:?}");
-        // Where they stand in another order, rounding decided between equal ones.
+        // A different order is due to rounding between equal values.
         let own = all.iter().find(|at| (at.0, at.1) == (one.0, one.1)).unwrap();
         assert!((own.2 - one.2).abs() <= 1e-4 * size, "number {number}: {one:?} is {own:?}");
     }
@@ -56,7 +56,8 @@ fn assert_near(found: &[(usize, usize, f32)], due: &[(usize, usize, f32)], all: 
 proptest! {
     #![proptest_config(cases(12))]
 
-    /// A neuron of the stream, a coordinate of a head, a direction, a norm: what brute force finds, in batches of any size.
+    /// A neuron of the stream, a coordinate of a head, a direction, a norm: the results equal brute force, with batches
+    /// of any size.
     #[test]
     fn found_is_what_brute_force_finds(
         config in any_config(), seed in 0..1000u64,
@@ -85,7 +86,7 @@ proptest! {
 fn ioi() -> (HookedTransformer, Vec<String>) {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let mut texts: Vec<String> = ioi_prompts(30, 3).into_iter().map(|prompt| prompt.text).collect();
-    // Of many lengths.
+    // Texts of many lengths.
     for (number, text) in texts.iter_mut().enumerate() {
         let words: Vec<&str> = text.split(' ').collect();
         *text = words[..2 + number % (words.len() - 2)].join(" ");
@@ -105,11 +106,11 @@ fn batches_change_nothing_but_rounding() {
             assert!((one.value - other.value).abs() < 1e-4, "{one:?} {other:?}");
         }
     }
-    // Texts may be anything that can be run, and come from anywhere.
+    // Texts may be anything that can be run, from any iterator.
     let rows: Vec<Vec<u32>> = texts.iter().map(|text| model.to_tokens(text).unwrap().row(0).to_vec()).collect();
     let streamed = texts.iter().map(String::as_str);
     assert_eq!(asked().run(&model, streamed).unwrap(), asked().run(&model, rows).unwrap());
-    // A batch of tokens is as many texts; its padding is none.
+    // A batch of tokens counts as several texts, without their padding.
     let padded = model.to_tokens(&texts).unwrap();
     assert!(padded.mask().is_some());
     assert_eq!(asked().run(&model, [padded]).unwrap(), asked().run(&model, &texts).unwrap());
@@ -138,7 +139,7 @@ fn tokens_around_are_those_of_the_text_each_with_its_value() {
 #[test]
 fn of_equal_ones_the_first_and_one_a_text_if_asked() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    // The same text again and again: every value comes five times, and of equal ones the first texts are kept.
+    // The same text repeatedly: every value occurs five times, and the first texts are kept.
     let texts = ["king drum sun king"; 5];
     let asked = || TopExamples::new("resid_post0").neuron(3).batch_size(5);
     let once = asked().k(1).run(&model, &texts[..1]).unwrap();
@@ -148,7 +149,7 @@ fn of_equal_ones_the_first_and_one_a_text_if_asked() {
         found.examples.iter().map(|one| (one.text, one.position)).collect::<Vec<_>>(),
         [0, 1, 2].map(|t| (t, position))
     );
-    // All of one text, and the largest of each.
+    // By default, several examples may come from one text. On request, only the largest of each text is kept.
     let other = ["king drum sun king", "red fox tea red"];
     let all = asked().run(&model, other).unwrap();
     assert_eq!((all.examples.len(), all.tokens), (10, 10));
@@ -159,7 +160,7 @@ fn of_equal_ones_the_first_and_one_a_text_if_asked() {
     for one in &one_each.examples {
         assert_eq!(all.examples.iter().find(|other| other.text == one.text), Some(one));
     }
-    // The first token left out.
+    // With the first token excluded.
     let without = asked().exclude_bos().run(&model, other).unwrap();
     assert_eq!(without.examples.len(), 8);
     assert!(without.examples.iter().all(|one| one.position > 0 && one.token != "<bos>"));
@@ -172,7 +173,7 @@ fn what_cannot_be_looked_at_is_said() {
     let text = ["When Mary and John"];
     let told = |asked: TopExamples| asked.run(&model, text).unwrap_err().to_string();
     assert!(told(TopExamples::new("blocks.2.mlp.hook_pst").neuron(5)).contains("blocks.2.mlp.hook_post"));
-    assert!(told(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points where one is wanted"));
+    assert!(told(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points; expected exactly one"));
     assert_eq!(
         told(TopExamples::new(hook::resid_post(1)).neuron(64)),
         "`neuron` is 64; it may be 0 to 63: `blocks.1.hook_resid_post` [batch, pos, d_model] is 64 wide"
@@ -191,7 +192,7 @@ fn what_cannot_be_looked_at_is_said() {
     );
     assert!(
         told(TopExamples::new("mlp_post0"))
-            .starts_with("`neuron` is not chosen; it may be a place on the last axis of")
+            .starts_with("`neuron` is not chosen; it may be an index on the last axis of")
     );
     let direction = Tensor::ones([3], &device());
     assert_eq!(
@@ -200,12 +201,12 @@ fn what_cannot_be_looked_at_is_said() {
     );
     assert_eq!(
         told(TopExamples::new("pattern0").neuron(0)),
-        "`point` is `blocks.0.attn.hook_pattern` [batch, head, query, key]; it may be one of [batch, pos, d] or \
-         [batch, pos, head, d]"
+        "`point` is `blocks.0.attn.hook_pattern` [batch, head, query, key]; it may be a point with axes \
+         [batch, pos, d] or [batch, pos, head, d]"
     );
     assert_eq!(
         told(TopExamples::new("hook_tokens").neuron(0)),
-        "`hook_tokens` holds integers, but floats were asked for"
+        "`hook_tokens` holds integers, but floats were requested"
     );
     assert_eq!(told(TopExamples::new("mlp_post0").neuron(0).k(0)), "`k` is 0; it may be 1 or more");
     let asked = TopExamples::new("mlp_post0").neuron(0);
@@ -214,7 +215,7 @@ fn what_cannot_be_looked_at_is_said() {
         asked.run(&model, none).unwrap_err().to_string(),
         "the list of texts is empty; there is nothing to run on"
     );
-    // Which text, however many came before and in whatever batch.
+    // The error names the text, however many came before it, in whatever batch.
     for batch in [1, 2, 8] {
         let asked = asked.clone().batch_size(batch);
         let error = asked.run(&model, ["When", "Mary", "", "John"]).unwrap_err();
@@ -229,7 +230,7 @@ fn what_cannot_be_looked_at_is_said() {
         assert!(told.starts_with("text 1, counted from 0: ") && told.contains("vocabulary of 61"), "{told}");
         let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err();
         let told = hooklens::error_chain(&told);
-        assert!(told.starts_with("text 1, counted from 0: 1000 positions"), "{told}");
+        assert!(told.starts_with("text 1, counted from 0: the input has 1000 positions"), "{told}");
     }
 }
 
@@ -246,12 +247,12 @@ fn experts_and_models_without_texts_can_be_looked_at() {
     let found = TopExamples::new(point).neuron(2).k(4).run(&model, rows.clone()).unwrap();
     let all = all_values(&model, point, &rows, |v| v[[2]]);
     assert_near(&places(&found), &largest(all.clone(), 4), &all);
-    // Without a tokenizer tokens are their ids.
+    // Without a tokenizer, tokens are shown by id.
     assert!(found.examples.iter().all(|one| one.token == one.id.to_string() && one.id == rows[one.text][one.position]));
     let told = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err();
     let told = hooklens::error_chain(&told);
     assert!(told.contains("no tokenizer"), "{told}");
-    // A direction that is trained, and on a device that differentiates.
+    // A trained direction, on a device with autodiff.
     let direction = Tensor::<1>::ones([16], &device().autodiff()).require_grad();
     let by_sum = TopExamples::new("resid_post0").direction(direction).run(&model, rows.clone()).unwrap();
     let all = all_values(&model, "blocks.0.hook_resid_post", &rows, |v| v.sum());

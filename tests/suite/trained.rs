@@ -1,4 +1,4 @@
-//! Real trained weights, where `HOOKLENS_TEST_MODELS` names a folder that has them.
+//! Real trained weights, if `HOOKLENS_TEST_MODELS` names a folder with them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{has, log_probs, skipped, values};
 
-/// The model's folder, or `None` after saying that the test did not run.
+/// The model's folder, or `None` after recording that the test did not run.
 pub(crate) fn folder(name: &str) -> Option<PathBuf> {
     let found =
         std::env::var_os("HOOKLENS_TEST_MODELS").map(|root| PathBuf::from(root).join(name)).filter(|f| f.is_dir());
@@ -82,8 +82,8 @@ fn half_precision_stays_near() {
     }
 }
 
-/// The published circuit: layer 0 looks one token back, layer 1 from A to the B after its first
-/// occurrence on `AB..A`.
+/// The published circuit: on `AB..A`, layer 0 attends to the previous token, and layer 1 from the second A to the B
+/// after the first one.
 #[test]
 fn the_induction_circuit_does_induction() {
     let Some(folder) = folder("induction-circuit") else { return };
@@ -101,7 +101,7 @@ fn the_induction_circuit_does_induction() {
     for _ in 0..RUNS {
         let mut letters: Vec<u32> = (0..26).collect();
         letters.shuffle(&mut rng);
-        // A at `at`, B right after it, A again at the end.
+        // A at `at`, B right after it, and A again at the end.
         let (mut row, at) = (letters[..7].to_vec(), rng.random_range(1..5));
         row.push(row[at]);
         let (logits, cache) = model.run_with_cache(vec![row.clone()], "*hook_pattern").unwrap();
@@ -116,7 +116,7 @@ fn the_induction_circuit_does_induction() {
     assert!(right > RUNS * 8 / 10, "right after A: {right} of {RUNS}");
 }
 
-/// The program on real weights: what a newcomer would type.
+/// The program on real weights, as a new user would run it.
 #[test]
 fn the_program_dumps_it() {
     let Some(folder) = folder("stories260k") else { return };

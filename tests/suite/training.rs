@@ -1,4 +1,4 @@
-//! Weights that train: gradients of every weight of every model, and what becomes of the model.
+//! Trainable weights: gradients of every weight of every model, and use of a model after training.
 
 use std::fs;
 
@@ -16,14 +16,14 @@ use crate::support::{
     smooth, values,
 };
 
-/// Rows of tokens below 20.
+/// Rows of token ids below 20.
 const ROWS: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 2], [2, 2, 8, 0, 5, 4]];
 
 fn rows() -> Vec<Vec<u32>> {
     ROWS.iter().map(|row| row.to_vec()).collect()
 }
 
-/// On the tests' own device, with autodiff.
+/// Options for loading a model on the tests' device, with autodiff.
 fn tracked() -> LoadOptions {
     LoadOptions::new().device(&device().autodiff())
 }
@@ -43,18 +43,18 @@ fn decoders() -> Vec<String> {
     decoders.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }
 
-/// A weight and what a number owes to it.
+/// A weight and its gradient.
 struct Slope {
-    /// Where it stands among the weights: `blocks.0.attn.q.weight`.
+    /// Path of the weight: `blocks.0.attn.q.weight`.
     name: String,
     values: Vec<f64>,
-    /// None where the number does not depend on the weight at all.
+    /// `None` if the loss does not depend on the weight at all.
     gradient: Option<Vec<f64>>,
-    /// Whether a gradient is kept for it.
+    /// Whether a gradient is stored for it.
     kept: bool,
 }
 
-/// Every weight, in the order Burn visits them.
+/// Every weight, in the order that Burn visits them.
 fn slopes<M: Module>(weights: &M, gradients: &Gradients) -> Vec<Slope> {
     struct Look<'g> {
         place: Vec<String>,
@@ -80,7 +80,7 @@ fn slopes<M: Module>(weights: &M, gradients: &Gradients) -> Vec<Slope> {
     look.seen
 }
 
-/// The weights, one entry of one of them moved.
+/// The weights, with one entry of one of them changed.
 fn nudged<M: Module>(weights: &M, number: usize, entry: usize, by: f64) -> M {
     struct Nudge {
         left: Option<usize>,
@@ -104,14 +104,14 @@ fn nudged<M: Module>(weights: &M, number: usize, entry: usize, by: f64) -> M {
     weights.clone().map(&mut Nudge { left: Some(number), entry, by })
 }
 
-/// Compares the gradient of every weight with difference quotients in some of its entries: the one that matters most, one
-/// in the middle and one drawn. `plain` are the same weights untracked, in f64.
+/// Compares the gradient of every weight with finite differences in some of its entries: the one that matters most, one
+/// in the middle and a random one. `plain` are the same weights untracked, in f64.
 fn check_slopes<M: Module>(slopes: &[Slope], plain: &M, seed: usize, number: impl Fn(&M) -> f64) -> Result<(), String> {
     for (at, slope) in slopes.iter().enumerate() {
         let len = slope.values.len();
         let zeros = vec![0.0; len];
         let gradient = slope.gradient.as_ref().unwrap_or(&zeros);
-        // Maps that a layer does without are empty.
+        // Weights that a layer does not use are empty.
         let steepest = (0..len).max_by(|a, b| gradient[*a].abs().total_cmp(&gradient[*b].abs()));
         let Some(steepest) = steepest else { continue };
         for entry in [steepest, len / 2, (seed + at) * 7919 % len] {
@@ -132,8 +132,8 @@ fn scalar(tensor: Tensor<1>) -> f64 {
     tensor.into_scalar::<f64>()
 }
 
-/// Experts that no token chose, by the beginning of their weights' names, and what is for the choice alone: they
-/// alone have no gradient.
+/// Name prefixes of experts that no token was routed to, and of weights used only for routing: these alone have no
+/// gradient.
 fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
     if model.config().experts.is_none() {
         return vec![];
@@ -154,24 +154,24 @@ fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
     (0..model.config().n_layers).flat_map(of_layer).collect()
 }
 
-/// What is wrong with a tracked model, next to the same one loaded plainly.
+/// Differences of a tracked model from the same model loaded without autodiff.
 fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String> {
     let c = plain.config();
     let rows: Vec<Vec<u32>> =
         rows().iter().map(|row| row.iter().map(|id| id % c.d_vocab.min(c.d_vocab_out) as u32).collect()).collect();
     let mut problems = vec![];
     let output = given.run(&rows, ForwardOptions::new().loss()).unwrap();
-    // The same weights to the bit; Burn's operations round otherwise than the kernels.
+    // The weights are identical, but Burn's operations round differently than the kernels.
     let expected = values(&plain.forward(&rows).unwrap());
     let back = given.clone().to_devices(&[device()]);
     let gap = distance(&values(&back.forward(&rows).unwrap()), &expected);
-    // xIELU is made of Burn's operations, whose last bit depends on how a tensor lies in memory.
+    // xIELU uses Burn's operations, whose last bit depends on a tensor's memory layout.
     let last_bit = if c.activation == ActivationFn::Xielu { f32::EPSILON } else { 0.0 };
     if gap > rounding().max(last_bit) {
         problems.push(format!("plain again, other logits by {gap:e}"));
     }
     let gap = distance(&values(&output.logits.unwrap()), &expected);
-    // A state carries rounding from one position to the next.
+    // A recurrent state carries rounding errors from one position to the next.
     let bound = if has_states(c) { 1e-5 } else { 4e-6 };
     if gap > bound {
         problems.push(format!("logits differ by {gap:e}"));
@@ -183,14 +183,15 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
         let chosen = !unchosen.iter().any(|expert| slope.name.starts_with(expert));
         let problem = match &slope.gradient {
             _ if !slope.kept => "is not tracked",
-            // A map that a layer does without.
+            // A weight that a layer does not use.
             _ if slope.values.is_empty() => continue,
             None if chosen => "has no gradient",
             Some(_) if !chosen => "has a gradient, though no token chose it",
             Some(gradient) if !gradient.iter().all(|x| x.is_finite()) => "has a gradient that is not finite",
-            // A factor of the stream before the last norm, which divides it out again.
+            // This weight scales the stream before the final norm, which cancels the scale.
             Some(_) if slope.name == last_scalar => continue,
-            // Nor does a loss ask for an expert that last tokens alone choose, or for whose share is always all.
+            // Nor does a loss depend on an expert that only last tokens choose, or on a routing weight that is always
+            // one.
             Some(_) if slope.name.contains(".moe.") || slope.name.contains(".router.") => continue,
             Some(gradient) if gradient.iter().all(|x| *x == 0.0) => "has a gradient of zeros",
             _ => continue,
@@ -200,7 +201,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     problems
 }
 
-/// Every decoder, as published and processed: loads, and a loss has a finite gradient by every weight.
+/// Every decoder, as published and processed, loads with autodiff, and a loss has a finite gradient for every weight.
 fn every_decoder_trains(processing: Processing) {
     let (mut cases, mut failed) = (0, vec![]);
     for case in decoders() {
@@ -225,7 +226,7 @@ fn every_processed_decoder_trains() {
     every_decoder_trains(Processing::standard());
 }
 
-/// The weights' gradients of a model in f64 against difference quotients.
+/// Compares the weights' gradients of a model in f64 with finite differences.
 fn check(plain: &HookedTransformer, seed: usize) -> Result<(), String> {
     let given = plain.clone().to_devices(&[device().autodiff()]);
     let slopes = slopes(&given.weights, &given.loss(rows()).unwrap().backward());
@@ -255,7 +256,8 @@ proptest! {
     }
 }
 
-/// On fixtures whose weights are scaled, tied, packed, of many heads, of experts.
+/// Gradients match finite differences for fixtures whose weights are scaled, tied, packed, split over many heads, or in
+/// experts.
 #[test]
 fn gradients_of_fixtures_are_slopes() {
     if !has(DType::F64) {
@@ -279,7 +281,7 @@ fn gradients_of_fixtures_are_slopes() {
     }
 }
 
-/// Of everything an encoder gives.
+/// A scalar of all outputs of an encoder.
 fn number_of_all(output: EncoderOutput) -> Tensor<1> {
     fn number<const D: usize>(x: Tensor<D>) -> Tensor<1> {
         (x.clone().square() * 0.1 + x.cumsum(D - 1).sin()).sum()
@@ -339,7 +341,7 @@ fn encoders_with_decoders_train() {
     }
 }
 
-/// To a device with autodiff and back: tracked, then plain again, the same numbers all the way.
+/// A model moved to a device with autodiff and back is tracked and then plain again, with unchanged values.
 #[test]
 fn weights_are_tracked_where_the_device_differentiates() {
     let plain = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -351,7 +353,7 @@ fn weights_are_tracked_where_the_device_differentiates() {
     assert!(!back.device().is_autodiff() && !back.loss([1, 2, 3]).unwrap().is_tracked());
     assert!(slopes(&back.weights, &gradients).iter().all(|slope| !slope.kept));
     assert_eq!(values(&back.forward([1, 2, 3]).unwrap()), values(&plain.forward([1, 2, 3]).unwrap()));
-    // What was set to stay as it is does.
+    // Frozen weights stay frozen.
     let mut frozen = back;
     frozen.weights.embed = frozen.weights.embed.no_grad();
     let frozen = frozen.to_devices(&[device().autodiff()]);
@@ -364,7 +366,7 @@ fn weights_are_tracked_where_the_device_differentiates() {
     }
 }
 
-/// The later half of the layers on a device that differentiates: the earlier ones stay as they are.
+/// With the later half of the layers on a device with autodiff, the earlier ones stay untracked.
 #[test]
 fn layers_on_a_plain_device_are_not_tracked() {
     let devices = [device(), device().autodiff()];
@@ -377,7 +379,7 @@ fn layers_on_a_plain_device_are_not_tracked() {
     }
 }
 
-/// `trainable` is autodiff on whatever device the options name.
+/// `trainable` enables autodiff on whatever device the options name.
 #[test]
 fn trainable_is_autodiff_on_the_device() {
     let by = |options: LoadOptions| {
@@ -398,14 +400,14 @@ fn trainable_is_autodiff_on_the_device() {
     };
     assert_same(by(LoadOptions::new().trainable()));
     assert_same(by(LoadOptions::new().trainable().device(&device())));
-    // What the device says of checkpointing is kept: tensors that differ in it can't be used together.
+    // The device's checkpointing strategy is kept, because tensors with different strategies can't be combined.
     let sparing = device().autodiff().gradient_checkpointing();
     assert_same(by(LoadOptions::new().trainable().device(&sparing)));
     let moved = load("gpt2", LoadOptions::new()).to_devices(std::slice::from_ref(&sparing));
     assert_eq!(moved.device().gradient_checkpointing_strategy(), sparing.gradient_checkpointing_strategy());
 }
 
-/// Processing a model that trains is processing it, and then training it.
+/// Processing a trainable model equals processing it before making it trainable.
 #[test]
 fn a_tracked_model_can_be_processed() {
     let every = Processing::standard().refactor_factored_attn_matrices();
@@ -428,7 +430,7 @@ fn a_merged_adapter_trains() {
     assert_eq!(problems(&adapted(tracked()), &adapted(LoadOptions::new())), [""; 0]);
 }
 
-/// The tied unembedding has a gradient of its own; made of the embedding again, its gradient reaches that.
+/// A tied unembedding has its own gradient until it is tied again, after which its gradient reaches the embedding.
 #[test]
 fn a_tied_unembedding_is_apart_until_it_is_tied_again() {
     let mut model = load("gpt2", tracked());
@@ -443,7 +445,7 @@ fn a_tied_unembedding_is_apart_until_it_is_tied_again() {
     assert!(model.weights.unembed.weight.grad(&together).is_none());
 }
 
-/// Weights made of tracked tensors are leaves.
+/// Weights created from tracked tensors are leaves.
 #[test]
 fn weights_made_of_tracked_tensors_are_parameters() {
     let device = device().autodiff();
@@ -457,7 +459,7 @@ fn weights_made_of_tracked_tensors_are_parameters() {
     assert!(matrix.grad(&gradients).is_none() && vector.grad(&gradients).is_none());
 }
 
-/// A few steps of AdamW bring the loss down; what was trained is saved and loaded.
+/// A few AdamW steps reduce the loss, and the trained model can be saved and loaded.
 #[test]
 fn a_trained_model_is_saved_and_loaded() {
     for (case, process) in
@@ -486,7 +488,7 @@ fn a_trained_model_is_saved_and_loaded() {
     }
 }
 
-/// A vector that a hook adds is learned on a model loaded plainly; its gradient is that of the activation.
+/// A vector that a hook adds is learned on a model loaded without autodiff. Its gradient is that of the activation.
 #[test]
 fn a_vector_in_a_hook_is_learned() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -515,7 +517,7 @@ fn a_vector_in_a_hook_is_learned() {
     assert!(losses[19] < 0.1 && losses[0] > 3.0, "{losses:?}");
 }
 
-/// What else a model does, a tracked one does: gradients at points, text, recordings.
+/// Everything else works on a tracked model, too: gradients at hook points, generation, recordings.
 #[test]
 fn a_tracked_model_does_the_rest() {
     let plain = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 3);

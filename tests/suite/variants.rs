@@ -1,4 +1,5 @@
-//! Variants of families: text models within others, models without a head, scaled rotations behind caches.
+//! Variants of families: text models within multimodal models, models without a head, scaled rotary embeddings with
+//! caches.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,7 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// A fixture with its settings changed and its tensors renamed or left out.
+/// A fixture with its settings changed and its tensors renamed or removed.
 fn changed(case: &str, settings: impl FnOnce(&mut Value), rename: impl Fn(&str) -> Option<String>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut json = read_json(&fixtures().join(case).join("config.json"));
@@ -58,7 +59,7 @@ const PARTS: [&str; 11] = [
     "internvl",
 ];
 
-/// What is not read of a model of several parts is told, by loading and by `info`.
+/// Parts of a multimodal model that are not read are reported by loading and by `info`.
 #[test]
 fn other_parts_are_told() {
     let both = PARTS.iter().flat_map(|part| [format!("part-{part}"), format!("v5-part-{part}")]);
@@ -79,7 +80,7 @@ fn other_parts_are_told() {
         let model = load(&case, LoadOptions::new());
         let report = model.load_report();
         assert!(report.unused.is_empty(), "{case}: {report}");
-        let told = report.ignored.iter().any(|line| line.contains("a part other than the text model"));
+        let told = report.ignored.iter().any(|line| line.contains("not part of the text model"));
         assert!(told, "{case}: {report}");
         let info = inspect(fixtures().join(&case).to_str().unwrap()).unwrap();
         let stored = info.weights.unwrap();
@@ -89,26 +90,26 @@ fn other_parts_are_told() {
         crate::support::program().args(["info", "--model"]).arg(fixtures().join("part-gemma3")).output().unwrap();
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("the text model; not read: "), "{said}");
-    // One that stands beside the others at the top.
+    // A part may also be stored at the top level next to the others.
     let report = load("llava-llama", LoadOptions::new()).load_report().to_string();
     assert!(report.contains("1 tensors of model.vision_tower"), "{report}");
 }
 
-/// A tensor of the text model that no weight is made of is not another part's.
+/// An unused tensor of the text model does not count as another part's.
 #[test]
 fn parts_that_do_not_fit_are_errors() {
     let same = |name: &str| Some(name.to_string());
     let strange =
         changed("part-llava", |_| (), |name| Some(name.replace("language_model.model", "language_part.model")));
     let told = open(&strange).unwrap_err().to_string();
-    assert!(told.contains("LlavaForConditionalGeneration holds no text model"), "{told}");
+    assert!(told.contains("LlavaForConditionalGeneration contains no text model"), "{told}");
     let missing =
         changed("part-llava", |_| (), |name| (!name.contains("layers.1.self_attn.q_proj")).then(|| name.to_string()));
     let told = open(&missing).unwrap_err().to_string();
     assert!(told.contains("language_model.model.layers.1.self_attn.q_proj.weight"), "{told}");
     let other = changed("part-llava", |json| json["text_config"]["model_type"] = json!("mamba9"), same);
     let told = open(&other).unwrap_err().to_string();
-    assert!(told.contains("its text model mamba9"), "{told}");
+    assert!(told.contains("text model mamba9"), "{told}");
     let wide = changed("part-llava", |json| json["text_config"]["hidden_size"] = json!(40), same);
     let told = open(&wide).unwrap_err().to_string();
     assert!(told.contains("shape"), "{told}");
@@ -117,7 +118,7 @@ fn parts_that_do_not_fit_are_errors() {
     assert!(told.contains("layers.1.mlp.up_proj"), "{told}");
 }
 
-/// A model without a head: no logits, all else.
+/// A model without a head has everything except logits.
 #[test]
 fn base_models_have_all_but_logits() {
     let bare = |json: &mut Value, architecture: &str| json["architectures"] = json!([architecture]);
@@ -150,14 +151,14 @@ fn base_models_have_all_but_logits() {
         let stop = ForwardOptions::new().stop_at_layer(-1);
         assert_eq!(model.forward_with([1, 2], stop).unwrap().dims()[2], model.config().d_model);
         assert!(model.run([1, 2], ForwardOptions::new().loss()).is_err());
-        // A cache gives the same streams.
+        // A cache gives the same residual streams.
         let mut cache = KeyValueCache::new(model.config(), 1);
         model.run([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let last = ForwardOptions::new().kv_cache(&mut cache).record(hook::resid_post(-1));
         let behind = model.run([4], last).unwrap().cache.get(hook::resid_post(-1)).unwrap();
         let whole = model.record([1, 2, 3, 4], hook::resid_post(-1)).unwrap().get(hook::resid_post(-1)).unwrap();
         crate::support::assert_close(&behind, &whole.narrow(1, 3, 1), 1e-4, case);
-        // Saved, loaded, processed and told apart.
+        // The model can be saved, loaded, processed and decomposed.
         let saved = tempfile::tempdir().unwrap();
         model.save_pretrained(saved.path()).unwrap();
         let again = open(&saved).unwrap();
@@ -174,7 +175,7 @@ fn base_models_have_all_but_logits() {
         assert!(tally.problems.is_empty(), "{:?}", tally.problems);
         assert!(model.clone().processed(&Processing::none().center_unembed()).is_err());
     }
-    // A head that a model for text lacks is missing.
+    // A head that a text model lacks is missing.
     let folder = changed("llama", |_| (), |name| (name != "lm_head.weight").then(|| name.to_string()));
     let told = open(&folder).unwrap_err().to_string();
     assert!(told.contains("lm_head.weight"), "{told}");
@@ -201,7 +202,7 @@ fn stretchings() -> [RopeScaling; 2] {
     [RopeScaling::Dynamic { factor: 4.0, original_context: 6 }, long]
 }
 
-/// Beyond the context that a model was trained for, generation with its own cache is generation without.
+/// Beyond the context that a model was trained for, generating with its own cache equals generating without one.
 #[test]
 fn generation_crosses_the_original_context() {
     for scaling in stretchings() {
@@ -219,7 +220,7 @@ fn generation_crosses_the_original_context() {
                 ids.push(best);
             }
         }
-        // With hooks or recordings a second run would be seen: an error, as behind a cache of one's own.
+        // With hooks or recordings, a second run would be observable, so it is an error, as with a caller's cache.
         let recorded = GenerateOptions::new().max_new_tokens(9).record("hook_embed");
         assert!(matches!(
             model.generate_with([3, 7, 1], recorded).unwrap_err(),
@@ -233,7 +234,7 @@ fn generation_crosses_the_original_context() {
     }
 }
 
-/// Each row goes by its own length: a short row beside a long one crosses later.
+/// Each row depends on its own length: a short row next to a long one crosses the limit later.
 #[test]
 fn rows_outgrow_their_context_one_by_one() {
     let [_, long] = stretchings();
@@ -250,14 +251,14 @@ fn rows_outgrow_their_context_one_by_one() {
     assert!(matches!(next([3, 4]).unwrap_err(), Error::Cache(CacheError::Outgrown { len: 7, .. })));
 }
 
-/// What is not defined for a stream that norms make is refused by name.
+/// Operations that are undefined for post-norm residual streams are rejected by name.
 #[test]
 fn streams_that_are_no_sums_are_not_taken_apart() {
     for case in ["opt-behind", "bloom-normalized"] {
         let model = load(case, LoadOptions::new());
         let cache = model.record([1, 2, 3], Record::all()).unwrap();
         let told = model.analyze(&cache).unwrap_err().to_string();
-        assert!(told.contains("is not the sum of what layers write"), "{told}");
+        assert!(told.contains("is not the sum of the layers' outputs"), "{told}");
         assert!(model.clone().processed(&Processing::none().fold_ln()).is_err());
         assert!(model.clone().processed(&Processing::none().center_writing_weights()).is_err());
         let processed = model.clone().processed(&Processing::standard()).unwrap();
@@ -267,7 +268,7 @@ fn streams_that_are_no_sums_are_not_taken_apart() {
     }
 }
 
-/// Magnitudes without the setting, and the setting without magnitudes.
+/// DoRA magnitudes without the setting, and the setting without magnitudes, are rejected.
 #[test]
 fn adapters_with_half_of_dora_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,5 +286,5 @@ fn adapters_with_half_of_dora_are_refused() {
     let plain = fixtures().join("lora-llama").join("adapter_model.safetensors");
     fs::copy(plain, folder.path().join("adapter_model.safetensors")).unwrap();
     let told = open(&folder).unwrap_err().to_string();
-    assert!(told.contains("has no magnitudes"), "{told}");
+    assert!(told.contains("has no magnitude vector"), "{told}");
 }

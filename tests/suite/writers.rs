@@ -1,5 +1,5 @@
-//! What several files together promise: one process at a time writes them, all replace what was there or none does, and files
-//! of two results are never taken for one.
+//! Guarantees for outputs of several files: only one process writes them at a time, either all replace the existing
+//! files or none does, and files of two results are never mistaken for one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-/// Numbers that tell dictionaries apart.
+/// A dictionary with recognizable values.
 fn dictionary(seed: f32, latents: usize) -> Dictionary {
     let device = Device::flex();
     let weights = DictionaryWeights {
@@ -31,7 +31,7 @@ fn dictionary(seed: f32, latents: usize) -> Dictionary {
     Dictionary::new("by hand", weights).unwrap().with_metadata(metadata)
 }
 
-/// Starts all, and waits for all.
+/// Starts all commands, and waits for all.
 fn together(commands: impl IntoIterator<Item = Command>) -> Vec<Output> {
     let children: Vec<_> = commands
         .into_iter()
@@ -46,7 +46,8 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Of trainings into one folder, one is done and the others say so; the folder holds nothing of theirs.
+/// Of several training runs that write to one folder, one succeeds, and the others report that the folder is in use.
+/// The folder contains only the files of the one that succeeded.
 #[test]
 fn one_of_several_trainings_wins() {
     let place = tempfile::tempdir().unwrap();
@@ -67,7 +68,7 @@ fn one_of_several_trainings_wins() {
         assert_eq!(won.len(), 1, "{:?}", (0..processes).map(told).collect::<Vec<_>>());
         for process in (0..processes).filter(|process| *process != won[0]) {
             let told = told(process);
-            let expected = ["is being written by another run", "holds a dictionary; choose another place"];
+            let expected = ["is being written by another run", "already contains a dictionary; choose another --out"];
             assert!(expected.iter().any(|words| told.contains(words)), "{told}");
         }
         let alone = format!("alone{round}");
@@ -76,7 +77,8 @@ fn one_of_several_trainings_wins() {
     }
 }
 
-/// Of conversions into one folder, each is whole or says that it is not the one; the folder holds the files of one.
+/// Of several conversions that write to one folder, each succeeds completely or reports a conflict. The folder contains
+/// only files of one conversion.
 #[test]
 fn conversions_are_never_mixed() {
     let place = tempfile::tempdir().unwrap();
@@ -100,7 +102,7 @@ fn conversions_are_never_mixed() {
     }
 }
 
-/// Of graphs that keep their rows in one folder, one is made at a time.
+/// If several graphs store their rows in one folder, only one is computed at a time.
 #[test]
 fn one_graph_at_a_time_keeps_rows_in_a_folder() {
     let place = tempfile::tempdir().unwrap();
@@ -121,7 +123,7 @@ fn one_graph_at_a_time_keeps_rows_in_a_folder() {
     assert!(contents(&place.path().join("rows")).keys().eq(["graph_rows.bin"]));
 }
 
-/// A dictionary that can't be written whole leaves the one that is there as it was, whichever of its files fails.
+/// If any file of a dictionary can't be written, the existing dictionary stays unchanged.
 #[cfg(unix)]
 #[test]
 fn a_failing_write_leaves_the_earlier_dictionary() {
@@ -130,7 +132,7 @@ fn a_failing_write_leaves_the_earlier_dictionary() {
     let labels: Labels = [(0, "first".to_string())].into_iter().collect();
     dictionary(1.0, 8).with_labels(labels).unwrap().save(&out).unwrap();
     let before = contents(&out);
-    // The weights are too long in one, the labels in the other.
+    // The weights are too large in one case, and the labels in the other.
     let labels: Labels = (0..500).map(|latent| (latent, "x".repeat(1000))).collect();
     for one in [dictionary(2.0, 20_000), dictionary(2.0, 500).with_labels(labels).unwrap()] {
         one.save(&given).unwrap();
@@ -145,7 +147,7 @@ fn a_failing_write_leaves_the_earlier_dictionary() {
     }
 }
 
-/// Files of two dictionaries in one folder are an error; files that other programs wrote say nothing of that, and are read.
+/// Files of two dictionaries in one folder are an error. Files of other programs have no hash, and are read.
 #[test]
 fn mixed_dictionaries_are_refused() {
     let place = tempfile::tempdir().unwrap();
@@ -155,20 +157,20 @@ fn mixed_dictionaries_are_refused() {
     let weights = |name: &str| folder(name).join("sae_weights.safetensors");
     fs::copy(weights("other"), weights("one")).unwrap();
     let told = hooklens::error_chain(&Dictionary::open(folder("one")).unwrap_err());
-    assert!(told.contains("files of two dictionaries are mixed here") && told.contains("cfg.json"), "{told}");
-    // As SAELens saves it: with what its description said, and no header.
+    assert!(told.contains("mixes files of two dictionaries") && told.contains("cfg.json"), "{told}");
+    // Weights without a hash in their header, as SAELens saves them, are accepted.
     let own = fs::read(weights("other")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&own).unwrap();
     fs::write(weights("one"), safetensors::serialize(tensors.tensors(), None).unwrap()).unwrap();
     assert_eq!(Dictionary::open(folder("one")).unwrap().latents(), 8);
-    // The hash is of files, and not told as a property of the dictionary.
+    // The hash applies to files, and is not shown as a property of the dictionary.
     let again = Dictionary::open(folder("other")).unwrap();
     assert!(again.metadata().others.keys().all(|key| !key.contains("hooklens")), "{:?}", again.metadata().others);
 
-    // Weights without their description, as a process that is killed between the two leaves them.
+    // Weights without their configuration, as a process killed between the two would leave them.
     fs::remove_file(folder("other").join("cfg.json")).unwrap();
     let told = hooklens::error_chain(&Dictionary::open(folder("other")).unwrap_err());
-    assert!(told.contains("the description that was saved with it"), "{told}");
+    assert!(told.contains("the description saved with it"), "{told}");
 
     let set = |seed: f32, layers: usize, name: &str| -> PathBuf {
         let layer = |layer: usize| {
@@ -183,14 +185,14 @@ fn mixed_dictionaries_are_refused() {
     assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 3);
     fs::copy(other.join("layer_1.safetensors"), one.join("layer_1.safetensors")).unwrap();
     let told = hooklens::error_chain(&Transcoders::open(&one).unwrap_err());
-    assert!(told.contains("mixed here") && told.contains("config.yaml"), "{told}");
-    // A smaller set replaces a larger one whole.
+    assert!(told.contains("mixes files") && told.contains("config.yaml"), "{told}");
+    // A smaller set replaces all of a larger one.
     set(7.0, 2, "set");
     assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 2);
     assert!(contents(&one).keys().eq(["config.yaml", "layer_0.safetensors", "layer_1.safetensors"]));
 }
 
-/// Labels of a dictionary do not become those of the one that replaces it.
+/// Labels of a dictionary are not inherited by the one that replaces it.
 #[test]
 fn labels_go_with_their_dictionary() {
     let place = tempfile::tempdir().unwrap();
@@ -202,7 +204,7 @@ fn labels_go_with_their_dictionary() {
     assert!(contents(place.path()).keys().eq(["cfg.json", "sae_weights.safetensors"]));
 }
 
-/// A model that is saved over another replaces it whole.
+/// Saving a model over another replaces it completely.
 #[test]
 fn saved_models_replace_others_together() {
     let place = tempfile::tempdir().unwrap();
@@ -214,7 +216,7 @@ fn saved_models_replace_others_together() {
     assert_eq!(again.fingerprint().unwrap(), second.fingerprint().unwrap());
 }
 
-/// What a link in a folder of ours leads to is somebody else's: it is neither read nor written.
+/// Links in an output folder may point to files of other users, which are neither read nor written.
 #[cfg(unix)]
 #[test]
 fn links_in_place_of_own_files() {
@@ -238,7 +240,10 @@ fn links_in_place_of_own_files() {
             let Output { status, stderr, .. } = command(path, arguments).output().unwrap();
             let said = String::from_utf8(stderr).unwrap();
             assert!(status.code() == Some(1) && said.contains(name), "{name}, {there}: {status}, {said}");
-            assert!(said.contains("it is a symbolic link, where hooklens has a file of its own"), "{name}: {said}");
+            assert!(
+                said.contains("it is a symbolic link, but hooklens needs a file of its own here"),
+                "{name}: {said}"
+            );
             assert_eq!(fs::read_to_string(path.join("precious")).unwrap(), "years of work");
             assert!(!path.join("nothing").exists());
             let left: Vec<_> =
@@ -247,7 +252,7 @@ fn links_in_place_of_own_files() {
             fs::remove_dir_all(path.join("out")).unwrap();
         }
     }
-    // The library's own writers, too.
+    // The library's own writers do not follow links either.
     std::os::unix::fs::symlink("../precious", path.join("cfg.json")).unwrap();
     let error = hooklens::error_chain(&dictionary(1.0, 3).save(path).unwrap_err());
     assert!(error.contains("cfg.json") && error.contains("symbolic link"), "{error}");

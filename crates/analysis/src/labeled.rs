@@ -1,4 +1,4 @@
-//! N-dimensional arrays with named axes and labeled positions.
+//! N-dimensional arrays with named axes and labeled indices.
 
 use hooklens_hooks::{ActivationCache, HookError, Selection};
 use ndarray::{ArrayD, Axis, Dimension, IxDyn};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::error::InputError;
 
-/// An array whose axes have names and whose places have labels.
+/// An array whose axes have names and whose indices have labels.
 ///
 /// ```
 /// use hooklens::{LabeledArray, LabeledAxis};
@@ -36,36 +36,36 @@ pub struct LabeledArray {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabeledAxis {
-    /// What it runs over: `layer`, `pos`, `head`, ...
+    /// Name of the axis: `layer`, `pos`, `head`, ...
     pub name: String,
-    /// Each place on it.
+    /// Label of each index.
     pub labels: Vec<String>,
 }
 
 impl LabeledAxis {
-    /// An axis with these labels.
+    /// Creates an axis with these labels.
     pub fn new(name: impl Into<String>, labels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { name: name.into(), labels: labels.into_iter().map(Into::into).collect() }
     }
 
-    /// An axis whose labels are numbers from 0.
+    /// Creates an axis labeled with numbers from 0.
     pub fn numbered(name: impl Into<String>, len: usize) -> Self {
         Self::new(name, (0..len).map(|place| place.to_string()))
     }
 }
 
 impl LabeledArray {
-    /// These values under these labels.
+    /// Creates an array with these axes and values.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// let three = ndarray::arr1(&[1.0, 2.0, 3.0]).into_dyn();
-    /// let told = LabeledArray::new([LabeledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
-    /// assert_eq!(told, "labels for [2] places, but the array has [3]");
+    /// let message = LabeledArray::new([LabeledAxis::numbered("pos", 2)], three).unwrap_err().to_string();
+    /// assert_eq!(message, "the labels are for shape [2], but the array has shape [3]");
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Labels`] if an axis has not as many labels as the array has places along it.
+    /// [`InputError::Labels`] if the number of labels of an axis differs from its size in the array.
     pub fn new(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Result<Self, InputError> {
         let made = Self { axes: axes.into_iter().collect(), values };
         let labels = made.label_counts();
@@ -73,7 +73,7 @@ impl LabeledArray {
         if labels == places { Ok(made) } else { Err(InputError::Labels { labels, places }) }
     }
 
-    /// Values in order, the last axis's places side by side.
+    /// Creates an array from values in row-major order.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
@@ -84,7 +84,7 @@ impl LabeledArray {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Labels`] for more or fewer values than the axes have places.
+    /// [`InputError::Labels`] if the number of values does not match the axes.
     pub fn from_values(
         axes: impl IntoIterator<Item = LabeledAxis>,
         values: impl IntoIterator<Item = impl Into<f64>>,
@@ -98,8 +98,8 @@ impl LabeledArray {
         Ok(Self::of(axes, values))
     }
 
-    /// What was recorded at a point, its axes named as the point's are: `batch`, `head`, `query`, `key`. To be cut by
-    /// [`LabeledArray::at`], drawn, or written as CSV.
+    /// Creates an array from a recorded activation, with the hook point's axis names: `batch`, `head`, `query`, `key`.
+    /// Use [`LabeledArray::at`] to select from it; it can also be plotted or written as CSV.
     ///
     /// ```
     /// use hooklens::plot::Heatmap;
@@ -114,7 +114,7 @@ impl LabeledArray {
     /// ```
     ///
     /// # Errors
-    /// As [`ActivationCache::get`](hooklens_hooks::ActivationCache::get).
+    /// Fails as [`ActivationCache::get`](hooklens_hooks::ActivationCache::get) does.
     pub fn recorded(cache: &ActivationCache, point: impl Into<Selection>) -> Result<Self, HookError> {
         let point = point.into();
         let axes = cache.axes(point.clone())?;
@@ -123,7 +123,7 @@ impl LabeledArray {
         Ok(Self::of(named.collect::<Vec<_>>(), values))
     }
 
-    /// [`LabeledArray::new`] of labels made to fit.
+    /// Like [`LabeledArray::new`], for labels that are known to match.
     pub fn of(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Self {
         let made = Self { axes: axes.into_iter().collect(), values };
         debug_assert_eq!(made.label_counts(), made.values.shape());
@@ -134,30 +134,30 @@ impl LabeledArray {
         self.axes.iter().map(|axis| axis.labels.len()).collect()
     }
 
-    /// The axes, outermost first.
+    /// Axes, outermost first.
     pub fn axes(&self) -> &[LabeledAxis] {
         &self.axes
     }
 
-    /// The values, an axis a label axis.
+    /// Values, with one array axis per labeled axis.
     pub fn values(&self) -> &ArrayD<f64> {
         &self.values
     }
 
-    /// What there is at one place along an axis, which is gone from the result; negative places count from the end.
+    /// Selects one index along an axis and removes that axis. Negative indices count from the end.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 3)];
     /// let scores = LabeledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
-    /// let told = scores.at("neuron", 0).unwrap_err().to_string();
-    /// assert_eq!(told, "no place 0 along `neuron`; this array has layer (2), head (3)");
+    /// let message = scores.at("neuron", 0).unwrap_err().to_string();
+    /// assert_eq!(message, "index 0 is out of range for axis `neuron`; the array has layer (2), head (3)");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Place`] for an axis or a place that is not there.
+    /// [`InputError::Place`] if the axis or index does not exist.
     pub fn at(&self, axis: &str, place: isize) -> Result<LabeledArray, InputError> {
         let absent = || {
             let axes = self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect();
@@ -172,7 +172,7 @@ impl LabeledArray {
         Ok(Self { axes, values: self.values.index_axis(Axis(number), index).to_owned() })
     }
 
-    /// The same labels over other values.
+    /// Applies `change` to each value, keeping the labels.
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
@@ -186,13 +186,13 @@ impl LabeledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
     }
 
-    /// The `count` largest values, each with its labels, largest first. NaN comes last.
+    /// Returns the `count` largest values with their labels, largest first. NaN comes last.
     pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
         let places = self.largest_places(count).into_iter();
         places.map(|(labels, place)| (labels, self.values[&place])).collect()
     }
 
-    /// Labels and places of the largest values, largest first.
+    /// Labels and indices of the largest values, largest first.
     pub fn largest_places(&self, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
         let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
         let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
@@ -205,8 +205,8 @@ impl LabeledArray {
         self.axes.iter().zip(place.as_array_view()).map(|(axis, at)| axis.labels[*at].as_str()).collect()
     }
 
-    /// CSV with a row per value: its labels, then itself. A label that holds a comma, a quote or a line break is quoted, as
-    /// RFC 4180 has it.
+    /// Formats the array as CSV with one row per value: its labels, then the value. Labels that contain a comma, quote
+    /// or line break are quoted (RFC 4180).
     ///
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
@@ -218,7 +218,7 @@ impl LabeledArray {
         self.csv(CsvLabels::Exact)
     }
 
-    /// [`LabeledArray::to_csv`] with labels of a kind.
+    /// Like [`LabeledArray::to_csv`], with a choice of how labels are written.
     pub fn csv(&self, labels: CsvLabels) -> String {
         let names = self.axes.iter().map(|axis| axis.name.as_str());
         let mut table = CsvTable::new(names.chain(["value"]), labels);
@@ -229,7 +229,7 @@ impl LabeledArray {
     }
 }
 
-/// The values as lists in lists.
+/// Serializes the values as nested lists.
 fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     fn lists(values: ndarray::ArrayViewD<'_, f64>) -> serde_json::Value {
         match values.ndim() {
@@ -240,7 +240,7 @@ fn nested<S: serde::Serializer>(values: &ArrayD<f64>, serializer: S) -> Result<S
     lists(values.view()).serialize(serializer)
 }
 
-/// An array as JSON has it: values in nested lists, null for what is no finite number.
+/// Serialized form: values in nested lists, with null for non-finite values.
 #[derive(Deserialize)]
 struct Stored {
     axes: Vec<LabeledAxis>,

@@ -7,24 +7,24 @@ use ndarray::{ArrayD, IxDyn};
 use crate::activations::AnalysisError;
 use hooklens_model::error::{BoxError, Result};
 
-/// Numbers out of tensors, for `?`: Burn's own ways panic, or report what is no
-/// [`std::error::Error`]. Part of the [prelude](crate::prelude).
+/// Reads tensors back to the host with errors that work with `?`. Burn's own methods panic, or return errors that do
+/// not implement [`std::error::Error`]. Part of the prelude.
 ///
 /// ```
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let text = "king drum sun king drum";
 /// let loss: f32 = model.loss(text)?.item()?;
-/// assert!(loss < 63f32.ln()); // of 63 tokens, none favored
+/// assert!(loss < 63f32.ln()); // the loss if all 63 tokens were equally likely
 /// let next = model.forward(text)?.argmax_tokens()?; // at each position
 /// assert_eq!(model.to_string(&next[5..])?, "sun");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait TensorExt: sealed::Sealed {
-    /// `f32` for floats of any type, `i64` for integers.
+    /// Element type: `f32` for floats of any type, `i64` for integers.
     type Number: Copy;
 
-    /// All numbers, in the tensor's shape.
+    /// Copies all elements, in the tensor's shape.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -34,22 +34,23 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Io`] if the device can't give them.
+    /// [`HookError::Io`] if the tensor cannot be read from its device.
     fn to_ndarray(&self) -> Result<ArrayD<Self::Number>>;
 
-    /// The one number of a tensor of one element, whatever its rank.
+    /// Returns the only element of a tensor, whatever its rank.
     ///
     /// ```
     /// use hooklens::prelude::*;
     /// let pair = Tensor::<2>::from_floats([[3.0, 4.0]], &Device::flex());
     /// assert_eq!(pair.clone().square().sum().item()?, 25.0);
-    /// let told = pair.item().unwrap_err().to_string();
-    /// assert_eq!(told, "the tensor is [1, 2]; expected one element");
+    /// let message = pair.item().unwrap_err().to_string();
+    /// assert_eq!(message, "the tensor is [1, 2]; expected one element");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] for none or several, and as [`TensorExt::to_ndarray`].
+    /// [`AnalysisError::Shape`] if the tensor does not have exactly one element; also fails as
+    /// [`TensorExt::to_ndarray`] does.
     fn item(&self) -> Result<Self::Number> {
         let all = self.to_ndarray()?;
         match (all.len(), all.first()) {
@@ -58,7 +59,7 @@ pub trait TensorExt: sealed::Sealed {
         }
     }
 
-    /// All numbers, the last axis's side by side.
+    /// Copies all elements in row-major order.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -69,16 +70,16 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`TensorExt::to_ndarray`].
+    /// Fails as [`TensorExt::to_ndarray`] does.
     fn to_vec(&self) -> Result<Vec<Self::Number>> {
-        // Made row by row, so its memory is in that order and begins with the first.
+        // The array is newly created in row-major order, so its memory starts with the first element.
         Ok(self.to_ndarray()?.into_raw_vec_and_offset().0)
     }
 
-    /// The place of the largest number along the last axis, for each place on the others, row by row: of logits
-    /// `[batch, pos, d_vocab]` the likeliest tokens, `batch * pos` of them. The first of equal ones; of rows with a NaN
-    /// the place of the first NaN, as of Burn's `argmax`. For floats: integers are ids already, which
-    /// [`TensorExt::to_vec`] gives.
+    /// Returns the index of the largest element along the last axis for each index of the other axes, row by row. For
+    /// logits `[batch, pos, d_vocab]`, these are the `batch * pos` most likely tokens. Ties go to the first; if a row
+    /// contains NaN, the result is the index of the first NaN, as in Burn's `argmax`. Only for floats: integers are
+    /// already ids, which [`TensorExt::to_vec`] returns.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -96,7 +97,7 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the last axis has no place, and as [`TensorExt::to_ndarray`].
+    /// [`AnalysisError::Shape`] if the last axis is empty; also fails as [`TensorExt::to_ndarray`] does.
     fn argmax_tokens(&self) -> Result<Vec<u32>>
     where
         Self: sealed::Scores,
@@ -117,7 +118,7 @@ impl<const D: usize> TensorExt for Tensor<D, Int> {
     type Number = i64;
 
     fn to_ndarray(&self) -> Result<ArrayD<i64>> {
-        // Not through `f32`, which has no place for all integers.
+        // `f32` cannot represent all integers.
         let io = |source: BoxError| HookError::Io { name: "tensor".into(), source };
         let values = Activation::from(self.clone()).to_data()?.convert::<i64>().try_into_vec::<i64>();
         let values = values.map_err(|e| io(e.into()))?;
@@ -132,16 +133,16 @@ fn misshapen(given: &[usize], expected: &str) -> hooklens_model::error::Error {
 mod sealed {
     use super::{Int, Result, Tensor, TensorExt, misshapen};
 
-    /// What only tensors are.
+    /// Implemented only for tensors.
     pub trait Sealed {}
 
     impl<const D: usize> Sealed for Tensor<D> {}
     impl<const D: usize> Sealed for Tensor<D, Int> {}
 
-    /// Numbers whose largest is looked for.
+    /// Implemented only for float tensors, whose largest elements can be tokens.
     #[diagnostic::on_unimplemented(
-        message = "`argmax_tokens` is for scores of tokens, which are floats",
-        label = "these are integers: `to_vec` gives them as they are"
+        message = "`argmax_tokens` requires a float tensor of token scores",
+        label = "this tensor holds integers; use `to_vec` to read them"
     )]
     pub trait Scores {
         fn largest_places(&self) -> Result<Vec<u32>>;
@@ -151,7 +152,7 @@ mod sealed {
         fn largest_places(&self) -> Result<Vec<u32>> {
             let dims = self.dims();
             if dims.last() == Some(&0) {
-                return Err(misshapen(&dims, "a last axis of one place or more"));
+                return Err(misshapen(&dims, "a non-empty last axis"));
             }
             if dims.contains(&0) {
                 return Ok(Vec::new());

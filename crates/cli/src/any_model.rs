@@ -17,7 +17,7 @@ use hooklens_model::model::{HookedTransformer, LoadReport};
 use hooklens_model::tokens::{Tokenizer, token_text};
 
 /// A model of any kind.
-#[allow(clippy::large_enum_variant, reason = "there is one a command")]
+#[allow(clippy::large_enum_variant, reason = "each command loads only one")]
 pub(super) enum AnyModel {
     Decoder(HookedTransformer),
     Encoder(HookedEncoder),
@@ -25,12 +25,13 @@ pub(super) enum AnyModel {
 }
 
 impl AnyModel {
-    /// Loads a model and says which tensors of its files are not used.
+    /// Loads a model and prints notes from its load report, for example on unused tensors in its files.
     pub(super) fn load(model: &ModelArg, options: LoadOptions) -> Result<Self, Failure> {
         Self::load_for(model, options, None)
     }
 
-    /// Loads a model whose prompts get a token of their beginning, or get none, instead of by its habit.
+    /// Like [`AnyModel::load`], with `prepend_bos` overriding the model's default when spliced dictionaries are
+    /// checked.
     pub(super) fn load_for(model: &ModelArg, options: LoadOptions, prepend_bos: Option<bool>) -> Result<Self, Failure> {
         let name = &model.model;
         let any = match HookedTransformer::from_pretrained_with(name, options.clone()) {
@@ -55,7 +56,7 @@ impl AnyModel {
         })
     }
 
-    /// The tokenizer.
+    /// The model's tokenizer.
     pub(super) fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         match self {
             AnyModel::Decoder(model) => model.tokenizer(),
@@ -64,7 +65,7 @@ impl AnyModel {
         }
     }
 
-    /// Token ids of a text, with the model's special tokens.
+    /// Tokenizes a prompt, adding the model's special tokens.
     pub(super) fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>, Error> {
         match self {
             AnyModel::Decoder(model) => model.prompt_row(text, prepend_bos),
@@ -74,12 +75,12 @@ impl AnyModel {
     }
 }
 
-/// Loads a decoder, with the dictionaries that were asked for.
+/// Loads a decoder and splices in the dictionaries given with `--dictionary`.
 pub(super) fn decoder(command: &str, arg: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
     spliced(plain_decoder(command, arg, options)?, arg, None)
 }
 
-/// Loads a decoder without dictionaries. A command that needs the logits of next tokens says so of a model of another kind.
+/// Loads a decoder without dictionaries. Fails for encoders and encoder-decoders, naming the commands that take them.
 pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions) -> Result<HookedTransformer, Failure> {
     let model = HookedTransformer::from_pretrained_with(&arg.model, options).map_err(|error| match error {
         Error::Config(ConfigError::OtherKind { family, kind, .. }) => other_kind(command, family, kind),
@@ -89,7 +90,8 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
     Ok(model)
 }
 
-/// A decoder with the dictionaries that were asked for, and notes on where they don't agree and are not used.
+/// Splices the `--dictionary` dictionaries into a decoder. Prints notes on mismatches with the model and on tokens to
+/// which they are not applied.
 fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) -> Result<HookedTransformer, Failure> {
     for path in &arg.dictionary {
         let opened = dictionary(path, arg)?;
@@ -98,31 +100,33 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
             Opened::Transcoders(all) => all.layers().first(),
         };
         let Some(one) = one else { continue };
-        one.concerns_on(&model, prepend_bos).iter().for_each(note);
+        one.compatibility_warnings_on(&model, prepend_bos).iter().for_each(note);
         without_tokens(one, &model)?;
     }
     with_dictionaries(model, arg)
 }
 
-/// The dictionary or transcoders at a path.
+/// Opens the dictionary or transcoders at `path`; with `--all-tokens`, they apply at every token.
 pub(super) fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
     let opened = open(path)?;
     Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
 }
 
-/// Says at which tokens a dictionary is not used.
+/// Prints a note naming the tokens to which a dictionary is not applied.
 pub(super) fn without_tokens(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
     let ids = one.metadata().exclude_special_tokens.ids(model)?;
     if !ids.is_empty() {
         let named: Vec<String> =
             ids.iter().map(|id| format!("{:?}", token_text(model.tokenizer().ok(), *id))).collect();
         let (name, tokens) = (one.name(), named.join(", "));
-        note(format!("{name} was trained without tokens {tokens}, and is not used there; --all-tokens does"));
+        note(format!(
+            "{name} was trained without the tokens {tokens} and is not applied to them; pass --all-tokens to apply it"
+        ));
     }
     Ok(())
 }
 
-/// A model with the dictionaries that were asked for.
+/// Splices the `--dictionary` dictionaries into a model.
 fn with_dictionaries<M: SpliceDictionary>(mut model: M, arg: &ModelArg) -> Result<M, Failure> {
     for path in &arg.dictionary {
         model = match dictionary(path, arg)? {
@@ -133,20 +137,21 @@ fn with_dictionaries<M: SpliceDictionary>(mut model: M, arg: &ModelArg) -> Resul
     Ok(model)
 }
 
-/// Why a command can't work on a kind of model.
+/// Error for a command that does not support this kind of model.
 pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
     let takes = match kind {
         "an encoder" => "info, hooks, dump, patch, lens, bench, attention and parity",
         _ => "info, hooks, dump, patch, lens, bench, attention, generate and parity",
     };
     let told = format!(
-        "a {family} model is {kind}, and `hooklens {command}` works on decoders: models that predict the next token of \
-         their input; {takes} take this one"
+        "a {family} model is {kind}, but `hooklens {command}` requires a decoder (a model that predicts the next token \
+         of its input); the commands {takes} accept this model"
     );
     Failure::Failed(told.into())
 }
 
-/// Notes on what of the files and their configuration has no effect.
+/// Prints the parts of the load report that a user should know about: ignored settings, tensors widened to a larger
+/// dtype, and unused tensors.
 fn told(report: &LoadReport) {
     const SHOWN: usize = 5;
     for setting in &report.ignored {
@@ -154,24 +159,31 @@ fn told(report: &LoadReport) {
     }
     report.rounding.iter().for_each(note);
     if !report.widened.is_empty() {
-        note(format!("{} quantized tensors are widened, which takes more memory than the file", report.widened.len()));
+        note(format!(
+            "{} quantized tensors were dequantized and take more memory than in the file",
+            report.widened.len()
+        ));
     }
     if report.read_each_time > 0 {
-        note(format!("{} blocks do not fit into memory, and are read from the file each time", report.read_each_time));
+        note(format!(
+            "{} blocks do not fit into memory and are read from the file on every run",
+            report.read_each_time
+        ));
     }
     if !report.unused.is_empty() {
         let more = if report.unused.len() > SHOWN { ", ..." } else { "" };
         let some = &report.unused[..report.unused.len().min(SHOWN)];
-        note(format!("{} tensors of the model's files are not used: {}{more}", report.unused.len(), some.join(", ")));
+        note(format!("{} tensors in the model's files are not used: {}{more}", report.unused.len(), some.join(", ")));
     }
 }
 
-/// A note on positions that a model was not trained for. (One with a table of positions refuses them.)
+/// Prints a note if prompts are longer than the model's context. Models with learned position embeddings reject them
+/// with an error instead.
 pub(super) fn past_context(model: &HookedTransformer, positions: usize) {
     let n_ctx = model.config().n_ctx;
     if positions > n_ctx && model.check_length(positions).is_ok() {
         note(format!(
-            "up to {positions} positions, and the model was made for {n_ctx}: what lies behind may be of no use"
+            "up to {positions} positions exceed the model's context of {n_ctx}; results beyond it may be unreliable"
         ));
     }
 }

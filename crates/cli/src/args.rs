@@ -1,4 +1,4 @@
-//! Arguments that several commands take.
+//! Arguments shared by several commands.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -16,24 +16,25 @@ use hooklens_model::processing::Processing;
 
 #[derive(Debug, Args)]
 pub(super) struct NameArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION: as of then), or embedded:NAME
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision), or
+    /// embedded:NAME
     #[arg(long, value_name = "MODEL")]
     pub(super) model: String,
 }
 
-/// The element type to compute in, of commands that write none.
+/// Compute dtype, for commands that do not write activations.
 #[derive(Debug, Args)]
 pub(super) struct DtypeArg {
-    /// Element type to keep the weights and compute in: f32, bf16, f16 or f64 (default: f32, on weights as the files
-    /// hold them)
+    /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
+    /// weights as stored)
     #[arg(long, value_name = "TYPE", value_parser = float_type)]
     pub(super) dtype: Option<DType>,
 }
 
-/// What is done to the weights of a decoder when it is loaded.
+/// Weight processing applied to a decoder when it is loaded.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct ProcessArg {
-    /// Weights as published, or folded and centered as TransformerLens does
+    /// Weight processing: as published, or folded and centered as TransformerLens does by default
     #[arg(long, value_enum, default_value = "none")]
     process: Process,
 }
@@ -54,7 +55,7 @@ impl ProcessArg {
         }
     }
 
-    /// What it is called.
+    /// Value of `--process` as written on the command line.
     pub(super) fn name(self) -> &'static str {
         match self.process {
             Process::None => "none",
@@ -65,44 +66,45 @@ impl ProcessArg {
 
 #[derive(Debug, Args)]
 pub(super) struct ModelArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION: as of then), or embedded:NAME
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision), or
+    /// embedded:NAME
     #[arg(long, value_name = "MODEL")]
     pub(super) model: String,
-    /// The folder of a LoRA adapter to merge into the weights
+    /// Folder of a LoRA adapter to merge into the weights
     #[arg(long, value_name = "FOLDER")]
     pub(super) adapter: Option<PathBuf>,
-    /// Where to compute: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N,
-    /// remote:ws://HOST:PORT (`hooklens info --devices` lists what is there); the blocks are
-    /// spread over several
+    /// Device to compute on: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N,
+    /// remote:ws://HOST:PORT (`hooklens info --devices` lists those available); with several, the blocks are split
+    /// across them
     #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex")]
     pub(super) device: Vec<String>,
-    /// Read weight files into memory instead of mapping them: for files that may be overwritten meanwhile
+    /// Read weight files into memory instead of mapping them, for files that may be overwritten while in use
     #[arg(long)]
     pub(super) no_mmap: bool,
-    /// Put a sparse autoencoder or transcoders (a file or folder) into the model, with what they miss added; may be given
-    /// several times
+    /// Splice a sparse autoencoder or transcoders (a file or folder) into the model, adding back the reconstruction
+    /// error; may be given several times
     #[arg(long, value_name = "PATH")]
     pub(super) dictionary: Vec<PathBuf>,
-    /// Use the dictionary at every token, those too that it says it was trained without: a prompt's beginning, usually
+    /// Apply the dictionary at every token, including special tokens that it was not trained on (usually the BOS token)
     #[arg(long, requires = "dictionary")]
     pub(super) all_tokens: bool,
-    /// Hold the weights under this much memory, as 6GB: what does not fit is read from the file layer by layer, each time
+    /// Keep the weights within this much memory, e.g. 6GB; layers that do not fit are read from the file on each pass
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) max_memory: Option<u64>,
 }
 
 impl ModelArg {
-    /// The files and folders it is read from.
+    /// Files and folders that the model is read from.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         sources(&self.model).into_iter().chain(self.adapter.clone()).chain(self.dictionary.clone()).collect()
     }
 
-    /// The options to load it with, in this element type and with its weights processed.
+    /// Options to load the model with, including weight processing.
     pub(super) fn processed(&self, dtype: Option<DType>, process: ProcessArg) -> Result<LoadOptions, Failure> {
         Ok(self.options(dtype)?.process(process.processing()))
     }
 
-    /// The options to load it with, and this element type.
+    /// Options to load the model with.
     pub(super) fn options(&self, dtype: Option<DType>) -> Result<LoadOptions, Failure> {
         let options = LoadOptions::new().devices(&devices(&self.device)?).mmap(!self.no_mmap);
         let options = dtype.into_iter().fold(options, LoadOptions::dtype);
@@ -116,13 +118,13 @@ impl ModelArg {
     }
 }
 
-/// The devices with these names.
+/// Parses device names.
 pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
     let mut servers: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("remote:")).collect();
     servers.iter_mut().for_each(|server| *server = server.split('#').next().unwrap_or_default().trim_end_matches('/'));
     servers.dedup();
     if servers.len() > 1 {
-        let reason = "tensors move between devices of one server, remote:ws://HOST:PORT#0 and #1, not between servers";
+        let reason = "remote devices must belong to one server, as in remote:ws://HOST:PORT#0,remote:ws://HOST:PORT#1";
         return Err(Failure::Usage(reason.to_string()));
     }
     names.iter().map(|name| parse_device(name).map_err(|e| Failure::Usage(e.to_string()))).collect()
@@ -133,13 +135,14 @@ pub(super) fn devices(names: &[String]) -> Result<Vec<Device>, Failure> {
 pub(super) struct TokenRows(pub(super) Vec<Vec<u32>>);
 
 impl TokenRows {
-    /// The one row of an option that takes one prompt.
+    /// The only row, for an option that takes one prompt; an error if there are several.
     pub(super) fn one(&self, option: &str) -> Result<Vec<u32>, Failure> {
         match &self.0[..] {
             [row] => Ok(row.clone()),
-            rows => {
-                Err(Failure::Usage(format!("{option} is one prompt, not {}; leave the semicolons out", rows.len())))
-            }
+            rows => Err(Failure::Usage(format!(
+                "{option} takes one prompt, but {} were given; remove the semicolons",
+                rows.len()
+            ))),
         }
     }
 }
@@ -147,13 +150,14 @@ impl TokenRows {
 pub(super) fn token_rows(text: &str) -> Result<TokenRows, String> {
     let id = |word: &str| {
         let word = word.trim();
-        word.parse::<u32>().map_err(|_| format!("`{word}` is not a token id; write 1,2,3;4,5,6"))
+        word.parse::<u32>()
+            .map_err(|_| format!("`{word}` is not a token id; expected ids such as 1,2,3 or 1,2,3;4,5,6"))
     };
     let row = |row: &str| row.split(',').map(id).collect::<Result<Vec<_>, _>>();
     text.split(';').map(row).collect::<Result<_, _>>().map(TokenRows)
 }
 
-/// The first of an option's values that is given twice.
+/// The first value that occurs twice.
 pub(super) fn given_twice<T: Hash + Eq>(values: &[T]) -> Option<&T> {
     let mut seen = HashSet::new();
     values.iter().find(|value| !seen.insert(*value))
@@ -163,7 +167,7 @@ pub(super) fn positions(text: &str) -> Result<Positions, String> {
     text.parse().map_err(|e: hooklens_hooks::HookError| e.to_string())
 }
 
-/// Parses an element type to compute in.
+/// Parses a floating-point dtype.
 pub(super) fn float_type(text: &str) -> Result<DType, String> {
     text.parse().map_err(|e: String| e)
 }

@@ -18,7 +18,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::{Tokens, token_text};
 use hooklens_plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
 
-/// Most numbers that a table file may hold.
+/// Maximum number of values written to a JSON or CSV file.
 const MOST_VALUES: usize = 4_000_000;
 
 #[derive(Debug, Args)]
@@ -33,22 +33,22 @@ pub(super) struct AttentionArgs {
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
-    /// Token ids with commas between them
+    /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) tokens: Option<TokenRows>,
     /// Layers to show: 0,2..4,-1 (default: all)
     #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
     pub(super) layers: Vec<Positions>,
-    /// Heads to show of each layer: 0,2..4,-1 (default: all)
+    /// Heads to show in each layer: 0,2..4,-1 (default: all)
     #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
     pub(super) heads: Vec<Positions>,
     /// Positions to show, as queries and as keys: A..B
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
-    /// How many heads to print, those with the highest scores first
+    /// How many heads to print, highest scores first
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) top: usize,
-    /// Write an interactive page to a file (.html), a picture (.svg, .png) or all numbers (.json, .csv)
+    /// Write the patterns to a file: an interactive page (.html), a picture (.svg, .png) or all values (.json, .csv)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
     #[command(flatten)]
@@ -71,11 +71,11 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.prompt_row(text, None)?,
         (None, Some(rows)) => rows.one("--tokens")?,
-        (None, None) => return Err(Failure::Usage("--prompt or --tokens says what to show".into())),
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens is required".into())),
     };
     let len = args.positions.resolve(row.len())?.len();
     let count = layers.len() * heads.len();
-    // What can't be shown is not computed.
+    // Fail before the forward pass if the result is too large to show.
     match args.out.as_ref().map(|out| out.kind) {
         Some(Kind::Page) => AttentionView::check(count, len, true)?,
         Some(Kind::Json | Kind::Csv) if count * len * len > MOST_VALUES => {
@@ -89,7 +89,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
         AnyModel::EncoderDecoder(model) => {
-            note("these are the encoder's patterns; the decoder's are recorded from Rust");
+            note("showing the encoder's patterns; the decoder's patterns are available only from the Rust API");
             recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
         }
     };
@@ -106,7 +106,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     said_file(args.out.as_ref())
 }
 
-/// Writes the file.
+/// Writes `--out` in the format its extension names.
 fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, found: &[HeadSummary]) -> CliResult {
     let title = args.model.model.clone();
     match out.kind {
@@ -122,7 +122,7 @@ fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, fo
     Ok(())
 }
 
-/// The patterns of some layers of a stack of blocks, and each layer's scores by head.
+/// Records the attention patterns of the given layers in the stack named `stack`, with the head scores of each layer.
 fn recorded<M: HookedModel>(
     model: &M,
     input: M::Input,
@@ -145,26 +145,30 @@ fn recorded<M: HookedModel>(
     Ok((AttentionPatterns::new(texts, patterns)?, scores))
 }
 
-/// The indices chosen by these lists, of `count`; all if there is no list.
+/// Resolves layer or head lists against `count`, sorted and without duplicates. Returns all indices if no list is
+/// given.
 fn chosen(what: &str, asked: &[Positions], count: usize) -> Result<Vec<usize>, Failure> {
     if asked.is_empty() {
         return Ok((0..count).collect());
     }
     let mut all = BTreeSet::new();
     for one in asked {
-        let lacking =
-            |_| Failure::Failed(format!("{what} {one}: the model has {count} of them, 0 to {}", count - 1).into());
+        let lacking = |_| {
+            Failure::Failed(
+                format!("{what} {one} is out of range: the model has {count}, numbered 0 to {}", count - 1).into(),
+            )
+        };
         all.extend(one.resolve(count).map_err(lacking)?);
     }
     Ok(all.into_iter().collect())
 }
 
-/// One head's scores and where it attends most.
+/// Scores of one head, and the relative position it attends to most.
 #[derive(Debug, Clone)]
 struct HeadSummary {
     name: String,
     scores: HeadScores,
-    /// The target that gets most of its attention, and the share.
+    /// Position that gets the most attention on average, and its fraction of the attention.
     mostly: (String, f32),
 }
 
@@ -189,7 +193,7 @@ impl HeadSummary {
     }
 }
 
-/// The place that gets most of a pattern's attention: the first token, or the one so many before the query.
+/// The position with the highest mean attention: the first token, or a fixed offset before the query.
 fn mostly(pattern: &Array2<f32>) -> (String, f32) {
     let len = pattern.nrows();
     let mean = |sum: f32| sum / len.max(1) as f32;
@@ -210,7 +214,7 @@ fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
         found.truncate(top);
     }
     let mut out = stdout();
-    writeln!(out, "{:<8}previous  duplicate  induction  looks most at", "head")?;
+    writeln!(out, "{:<8}previous  duplicate  induction  attends most to", "head")?;
     for one in &found {
         let (HeadScores { previous_token, duplicate_token, induction, .. }, (place, share)) = (one.scores, &one.mostly);
         writeln!(

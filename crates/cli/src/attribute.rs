@@ -29,37 +29,37 @@ pub(super) struct AttributeArgs {
     pub(super) dtype: DtypeArg,
     #[command(flatten)]
     pub(super) process: ProcessArg,
-    /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between
-    /// what writes to the residual stream and what reads from it
+    /// What to attribute to: the logit directly (by layer, head or neuron), or the edges between components that write
+    /// to the residual stream and components that read from it
     #[arg(long, value_enum, default_value = "heads")]
     pub(super) to: ToArg,
-    /// The prompt whose answer is attributed (not for edges)
+    /// The prompt that the answer follows (not for edges)
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(super) prompt: Option<String>,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
-    /// Edges: mean over so many gradients on the way from one prompt to the other (EAP-IG)
+    /// For edges: average N gradients along the path from one prompt to the other (EAP-IG)
     #[arg(long, value_name = "N")]
     pub(super) integrated: Option<usize>,
-    /// How many of the largest to print
+    /// How many of the largest scores to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
     #[command(flatten)]
     pub(super) csv: CsvArg,
-    /// Shares are of edges
+    /// Shards apply to edges only
     #[command(flatten)]
     pub(super) share: ShareArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ToArg {
-    /// What each layer's attention and MLP add to the logit
+    /// What each layer's attention and MLP contribute to the logit
     Layers,
-    /// What each head adds to the logit
+    /// What each head contributes to the logit
     Heads,
-    /// What each neuron adds to the logit
+    /// What each neuron contributes to the logit
     Neurons,
-    /// Edges from writers to readers, by gradients
+    /// Edges from writers to readers, by edge attribution patching
     Edges,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
     spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     args.share.file()?;
     if args.share.shard()?.is_some() && args.to != ToArg::Edges {
-        return Err(Failure::Usage("--shard shares the prompts of --to edges; the others are of one prompt".into()));
+        return Err(Failure::Usage("--shard requires --to edges; the other attributions use a single prompt".into()));
     }
     let model = load("attribute", &args.model, &args.dtype, args.process)?;
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
@@ -79,7 +79,8 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         (Some(text), _) => model.prompt_row(text, None)?,
         (None, Some(row)) => row,
         (None, None) => {
-            let told = "direct attribution is of one --prompt (or --tokens), with its --answer (and --wrong)";
+            let told =
+                "direct attribution requires one --prompt (or --tokens) with an --answer (and optionally --wrong)";
             return Err(Failure::Usage(told.into()));
         }
     };
@@ -112,7 +113,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     said_file(file.as_ref())
 }
 
-/// A row a layer where components are heads or neurons, one row else.
+/// Reshapes heads and neurons to one row per layer, for the heatmap; other components make a single row.
 fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> LabeledArray {
     let layers = model.config().n_layers;
     let count = flat.values().len();
@@ -131,14 +132,15 @@ fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> Labele
     LabeledArray::of([first, columns], values)
 }
 
-/// The settings of a share's file that say how it is told.
+/// Keys of the settings in a shard's file that the merged report needs.
 const MODEL: &str = "model";
 const INTEGRATED: &str = "integrated";
 
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     if args.share.shard()?.is_none() {
         let scores = scores(args, model, args.pairs.read(model)?)?;
-        let told = Told { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
+        let told =
+            ReportOptions { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
         return report(&scores, &told, args.share.file()?.as_ref());
     }
     let settings = [
@@ -160,7 +162,7 @@ fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) 
     Ok(pairs.patching(model, None)?.edges(gradient)?)
 }
 
-/// Joins the shares of an attribution, and reports it.
+/// Merges the shards of an edge attribution and reports the result.
 pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut shares: Vec<EdgeScores> = Vec::new();
     for part in parts {
@@ -169,19 +171,19 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let scores = EdgeScores::joined(shares).map_err(hooklens_model::error::Error::from)?;
-    let told = Told { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
+    let told = ReportOptions { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
     report(&scores, &told, out)
 }
 
-/// What is said of scores beside their numbers, and how.
-struct Told<'t> {
+/// Data that the report needs besides the scores.
+struct ReportOptions<'t> {
     model: &'t str,
     integrated: Option<usize>,
     top: usize,
     csv: CsvArg,
 }
 
-fn report(scores: &EdgeScores, told: &Told<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(scores: &EdgeScores, told: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
     let count = scores.values().values().shape()[2];
     if let Some(out) = out {
         let mean = scores.mean();

@@ -17,11 +17,11 @@ use hooklens_model::device::in_main_memory;
 pub(super) struct BenchArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// What to measure: forward, cache, gradients, decode, prefix, patch, branches (default: all but branches that the
-    /// model can do; gradients, decode, prefix and branches are a decoder's)
+    /// What to measure: forward, cache, gradients, decode, prefix, patch, branches (default: all that the model
+    /// supports, except branches; gradients, decode, prefix and branches need a decoder)
     #[arg(long, value_name = "WORK,...", value_delimiter = ',')]
     pub(super) work: Vec<Work>,
-    /// How often to do each; the middle one is reported
+    /// How many times to run each workload; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
     #[command(flatten)]
@@ -42,7 +42,8 @@ pub(super) fn run(args: &BenchArgs) -> CliResult {
 
 fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
     let mut out = stdout();
-    // Of other devices than this processor nothing was measured that work could be compared with.
+    // The machine's bandwidth and FLOP/s are measured on the CPU, so timings on other devices can't be compared with
+    // them.
     let machine = model.devices().iter().all(in_main_memory).then(Machine::measured);
     if !args.json {
         if let Some(Machine { bytes_per_second, flops, .. }) = machine {

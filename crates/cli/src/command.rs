@@ -41,10 +41,10 @@ pub(super) enum Command {
     /// List the hook points of a model, in firing order
     #[command(after_help = "Example:\n  hooklens hooks --model embedded:induction")]
     Hooks(HooksArgs),
-    /// Describe a model, without reading its weights
+    /// Describe a model without reading its weights
     #[command(after_help = "Example:\n  hooklens info --model embedded:induction")]
     Info(InfoArgs),
-    /// List the tokens of a model, with their ids
+    /// List a model's tokens with their ids
     #[command(after_help = "Examples:
   hooklens vocabulary --model embedded:ioi
   hooklens vocabulary --model ./gpt2 --contains Mary")]
@@ -61,7 +61,7 @@ pub(super) enum Command {
   hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
   hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
-    /// Activation patching: put activations of one prompt into the run of another
+    /// Activation patching: replace activations in one prompt's run with those of another
     #[command(after_help = "Examples:
   hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
   hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
@@ -74,26 +74,26 @@ pub(super) enum Command {
   hooklens attribute --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John
   hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 --out edges.csv")]
     Attribute(Box<AttributeArgs>),
-    /// Read the residual stream of each layer as if it were the last
+    /// Logit lens: decode each layer's residual stream with the model's unembedding
     #[command(after_help = "Example:
   hooklens lens --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --out lens.svg")]
     Lens(Box<LensArgs>),
-    /// Score heads: previous-token, duplicate-token and induction heads
+    /// Score attention heads as previous-token, duplicate-token and induction heads
     #[command(after_help = "Example:
   hooklens heads --model embedded:induction --out heads.svg")]
     Heads(Box<HeadsArgs>),
-    /// Show attention patterns of a text: an interactive page, a picture, or numbers
+    /// Show the attention patterns of a text: an interactive page, a picture, or numbers
     #[command(after_help = "Examples:
   hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
   hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
     Attention(Box<AttentionArgs>),
-    /// Sparse autoencoders and transcoders: describe, train, measure and show them, find latents
+    /// Sparse autoencoders and transcoders: describe, convert, train and evaluate them, make dashboards, find latents
     #[command(after_help = "Examples:
   hooklens features info embedded:ioi-sae
   hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\
     --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John")]
     Features(FeaturesArgs),
-    /// Attribution graphs: which features made the model say what it says
+    /// Attribution graphs: which features led the model to its output
     #[command(after_help = "Examples:
   hooklens graph --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --out graph.html
   hooklens graph --model ./gemma-2-2b --dictionary ./gemma-scope-transcoders --prompt 'The capital of the state containing Dallas is' \\
@@ -102,47 +102,47 @@ pub(super) enum Command {
     --answer Mary --wrong John --check
   hooklens graph view graph.json --out graph.html
 
-Exit code 1 if a graph does not prove itself, or --check fails.")]
+Exit code 1 if the contributions do not sum to the model's values, or if --check fails.")]
     Graph(Box<GraphArgs>),
-    /// Compare a run with what another implementation computed, point by point
+    /// Compare a run with another implementation's activations, point by point
     #[command(after_help = "Example:
   python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors
   hooklens parity --model ./gpt2 --reference reference.safetensors
 
-Exit code 0 if every tensor agrees, 1 if one does not.")]
+Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
     Parity(ParityArgs),
     /// Measure a model's speed and memory on this machine
-    #[command(after_help = "Example:
+    #[command(after_help = "Examples:
   hooklens bench --model embedded:ioi
   hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
     Bench(BenchArgs),
-    /// Say what this machine and this build have, what a model needs of it, and what to do
+    /// Check this machine, this build and what a model needs, and give advice
     #[command(after_help = "Examples:
   hooklens doctor
   hooklens doctor --model ./llama-8b")]
     Doctor(DoctorArgs),
-    /// Make one dump of the shards that several jobs made with `dump --shard`
+    /// Merge the shards that several jobs wrote with `dump --shard`
     #[command(after_help = "Example:
   for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
   hooklens merge --out activations
-  hooklens merge --out activations --wait   # of jobs that are still at it")]
+  hooklens merge --out activations --wait   # while the jobs are still running")]
     Merge(MergeArgs),
-    /// Write a notebook that opens a model and shows its attention
+    /// Write a notebook that opens a model and shows its attention patterns
     #[command(after_help = "Examples:
   hooklens notebook first.ipynb
   hooklens notebook gpt2.ipynb --model gpt2 --prompt 'When Mary and John went to the store'")]
     Notebook(NotebookArgs),
-    /// Print a script with which a shell completes this program's arguments
+    /// Print a shell completion script
     #[command(after_help = "Examples:
   hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
   hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
     Completions(CompletionsArgs),
-    /// Print this program's man page, or write it and one for each command
+    /// Print this program's man page, or write it and one per command
     #[command(after_help = "Examples:
   hooklens man | man -l -
   hooklens man --out ~/.local/share/man/man1")]
     Man(ManArgs),
-    /// Offer this machine's devices to others, where `--device remote:ws://HOST:PORT` computes on them
+    /// Serve this machine's devices to other machines, which use them with `--device remote:ws://HOST:PORT`
     #[cfg(feature = "remote")]
     #[command(after_help = "Example, with the same token on both machines:
   export HOOKLENS_TOKEN=$(openssl rand -hex 16)
@@ -155,7 +155,7 @@ Exit code 0 if every tensor agrees, 1 if one does not.")]
 mod tests {
     use clap::CommandFactory;
 
-    /// No two arguments of a command have a name: clap checks it in builds without optimization alone.
+    /// Argument names and ids are unique within each command. clap checks this in debug builds only.
     #[test]
     fn no_two_arguments_have_a_name() {
         fn check(command: &clap::Command) {

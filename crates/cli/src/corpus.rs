@@ -1,4 +1,4 @@
-//! Prompts that a command takes, one or a file of them.
+//! The prompts of a command: from `--prompt` or from files.
 
 use std::path::PathBuf;
 
@@ -14,30 +14,30 @@ use hooklens_model::model::HookedTransformer;
 
 #[derive(Debug, Args)]
 pub(super) struct CorpusArg {
-    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    /// A prompt; may be given several times. For a prompt that starts with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1.., conflicts_with = "prompts")]
     prompt: Vec<String>,
     #[command(flatten)]
     files: PromptFiles,
-    /// Join the prompts, an end-of-sequence token between two, and cut them in rows of N tokens; what is left at the end
-    /// fills no row and is left out
+    /// Join the prompts, separated by end-of-sequence tokens, and cut them into rows of N tokens; an incomplete last
+    /// row is dropped
     #[arg(long, value_name = "N")]
     concatenate: Option<usize>,
 }
 
 impl CorpusArg {
-    /// The files it reads.
+    /// Files that the prompts are read from.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.files.files()
     }
 
-    /// The prompts' token ids, with a token of their beginning or without, or by the model's habit. One that the model can't
-    /// run is an error here, where its place is known.
+    /// Token ids of the prompts. `prepend_bos` overrides the model's default. A prompt that the model can't run is
+    /// reported with its position in the input.
     pub(super) fn rows(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Result<Vec<Vec<u32>>, Failure> {
         let given = match self.files.read()? {
             Some(prompts) => Given::Files(prompts),
             None if self.prompt.is_empty() => {
-                return Err(Failure::Usage("--prompt or --prompts says what to read".into()));
+                return Err(Failure::Usage("--prompt or --prompts is required".into()));
             }
             None => Given::texts(&self.prompt),
         };
@@ -52,14 +52,14 @@ impl CorpusArg {
     }
 }
 
-/// A prompt that is run by itself.
+/// Tokenizes and checks a prompt that is run on its own.
 fn row(model: &HookedTransformer, prompt: Prompt, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
     let ids = match prompt {
         Prompt::Tokens(ids) => ids,
         Prompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
     };
     if ids.is_empty() {
-        return Err(InputError::Empty { what: "it".into() }.into());
+        return Err(InputError::Empty { what: "the prompt".into() }.into());
     }
     model.check_prompt(&ids, 0)?;
     Ok(ids)

@@ -8,8 +8,8 @@ use super::Failure;
 use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::tokens::read_json;
 
-/// The vectors of a .safetensors, .npz or .pt file, each row of a matrix one, or of a .json array, with the names of their
-/// tensors: finite, of one width.
+/// Reads vectors from a .safetensors, .npz or .pt file (each row of a matrix is one) or a .json array, with the names
+/// of their tensors. All must be finite and of the same width.
 pub(super) fn read(path: &Path) -> Result<Vec<(String, Vec<f32>)>, Failure> {
     let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
     let mut named: Vec<(String, Vec<f32>)> = Vec::new();
@@ -17,7 +17,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, Vec<f32>)>, Failure> {
         let value = read_json(path.into()).map_err(hooklens_model::error::Error::from)?;
         let one: Option<Vec<f32>> = serde_json::from_value(value.clone()).ok();
         let several = one.map(|one| vec![one]).or_else(|| serde_json::from_value(value).ok());
-        let several: Vec<Vec<f32>> = several.ok_or_else(|| failed("it is no array of numbers, or of such".into()))?;
+        let several: Vec<Vec<f32>> =
+            several.ok_or_else(|| failed("expected an array of numbers, or an array of arrays of numbers".into()))?;
         named.extend(several.into_iter().map(|row| (String::new(), row)));
     } else {
         let files = WeightFiles::open(&[path.to_path_buf()]).map_err(hooklens_model::error::Error::from)?;
@@ -25,7 +26,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, Vec<f32>)>, Failure> {
             let width = match info.shape[..] {
                 [width] | [_, width] if width > 0 => width,
                 _ => {
-                    return Err(failed(format!("the tensor `{name}` has shape {:?}, and is no direction", info.shape)));
+                    return Err(failed(format!(
+                        "tensor `{name}` has shape {:?}; expected a vector or a matrix",
+                        info.shape
+                    )));
                 }
             };
             let numbers: Vec<f32> =
@@ -38,10 +42,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<(String, Vec<f32>)>, Failure> {
     }
     let width = named.first().map_or(0, |(_, row)| row.len());
     if width == 0 || named.iter().any(|(_, row)| row.len() != width) {
-        return Err(failed("it holds no directions of one width".into()));
+        return Err(failed("expected at least one direction, and the same width for all".into()));
     }
     if named.iter().any(|(_, row)| row.iter().any(|x| !x.is_finite())) {
-        return Err(failed("a direction holds what is no finite number".into()));
+        return Err(failed("a direction contains NaN or infinite values".into()));
     }
     Ok(named)
 }

@@ -14,11 +14,11 @@ use hooklens_io::numerals::bytes;
 use hooklens_loading::loading::{ModelConfig, inspect};
 use hooklens_model::device::DeviceInfo;
 
-/// Features of this build that a user may look for.
+/// Features of this build that a user may want.
 const FEATURES: [(&str, bool); 13] = [
     ("hub", cfg!(feature = "hub")),
     ("chat", cfg!(feature = "chat")),
-    ("plot", cfg!(feature = "plot")),
+    ("plot", true),
     ("decompositions", cfg!(feature = "decompositions")),
     ("arrow", cfg!(feature = "arrow")),
     ("object-stores", cfg!(feature = "object-stores")),
@@ -30,14 +30,14 @@ const FEATURES: [(&str, bool); 13] = [
     ("autotune", cfg!(feature = "autotune")),
     ("remote", cfg!(feature = "remote")),
 ];
-/// Where Linux says that a card of NVIDIA is there.
+/// File that exists on Linux if the NVIDIA driver is loaded.
 const CARD: &str = "/proc/driver/nvidia/version";
-/// Tokens whose cache a model's memory is told with.
+/// Number of tokens that the KV-cache size is reported for.
 const TOKENS: usize = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Say what this model needs, too: a folder, a checkpoint file, a hub id, or embedded:NAME
+    /// Also report what this model needs: a folder, a checkpoint file, a hub id, or embedded:NAME
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Print JSON
@@ -45,7 +45,7 @@ pub(super) struct DoctorArgs {
     json: bool,
 }
 
-/// What was found.
+/// Results of the checks.
 struct Found {
     processor: String,
     cores: usize,
@@ -54,23 +54,23 @@ struct Found {
     memory: Option<u64>,
     free: Option<u64>,
     devices: Vec<DeviceInfo>,
-    /// What is wrong with variables of the environment.
+    /// Problems with environment variables.
     variables: Vec<String>,
     #[cfg(feature = "hub")]
     cache: (std::path::PathBuf, usize),
     needs: Option<Needs>,
-    /// The model that was asked about, where its weights are not at hand.
+    /// The model given with `--model`, if its weights are not on this machine.
     without_weights: Option<String>,
 }
 
-/// What a model takes on the CPU, in bytes.
+/// Memory a model needs on the CPU, in bytes.
 struct Needs {
     name: String,
-    /// Weights as the files hold them.
+    /// Weights as stored in the files.
     stored: u64,
-    /// Weights in `f32`.
+    /// Weights converted to `f32`.
     wide: u64,
-    /// Keys and values of a thousand tokens; of decoders.
+    /// KV cache of [`TOKENS`] tokens; decoders only.
     cache: Option<u64>,
 }
 
@@ -97,16 +97,16 @@ pub(super) fn run(args: &DoctorArgs) -> CliResult {
     found.print(&advice)
 }
 
-/// What is wrong with variables that say how to compute.
+/// Problems with environment variables that affect how models run.
 fn variables(of: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = "RAYON_NUM_THREADS";
     if let Some(value) = of(name).filter(|value| value.trim().parse::<usize>().is_err()) {
-        wrong.push(format!("{name} is `{value}`, no number, and is passed over"));
+        wrong.push(format!("{name} is `{value}`, which is not a number; it is ignored"));
     }
     let name = "HOOKLENS_DEVICE";
     if let Some(error) = of(name).and_then(|value| hooklens_model::device::parse_device(&value).err()) {
-        wrong.push(format!("{name}: {error}; commands without --device fail"));
+        wrong.push(format!("{name}: {error}; commands fail unless --device is given"));
     }
     wrong
 }
@@ -115,14 +115,14 @@ fn built() -> Vec<&'static str> {
     FEATURES.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect()
 }
 
-/// What the processor calls itself.
+/// The processor's model name.
 fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
-/// The folder of the hub's models, and how many are there.
+/// The Hugging Face Hub cache folder, and the number of models in it.
 #[cfg(feature = "hub")]
 fn cache() -> (std::path::PathBuf, usize) {
     let folder = hooklens_loading::loading::cache_folder();
@@ -131,7 +131,7 @@ fn cache() -> (std::path::PathBuf, usize) {
     (folder, count)
 }
 
-/// What a model takes; nothing where its weights are not at hand.
+/// Memory a model needs; `None` if its weights are not on this machine.
 fn needs(model: &str) -> hooklens_model::error::Result<Option<Needs>> {
     let info = inspect(model)?;
     let cache = match &info.config {
@@ -147,37 +147,41 @@ fn needs(model: &str) -> hooklens_model::error::Result<Option<Needs>> {
 }
 
 impl Found {
-    /// What to do about what was found.
+    /// Recommendations based on what was found.
     fn advice(&self, card: bool) -> Vec<String> {
         let mut told = Vec::new();
         if cfg!(debug_assertions) {
-            told.push("this build is not optimized, and many times as slow: build with --release".to_string());
+            told.push("this is an unoptimized build, which is many times slower: build with --release".to_string());
         }
         let (threads, cores) = (self.threads, self.cores);
         if threads < cores {
-            told.push(format!("{threads} of {cores} cores are used: RAYON_NUM_THREADS says so"));
+            told.push(format!("only {threads} of {cores} cores are used, because of RAYON_NUM_THREADS"));
         } else if threads > cores {
-            told.push(format!("{threads} threads share {cores} cores, which is slower: RAYON_NUM_THREADS says so"));
+            told.push(format!("{threads} threads share {cores} cores, which is slower, because of RAYON_NUM_THREADS"));
         }
         told.extend(self.variables.iter().cloned());
         if self.instructions == "portable" && cfg!(target_arch = "x86_64") {
             told.push(
-                "the processor has no AVX2 (a virtual machine may hide it): products are several times as slow".into(),
+                "the processor has no AVX2 (a virtual machine may hide it): matrix products are several times slower"
+                    .into(),
             );
         }
         let cards = self.devices.iter().any(|device| device.name != "flex" && device.name != "libtorch");
         if card && !cards {
             let has = FEATURES.iter().any(|(name, there)| *there && ["libtorch", "cuda", "vulkan"].contains(name));
             told.push(match has {
-                true => "there is a card of NVIDIA's, and this build opens none: its driver or LibTorch's CUDA build is missing".into(),
-                false => "there is a card of NVIDIA's: build with --features libtorch (or cuda, vulkan) to compute on it".into(),
+                true => {
+                    "there is an NVIDIA GPU, but this build cannot open it: check its driver, or LibTorch's CUDA build"
+                        .into()
+                }
+                false => "there is an NVIDIA GPU: build with --features libtorch (or cuda, or vulkan) to use it".into(),
             });
         }
         for device in self.devices.iter().filter(|device| device.dtypes.is_empty()) {
-            told.push(format!("{} can't be opened: look at its driver", device.name));
+            told.push(format!("{} cannot be opened: check its driver", device.name));
         }
         if let Some(name) = &self.without_weights {
-            told.push(format!("the weights of {name} are not on this machine: what it needs is not known"));
+            told.push(format!("the weights of {name} are not on this machine, so the memory it needs is unknown"));
         }
         if let (Some(needs), Some(free)) = (&self.needs, self.free.or(self.memory)) {
             let cache = needs.cache.unwrap_or(0);
@@ -185,17 +189,17 @@ impl Found {
             if stored + cache > free {
                 let (stored, free) = (bytes(*stored), bytes(free));
                 told.push(format!(
-                    "{name} has {stored} of weights and {free} are free: it runs from the disk, slowly; take it in fewer bits \
-                     (a GGUF file), or another machine"
+                    "{name} has {stored} of weights, but only {free} are free: it runs slowly, from disk; use a \
+                     quantized version (a GGUF file) or a machine with more memory"
                 ));
             } else if wide + cache > free {
                 let (wide, free) = (bytes(*wide), bytes(free));
                 told.push(format!(
-                    "{name} fits as its files hold it; in f32 ({wide}: processing, training, --dtype f32) it does not fit in \
-                     the {free} that are free"
+                    "{name} fits into memory as stored, but not in f32 (processing, training, --dtype f32): that takes \
+                     {wide}, and {free} are free"
                 ));
             } else {
-                told.push(format!("{name} fits"));
+                told.push(format!("{name} fits into memory"));
             }
         }
         told
@@ -218,12 +222,12 @@ impl Found {
             line(name, format!("{}: {}{memory} ({})", device.name, device.description, types.join(", ")))?;
         }
         #[cfg(feature = "hub")]
-        line("models", format!("{} of the hub in {}", self.cache.1, self.cache.0.display()))?;
+        line("models", format!("{} from the Hugging Face Hub in {}", self.cache.1, self.cache.0.display()))?;
         if let Some(needs) = &self.needs {
             let cache =
-                needs.cache.map_or(String::new(), |size| format!(", {} of cache for {TOKENS} tokens", bytes(size)));
+                needs.cache.map_or(String::new(), |size| format!(", {} of KV cache for {TOKENS} tokens", bytes(size)));
             let (stored, wide) = (bytes(needs.stored), bytes(needs.wide));
-            line("needs", format!("{}: {stored} of weights as in the files, {wide} in f32{cache}", needs.name))?;
+            line("needs", format!("{}: {stored} of weights as stored, {wide} in f32{cache}", needs.name))?;
         }
         for (number, told) in advice.iter().enumerate() {
             line(if number == 0 { "advice" } else { "" }, told.clone())?;
@@ -282,6 +286,6 @@ mod tests {
         assert!(told(found(8, None), true).contains("NVIDIA"));
         assert!(told(found(8, Some([20, 40])), false).contains("m fits"));
         assert!(told(found(8, Some([20, 80])), false).contains("in f32"));
-        assert!(told(found(8, Some([46, 80])), false).contains("from the disk"));
+        assert!(told(found(8, Some([46, 80])), false).contains("from disk"));
     }
 }

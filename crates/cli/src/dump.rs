@@ -34,21 +34,22 @@ use hooklens_model::tokens::PaddingSide;
 pub(super) struct DumpArgs {
     #[command(flatten)]
     model: ModelArg,
-    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    /// A prompt; may be given several times. For a prompt that starts with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
     #[command(flatten)]
     files: PromptFiles,
-    /// Token ids: commas within a prompt, semicolons between prompts
+    /// Token ids, separated by commas within a prompt and semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     tokens: Option<TokenRows>,
     #[command(flatten)]
     written: WrittenArg,
-    /// Dump points of an encoder-decoder's decoder, on this field of each JSON line of --prompts, of which --field is what the
-    /// encoder reads: a text, or token ids without the start token
+    /// Dump the decoder of an encoder-decoder, running it on this field of each JSON line of --prompts (a text, or
+    /// token ids without the start token); the encoder reads --field
     #[arg(long, value_name = "NAME", requires = "prompts", conflicts_with_all = ["decoder_prompt", "decoder_tokens"])]
     decoder_field: Option<String>,
-    /// Points to dump: names, globs and shorthands, separated by commas (default: all that cost nothing)
+    /// Points to dump: names, globs and shorthands, separated by commas (default: all except those computed only when
+    /// requested by name)
     #[arg(long, value_name = "GLOB,...", default_value = "*")]
     hooks: String,
     /// Which logits to write
@@ -60,47 +61,48 @@ pub(super) struct DumpArgs {
     /// Element type of the files: f32, f16 or bf16
     #[arg(long, default_value = "f32", value_parser = file_dtype)]
     dtype: DType,
-    /// Write Parquet files: a row a token, a column a point, no padding; in a build with the feature `arrow`
+    /// Write Parquet files with one row per token and one column per point, without padding; needs a build with the
+    /// feature `arrow`
     #[arg(long)]
     tables: bool,
-    /// Element type to keep the weights and compute in: f32, bf16, f16 or f64 (default: f32, on weights as the files
-    /// hold them)
+    /// Element type to store the weights and compute in: f32, bf16, f16 or f64 (default: compute in f32 and keep the
+    /// weights as stored)
     #[arg(long, value_name = "TYPE", value_parser = float_type)]
     compute_dtype: Option<DType>,
     #[command(flatten)]
     process: ProcessArg,
-    /// Where shorter prompts of a batch are padded
+    /// Side on which shorter prompts of a batch are padded
     #[arg(long, default_value = "right")]
     padding_side: PaddingSide,
-    /// Whether text prompts get a beginning-of-sequence token (default: the model's habit)
+    /// Whether text prompts get a beginning-of-sequence token (default: as the model was trained)
     #[arg(long, value_name = "true|false", num_args = 1)]
     prepend_bos: Option<bool>,
-    /// Keep the first N tokens of longer prompts
+    /// Truncate longer prompts to their first N tokens
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     truncate: Option<u32>,
-    /// Join the prompts, an end-of-sequence token between two, and dump them in rows of N tokens, as models are trained
-    /// on; what is left at the end fills no row and is left out
+    /// Join the prompts, separated by end-of-sequence tokens, and dump them in rows of N tokens, as in training; an
+    /// incomplete last row is dropped
     #[arg(long, value_name = "N", conflicts_with_all = ["truncate", "tokens"])]
     concatenate: Option<usize>,
-    /// Text that comes before every prompt, computed once and not dumped. It and the prompts are
-    /// tokenized apart, so begin them where the tokenizer would: with GPT-2's, ' so' with its space
+    /// Text that precedes every prompt, computed once and not dumped. It is tokenized separately from the prompts, so
+    /// start them as the tokenizer would: with GPT-2's, ' so' with its leading space
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
     prefix: Option<String>,
-    /// Token ids that come before every prompt, computed once and not dumped
+    /// Token ids that precede every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     prefix_tokens: Option<TokenRows>,
-    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` makes one of all. `auto` is the
-    /// share of a task of a Slurm job array, of `srun`, or (with its number, auto/N) of a Kubernetes indexed job, in a
-    /// folder within --out; it goes on with what an earlier run left there
+    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` combines them. `auto`
+    /// takes the shard from a Slurm job array, from `srun`, or (as auto/N) from a Kubernetes indexed job, writes to a
+    /// subfolder of --out, and resumes what an earlier run left there
     #[arg(long, value_name = "I/N|auto[/N]")]
     shard: Option<ShardArg>,
-    /// Compute what the prompts of a batch begin with anew for each of them
+    /// Recompute the common prefix of the prompts in a batch for each prompt
     #[arg(long)]
     no_share_prefix: bool,
-    /// Prompts computed together; each batch of a folder is a file
+    /// Number of prompts computed together; each batch is one file of the folder
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// Write values that are no finite numbers, with a note, instead of failing
+    /// Write NaN and infinite values, with a note, instead of failing
     #[arg(long)]
     allow_non_finite: bool,
     /// Continue a folder that an earlier run left unfinished
@@ -109,19 +111,20 @@ pub(super) struct DumpArgs {
     /// With --resume or --shard auto: compare the lengths of finished files only, not their bytes
     #[arg(long)]
     no_verify: bool,
-    /// A name ending in .safetensors for one file (which replaces one of that name), else a folder of files, one a batch; in a
-    /// build with the feature `object-stores` a folder of a store, too: s3://bucket/folder, gs://, az://
+    /// Output: a name ending in .safetensors for one file (an existing one is replaced), else a folder with one file
+    /// per batch; in a build with the feature `object-stores`, also a folder in an object store: s3://bucket/folder,
+    /// gs://, az://
     #[arg(long, value_name = "FILE.safetensors|FOLDER")]
     out: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogitsArg {
-    /// Every position
+    /// Logits at every position
     All,
-    /// Each prompt's last token
+    /// Logits at each prompt's last token
     Last,
-    /// None; the run stops after the last point asked for
+    /// No logits; the run stops after the last requested point
     None,
 }
 
@@ -137,7 +140,7 @@ impl From<LogitsArg> for Logits {
 
 fn file_dtype(text: &str) -> Result<DType, String> {
     match text.parse()? {
-        DType::F64 => Err("dumps are f32, f16 or bf16".to_string()),
+        DType::F64 => Err("expected f32, f16 or bf16".to_string()),
         dtype => Ok(dtype),
     }
 }
@@ -145,26 +148,30 @@ fn file_dtype(text: &str) -> Result<DType, String> {
 pub(super) fn run(args: &DumpArgs) -> CliResult {
     let globs = split_globs(&args.hooks);
     if globs.is_empty() {
-        return Err(Failure::Usage("--hooks names no point".into()));
+        return Err(Failure::Usage("--hooks must name at least one hook point".into()));
     }
     if args.shard.is_some() && to_file(&args.out) {
-        return Err(Failure::Usage("--shard writes a folder, which `hooklens merge` makes one with the others".into()));
+        return Err(Failure::Usage(
+            "--shard requires a folder for --out; combine the shards with `hooklens merge`".into(),
+        ));
     }
     if args.resume && to_file(&args.out) {
-        return Err(Failure::Usage("--resume continues a folder; a file appears when it is whole".into()));
+        return Err(Failure::Usage(
+            "--resume requires a folder for --out: a single file is written only when complete".into(),
+        ));
     }
     if to_file(&args.out) && is_url(&args.out) {
-        return Err(Failure::Usage("one file is not written to a store of objects; name a folder there".into()));
+        return Err(Failure::Usage("an object store requires a folder, not a single .safetensors file".into()));
     }
     if args.no_verify && !args.resume && !args.shard.is_some_and(ShardArg::resumes) {
-        return Err(Failure::Usage("--no-verify is of --resume, and of --shard auto, which resumes".into()));
+        return Err(Failure::Usage("--no-verify requires --resume or --shard auto".into()));
     }
     spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
     let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
     if let Some((arg, shard)) = args.shard.zip(shard) {
         arg.check(shard, &args.out)?;
     }
-    // One file is not written by halves: a signal ends that at once.
+    // A single file is not written in steps that could be resumed, so a signal ends the process at once.
     if !to_file(&args.out) {
         signals::stop();
     }
@@ -172,7 +179,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
     if !matches!(model, AnyModel::EncoderDecoder(_)) && (args.written.is_given() || args.decoder_field.is_some()) {
         return Err(Failure::Usage(
-            "--decoder-prompt, --decoder-tokens and --decoder-field are for encoder-decoders".into(),
+            "--decoder-prompt, --decoder-tokens and --decoder-field require an encoder-decoder".into(),
         ));
     }
     match model {
@@ -200,7 +207,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         AnyModel::EncoderDecoder(model) => {
             framed(args)?;
             let mut given = rows(args, given(args)?, |text, _| Ok(model.to_tokens(text)?.real(0)))?;
-            // Of the decoder's points the prompts are what it has written.
+            // For decoder points, the rows to dump are the decoder's tokens; the prompts go to the encoder.
             let read = match decoder_rows(args, &model, given.rows.len())? {
                 Some(written) => std::mem::replace(&mut given.rows, written),
                 None => Vec::new(),
@@ -210,7 +217,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     }
 }
 
-/// What the decoder of an encoder-decoder has written, for each prompt.
+/// Decoder token ids for each prompt of an encoder-decoder.
 fn decoder_rows(args: &DumpArgs, model: &HookedEncoderDecoder, count: usize) -> Result<Option<Vec<Vec<u32>>>, Failure> {
     let Some(field) = &args.decoder_field else {
         return Ok(if args.written.is_given() { Some(vec![args.written.row(model)?; count]) } else { None });
@@ -221,11 +228,11 @@ fn decoder_rows(args: &DumpArgs, model: &HookedEncoderDecoder, count: usize) -> 
     })?;
     match written.rows.len() {
         len if len == count => Ok(Some(written.rows)),
-        len => Err(Failure::Failed(format!("{count} prompts, but {len} of the field `{field}`").into())),
+        len => Err(Failure::Failed(format!("{count} prompts, but {len} values of the field `{field}`").into())),
     }
 }
 
-/// An error for options that an encoder has no use for.
+/// Rejects options that only apply to decoders.
 fn framed(args: &DumpArgs) -> CliResult {
     let given = [
         ("--prefix", args.prefix.is_some() || args.prefix_tokens.is_some()),
@@ -234,14 +241,16 @@ fn framed(args: &DumpArgs) -> CliResult {
     ];
     match given.into_iter().find(|(_, given)| *given) {
         Some((option, _)) => {
-            let told = format!("{option} is for decoders; an encoder's tokenizer frames each prompt itself");
+            let told = format!(
+                "{option} requires a decoder: an encoder's tokenizer adds its own special tokens to each prompt"
+            );
             Err(Failure::Usage(told))
         }
         None => Ok(()),
     }
 }
 
-/// Dumps these rows and prints a summary.
+/// Dumps the rows and prints a summary.
 fn dumped<M: DumpModel>(
     args: &DumpArgs,
     globs: Vec<&str>,
@@ -253,12 +262,13 @@ fn dumped<M: DumpModel>(
 ) -> CliResult {
     let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
     let path = own_folder.as_deref().unwrap_or(&args.out);
-    // Shares of its own may be merged there already.
+    // The shards in the output folder may have been merged already.
     if path != args.out
         && is_whole(&args.out).map_err(Error::from)?.is_some()
         && is_whole(path).map_err(Error::from)?.is_none()
     {
-        let told = format!("{} holds a dump, and none of this job's shares; choose another place", args.out.display());
+        let told =
+            format!("{} already contains a dump, but not this job's shard; choose another --out", args.out.display());
         return Err(Failure::Failed(told.into()));
     }
     let dump = Dump::new(globs)
@@ -284,7 +294,7 @@ fn dumped<M: DumpModel>(
     let dump = if args.tables { dump.tables() } else { dump };
     #[cfg(not(feature = "arrow"))]
     if args.tables {
-        return Err(Failure::Usage("this build writes no tables; build it with --features arrow".into()));
+        return Err(Failure::Usage("--tables requires a build with --features arrow".into()));
     }
     let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
     let dump = match shard {
@@ -314,12 +324,12 @@ fn dumped<M: DumpModel>(
     let printed = print(&report, &findings, start.elapsed().as_secs_f64(), path);
     if report.left > 0 {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} prompts are left; {again} goes on", grouped(report.left))));
+        return Err(Failure::Stopped(format!("{} prompts are left; continue with {again}", grouped(report.left))));
     }
     printed
 }
 
-/// Prints what was written.
+/// Prints a summary of the dump.
 fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> CliResult {
     let mut out = stdout();
     let place = path.display();
@@ -332,14 +342,18 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
         bytes(report.bytes)
     )?;
     if !report.non_finite.is_empty() {
-        note(format!("values that are no finite numbers were written: {}", report.non_finite.join(", ")));
+        note(format!("wrote NaN or infinite values: {}", report.non_finite.join(", ")));
     }
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
-        writeln!(out, "{} tokens ({share:.0} %) not run: prompts begin alike", grouped(report.shared))?;
+        writeln!(
+            out,
+            "{} tokens ({share:.0} %) belong to shared prefixes and were not recomputed",
+            grouped(report.shared)
+        )?;
     }
     if report.resumed > 0 {
-        writeln!(out, "{} files were there already; their tokens are not counted", report.resumed)?;
+        writeln!(out, "{} files were already complete; their tokens are not counted", report.resumed)?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;
@@ -347,12 +361,12 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     Ok(())
 }
 
-/// Whether a name is that of one file.
+/// Whether the output is a single file.
 fn to_file(out: &Path) -> bool {
     out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"))
 }
 
-/// Commas separate globs, but not within braces.
+/// Splits a list at commas outside braces.
 fn split_globs(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let separator = |c: char| {
@@ -374,7 +388,7 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
     }
 }
 
-/// The prompts that are asked for.
+/// The prompts given on the command line or in files.
 fn given(args: &DumpArgs) -> Result<Given, Failure> {
     Ok(match (&args.tokens, args.files.read()?) {
         (Some(rows), _) => Given::Options(rows.0.iter().cloned().map(Prompt::Tokens).collect()),
@@ -383,14 +397,15 @@ fn given(args: &DumpArgs) -> Result<Given, Failure> {
     })
 }
 
-/// The prompts as token ids, cut to as many as they may have; `tokens` gives no fewer than the first that it is asked for.
+/// Tokenizes the prompts and applies `--truncate`. `tokens` may stop early, but must return at least the requested
+/// number of ids if the text has that many.
 fn rows(
     args: &DumpArgs,
     given: Given,
     tokens: impl Fn(&str, Option<usize>) -> LibResult<Vec<u32>>,
 ) -> Result<GivenRows, Failure> {
     let most = args.truncate.map(|most| most as usize);
-    // One more says that there are more.
+    // One more token than the limit shows that the prompt is longer.
     let needed = most.map(|most| most.saturating_add(1));
     let mut given = given.rows(|prompt| match prompt {
         Prompt::Tokens(mut ids) => {
@@ -403,7 +418,7 @@ fn rows(
         let longer = given.rows.iter().filter(|row| row.len() > most).count();
         given.rows.iter_mut().for_each(|row| row.truncate(most));
         if longer > 0 {
-            note(format!("{longer} of {} prompts cut to {most} tokens", given.rows.len()));
+            note(format!("truncated {longer} of {} prompts to {most} tokens", given.rows.len()));
         }
     }
     Ok(given)

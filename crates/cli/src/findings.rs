@@ -5,15 +5,15 @@ use hooklens_hooks::ActivationCache;
 use hooklens_analysis::experiments::HeadSums;
 use hooklens_model::tokens::Tokens;
 
-/// Every head's scores over the batches of a dump.
+/// Scores of every head, summed over the batches of a dump.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// Layer, and its heads' sums.
+    /// Layer index, with the sums over its heads.
     layers: Vec<(usize, HeadSums)>,
 }
 
 impl Findings {
-    /// Looks at one batch. A pattern that was sliced or lacks its tokens is passed over.
+    /// Adds one batch. Patterns with sliced positions are skipped.
     pub(super) fn look(&mut self, tokens: &Tokens, recorded: &ActivationCache) {
         let [_, len] = tokens.shape();
         for layer in 0..recorded.catalog().n_layers() {
@@ -25,7 +25,7 @@ impl Findings {
             if place == self.layers.len() {
                 self.layers.push((layer, HeadSums::default()));
             }
-            // What can't be read can't be looked at; the dump itself reports it.
+            // Errors are ignored here, since the dump itself reports them.
             let _ = self.layers[place].1.add(pattern, tokens);
         }
     }
@@ -37,9 +37,12 @@ impl Findings {
         for (layer, sums) in &self.layers {
             for (head, score) in sums.means().iter().enumerate() {
                 let kinds = [
-                    (score.induction, "induction head: looks at what followed the token's earlier occurrence"),
-                    (score.previous_token, "previous-token head: looks one token back"),
-                    (score.duplicate_token, "duplicate-token head: looks at the token's earlier occurrence"),
+                    (
+                        score.induction,
+                        "induction head: attends to the token after the current token's earlier occurrence",
+                    ),
+                    (score.previous_token, "previous-token head: attends to the previous token"),
+                    (score.duplicate_token, "duplicate-token head: attends to the current token's earlier occurrence"),
                 ];
                 if let Some((score, what)) =
                     kinds.into_iter().filter(|(s, _)| *s > MOSTLY).max_by(|a, b| a.0.total_cmp(&b.0))

@@ -24,28 +24,28 @@ pub(super) struct GenerateArgs {
     dtype: DtypeArg,
     #[command(flatten)]
     process: ProcessArg,
-    /// A prompt; may be given several times. One that begins with a dash: --prompt='- so'
+    /// A prompt; may be given several times. For a prompt that starts with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
-    /// Token ids: commas within a prompt, semicolons between prompts
+    /// Token ids, separated by commas within a prompt and semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     tokens: Option<TokenRows>,
-    /// Tokens to add to each prompt at most
+    /// Maximum number of tokens to generate for each prompt
     #[arg(long, value_name = "N")]
     max_new_tokens: usize,
-    /// The most likely token each time (the default)
+    /// Pick the most likely token at each step (the default)
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     greedy: bool,
-    /// Divide logits by this and draw; 0 is greedy
+    /// Sample with this temperature; 0 is greedy
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
-    /// Draw from the K most likely tokens
+    /// Sample from the K most likely tokens
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Draw from the most likely tokens that together have probability P
+    /// Sample from the smallest set of most likely tokens with total probability P (nucleus sampling)
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
-    /// Draw from tokens with at least this share of the most likely one's probability
+    /// Sample from tokens with at least P times the probability of the most likely one
     #[arg(long, value_name = "P")]
     min_p: Option<f64>,
     /// Subtract this from a token's logit for each earlier occurrence
@@ -54,36 +54,38 @@ pub(super) struct GenerateArgs {
     /// Divide the logits of tokens that have occurred by this
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
-    /// Random seed: the same seed draws the same tokens
+    /// Random seed; the same seed gives the same tokens
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// End a prompt's text once it holds this; may be given several times
+    /// Stop generating for a prompt once its text contains this; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// The language of the prompts, as the tokenizer spells it, where their tokens tell it (NLLB, mBART): eng_Latn
+    /// Source language of the prompts, as the tokenizer spells it (e.g. eng_Latn), for models whose input names it
+    /// (NLLB, mBART)
     #[arg(long, value_name = "TOKEN", conflicts_with = "tokens")]
     source_language: Option<String>,
-    /// The first new token, as its text or its id: the language that NLLB and mBART translate into, such as fra_Latn
+    /// Force the first generated token, given as its text or id: for NLLB and mBART the target language, such as
+    /// fra_Latn
     #[arg(long, value_name = "TOKEN")]
     first_token: Option<String>,
-    /// How keys and values are kept; several at once with commas, as in `sliding,8bit`
+    /// Kind of KV cache; several can be combined with commas, as in `sliding,8bit`
     #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
     kv: Vec<KvArg>,
-    /// Whether prompts get a beginning-of-sequence token (default: the model's habit)
+    /// Whether prompts get a beginning-of-sequence token (default: as the model was trained)
     #[arg(long, value_name = "true|false", num_args = 1)]
     prepend_bos: Option<bool>,
-    /// Print JSON: tokens, text, log-probabilities, and why each prompt ended
+    /// Print JSON: tokens, text, log probabilities, and why each prompt stopped
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KvArg {
-    /// In memory that grows as needed
+    /// Memory that grows as needed
     Growing,
-    /// In memory allocated at once
+    /// Memory allocated up front
     Preallocated,
-    /// Only the positions that the layers' windows still see
+    /// Only the positions that the layers' attention windows can see
     Sliding,
     /// Quantized to 8 bits per element
     #[value(name = "8bit")]
@@ -98,7 +100,7 @@ enum KvArg {
 }
 
 impl KvArg {
-    /// The kind of cache that combines these, with a limit of `max_len` positions for a preallocated one.
+    /// Combines the chosen kinds; a preallocated cache holds `max_len` positions.
     fn kind(all: &[KvArg], max_len: usize) -> CacheKind {
         all.iter().fold(CacheKind::GROWING, |kind, arg| match arg {
             KvArg::Growing => kind,
@@ -151,10 +153,10 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
             return stream(model, &input, options);
         }
         AnyModel::Decoder(model) => (model.generate_with(&input, options)?, true),
-        // What was read is not part of what is written.
+        // An encoder-decoder's output does not include its input.
         AnyModel::EncoderDecoder(model) => (model.generate_with(&input, options)?, false),
         AnyModel::Encoder(_) => {
-            let told = "an encoder fills in masked tokens and writes no text; `hooklens info` lists its heads";
+            let told = "an encoder predicts masked tokens and cannot generate text; `hooklens info` lists its heads";
             return Err(Failure::Failed(told.into()));
         }
     };
@@ -174,17 +176,17 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     Ok(())
 }
 
-/// The tokens of each prompt.
+/// Tokenizes the prompts.
 fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failure> {
     let rows = |text: &String| match (&args.source_language, model) {
         (None, model) => Ok(model.prompt_row(text, args.prepend_bos)?),
         (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
-        (Some(_), _) => Err(Failure::Failed("--source-language is for models with an encoder and a decoder".into())),
+        (Some(_), _) => Err(Failure::Failed("--source-language requires an encoder-decoder".into())),
     };
     args.prompt.iter().map(rows).collect()
 }
 
-/// The id of a token that is named by its text or its id.
+/// Id of a token given by its text or id.
 fn one_token(model: &AnyModel, token: &str) -> Result<u32, Failure> {
     match model.tokenizer().ok().and_then(|tokenizer| tokenizer.id(token)).or(token.parse().ok()) {
         Some(id) => Ok(id),
@@ -196,14 +198,14 @@ fn ids(tokens: &[u32]) -> String {
     tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Prints one row's text token by token.
+/// Prints the text of a single prompt as it is generated.
 fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_>) -> CliResult {
     let mut out = stdout();
     let mut tokens = input.row(0).to_vec();
     let mut shown = 0;
     let mut show = |tokens: &[u32], all: bool| -> CliResult {
         let text = model.tokenizer()?.decode_made(tokens, true)?;
-        // A character may be made of several tokens: half of one is not shown.
+        // A character may span several tokens. Incomplete ones are held back.
         let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
         if let Some(new) = whole.get(shown..) {
             write!(out, "{new}")?;

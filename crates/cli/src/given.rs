@@ -1,4 +1,4 @@
-//! Prompts that a command is given as rows of token ids, each of which is known by its place if it can't be run.
+//! Prompts as rows of token ids. A prompt that can't be run is reported with its position in the input.
 
 use super::terminal::note;
 use super::{Failure, signals};
@@ -9,27 +9,27 @@ use hooklens_model::error::{Error, Result};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// Prompts of files, or those of the command line.
+/// Prompts from files or from the command line.
 pub(super) enum Given {
     Files(PlacedPrompts),
     Options(Vec<Prompt>),
 }
 
 impl Given {
-    /// Texts of the command line.
+    /// Text prompts from the command line.
     pub(super) fn texts(texts: &[String]) -> Self {
         Self::Options(texts.iter().cloned().map(Prompt::Text).collect())
     }
 
-    /// The row of each prompt.
+    /// Tokenizes each prompt with `row`.
     pub(super) fn rows(self, row: impl Fn(Prompt) -> Result<Vec<u32>>) -> Result<GivenRows, Failure> {
         let mut given = GivenRows { rows: Vec::new(), places: Vec::new() };
         match self {
             Self::Files(prompts) => {
                 for placed in prompts {
-                    // Then what it holds may be the error of a reading that was stopped.
+                    // After a signal, an error in a prompt may only mean that reading was interrupted.
                     if signals::stopped() {
-                        let told = "before the first prompt was run; the same command begins again";
+                        let told = "before running the first prompt; run the same command again to restart";
                         return Err(Failure::Stopped(told.into()));
                     }
                     let (prompt, place) = placed.map_err(Error::from)?;
@@ -43,10 +43,10 @@ impl Given {
     }
 }
 
-/// Rows of token ids, and where each is from.
+/// Rows of token ids, and where each comes from.
 pub(super) struct GivenRows {
     pub(super) rows: Vec<Vec<u32>>,
-    /// Of none, or of each.
+    /// Position of each row in the input files; empty for prompts from the command line.
     places: Vec<Place>,
 }
 
@@ -59,7 +59,7 @@ impl GivenRows {
         Ok(())
     }
 
-    /// An error that tells the number of a prompt, telling its place instead where that is known.
+    /// Replaces the row number in an error with the prompt's position in its file, if known.
     pub(super) fn told(&self, error: Error) -> Error {
         match error.downcast() {
             Ok(DumpError::Row { number, source }) => match self.places.get(number.wrapping_sub(1)) {
@@ -71,7 +71,8 @@ impl GivenRows {
         }
     }
 
-    /// All joined, an end-of-sequence token between two, and cut in rows of so many tokens; what is left is told.
+    /// Concatenates all rows, separated by end-of-sequence tokens, and cuts them into rows of `len` tokens. Prints a
+    /// note on tokens dropped at the end.
     pub(super) fn concatenated(
         self,
         model: &HookedTransformer,
@@ -80,13 +81,13 @@ impl GivenRows {
     ) -> Result<Self, Failure> {
         let (rows, left) = model.concatenated(&self.rows, len, prepend_bos)?;
         if left > 0 {
-            note(format!("{left} tokens at the end fill no row of {len} and are left out"));
+            note(format!("dropped the last {left} tokens, which do not fill a row of {len}"));
         }
         Ok(Self { rows, places: Vec::new() })
     }
 }
 
-/// The tokens of a prompt that is joined with others: it has no place any more when they are run.
+/// Tokenizes a prompt to be concatenated. It is checked here, because its position in the input is lost afterwards.
 pub(super) fn to_join(model: &HookedTransformer, prompt: Prompt) -> Result<Vec<u32>> {
     let ids = match prompt {
         Prompt::Tokens(ids) => ids,

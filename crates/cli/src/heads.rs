@@ -26,20 +26,20 @@ pub(super) struct HeadsArgs {
     pub(super) dtype: DtypeArg,
     #[command(flatten)]
     pub(super) process: ProcessArg,
-    /// A prompt; may be given several times (default: random tokens, twice over)
+    /// A prompt; may be given several times (default: repeated random tokens)
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Vec<String>,
-    /// How a score is computed. `mean`, as `dump` and `attention` print it: mean attention to the target, over the
-    /// queries that have one; `mul` and `abs`: TransformerLens's detect_head, over all queries
+    /// How scores are computed: `mean`, as printed by `dump` and `attention`, is the mean attention to the target over
+    /// the queries that have one; `mul` and `abs` are the measures of TransformerLens's detect_head, over all queries
     #[arg(long, value_enum, default_value = "mean")]
     pub(super) measure: MeasureArg,
-    /// Leave attention to the first token out (mul and abs)
+    /// Ignore attention to the first token (mul and abs)
     #[arg(long)]
     pub(super) exclude_bos: bool,
-    /// Leave a token's attention to itself out (mul and abs)
+    /// Ignore attention of a token to itself (mul and abs)
     #[arg(long)]
     pub(super) exclude_current_token: bool,
-    /// Random seed of the random tokens
+    /// Random seed for the random tokens
     #[arg(long, default_value_t = 0)]
     pub(super) seed: u64,
     /// How many heads to print for each pattern
@@ -54,18 +54,18 @@ pub(super) struct HeadsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum MeasureArg {
-    /// Mean attention to the target, over the queries that have one
+    /// Mean attention to the target, over queries that have a target
     Mean,
-    /// Share of all attention
+    /// Fraction of all attention that goes to the target
     Mul,
-    /// One minus the mean distance
+    /// One minus the mean, over queries, of the absolute difference from the expected pattern
     Abs,
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
-        return Err(Failure::Usage("what is left out of the attention is for --measure mul or abs".into()));
+        return Err(Failure::Usage("--exclude-bos and --exclude-current-token require --measure mul or abs".into()));
     }
     let model = load("heads", &args.model, &args.dtype, args.process)?;
     let input: Input = match &args.prompt[..] {
@@ -93,7 +93,7 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     said_file(args.out.as_ref())
 }
 
-/// TransformerLens's scores, `[pattern, layer, head]`.
+/// Head scores as TransformerLens's `detect_head` computes them, `[pattern, layer, head]`.
 fn detected(
     model: &HookedTransformer,
     input: &Input,
@@ -122,8 +122,7 @@ fn detected(
     Ok(LabeledArray::of(axes, stack(Axis(0), &views)?))
 }
 
-/// Four rows of random tokens, each twice over behind a beginning-of-sequence token if the model
-/// has one.
+/// Four rows of random tokens, each repeated once, after the beginning-of-sequence token if the model has one.
 fn repeated(model: &HookedTransformer, seed: u64) -> Vec<Vec<u32>> {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let config = model.config();

@@ -61,13 +61,13 @@ fn print(catalog: &Catalog, config: &ModelConfig, out: &mut impl Write) -> std::
                 _ => axis.to_string(),
             })
             .collect();
-        let mark = if point.on_request { "  only when asked for by name" } else { "" };
+        let mark = if point.on_request { "  only when requested by name" } else { "" };
         writeln!(out, "{:width$}  [{}]{mark}", point.name, axes.join(", "))?;
     }
     writeln!(out, "\n{} points in {} layers", catalog.points().len(), catalog.n_layers())
 }
 
-/// The length of a point's axis, where the model alone decides it.
+/// Length of an axis, if it depends only on the model.
 fn length_of(config: &ModelConfig, point: &PointInfo, axis: Axis) -> Option<usize> {
     let stack = |heads, kv_heads, d_head, d_model, d_mlp| match axis {
         Axis::Head => Some(heads),
@@ -81,7 +81,7 @@ fn length_of(config: &ModelConfig, point: &PointInfo, axis: Axis) -> Option<usiz
         (_, Axis::One) => Some(1),
         (ModelConfig::Decoder(c), _) => Some(length(c, point.layer, axis)).filter(|length| *length > 0),
         (ModelConfig::Encoder(c, _), Axis::DEmbed) => c.d_embed,
-        // "Follows" and "does not".
+        // Next-sentence prediction has two classes: "follows" and "does not".
         (ModelConfig::Encoder(..), Axis::Choice) => Some(2),
         (ModelConfig::Encoder(c, _), _) => stack(c.n_heads, c.n_heads, c.d_head, c.d_model, c.d_mlp),
         (ModelConfig::EncoderDecoder(c), _) if point.name.starts_with("decoder.") => {

@@ -23,10 +23,10 @@ use hooklens_model::tokens::Tokenizer;
 pub(super) struct InfoArgs {
     #[command(flatten)]
     model: Option<NameArg>,
-    /// List this machine's devices: names for --device, memory, and the types that they compute in
+    /// List this machine's devices: names for --device, memory, and supported dtypes
     #[arg(long, conflicts_with = "model")]
     devices: bool,
-    /// List the families of models and the `architectures` of their config.json
+    /// List the supported model families and the `architectures` in their config.json
     #[arg(long, conflicts_with_all = ["model", "devices"])]
     families: bool,
     /// Print JSON
@@ -42,7 +42,7 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
     }
 }
 
-/// The families of models.
+/// Prints the supported model families.
 fn families(as_json: bool) -> CliResult {
     let all = hooklens_loading::families::listed();
     if as_json {
@@ -57,7 +57,7 @@ fn families(as_json: bool) -> CliResult {
     Ok(())
 }
 
-/// The element types that a device computes in.
+/// Names of the dtypes that a device supports.
 pub(super) fn types(device: &DeviceInfo) -> Vec<String> {
     device.dtypes.iter().map(DType::to_string).collect()
 }
@@ -69,7 +69,7 @@ pub(super) fn device_json(device: &DeviceInfo) -> serde_json::Value {
     })
 }
 
-/// The devices of this machine.
+/// Prints this machine's devices.
 fn devices(as_json: bool) -> CliResult {
     let all = hooklens_model::device::devices();
     if as_json {
@@ -84,7 +84,7 @@ fn devices(as_json: bool) -> CliResult {
     Ok(())
 }
 
-/// What there is to say of a model.
+/// Prints a model's description.
 fn about(model: &str, as_json: bool) -> CliResult {
     let info = inspect(model)?;
     let stored = info.weights.as_ref();
@@ -160,9 +160,9 @@ fn about(model: &str, as_json: bool) -> CliResult {
         }
     }
     let tokenizer = match tokenizer_size {
-        None => "no; pass token ids".into(),
+        None => "none; pass token ids".into(),
         Some(size) if size > d_vocab => {
-            format!("{} tokens, of which the model knows the first {}", grouped(size), grouped(d_vocab))
+            format!("{} tokens, of which the model's vocabulary has the first {}", grouped(size), grouped(d_vocab))
         }
         Some(size) => format!("{} tokens", grouped(size)),
     };
@@ -173,14 +173,14 @@ fn about(model: &str, as_json: bool) -> CliResult {
     Ok(())
 }
 
-/// What a decoder takes on the CPU.
+/// Memory that a decoder needs on the CPU.
 fn memory(c: &TransformerConfig, stored: &StoredWeights) -> String {
     let (mapped, wide) = (stored.files.stored_bytes(), 4 * stored.parameters);
     let [mapped, wide, cached] = [mapped, wide, 1000 * cached_token(c)].map(|size| bytes(size as u64));
-    format!("{mapped} of weights as in the files, {wide} in f32; {cached} of cache for 1,000 tokens")
+    format!("{mapped} of weights as stored, {wide} in f32; {cached} of KV cache for 1,000 tokens")
 }
 
-/// Keys and values of one token in a cache, in bytes.
+/// KV-cache size per token, in bytes.
 pub(super) fn cached_token(c: &TransformerConfig) -> usize {
     4 * c.cached_elements()
 }
@@ -191,7 +191,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
     let shared =
         if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
     let router =
-        c.attn_experts.map_or(String::new(), |e| format!(", of {} of {} experts a token", e.per_token, e.count));
+        c.attn_experts.map_or(String::new(), |e| format!(", from {} of {} experts per token", e.per_token, e.count));
     let mut lines = vec![
         ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
         ("heads", format!("{} of width {}{shared}{router}{}", c.n_heads, c.d_head, latents(c))),
@@ -199,20 +199,24 @@ fn decoder(c: &TransformerConfig) -> Lines {
     lines.extend(c.mixers.iter().any(|mixer| *mixer != c.mixers[0]).then(|| ("mixers", mixers(c))));
     if !c.attn_only {
         let experts = c.experts.map_or(String::new(), |e| {
-            let shared = e.shared.map_or(String::new(), |own| format!(" and one of {} neurons", grouped(own.d_mlp)));
-            format!(", {} of {} experts a token{shared}", e.per_token, e.count)
+            let shared =
+                e.shared.map_or(String::new(), |own| format!(" and a shared one of {} neurons", grouped(own.d_mlp)));
+            format!(", {} of {} experts per token{shared}", e.per_token, e.count)
         });
         lines.push(("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation) + &experts));
         lines.extend(dense(c).map(|told| ("dense", told)));
     }
     if let Some(own) = c.per_layer_inputs {
-        lines.push(("layers' inputs", format!("{} coordinates for each layer", own.width)));
+        lines.push(("per-layer inputs", format!("{} dimensions per layer", own.width)));
     }
     let reading = c.shared_keys.iter().flatten().count();
     if reading > 0 {
-        lines.push(("shared keys", format!("{reading} of {} layers read keys and values of earlier ones", c.n_layers)));
+        lines.push((
+            "shared keys",
+            format!("{reading} of {} layers reuse keys and values of earlier layers", c.n_layers),
+        ));
     }
-    let last = c.final_eps.map_or(String::new(), |eps| format!(", in the last {eps:e}"));
+    let last = c.final_eps.map_or(String::new(), |eps| format!(", final norm {eps:e}"));
     lines.push(("norm", format!("{:?}, eps {:e}{last}", c.norm, c.eps)));
     let bias_max =
         if c.alibi_bias_max == 8.0 { String::new() } else { format!(", alibi_bias_max {}", c.alibi_bias_max) };
@@ -226,7 +230,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
     lines
 }
 
-/// The kinds of layers, in the order they come first, each with the number of its layers.
+/// Counts equal values, in order of first appearance.
 fn counted<'c, T: PartialEq + Copy + 'c>(layers: impl IntoIterator<Item = &'c T>) -> Vec<(T, usize)> {
     let mut kinds: Vec<(T, usize)> = Vec::new();
     for own in layers {
@@ -238,7 +242,7 @@ fn counted<'c, T: PartialEq + Copy + 'c>(layers: impl IntoIterator<Item = &'c T>
     kinds
 }
 
-/// The plain MLPs of layers that differ, each width with the number of its layers.
+/// Dense MLPs in layers that differ from the rest, each width with its number of layers.
 fn dense(c: &TransformerConfig) -> Option<String> {
     let widths = counted(c.dense_mlps.iter().flatten());
     let told = |(width, layers): &(usize, usize)| match width {
@@ -248,32 +252,32 @@ fn dense(c: &TransformerConfig) -> Option<String> {
     (!widths.is_empty()).then(|| widths.iter().map(told).collect::<Vec<_>>().join("; "))
 }
 
-/// The mixers of layers that differ, each kind with the number of its layers.
+/// Kinds of mixers in a hybrid model, each with its number of layers.
 fn mixers(c: &TransformerConfig) -> String {
     let told = |(mixer, layers): &(Mixer, usize)| match mixer {
         Mixer::GatedDelta(net) => format!(
-            "{layers} gated delta nets of {} heads, values of {}, {} of keys of {}",
+            "{layers} Gated DeltaNet ({} value heads of width {}, {} key heads of width {})",
             net.n_value_heads, net.d_value, net.n_key_heads, net.d_key
         ),
         Mixer::StateSpace(space) => format!(
-            "{layers} of Mamba 2 with {} heads of {}, states of {}, {} groups",
+            "{layers} Mamba-2 ({} heads of width {}, state size {}, {} groups)",
             space.n_heads, space.d_head, space.d_state, space.n_groups
         ),
-        Mixer::ShortConv(conv) => format!("{layers} short convolutions over {} positions", conv.width),
+        Mixer::ShortConv(conv) => format!("{layers} short convolution (over {} positions)", conv.width),
         Mixer::Attention { n_kv_heads, d_head } => {
-            format!("{layers} with {n_kv_heads} for keys and values, of {d_head}")
+            format!("{layers} attention ({n_kv_heads} heads for keys and values, of width {d_head})")
         }
-        Mixer::None => format!("{layers} of an MLP alone"),
-        other => format!("{layers} of {other:?}"),
+        Mixer::None => format!("{layers} MLP only"),
+        other => format!("{layers} {other:?}"),
     };
     counted(&c.mixers).iter().map(told).collect::<Vec<_>>().join("; ")
 }
 
-/// What latent attention's heads are made from.
+/// Dimensions of multi-head latent attention.
 fn latents(c: &TransformerConfig) -> String {
     c.latent.map_or(String::new(), |own| {
-        let queries = own.q_rank.map_or(String::new(), |rank| format!(", queries from {rank}"));
-        format!(", values of {} and keys from a latent of {}{queries}", own.d_value, own.kv_rank)
+        let queries = own.q_rank.map_or(String::new(), |rank| format!(", query latent of width {rank}"));
+        format!(", values of width {}, key-value latent of width {}{queries}", own.d_value, own.kv_rank)
     })
 }
 
@@ -285,7 +289,12 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         ("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation)),
         (
             "norm",
-            format!("{:?} {}, eps {:e}", c.norm, if c.pre_norms { "before each part" } else { "of each sum" }, c.eps),
+            format!(
+                "{:?} {}, eps {:e}",
+                c.norm,
+                if c.pre_norms { "before each sublayer" } else { "after each sublayer" },
+                c.eps
+            ),
         ),
         ("positions", positions(&c.positional)),
         ("token types", c.token_types.to_string()),
@@ -304,7 +313,7 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         lines.push(("embedding", format!("of width {width}")));
     }
     if let Some(blocks) = c.shared_blocks.iter().max() {
-        lines.push(("shared weights", format!("of {} blocks, which {} layers share", blocks + 1, c.n_layers)));
+        lines.push(("shared weights", format!("{} blocks, shared by {} layers", blocks + 1, c.n_layers)));
     }
     if let Some(Window::Around(side)) = c.windows.iter().flatten().next() {
         let layers = c.windows.iter().flatten().count();
@@ -323,25 +332,25 @@ fn named(heads: OutputHeads) -> Vec<&'static str> {
 }
 
 fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
-    // What is alike in both stacks is said once.
+    // Values that are equal in both stacks are printed once.
     let both = |encoder: String, decoder: String| match encoder == decoder {
         true => encoder,
-        false => format!("{encoder} of the encoder, {decoder} of the decoder"),
+        false => format!("{encoder} in the encoder, {decoder} in the decoder"),
     };
     let heads = |count, own: &StackAttention, width| match own.n_kv_heads == count {
         true => format!("{count} of width {width}"),
-        false => format!("{count} of width {width}, {} of keys and values", own.n_kv_heads),
+        false => format!("{count} of width {width}, {} for keys and values", own.n_kv_heads),
     };
     let widths = match c.d_model == c.d_decoder_model {
         true => c.d_model.to_string(),
         false => format!("{} and {}", c.d_model, c.d_decoder_model),
     };
     let neurons = |d_mlp| mlp(d_mlp, c.gated_mlp, c.activation);
-    let place = if c.norm_after { " of each sum" } else { "" };
+    let place = if c.norm_after { " after each sublayer" } else { "" };
     let positions = match &c.positions {
         StackPositions::Rotary { encoder, .. } => positions(&Positional::Rotary(encoder.clone())),
         StackPositions::Distances { buckets, max_distance, each_layer } => {
-            let own = if *each_layer { ", of each layer's own" } else { "" };
+            let own = if *each_layer { ", separate in each layer" } else { "" };
             format!("{buckets} buckets of distances up to {max_distance}{own}")
         }
         StackPositions::Table { source: PositionTable::Learned, .. } => "learned".into(),
@@ -350,8 +359,8 @@ fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
     };
     let (encoder, decoder) = (c.n_encoder_layers, c.n_decoder_layers);
     let mut lines = vec![
-        ("kind", "encoder with a decoder; load it with `encoder_decoder::HookedEncoderDecoder`".into()),
-        ("layers", format!("{encoder} of the encoder, {decoder} of the decoder, of width {widths}")),
+        ("kind", "encoder-decoder; load it with `encoder_decoder::HookedEncoderDecoder`".into()),
+        ("layers", format!("{encoder} in the encoder, {decoder} in the decoder, of width {widths}")),
         (
             "heads",
             both(
@@ -377,18 +386,18 @@ fn mlp(d_mlp: usize, gated: bool, activation: ActivationFn) -> String {
 fn positions(positional: &Positional) -> String {
     match positional {
         Positional::Learned => "learned".into(),
-        Positional::LearnedNormalized => "learned, normalized with the token vectors".into(),
+        Positional::LearnedNormalized => "learned, normalized together with the token embeddings".into(),
         Positional::Alibi => "ALiBi".into(),
         Positional::ScaledAlibi => "ALiBi, scaled with the scores".into(),
         Positional::Shortformer => "learned, read by queries and keys only (shortformer)".into(),
         Positional::None => "none".into(),
         Positional::Rotary(rotary) => {
-            let pairs = if rotary.adjacent_pairs { "adjacent pairs" } else { "halves" };
+            let pairs = if rotary.adjacent_pairs { "in adjacent pairs" } else { "in halves" };
             let scaling = match &rotary.scaling {
                 RopeScaling::None => String::new(),
                 other => format!(", {other:?}"),
             };
-            format!("rotary over {} coordinates by {pairs}, base {}{scaling}", rotary.dim, rotary.base)
+            format!("rotary over {} dimensions {pairs}, base {}{scaling}", rotary.dim, rotary.base)
         }
         other => format!("{other:?}"),
     }

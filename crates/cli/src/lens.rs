@@ -34,41 +34,41 @@ pub(super) struct LensArgs {
     /// The prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
-    /// The prompt as token ids with commas between them, taken as they are
+    /// The prompt as token ids separated by commas, used as they are
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) tokens: Option<TokenRows>,
     #[command(flatten)]
     pub(super) written: WrittenArg,
-    /// A token whose rank to follow
+    /// The token whose rank to show
     #[arg(long, value_name = "TEXT", conflicts_with = "answer_token")]
     pub(super) answer: Option<String>,
-    /// The id of a token whose rank to follow
+    /// The id of the token whose rank to show
     #[arg(long, value_name = "ID")]
     pub(super) answer_token: Option<u32>,
-    /// Positions to look at: A..B, N, or -1 for the last
+    /// Positions to read: A..B, N, or -1 for the last
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     pub(super) positions: Positions,
-    /// Also decode the stream before each MLP
+    /// Also decode the residual stream before each MLP
     #[arg(long)]
     pub(super) mid: bool,
-    /// The translators of a tuned lens, as safetensors
+    /// Tuned-lens translators, as safetensors
     #[arg(long, value_name = "FILE.safetensors", conflicts_with = "mid")]
     pub(super) tuned: Option<PathBuf>,
-    /// How many tokens to list at each stage and position
+    /// How many tokens to list per stage and position
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
-    /// What the colors show: the probability of the token shown, entropy, or divergence of the end.
-    /// The answer's probability if there is an answer
+    /// What the colors show: the probability of the displayed token, the entropy, or the KL divergence from the final
+    /// layer (default: the answer's probability if there is one, else that of the displayed token)
     #[arg(long, value_enum)]
     pub(super) shade: Option<ShadeArg>,
-    /// Write a table to a file: .json, .csv, .svg, .png or .html
+    /// Write the table to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
     #[command(flatten)]
     pub(super) csv: CsvArg,
 }
 
-/// What colors a table, unless it is the answer's probability, or that of the token shown.
+/// What colors the table; without it, the answer's probability or that of the displayed token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ShadeArg {
     Probability,
@@ -80,15 +80,15 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
     let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
-        return Err(Failure::Usage("--mid and --tuned are for decoders".into()));
+        return Err(Failure::Usage("--mid and --tuned require a decoder".into()));
     }
     if !matches!(model, AnyModel::EncoderDecoder(_)) && args.written.is_given() {
-        return Err(Failure::Usage("--decoder-prompt and --decoder-tokens are for encoder-decoders".into()));
+        return Err(Failure::Usage("--decoder-prompt and --decoder-tokens require an encoder-decoder".into()));
     }
     let tokens = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.prompt_row(text, None)?,
         (None, Some(rows)) => rows.one("--tokens")?,
-        (None, None) => return Err(Failure::Usage("--prompt or --tokens says what to read".into())),
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens is required".into())),
     };
     match &model {
         AnyModel::Decoder(model) => {
@@ -113,7 +113,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
     }
 }
 
-/// Prints what was read at the last position, and writes all of it to a file.
+/// Prints the lens at the last position, and writes all positions to a file.
 fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
         Some(text) => Some(model.tokenizer()?.target().single(text)?),
@@ -164,7 +164,7 @@ fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
     }
     let mut out = stdout();
     let last = range.len() - 1;
-    writeln!(out, "behind {:?}:", text(tokens[range.end - 1]))?;
+    writeln!(out, "after {:?}:", text(tokens[range.end - 1]))?;
     for (stage, label) in reading.labels().iter().enumerate() {
         let said: Vec<String> =
             top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();

@@ -1,7 +1,9 @@
-//! The command line: parse, call the library, print.
+//! The command line: parses arguments, calls the library, and prints results.
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
+// Internal crates are read with their private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 mod any_model;
 mod args;
@@ -62,10 +64,10 @@ type CliResult = Result<(), Failure>;
 /// Why a command failed.
 #[derive(Debug)]
 enum Failure {
-    /// The arguments make no sense together: exit code 2.
+    /// Conflicting or invalid arguments: exit code 2.
     Usage(String),
-    /// The work was stopped by a signal and goes on when the command is run again: exit code 75, `EX_TEMPFAIL`, upon which
-    /// schedulers start it again.
+    /// A signal stopped the work, and running the command again resumes it: exit code 75 (`EX_TEMPFAIL`), which makes
+    /// schedulers restart it.
     Stopped(String),
     /// The work failed: exit code 1.
     Failed(Box<dyn std::error::Error + Send + Sync>),
@@ -77,10 +79,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
-/// Runs the program on its arguments: exit code 0 when done, 1 when it failed, 2 on wrong usage, 75 when a signal
-/// stopped it and it goes on when it is run again.
+/// Runs the program. Exit codes are 0 on success, 1 on failure, 2 for invalid arguments, and 75 if a signal stopped the
+/// work and running the command again resumes it.
 pub fn main() -> ExitCode {
-    hooklens_model::device::keep_freed_memory();
+    hooklens_model::device::retain_freed_memory();
     signals::exit_on_abort();
     hooklens_io::caught::print_others_only();
     if let Some(told) = too_many_threads() {
@@ -119,7 +121,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "remote")]
         Command::Serve(args) => serve::run(&args),
     };
-    // What is left in memory of what was printed is an error here, not lost.
+    // Buffered output that can't be written is an error here, instead of being lost silently.
     match done.and_then(|()| Ok(terminal::stdout().flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
@@ -137,7 +139,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints help, or what is wrong with the arguments, which may hold anything.
+/// Prints help or a usage error. Arguments may contain control characters, so errors are escaped before printing.
 fn told_by_clap(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let shown = terminal::shown(&text);
@@ -154,25 +156,25 @@ fn told_by_clap(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// What is wrong, if more threads are asked for than a machine may start.
+/// An error message if `RAYON_NUM_THREADS` is unreasonably large.
 fn too_many_threads() -> Option<String> {
     const MOST: usize = 4096;
     let asked = std::env::var("RAYON_NUM_THREADS").ok()?.parse().unwrap_or(0);
-    (asked > MOST).then(|| format!("RAYON_NUM_THREADS is {asked}; it may be {MOST} at most"))
+    (asked > MOST).then(|| format!("RAYON_NUM_THREADS is {asked}; the maximum is {MOST}"))
 }
 
-/// Starts the threads that compute, here and at once: where they are first needed there is nobody to tell that the system
-/// starts no more.
+/// Starts rayon's global thread pool. Doing so up front allows reporting an error if the system refuses to start
+/// threads.
 fn start_threads() -> Result<(), String> {
     rayon::ThreadPoolBuilder::new().build_global().map_err(|error| {
         let count = std::env::var("RAYON_NUM_THREADS").ok().filter(|count| !count.is_empty());
-        let count = count.map_or("one for each core".to_string(), |count| format!("RAYON_NUM_THREADS is {count}"));
+        let count = count.map_or("one per core".to_string(), |count| format!("RAYON_NUM_THREADS is {count}"));
         let why = error_chain(&error);
-        format!("can't start the threads that compute ({count}): {why}; RAYON_NUM_THREADS=1 needs one only")
+        format!("cannot start the compute threads ({count}): {why}; set RAYON_NUM_THREADS=1 to use only one")
     })
 }
 
-/// A decoder.
+/// Loads a decoder with the given options.
 fn load(command: &str, model: &ModelArg, dtype: &DtypeArg, process: ProcessArg) -> Result<HookedTransformer, Failure> {
     any_model::decoder(command, model, model.processed(dtype.dtype, process)?)
 }

@@ -1,14 +1,14 @@
-//! A bar while a model loads, if that takes long.
+//! A progress bar for models that take long to load.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Loading that is over sooner shows no bar.
+/// Time before the bar appears.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// The bar, once there is one.
+/// A progress bar that appears once loading takes longer than [`PATIENCE`].
 pub(super) struct LoadingBar {
     began: Instant,
     bar: OnceLock<ProgressBar>,
@@ -21,7 +21,7 @@ impl Default for LoadingBar {
 }
 
 impl LoadingBar {
-    /// So many bytes of so many were read.
+    /// Reports `done` of `total` bytes as read.
     pub(super) fn tell(&self, done: usize, total: usize) {
         if self.bar.get().is_none() && self.began.elapsed() < PATIENCE {
             return;
@@ -39,7 +39,7 @@ impl LoadingBar {
 
 impl Drop for LoadingBar {
     fn drop(&mut self) {
-        // A tensor may be left out, and then the end is not seen.
+        // Clears the bar here, too, because skipped tensors keep `done` below `total`.
         if let Some(bar) = self.bar.get() {
             bar.finish_and_clear();
         }

@@ -1,4 +1,4 @@
-//! The `hooklens` program.
+//! The `hooklens` command-line program.
 
 use std::process::ExitCode;
 

@@ -13,7 +13,7 @@ use super::terminal::stdout;
 
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
-    /// Write hooklens.1 and a page for each command to this folder, which is made if it is not there
+    /// Write hooklens.1 and one page per command to this folder, creating it if needed
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -39,14 +39,14 @@ pub(super) fn run(args: &ManArgs) -> CliResult {
     Ok(())
 }
 
-/// A command and those below it.
+/// A command and all of its subcommands.
 fn with_commands(command: Command) -> Vec<Command> {
     let below: Vec<Command> =
         command.get_subcommands().filter(|below| below.get_name() != "help").cloned().flat_map(with_commands).collect();
     std::iter::once(command).chain(below).collect()
 }
 
-/// A command's page.
+/// Renders a command's man page.
 fn page(command: Command) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     Man::new(command).render(&mut page)?;

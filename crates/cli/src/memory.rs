@@ -1,6 +1,6 @@
-//! How much main memory there is.
+//! Main memory, as reported by the operating system.
 
-/// What this process may take: the machine's memory, or what its container may have.
+/// Memory that this process may use, in bytes: the machine's, or its container's limit if that is lower.
 #[cfg(target_os = "linux")]
 pub(super) fn may_take() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
@@ -10,32 +10,32 @@ pub(super) fn may_take() -> Option<u64> {
     machine.into_iter().chain(containers).min()
 }
 
-/// What no process uses.
+/// Memory that is available, in bytes.
 #[cfg(target_os = "linux")]
 pub(super) fn free() -> Option<u64> {
     std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| told(&text, "MemAvailable:"))
 }
 
-/// Nothing: it is asked elsewhere than in files.
+/// Always `None`: only Linux reports this in files.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn may_take() -> Option<u64> {
     None
 }
 
-/// Nothing.
+/// Always `None`.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn free() -> Option<u64> {
     None
 }
 
-/// A number of `/proc/meminfo`, in bytes.
+/// A value from `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
 fn told(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The files that may hold a limit of this process's groups or of the groups they are in, by `/proc/self/cgroup`.
+/// Files that may limit the memory of this process's cgroup or its parents, from the text of `/proc/self/cgroup`.
 #[cfg(any(target_os = "linux", test))]
 fn limit_files(text: &str) -> Vec<String> {
     let mut files = vec![];
@@ -47,7 +47,7 @@ fn limit_files(text: &str) -> Vec<String> {
             _ if controllers.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             _ => continue,
         };
-        // In a container the path may be the host's; the group's own limit then lies at the root.
+        // In a container, the path may be the host's. The container's own limit is then at the root.
         let mut path = path.trim_end_matches('/');
         loop {
             files.push(format!("{root}{path}/{name}"));

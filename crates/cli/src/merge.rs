@@ -16,31 +16,32 @@ use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
 
-/// How long to wait before looking again.
+/// Time between checks of a folder.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Looking costs requests there.
+/// Time between checks of an object store, where each check costs requests.
 const PAUSE_OF_STORES: Duration = Duration::from_secs(5);
-/// Missing shards that are named.
+/// Maximum number of missing shards to name.
 const NAMED: usize = 12;
 
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
-    /// The shards' folders, which lie within the folder they make (default: all that lie there)
+    /// Folders of the shards, inside the output folder (default: all that are there)
     #[arg(value_name = "SHARD")]
     pub(super) shards: Vec<PathBuf>,
-    /// The folder of the whole dump or its URL in a store, or the folder of the shares of a sweep, of scores of
-    /// edges or of an evaluation
+    /// Folder or object-store URL of the merged dump, or the folder with the shards of a patching sweep, edge scores or
+    /// an evaluation
     #[arg(long, value_name = "FOLDER")]
     pub(super) out: PathBuf,
-    /// Of shares of a sweep, of scores of edges or of an evaluation: write all results to a file: .json, .csv, .svg, .png or .html
+    /// For shards of a patching sweep, edge scores or an evaluation: write the results to a file: .json, .csv, .svg,
+    /// .png or .html
     #[arg(long, value_name = "FILE", conflicts_with = "shards")]
     pub(super) results: Option<OutFile>,
     #[command(flatten)]
     pub(super) csv: CsvArg,
-    /// Wait until all shards are there and complete
+    /// Wait until all shards exist and are complete
     #[arg(long, conflicts_with = "shards")]
     pub(super) wait: bool,
-    /// Compare the lengths of the shards' files only, not their bytes
+    /// Compare only the lengths of the shards' files, not their contents
     #[arg(long)]
     pub(super) no_verify: bool,
 }
@@ -56,10 +57,13 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
         return merged(&parts, args.csv, args.results.as_ref());
     }
     if args.results.is_some() {
-        return Err(Failure::Usage(format!("--results are those of shares, and {} is of a dump", args.out.display())));
+        return Err(Failure::Usage(format!(
+            "--results requires shards of results, but {} contains none",
+            args.out.display()
+        )));
     }
     let Some(shards) = (if args.shards.is_empty() { found(args)? } else { Some(args.shards.clone()) }) else {
-        note(format!("{} is one dump already", args.out.display()));
+        note(format!("{} is already merged", args.out.display()));
         return Ok(());
     };
     let merged = if args.no_verify { merge_unverified } else { merge };
@@ -69,12 +73,12 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
     Ok(())
 }
 
-/// Whether nothing lies in a folder, or it is not there.
+/// Whether a folder is empty or missing.
 fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }
 
-/// Waits for what is on its way, and says for what.
+/// Waits for shards that other jobs are still writing, and prints what it waits for.
 struct Waiting {
     told: String,
     pause: Duration,
@@ -85,7 +89,7 @@ impl Waiting {
         Self { told: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
     }
 
-    /// Waits for a while; what is waited for is said where it is not what was said before.
+    /// Sleeps for one interval, after a note on what is missing if that has changed.
     fn wait(&mut self, what: String) {
         if what != self.told {
             note(format!("waiting: {what}"));
@@ -95,17 +99,19 @@ impl Waiting {
     }
 }
 
-/// The shares of results in the folder, when they are all there; nothing of a dump's folder.
+/// Waits for all result shards in the folder. `None` if the folder does not belong to sharded results.
 fn parts(args: &MergeArgs) -> Result<Option<Vec<Part>>, Failure> {
     let mut waiting = Waiting::new(&args.out);
     loop {
         let what = match shares_in(&args.out)? {
             Some(Found::Whole(parts)) => return Ok(Some(parts)),
             // The first job may not have written anything yet.
-            None if args.wait && !is_url(&args.out) && is_empty(&args.out) => "nothing is there yet".to_string(),
+            None if args.wait && !is_url(&args.out) && is_empty(&args.out) => {
+                "no shards have been written yet".to_string()
+            }
             None => return Ok(None),
             Some(Found::Missing { of, missing }) => {
-                format!("{} of {of} shares are complete; {}", of - missing.len(), named(&missing))
+                format!("{} of {of} shards are complete; {}", of - missing.len(), named(&missing))
             }
         };
         if !args.wait {
@@ -115,20 +121,19 @@ fn parts(args: &MergeArgs) -> Result<Option<Vec<Part>>, Failure> {
     }
 }
 
-/// The folder's shards, when they are all there; nothing where they are one dump already, as a job that is run again finds
-/// them.
+/// Waits for all shards of a dump. `None` if the dump is already merged, as when a job is run again.
 fn found(args: &MergeArgs) -> Result<Option<Vec<PathBuf>>, Failure> {
     match is_whole(&args.out).map_err(Error::from)? {
         Some(true) => return Ok(None),
         Some(false) => {
-            let told = format!("{} holds a dump that is not complete, and no shards to merge", args.out.display());
+            let told = format!("{} contains an incomplete dump and no shards to merge", args.out.display());
             return Err(Failure::Failed(told.into()));
         }
         None => {}
     }
     let mut waiting = Waiting::new(&args.out);
     loop {
-        // The first job may not have made the folder yet.
+        // The first job may not have created the folder yet.
         let found = match args.wait && !is_url(&args.out) && !args.out.exists() {
             true => Shards::default(),
             false => shards_in(&args.out).map_err(Error::from)?,
@@ -144,7 +149,7 @@ fn found(args: &MergeArgs) -> Result<Option<Vec<PathBuf>>, Failure> {
     }
 }
 
-/// Shards that are missing, the first of them by name.
+/// Lists missing shards, up to [`NAMED`] of them by name.
 fn named(missing: &[Shard]) -> String {
     let named: Vec<String> = missing.iter().take(NAMED).map(ToString::to_string).collect();
     let more = missing.len().saturating_sub(NAMED);
@@ -152,10 +157,10 @@ fn named(missing: &[Shard]) -> String {
     format!("missing: {}{more}", named.join(", "))
 }
 
-/// What keeps shards from being one dump.
+/// Describes why shards can't be merged yet.
 fn problems(found: &Shards) -> String {
     if found.of == 0 && found.foreign.is_empty() {
-        return "no folder in it holds a shard".into();
+        return "no folders of shards found".into();
     }
     let mut parts = Vec::new();
     if !found.missing.is_empty() {
@@ -163,10 +168,10 @@ fn problems(found: &Shards) -> String {
     }
     for one in &found.unfinished {
         let (done, rows) = (grouped(one.done), grouped(one.rows));
-        parts.push(format!("not complete: {} ({}), {done} of {rows} prompts", one.shard, one.folder.display()));
+        parts.push(format!("incomplete: {} ({}), {done} of {rows} prompts", one.shard, one.folder.display()));
     }
     for one in &found.foreign {
-        parts.push(format!("foreign: {}: {}", one.folder.display(), one.reason));
+        parts.push(format!("not part of this dump: {}: {}", one.folder.display(), one.reason));
     }
     format!("{} of {} shards are complete; {}", found.complete.len(), found.of, parts.join("; "))
 }

@@ -16,37 +16,42 @@ pub(super) struct NotebookArgs {
     /// The notebook to write
     #[arg(value_name = "FILE.ipynb")]
     file: PathBuf,
-    /// The model it opens: `embedded:NAME`, a folder, or a hub id such as gpt2
+    /// The model to open: `embedded:NAME`, a folder, or a hub id such as gpt2
     #[arg(long, default_value = "embedded:induction")]
     model: String,
-    /// The text whose attention it shows
+    /// The text to show attention patterns for
     #[arg(long, default_value = "king drum sun star moon tea king drum sun star moon tea")]
     prompt: String,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
 
 pub(super) fn run(args: &NotebookArgs) -> CliResult {
     if args.file.extension().is_none_or(|ending| ending != "ipynb") {
-        return Err(Failure::Usage(format!("{}: the name of a notebook ends in .ipynb", args.file.display())));
+        return Err(Failure::Usage(format!("{}: the file name must end in .ipynb", args.file.display())));
     }
     if args.file.exists() && !args.force {
-        return Err(Failure::Failed(format!("{} is there; --force writes over it", args.file.display()).into()));
+        return Err(Failure::Failed(
+            format!("{} already exists; pass --force to overwrite it", args.file.display()).into(),
+        ));
     }
     spare(Some(&args.file), sources(&args.model))?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;
     let mut out = stdout();
-    writeln!(out, "It runs on Rust's kernel: cargo install --locked evcxr_jupyter@0.22.0 && evcxr_jupyter --install")?;
+    writeln!(
+        out,
+        "To run it, install the Rust kernel: cargo install --locked evcxr_jupyter@0.22.0 && evcxr_jupyter --install"
+    )?;
     Ok(())
 }
 
-/// The notebook, in Jupyter's format 4.5.
+/// The notebook as JSON, in Jupyter's format 4.5.
 fn notebook(args: &NotebookArgs) -> Value {
     let (model, prompt) = (&args.model, &args.prompt);
     let cells = [
-        ("markdown", "The first cell compiles hooklens: some minutes, once.".to_string()),
+        ("markdown", "The first cell compiles hooklens, which takes a few minutes the first time.".to_string()),
         ("code", format!("{}\nuse hooklens::prelude::*;", dependency(model))),
         ("code", format!("let model = HookedTransformer::from_pretrained({model:?})?;\nmodel")),
         (
@@ -84,8 +89,8 @@ fn cell(place: usize, kind: &str, text: &str) -> Value {
     }
 }
 
-/// The line that names hooklens to the kernel: the source this program was built from while it is there, with the
-/// features that opening the model takes.
+/// The `:dep` line for evcxr: the source tree that this program was built from if it still exists, else the published
+/// version, with the features needed to open the model.
 fn dependency(model: &str) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let place = match source.join("Cargo.toml").is_file() {
@@ -95,7 +100,7 @@ fn dependency(model: &str) -> String {
     let of_hub = !model.starts_with("embedded:") && !Path::new(model).exists();
     let asked = [("hub", of_hub), ("libtorch", cfg!(feature = "libtorch")), ("cuda", cfg!(feature = "cuda"))];
     let asked = asked.into_iter().filter_map(|(name, wanted)| wanted.then_some(name));
-    // All a notebook may use but the program: `plot` is what shows values.
+    // Everything a notebook may use except the CLI; `plot` renders values.
     let features: Vec<&str> = ["chat", "decompositions", "plot"].into_iter().chain(asked).collect();
     format!(":dep hooklens = {{ {place}, default-features = false, features = {features:?} }}")
 }

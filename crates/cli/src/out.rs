@@ -1,4 +1,4 @@
-//! Output of results: a table on the terminal, or a file by its ending.
+//! Output of results: a table on the terminal, or a file whose format follows from its extension.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use hooklens_io::csv_text::CsvLabels;
 use hooklens_model::error::Error;
 use hooklens_plot::Heatmap;
 
-/// A file to write findings to.
+/// A file to write results to.
 #[derive(Debug, Clone)]
 pub(super) struct OutFile {
     pub(super) path: PathBuf,
     pub(super) kind: Kind,
 }
 
-/// The kind of file, by its ending.
+/// File format, from the extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Json,
@@ -40,17 +40,17 @@ impl FromStr for OutFile {
             Some("csv") => Kind::Csv,
             Some("svg" | "png") => Kind::Picture,
             Some("html" | "htm") => Kind::Page,
-            _ => return Err("the name ends in .json, .csv, .svg, .png or .html".into()),
+            _ => return Err("the file name must end in .json, .csv, .svg, .png or .html".into()),
         };
         Ok(Self { path, kind })
     }
 }
 
-/// How labels are written to a .csv.
+/// How labels are written to a .csv file.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct CsvArg {
-    /// In a .csv, put an apostrophe before labels that a spreadsheet would take for a formula: those that begin with =, +, - or @
-    /// (and before those that begin with an apostrophe)
+    /// In a .csv, prefix an apostrophe to labels that a spreadsheet would read as a formula (those starting with =, +,
+    /// - or @), and to labels that start with an apostrophe
     #[arg(long)]
     spreadsheet_safe: bool,
 }
@@ -61,35 +61,36 @@ impl CsvArg {
     }
 }
 
-/// An error if an output can't be written, or would replace what is read, by whatever name: a file, or one of a folder's.
+/// Fails if the output can't be written, or if it would overwrite an input or a file in an input folder, even through a
+/// symlink.
 pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
     let Some(out) = out else { return Ok(()) };
-    // What is not there yet replaces nothing.
+    // A path that does not exist yet overwrites nothing.
     let Ok(real) = out.canonicalize() else { return Ok(()) };
     if !real.is_dir() {
         hooklens_hooks::check_output(out).map_err(|e| unwritten(out, &e))?;
     }
     for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
-        // A folder's files may be links to where they lie.
+        // A folder's files may be symlinks to files elsewhere.
         let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
         let mut files = entries.filter_map(|entry| entry.path().canonicalize().ok());
         if real == input || (real.is_file() && files.any(|file| file == real)) {
-            let told = format!("{} is what is read ({}); choose another place", out.display(), input.display());
+            let told = format!("{} is also an input ({}); choose another output path", out.display(), input.display());
             return Err(Failure::Failed(told.into()));
         }
     }
     Ok(())
 }
 
-/// A result in the forms it can be written in.
+/// A result in the formats it can be written in.
 pub(super) struct Finding {
     pub(super) json: Value,
     pub(super) csv: String,
 }
 
 impl Finding {
-    /// Writes the file, whole or not at all; a picture is drawn only if it is asked for. To be called before anything is
-    /// printed: a standard output that can't be written to loses no file.
+    /// Writes the file atomically; a picture is drawn only if requested. Call this before printing, so that a failing
+    /// standard output does not lose the file.
     pub(super) fn write(self, out: &OutFile, picture: impl FnOnce(&Path) -> CliResult) -> CliResult {
         match out.kind {
             Kind::Json => write(&out.path, format!("{:#}\n", self.json).as_bytes()),
@@ -99,7 +100,7 @@ impl Finding {
     }
 }
 
-/// Draws a heatmap to a file.
+/// A closure that draws a heatmap to a file.
 pub(super) fn heatmap<'f>(
     array: &'f LabeledArray,
     title: impl Into<String> + 'f,
@@ -107,28 +108,28 @@ pub(super) fn heatmap<'f>(
     move |path| Ok(Heatmap::of(array)?.title(title).save(path)?)
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file atomically.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> CliResult {
     hooklens_hooks::write_file(path, bytes).map_err(|e| unwritten(path, &e))
 }
 
-/// The error for a file or folder that can't be written.
+/// Error for a file or folder that can't be written.
 pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()).into())
 }
 
-/// Prints where a file was written, if one was.
+/// Prints where a file was written, if there is one.
 pub(super) fn said_file(out: Option<&OutFile>) -> CliResult {
     out.map_or(Ok(()), |out| said(&out.path))
 }
 
-/// Prints where something was written.
+/// Prints where output was written.
 pub(super) fn said(path: &Path) -> CliResult {
     writeln!(stdout(), "-> {}", path.display())?;
     Ok(())
 }
 
-/// An error that names the first place where a value is no finite number.
+/// Fails on NaN or infinite values, naming the position of the first one.
 pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
     let Some((place, _)) = array.values().indexed_iter().find(|(_, value)| !value.is_finite()) else { return Ok(()) };
     let labels = array.axes().iter().enumerate().map(|(axis, own)| format!("{} {}", own.name, own.labels[place[axis]]));
@@ -136,13 +137,13 @@ pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
     Err(Error::NotANumber { what }.into())
 }
 
-/// Prints the values of the largest magnitude, largest first.
+/// Prints the `count` values of largest magnitude, largest first.
 pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
     let mut out = stdout();
     let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
     writeln!(out, "{}", names.join("  "))?;
     let sized = array.map(|value| value.abs());
-    // A line break in a label is none of the table.
+    // Line breaks in labels would break the table.
     let on_line = |label: &str| shown(label).replace('\n', "↵").replace('\t', "\\t");
     let width = |label: &String| on_line(label).chars().count();
     let widths: Vec<usize> =

@@ -1,4 +1,4 @@
-//! Pairs of prompts and what is asked of them.
+//! Pairs of clean and corrupted prompts, with their answers and the metric.
 
 use std::fmt;
 use std::io::{BufReader, Read};
@@ -16,7 +16,7 @@ use super::written::WrittenArg;
 use hooklens_analysis::activations::TokenChoice;
 use hooklens_analysis::error::PatchError;
 use hooklens_analysis::experiments::ioi_prompts;
-pub use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
+use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
 use hooklens_io::regular;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::encoder::{EncoderInput, HookedEncoder};
@@ -27,25 +27,25 @@ use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 
 #[derive(Debug, Args)]
 pub(super) struct PairArgs {
-    /// A prompt to which the answer is known; may be given several times
+    /// A prompt with a known answer; may be given several times
     #[arg(long, value_name = "TEXT")]
     clean: Vec<String>,
-    /// The same prompt so changed that the answer is another, of as many tokens; one for each --clean
+    /// The same prompt changed so that the answer differs, with the same number of tokens; one per --clean
     #[arg(long, value_name = "TEXT")]
     corrupted: Vec<String>,
-    /// The right next token: one for all, or one for each prompt
+    /// The correct next token: one for all prompts, or one per prompt
     #[arg(long, value_name = "TEXT")]
     answer: Vec<String>,
     /// A wrong next token to compare with
     #[arg(long, value_name = "TEXT")]
     wrong: Vec<String>,
-    /// The clean prompts as token ids, taken as they are: commas within a prompt, semicolons between prompts
+    /// The clean prompts as token ids, used as they are: commas within a prompt, semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "clean")]
     tokens: Option<TokenRows>,
-    /// The corrupted prompts as token ids, one for each clean one
+    /// The corrupted prompts as token ids, one per clean prompt
     #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "corrupted")]
     corrupted_tokens: Option<TokenRows>,
-    /// The id of the right next token: one for all, or one for each prompt with commas between them
+    /// The id of the correct next token: one for all prompts, or one per prompt, separated by commas
     #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with = "answer")]
     answer_token: Vec<u32>,
     /// The id of a wrong next token to compare with
@@ -53,23 +53,23 @@ pub(super) struct PairArgs {
     wrong_token: Vec<u32>,
     #[command(flatten)]
     written: WrittenArg,
-    /// A file with {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} a line: texts, or lists of token ids and ids of
-    /// tokens
+    /// A file with one {"clean": ..., "corrupted": ..., "answer": ..., "wrong": ...} per line, with prompts and tokens
+    /// given as texts or as token ids
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token"])]
     pairs: Option<PathBuf>,
-    /// What was read of it: a pipe can be read only once.
+    /// Contents of `pairs`, cached because a pipe can be read only once.
     #[arg(skip)]
     of_file: OnceLock<Vec<Line>>,
-    /// So many pairs of the grammar that embedded:ioi was trained on, at most a million
+    /// Use N pairs generated from the grammar that embedded:ioi was trained on, at most a million
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["clean", "corrupted", "answer", "wrong", "tokens", "corrupted_tokens", "answer_token", "wrong_token", "pairs"])]
     ioi: Option<u32>,
-    /// What to measure
+    /// The metric
     #[arg(long, value_enum, default_value = "logit-diff")]
     metric: MetricArg,
 }
 
 impl PairArgs {
-    /// The file they are read from.
+    /// The file that the pairs are read from.
     pub(super) fn file(&self) -> Option<&PathBuf> {
         self.pairs.as_ref()
     }
@@ -77,36 +77,36 @@ impl PairArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MetricArg {
-    /// Logit of the answer minus that of the wrong one
+    /// Logit of the answer minus logit of the wrong token
     LogitDiff,
     /// Logit of the answer
     Logit,
-    /// Log-probability of the answer
+    /// Log probability of the answer
     LogProb,
 }
 
-/// Prompts with their answers.
+/// Inputs for patching, with their metric.
 pub(super) struct Pairs<I> {
     clean: I,
     corrupted: Option<I>,
     metric: Metric,
-    /// The clean prompts of all shares, for their mean.
+    /// Clean prompts of all shards, needed for mean ablation.
     all: Option<I>,
-    /// Where each is from, of a file.
+    /// Where each pair comes from, if it was read from a file.
     places: Vec<String>,
 }
 
-/// A prompt: a text, or token ids that are taken as they are.
+/// A prompt: text, or token ids that are used as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "a prompt is a text or a list of token ids")]
+#[serde(untagged, expecting = "expected a prompt: a string or a list of token ids")]
 pub(super) enum PairPrompt {
     Text(String),
     Tokens(Vec<u32>),
 }
 
-/// A token: its text, or its id.
+/// A token, given by its text or its id.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "a token is a text or an id")]
+#[serde(untagged, expecting = "expected a token: a string or an id")]
 pub(super) enum PairToken {
     Text(String),
     Id(u32),
@@ -121,22 +121,22 @@ impl fmt::Display for PairToken {
     }
 }
 
-/// A prompt with its answer.
+/// One pair: a clean and maybe a corrupted prompt, with the answer and maybe a wrong token.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Line {
     pub(super) clean: PairPrompt,
     pub(super) corrupted: Option<PairPrompt>,
     pub(super) answer: PairToken,
     pub(super) wrong: Option<PairToken>,
-    /// Where it is from, of a file.
+    /// Where the pair comes from, if it was read from a file.
     #[serde(skip)]
     pub(super) place: Option<String>,
 }
 
-/// Prompts of the grammar that `embedded:ioi` was trained on.
+/// Pairs generated from the grammar that `embedded:ioi` was trained on.
 pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
     if count == 0 {
-        return Err(Failure::Usage("--ioi 0 asks for no pairs".into()));
+        return Err(Failure::Usage("--ioi must be at least 1".into()));
     }
     let line = |prompt: hooklens_analysis::experiments::IoiPrompt| Line {
         clean: PairPrompt::Text(prompt.text),
@@ -148,10 +148,10 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
     Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
 }
 
-/// The longest file of pairs, in bytes: all of them are run together, and a stream may have no end.
+/// Maximum size of a file of pairs, in bytes. All pairs are run together, and a stream may never end.
 const LONGEST: u64 = 1 << 26;
 
-/// Prompts of a file of JSON lines.
+/// Reads pairs from a JSON Lines file.
 pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
     let failed =
         |line: usize, reason: String| Failure::Failed(format!("{}, line {line}: {reason}", path.display()).into());
@@ -162,14 +162,14 @@ pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
         Ok(Line { place: Some(format!("{}, line {}", path.display(), number + 1)), ..read })
     });
     let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
-    if lines.is_empty() { Err(failed(1, "no pair".into())) } else { Ok(lines) }
+    if lines.is_empty() { Err(failed(1, "the file contains no pairs".into())) } else { Ok(lines) }
 }
 
 fn text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let read = BufReader::new(regular::open_stream(path)?).take(LONGEST + 1).read_to_string(&mut text)?;
     match read as u64 > LONGEST {
-        true => Err(std::io::Error::other(format!("it is longer than {} MiB", LONGEST >> 20))),
+        true => Err(std::io::Error::other(format!("the file is longer than {} MiB", LONGEST >> 20))),
         false => Ok(text),
     }
 }
@@ -179,7 +179,7 @@ impl PairArgs {
         self.pairs(model, self.lines()?)
     }
 
-    /// Those of a share, with the mean's prompts of all; nothing where none is left for it.
+    /// Pairs of one shard, with the clean prompts of all shards for mean ablation. `None` if the shard has no pairs.
     pub(super) fn read_share<M: PairModel>(
         &self,
         model: &M,
@@ -195,7 +195,7 @@ impl PairArgs {
         Ok(Some(Pairs { all, ..self.pairs(model, own)? }))
     }
 
-    /// What tells their prompts from others.
+    /// A description of the metric and the prompts, including a hash. Used to check that shards belong together.
     pub(super) fn described(&self) -> Result<String, Failure> {
         let mut hash = Xxh3::new();
         let lines = self.lines()?;
@@ -227,7 +227,7 @@ impl PairArgs {
         if lines.iter().all(same) {
             let what = if lines.len() == 1 { "prompts are" } else { "prompts of every pair are" };
             return Err(Failure::Usage(format!(
-                "there is nothing to measure: the clean and the corrupted {what} the same"
+                "there is nothing to measure: the clean and the corrupted {what} identical"
             )));
         }
         let (mut clean, mut corrupted, mut answer, mut wrong) = (vec![], vec![], vec![], vec![]);
@@ -240,13 +240,15 @@ impl PairArgs {
             wrong.extend(line.wrong);
         }
         if self.metric == MetricArg::LogitDiff && wrong.len() != answer.len() {
-            return Err(Failure::Usage("a logit difference needs --wrong beside --answer".into()));
+            return Err(Failure::Usage(
+                "--metric logit-diff requires a wrong token for each answer; pass --wrong".into(),
+            ));
         }
         if !corrupted.is_empty() && corrupted.len() != clean.len() {
             let (clean, corrupted) = (clean.len(), corrupted.len());
             return Err(Failure::Usage(format!("{clean} clean prompts, but {corrupted} corrupted ones")));
         }
-        // Only what is wrong is looked for one by one.
+        // Tokens are only checked one by one after an error.
         let place_of = |error: Error| {
             let is_wrong = |token: &PairToken| {
                 choice(model, std::slice::from_ref(token)).and_then(|choice| Metric::logit(model, choice)).is_err()
@@ -267,19 +269,19 @@ impl PairArgs {
         Ok(Pairs { clean: model.input(clean, &self.written)?, corrupted, metric, all: None, places })
     }
 
-    /// The one answer and wrong answer of a single prompt.
+    /// The answer and wrong token of a single prompt.
     pub(super) fn answers(&self) -> Result<(PairToken, Option<PairToken>), Failure> {
         match (&tokens(&self.answer, &self.answer_token)[..], &tokens(&self.wrong, &self.wrong_token)[..]) {
             ([answer], []) => Ok((answer.clone(), None)),
             ([answer], [wrong]) if answer == wrong => Err(nothing_to_measure(answer, None)),
             ([answer], [wrong]) => Ok((answer.clone(), Some(wrong.clone()))),
             _ => Err(Failure::Usage(
-                "give one --answer or --answer-token, and perhaps one --wrong or --wrong-token".into(),
+                "expected one --answer or --answer-token, and at most one --wrong or --wrong-token".into(),
             )),
         }
     }
 
-    /// The one prompt that is given as token ids.
+    /// The single prompt given with `--tokens`.
     pub(super) fn one_row(&self) -> Result<Option<Vec<u32>>, Failure> {
         self.tokens.as_ref().map(|rows| rows.one("--tokens")).transpose()
     }
@@ -297,13 +299,15 @@ impl PairArgs {
         let clean = prompts(&self.clean, self.tokens.as_ref());
         let count = clean.len();
         if count == 0 {
-            return Err(Failure::Usage("give --clean (or --tokens) and --answer, --pairs, or --ioi".into()));
+            return Err(Failure::Usage(
+                "one of --clean (or --tokens) with --answer, --pairs, and --ioi is required".into(),
+            ));
         }
         let each = |given: Vec<PairToken>, name: &str| match given.len() {
             len if len == count => Ok(given.into_iter().map(Some).collect()),
             1 => Ok(vec![Some(given[0].clone()); count]),
             0 => Ok(vec![None; count]),
-            len => Err(Failure::Usage(format!("{count} clean prompts, but {len} of --{name}"))),
+            len => Err(Failure::Usage(format!("{count} clean prompts, but {len} values of --{name}"))),
         };
         let (answers, wrong): (Vec<Option<PairToken>>, Vec<_>) = (
             each(tokens(&self.answer, &self.answer_token), "answer")?,
@@ -317,7 +321,7 @@ impl PairArgs {
         };
         let rest = answers.into_iter().zip(wrong).zip(corrupted);
         let line = |(clean, ((answer, wrong), corrupted)): (PairPrompt, ((Option<PairToken>, _), _))| {
-            let told = "--answer or --answer-token says what the next token should be";
+            let told = "--answer or --answer-token is required";
             let answer = answer.ok_or_else(|| Failure::Usage(told.into()))?;
             Ok(Line { clean, corrupted, answer, wrong, place: None })
         };
@@ -325,7 +329,7 @@ impl PairArgs {
     }
 }
 
-/// Prompts of the command line.
+/// Prompts from the command line.
 fn prompts(texts: &[String], rows: Option<&TokenRows>) -> Vec<PairPrompt> {
     match rows {
         Some(rows) => rows.0.iter().cloned().map(PairPrompt::Tokens).collect(),
@@ -333,7 +337,7 @@ fn prompts(texts: &[String], rows: Option<&TokenRows>) -> Vec<PairPrompt> {
     }
 }
 
-/// Tokens of the command line.
+/// Tokens from the command line.
 pub(super) fn tokens(texts: &[String], ids: &[u32]) -> Vec<PairToken> {
     texts.iter().cloned().map(PairToken::Text).chain(ids.iter().copied().map(PairToken::Id)).collect()
 }
@@ -343,7 +347,7 @@ fn hash_text(hash: &mut Xxh3, text: &str) {
     hash.update(&[0xff]);
 }
 
-/// As no text is.
+/// The prefix and the length ensure that ids and texts hash differently.
 fn hash_ids(hash: &mut Xxh3, ids: &[u32]) {
     hash.update(&[0xfe]);
     hash.update(&(ids.len() as u64).to_le_bytes());
@@ -351,7 +355,7 @@ fn hash_ids(hash: &mut Xxh3, ids: &[u32]) {
 }
 
 impl<I: Clone> Pairs<I> {
-    /// Patches clean into corrupted or, ablating, into the clean runs.
+    /// Sets up patching from clean into corrupted runs or, with `ablate`, ablation in the clean runs.
     pub(super) fn patching<M: Patchable<Input = I>>(
         self,
         model: &M,
@@ -365,7 +369,7 @@ impl<I: Clone> Pairs<I> {
             return Ok(Patching::ablating(model, self.clean, ablation, self.metric)?);
         }
         let corrupted = self.corrupted.ok_or_else(|| {
-            Failure::Usage("patching needs --corrupted prompts beside the clean ones (or --ablate)".into())
+            Failure::Usage("patching requires a corrupted prompt for each clean one; pass --corrupted".into())
         })?;
         Patching::new(model, self.clean, corrupted, self.metric).map_err(|error| match error.downcast_ref() {
             Some(PatchError::Lengths { example, .. }) => {
@@ -379,13 +383,13 @@ impl<I: Clone> Pairs<I> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum AblateArg {
-    /// Zeros
+    /// Zero ablation
     Zero,
-    /// The mean over the prompts
+    /// Mean ablation, over the prompts
     Mean,
 }
 
-/// Fails if a pair's answer is its wrong token, so that their difference is zero whatever is patched.
+/// Fails if a pair's answer equals its wrong token, since their logit difference is always zero.
 fn check_answers(line: &Line) -> Result<(), Failure> {
     match &line.wrong {
         Some(wrong) if *wrong == line.answer => Err(nothing_to_measure(wrong, line.place.as_deref())),
@@ -398,7 +402,7 @@ fn nothing_to_measure(token: &PairToken, place: Option<&str>) -> Failure {
     Failure::Usage(format!("{place}there is nothing to measure: the answer and the wrong token are both {token}"))
 }
 
-/// An error with the place of the pair that it is about.
+/// Adds the pair's position in its file to an error.
 fn placed(error: Error, place: Option<&String>) -> Failure {
     match place {
         Some(place) => Failure::Failed(format!("{place}: {}", error_chain(&error)).into()),
@@ -406,7 +410,7 @@ fn placed(error: Error, place: Option<&String>) -> Failure {
     }
 }
 
-/// The tokens as ids, where some are; else by their texts.
+/// Texts if all tokens are given as text, else ids.
 fn choice<M: HookedModel>(model: &M, tokens: &[PairToken]) -> LibResult<TokenChoice> {
     let texts: Option<Vec<String>> = tokens.iter().map(PairToken::text).map(|text| text.map(str::to_string)).collect();
     if let Some(texts) = texts {
@@ -427,7 +431,7 @@ impl PairToken {
         }
     }
 
-    /// What is shown of it.
+    /// Text to display for the token.
     pub(super) fn label<M: HookedModel>(&self, model: &M) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -435,7 +439,7 @@ impl PairToken {
         }
     }
 
-    /// The token of which a logit is attributed.
+    /// The token as a [`TokenChoice`].
     pub(super) fn choice(&self) -> TokenChoice {
         match self {
             Self::Text(text) => TokenChoice::Text(text.clone()),
@@ -444,7 +448,7 @@ impl PairToken {
     }
 }
 
-/// The rows of prompts, whose texts are tokenized so.
+/// Tokenizes prompts with `row` and pads them on the right.
 fn rows_of(prompts: &[PairPrompt], row: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Tokens> {
     let rows = prompts.iter().map(|prompt| match prompt {
         PairPrompt::Text(text) => row(text),
@@ -453,7 +457,7 @@ fn rows_of(prompts: &[PairPrompt], row: impl Fn(&str) -> LibResult<Vec<u32>>) ->
     Ok(Tokens::padded(&rows.collect::<LibResult<Vec<_>>>()?, 0, PaddingSide::Right)?)
 }
 
-/// The texts, if all are.
+/// The prompts' texts, or `None` if any prompt is given as ids.
 fn texts_of(prompts: &[PairPrompt]) -> Option<Vec<String>> {
     let text = |prompt: &PairPrompt| match prompt {
         PairPrompt::Text(text) => Some(text.clone()),
@@ -462,15 +466,15 @@ fn texts_of(prompts: &[PairPrompt]) -> Option<Vec<String>> {
     prompts.iter().map(text).collect()
 }
 
-/// A model that prompts of the command line can be patched in.
+/// A model that can run prompts given on the command line.
 pub(super) trait PairModel: Patchable {
-    /// Prompts as the model's input; `written` is what the decoder of an encoder-decoder has written.
+    /// Converts prompts to the model's input. `written` is the decoder's input of an encoder-decoder.
     fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Self::Input, Failure>;
 }
 
 impl PairModel for HookedTransformer {
     fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Input, Failure> {
-        no_decoder_prompt(written, "a decoder alone")?;
+        no_decoder_prompt(written, "a decoder-only model")?;
         Ok(rows_of(&prompts, |text| self.prompt_row(text, None))?.into())
     }
 }

@@ -15,11 +15,11 @@ use crate::parity_check::compare;
 pub(super) struct ParityArgs {
     #[command(flatten)]
     pub(super) model: ModelArg,
-    /// A safetensors file of tokens and what another implementation computes from them
+    /// A safetensors file with tokens and the activations that another implementation computed for them
     #[arg(long, value_name = "FILE")]
     pub(super) reference: PathBuf,
-    /// The largest difference allowed, as a share of a tensor's largest value
-    #[arg(long, value_name = "SHARE", default_value_t = 1e-4)]
+    /// The largest allowed difference, relative to a tensor's largest value
+    #[arg(long, value_name = "TOLERANCE", default_value_t = 1e-4)]
     pub(super) tolerance: f32,
     #[command(flatten)]
     pub(super) dtype: DtypeArg,
@@ -32,7 +32,7 @@ pub(super) struct ParityArgs {
 
 pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
-        return Err(Failure::Usage("--tolerance is a finite share, 0 or more".into()));
+        return Err(Failure::Usage("--tolerance must be a finite number, 0 or more".into()));
     }
     let options = args.model.processed(args.dtype.dtype, args.process)?;
     let report = compare(&args.model.model, options, &args.reference)?;
@@ -62,8 +62,10 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
         None => Ok(()),
         Some(first) => {
             let (name, off, limit) = (&first.name, first.relative(), args.tolerance);
-            Err(format!("`{name}` is the first that differs by more than {limit:e} of its largest value: {off:.2e}")
-                .into())
+            Err(format!(
+                "`{name}` is the first tensor that exceeds the tolerance {limit:e}: relative difference {off:.2e}"
+            )
+            .into())
         }
     }
 }

@@ -30,16 +30,16 @@ pub(super) struct PatchArgs {
     /// Points to patch: a name, glob or shorthand
     #[arg(long, value_name = "GLOB", default_value = "blocks.*.hook_resid_pre")]
     pub(super) at: String,
-    /// Axes along which places are patched one by one; none patches each point whole
+    /// Axes along which to patch individually; `none` patches each point as a whole
     #[arg(long, value_enum, value_delimiter = ',', default_value = "pos")]
     pub(super) per: Vec<PerArg>,
-    /// Patch what the corrupted prompts make into the clean ones' runs
+    /// Patch activations of the corrupted prompts into the clean runs
     #[arg(long, conflicts_with = "ablate")]
     pub(super) reverse: bool,
     /// Ablate in the clean prompts' runs instead of patching
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
-    /// Estimate by gradients (attribution patching): two runs forth and one back for each prompt
+    /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt
     #[arg(long)]
     pub(super) estimate: bool,
     /// How many of the largest effects to print
@@ -53,15 +53,15 @@ pub(super) struct PatchArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum PerArg {
-    /// Nothing: points are patched whole
+    /// No axis: each point is patched as a whole
     None,
     /// Token positions
     Pos,
     /// Heads
     Head,
-    /// Positions that look (scores and patterns)
+    /// Query positions (scores and patterns)
     Dest,
-    /// Positions looked at (scores and patterns)
+    /// Key positions (scores and patterns)
     Src,
     /// Neurons
     Neuron,
@@ -105,7 +105,12 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             (PICTURE, args.ablate.is_none().to_string()),
         ])
     };
-    let told = Told { model: &args.model.model, at: &args.at, estimate: args.estimate, shares: args.ablate.is_none() };
+    let told = ReportOptions {
+        model: &args.model.model,
+        at: &args.at,
+        estimate: args.estimate,
+        shares: args.ablate.is_none(),
+    };
     if args.share.shard()?.is_none() {
         let pairs = args.pairs.read(model)?;
         return report(&swept(args, model, pairs)?, &told, args.top, args.csv, args.share.file()?.as_ref());
@@ -141,20 +146,20 @@ fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> R
     Ok(found)
 }
 
-/// What is said of a sweep beside its numbers.
-struct Told<'t> {
+/// Data that the report shows besides the result.
+struct ReportOptions<'t> {
     model: &'t str,
     at: &'t str,
     estimate: bool,
-    /// Whether shares of the way to another run are pictured, not effects.
+    /// Whether to plot normalized effects instead of raw ones.
     shares: bool,
 }
 
-/// The settings of a share's file that say how it is told.
+/// Keys of the settings in a shard's file that the merged report needs.
 const ESTIMATE: &str = "estimate";
 const PICTURE: &str = "shares of the way are pictured";
 
-/// Joins the shares of a sweep, and reports it.
+/// Merges the shards of a sweep and reports the result.
 pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut results: Vec<PatchingResult> = Vec::new();
     for part in parts {
@@ -163,11 +168,18 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let is = |name: &str| setting(name) == "true";
-    let told = Told { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
+    let told =
+        ReportOptions { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
     report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &told, 10, csv, out)
 }
 
-fn report(found: &PatchingResult, told: &Told<'_>, top: usize, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+fn report(
+    found: &PatchingResult,
+    told: &ReportOptions<'_>,
+    top: usize,
+    csv: CsvArg,
+    out: Option<&OutFile>,
+) -> CliResult {
     let count = found.baseline().len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
@@ -175,7 +187,7 @@ fn report(found: &PatchingResult, told: &Told<'_>, top: usize, csv: CsvArg, out:
     if let Some(out) = out {
         let normalized = found.normalized();
         if let Err(none) = &normalized {
-            note(format!("{none}; effects are written in their place"));
+            note(format!("{none}; writing unnormalized effects instead"));
         }
         let normalized = normalized.ok();
         let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
@@ -188,8 +200,7 @@ fn report(found: &PatchingResult, told: &Told<'_>, top: usize, csv: CsvArg, out:
         Finding { json, csv: found.csv(csv.labels()) }.write(out, heatmap(picture, title))?;
     }
     let what = if told.estimate { "estimated effect" } else { "effect" };
-    let source =
-        found.source().map_or(String::new(), |source| format!(", {:+.3} where patches come from", mean(source)));
+    let source = found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
     writeln!(stdout(), "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
     print_largest(&effect, top)?;
     said_file(out)

@@ -1,4 +1,4 @@
-//! Files of prompts, and which of them are read.
+//! The options that choose prompt files and which of their prompts to read.
 
 use std::fs::Metadata;
 use std::path::PathBuf;
@@ -9,41 +9,44 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use super::{Failure, signals};
 use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch};
 
-/// Bytes from which on it is shown how much was read.
+/// Total input size, in bytes, from which a progress bar is shown.
 const SHOWN: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct PromptFiles {
-    /// Files with a prompt a line, or, ending in .jsonl, a JSON string, {"text": ...} or {"tokens": [...]} a line, compressed
-    /// or not; .parquet and .arrow, and s3://, gs:// and az:// in a build that reads them. Patterns of names, as
-    /// 'corpus/*.jsonl.gz' and 's3://bucket/corpus/*.jsonl.gz', and - for standard input
+    /// Files with one prompt per line or, ending in .jsonl, one JSON string, {"text": ...} or {"tokens": [...]} per
+    /// line, optionally compressed; also .parquet and .arrow, and s3://, gs:// and az:// URLs, in a build that reads
+    /// them. Accepts glob patterns such as 'corpus/*.jsonl.gz' and 's3://bucket/corpus/*.jsonl.gz', and - for standard
+    /// input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) prompts: Vec<PathBuf>,
-    /// Read this field of each JSON line, or this column
+    /// Field of each JSON line, or column, to read
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// Leave out the first N prompts
+    /// Skip the first N prompts
     #[arg(long, value_name = "N")]
     skip: Option<usize>,
-    /// Read N prompts at most
+    /// Read at most N prompts
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Of those, N by lot, in their order
+    /// Randomly sample N of those prompts, keeping their order
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
-    /// The lot
+    /// Random seed for --sample
     #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
     sample_seed: u64,
 }
 
 impl PromptFiles {
-    /// The same lines' texts in another field.
+    /// Reads another field of the same lines.
     pub(super) fn read_field(&self, field: &str) -> Result<PlacedPrompts, Failure> {
         if self.prompts.iter().any(|path| path.as_os_str() == "-") {
-            return Err(Failure::Usage("two fields are read from files, not from standard input".into()));
+            return Err(Failure::Usage(
+                "--decoder-field requires files: two fields cannot be read from standard input".into(),
+            ));
         }
         if self.prompts.is_empty() {
-            return Err(Failure::Usage("a field is of the files of --prompts".into()));
+            return Err(Failure::Usage("--decoder-field requires --prompts".into()));
         }
         self.placed(Some(field))
     }
@@ -56,10 +59,11 @@ impl PromptFiles {
         Ok(corpus.watched(self.watch()).placed()?)
     }
 
-    /// The prompts, or nothing where no file is named.
+    /// The prompts, or `None` if no file is given.
     pub(super) fn read(&self) -> Result<Option<PlacedPrompts>, Failure> {
         if self.prompts.is_empty() {
-            // clap lets these pass beside what excludes --prompts.
+            // These options require `--prompts`, but clap also accepts them with an option that conflicts with
+            // `--prompts`.
             let given = [
                 ("--field", self.field.is_some()),
                 ("--skip", self.skip.is_some()),
@@ -67,17 +71,17 @@ impl PromptFiles {
                 ("--sample", self.sample.is_some()),
             ];
             return match given.into_iter().find(|(_, given)| *given) {
-                Some((option, _)) => Err(Failure::Usage(format!("{option} is of the files of --prompts"))),
+                Some((option, _)) => Err(Failure::Usage(format!("{option} requires --prompts"))),
                 None => Ok(None),
             };
         }
         self.placed(self.field.as_deref()).map(Some)
     }
 
-    /// A bar of the bytes read, those of packed files as they are packed; a signal ends the reading.
+    /// A progress bar over the bytes read, counting compressed files by their compressed size. A signal stops reading.
     fn watch(&self) -> Watch {
         let length = |path: &PathBuf| std::fs::metadata(path).ok().filter(Metadata::is_file).map(|file| file.len());
-        // Of a stream nobody knows.
+        // The length of a stream is unknown.
         let all: Option<u64> = self.files().iter().map(length).sum();
         let bar = match all {
             Some(all) if all < SHOWN => ProgressBar::hidden(),
@@ -95,7 +99,7 @@ impl PromptFiles {
         })
     }
 
-    /// The files by name; a pattern that fits none as it is written.
+    /// The matching files; patterns that match nothing are returned as they are.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         Corpus::new(&self.prompts).files().unwrap_or_else(|_| self.prompts.clone())
     }

@@ -1,4 +1,4 @@
-//! `--shard`: which share of the prompts a job dumps.
+//! The `--shard` argument, which selects a job's part of the work.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use hooklens_data::dump::{Shard, folders};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
 
-/// A share that is given, or that the job's variables say.
+/// A shard that is given explicitly or taken from the job's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShardArg {
     Given(Shard),
-    /// Of so many, where that is given.
+    /// Taken from the environment, with the total number of shards if it was given.
     Auto(Option<usize>),
 }
 
@@ -24,19 +24,21 @@ impl FromStr for ShardArg {
             Some("") => Ok(Self::Auto(None)),
             Some(of) => {
                 let count = of.strip_prefix('/').and_then(|of| of.parse().ok()).filter(|of| *of > 0);
-                count.map(|of| Self::Auto(Some(of))).ok_or_else(|| format!("`{text}` is no shard; write auto/8"))
+                count
+                    .map(|of| Self::Auto(Some(of)))
+                    .ok_or_else(|| format!("`{text}` is not a valid shard; expected auto or auto/N, such as auto/8"))
             }
             None => text.parse().map(Self::Given),
         }
     }
 }
 
-/// What a share's folder or file is called.
+/// Name of a shard's folder, or of its file without the extension.
 pub(super) fn name_of(shard: Shard) -> String {
     format!("{:05}-of-{:05}", shard.index(), shard.of())
 }
 
-/// Of how many a share is that is called so, if it is one.
+/// Total number of shards, if `name` is the name of a shard.
 pub(super) fn shares_of(name: &str) -> Option<usize> {
     let (index, of) = name.split_once("-of-")?;
     let numbers = [index, of].iter().all(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -51,7 +53,7 @@ impl ShardArg {
         }
     }
 
-    /// Where it goes: a folder that is given, or one of its own within it.
+    /// Output folder of a shard: the given folder, or a subfolder of it with `auto`.
     pub(super) fn folder(self, shard: Shard, out: &Path) -> PathBuf {
         match self {
             Self::Given(_) => out.to_path_buf(),
@@ -59,12 +61,12 @@ impl ShardArg {
         }
     }
 
-    /// An error where shares of another division lie: some tasks of a job that are submitted again are another job, whose
-    /// shares are others.
+    /// Fails if the folder contains shards of a different total count: resubmitting some tasks of a job makes a new
+    /// job, with a different number of tasks.
     pub(super) fn check(self, shard: Shard, out: &Path) -> CliResult {
         let folders = match is_url(out) {
             true => folders(out).map_err(Error::from)?,
-            // It may not be there yet.
+            // The folder may not exist yet.
             false => folders(out).unwrap_or_default(),
         };
         let names = folders.iter().filter_map(|folder| folder.file_name());
@@ -72,8 +74,8 @@ impl ShardArg {
         match other.filter(|_| self.resumes()) {
             None => Ok(()),
             Some(other) => Err(Failure::Usage(format!(
-                "this job has {} tasks, and {} holds shares of {other}; tasks that are run again by themselves are told with \
-                 --shard I/{other} and --out {}",
+                "this job has {} tasks, but {} contains shards of a job of {other}; to rerun single tasks of that job, \
+                 pass --shard I/{other} and --out {}",
                 shard.of(),
                 out.display(),
                 out.join(format!("{:05}-of-{other:05}", 1)).display()
@@ -81,7 +83,7 @@ impl ShardArg {
         }
     }
 
-    /// Whether a job that is started again goes on by itself.
+    /// Whether a restarted job resumes automatically.
     pub(super) fn resumes(self) -> bool {
         matches!(self, Self::Auto(_))
     }

@@ -1,4 +1,4 @@
-//! Results of a share of the prompts, in a folder that all shares write to.
+//! Results computed from a shard of the prompts, in a folder that all shards are written to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,32 +16,34 @@ use super::{CliResult, Failure};
 use hooklens_data::dump::Shard;
 use hooklens_io::object_stores::is_url;
 
-/// What a share's file says it is.
+/// The `format` field of a shard's file.
 const FORMAT: &str = "hooklens-share";
 
-/// `--shard`, and `--out` where that may be a folder of shares.
+/// `--shard`, and `--out`, which then names a folder of shards.
 #[derive(Debug, Args)]
 pub(super) struct ShareArgs {
-    /// Take only the I-th of N shares of the prompts, and write its results to the folder --out; `hooklens merge` makes one of
-    /// all. `auto` is the share that this task of a Slurm array or a Kubernetes indexed job has (`auto/N`: of N)
+    /// Process only the I-th of N shards of the prompts, and write its results to the folder --out; `hooklens merge`
+    /// combines them. `auto` takes the shard from a Slurm job array or a Kubernetes indexed job (`auto/N`: with N
+    /// shards in total)
     #[arg(long, value_name = "I/N|auto", requires = "out")]
     shard: Option<ShardArg>,
-    /// Write all results to a file: .json, .csv, .svg, .png or .html; with --shard, a share of them to a folder
+    /// Write all results to a file: .json, .csv, .svg, .png or .html; with --shard, write the shard's results to a
+    /// folder
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// The share of a process, and where it goes.
+/// The shard that this process computes, and its output file.
 pub(super) struct Share {
     shard: Shard,
     path: PathBuf,
     kind: Kind,
     settings: BTreeMap<String, String>,
-    /// Held until its results are written.
+    /// Lock on the folder, held until the results are written.
     _lock: Option<FolderLock>,
 }
 
-/// The command whose results they are.
+/// The command that computed the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
@@ -50,16 +52,16 @@ pub(super) enum Kind {
     AttributeEdges,
 }
 
-/// A share's file.
+/// Contents of a shard's file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     format: String,
     pub(super) kind: Kind,
     shard: Shard,
     pub(super) settings: BTreeMap<String, String>,
-    /// Nothing where no prompt was left for it.
+    /// `None` if the shard has no prompts.
     result: Option<serde_json::Value>,
-    /// Its file.
+    /// Path of the file.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }
@@ -70,7 +72,7 @@ impl ShareArgs {
         self.out.as_deref()
     }
 
-    /// The file of `--out`.
+    /// The output file of `--out`, if there are no shards.
     pub(super) fn file(&self) -> Result<Option<OutFile>, Failure> {
         let file = |path: &PathBuf| path.to_string_lossy().parse().map_err(Failure::Usage);
         match self.shard {
@@ -79,26 +81,31 @@ impl ShareArgs {
         }
     }
 
-    /// The share, if there is one; an error before anything is loaded.
+    /// The shard, if there is one. Checks the arguments before anything is loaded.
     pub(super) fn shard(&self) -> Result<Option<Shard>, Failure> {
         let (Some(arg), Some(out)) = (self.shard, self.out.as_ref()) else { return Ok(None) };
         if out.is_file() || out.to_string_lossy().parse::<OutFile>().is_ok() {
-            let told =
-                format!("--shard writes to a folder, and {} is a file; `hooklens merge` writes that", out.display());
+            let told = format!(
+                "--shard requires a folder, but {} is a file; pass that file to `hooklens merge --results`",
+                out.display()
+            );
             return Err(Failure::Usage(told));
         }
         if is_url(out) {
-            return Err(Failure::Usage(format!("shares are written to a folder, not to a store: {}", out.display())));
+            return Err(Failure::Usage(format!(
+                "--shard requires a local folder, not an object store: {}",
+                out.display()
+            )));
         }
         let shard = arg.shard().map_err(Failure::Usage)?;
         arg.check(shard, out)?;
         Ok(Some(shard))
     }
 
-    /// The share and its file, of which [`Share::is_done`] says whether it is there already.
+    /// The shard with its output file, which may exist already (see [`Share::is_done`]).
     ///
     /// # Errors
-    /// The file is of other settings.
+    /// If the existing file has other settings.
     pub(super) fn share(
         &self,
         kind: Kind,
@@ -109,19 +116,19 @@ impl ShareArgs {
             settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let path = out.join(format!("{}.json", name_of(shard)));
         check_own_file(&path).map_err(|e| super::out::unwritten(&path, &e))?;
-        // What is there already is only read.
+        // An existing file is only read, so it needs no lock.
         let lock = if path.exists() { None } else { Some(locked(&path)?) };
         let share = Share { shard, path, kind, settings, _lock: lock };
         if let Some(part) = share.path.exists().then(|| Part::read(&share.path)).transpose()? {
             part.check(kind, &share.settings, &share.path)?;
         }
-        // Nothing is written before the end, so that what a `SIGTERM` ends is to be started again.
+        // Results are only written at the end, so a `SIGTERM` means that the command must restart.
         super::signals::begin_again();
         Ok(Some(share))
     }
 }
 
-/// Locks the file of a share, in a folder that is made for it.
+/// Locks a shard's file, creating its folder if needed.
 fn locked(path: &Path) -> Result<FolderLock, Failure> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|e| super::out::unwritten(folder, &e))?;
@@ -129,27 +136,27 @@ fn locked(path: &Path) -> Result<FolderLock, Failure> {
     FolderLock::take_for(path).map_err(|e| Failure::Failed(e.into()))
 }
 
-/// How a setting is called on the command line, which is how shares store it.
+/// Name of a value on the command line, which is also how shards store it.
 pub(super) fn setting_name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }
 
 impl Share {
-    /// Whether its results are there already.
+    /// Whether the results exist already. Prints a note if so.
     pub(super) fn is_done(&self) -> bool {
         let there = self.path.exists();
         if there {
-            note(format!("share {} is done: {}", self.shard, self.path.display()));
+            note(format!("shard {} is already complete: {}", self.shard, self.path.display()));
         }
         there
     }
 
-    /// Its share of so many prompts.
+    /// This shard's range out of `count` prompts.
     pub(super) fn of(&self, count: usize) -> Range<usize> {
         self.shard.share_of(count)
     }
 
-    /// Writes its results, whole or not at all.
+    /// Writes the results atomically.
     pub(super) fn write(&self, result: Option<&impl Serialize>) -> CliResult {
         let result = result.map(serde_json::to_value).transpose()?;
         let (kind, shard, settings) = (self.kind, self.shard, self.settings.clone());
@@ -164,13 +171,17 @@ impl Part {
         let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
         let bytes = hooklens_io::regular::read(path).map_err(|e| failed(e.to_string()))?;
         let mut part: Self =
-            serde_json::from_slice(&bytes).map_err(|e| failed(format!("it is no share of results: {e}")))?;
+            serde_json::from_slice(&bytes).map_err(|e| failed(format!("not a shard of results: {e}")))?;
         if part.format != FORMAT {
-            return Err(failed(format!("it is `{}`, and no share of results", part.format)));
+            return Err(failed(format!("not a shard of results: its format is `{}`", part.format)));
         }
-        // A copy would be counted twice.
+        // A renamed copy would be counted twice.
         if path.file_stem().and_then(|name| name.to_str()) != Some(&*name_of(part.shard)) {
-            return Err(failed(format!("it is share {}, whose file is {}.json", part.shard, name_of(part.shard))));
+            return Err(failed(format!(
+                "contains shard {}, whose file is named {}.json",
+                part.shard,
+                name_of(part.shard)
+            )));
         }
         part.path = path.to_path_buf();
         Ok(part)
@@ -179,31 +190,31 @@ impl Part {
     fn check(&self, kind: Kind, settings: &BTreeMap<String, String>, path: &Path) -> CliResult {
         let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
         if self.kind != kind {
-            return Err(failed("it is a share of another command's results".into()));
+            return Err(failed("contains a shard of another command's results".into()));
         }
         for name in self.settings.keys().chain(settings.keys()) {
             let of = |settings: &BTreeMap<String, String>| settings.get(name).cloned().unwrap_or("nothing".into());
             let (own, other) = (of(&self.settings), of(settings));
             if own != other {
-                return Err(failed(format!("{name} is {own}, and here {other}; choose another place")));
+                return Err(failed(format!("`{name}` is {own}, but {other} was expected; use another folder")));
             }
         }
         Ok(())
     }
 
-    /// Its results.
+    /// Deserializes the results.
     pub(super) fn result<T: DeserializeOwned>(&self) -> Result<Option<T>, Failure> {
         Ok(self.result.clone().map(serde_json::from_value).transpose()?)
     }
 }
 
-/// The shares in a folder, if it is one of shares: all, or what keeps them from being whole.
+/// Shards of results found in a folder: all shards, or the list of missing ones.
 pub(super) enum Found {
     Whole(Vec<Part>),
     Missing { of: usize, missing: Vec<Shard> },
 }
 
-/// Looks for shares in a folder; nothing where there are none.
+/// Looks for shards of results in a folder. `None` if there are none.
 pub(super) fn shares_in(folder: &Path) -> Result<Option<Found>, Failure> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -222,8 +233,12 @@ pub(super) fn shares_in(folder: &Path) -> Result<Option<Found>, Failure> {
     for (part, path) in parts.iter().zip(&paths) {
         part.check(first.kind, &first.settings, path)?;
         if part.shard.of() != first.shard.of() {
-            let told =
-                format!("{}: it is share {}, the others are of {}", path.display(), part.shard, first.shard.of());
+            let told = format!(
+                "{}: contains shard {}, but the other files are shards of a job of {}",
+                path.display(),
+                part.shard,
+                first.shard.of()
+            );
             return Err(Failure::Failed(told.into()));
         }
     }

@@ -1,25 +1,25 @@
-//! Signals that end the program: its unfinished files are removed first.
+//! Handling of signals that end the program: unfinished files are removed first.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-/// Set by the first `SIGTERM`, where a command looks at it.
+/// Set by the first `SIGTERM`, if the command supports stopping.
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// What a command looks at that can stop at a good place: from now on the first `SIGTERM` sets it and does no more.
+/// Returns the flag that tells a resumable command to stop. From now on, the first `SIGTERM` only sets this flag.
 pub(super) fn stop() -> Arc<AtomicBool> {
     STOP.get_or_init(Arc::default).clone()
 }
 
-/// Whether the first `SIGTERM` came to a command that looks at it.
+/// Whether a `SIGTERM` has asked the command to stop.
 pub(super) fn stopped() -> bool {
     STOP.get().is_some_and(|stop| stop.load(std::sync::atomic::Ordering::Relaxed))
 }
 
-/// Whether a `SIGTERM` ends the program with the code for "again": nothing of what it makes is written before its end.
+/// Whether a `SIGTERM` should exit with code 75, for commands that write nothing before they end.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
-/// From now on a `SIGTERM` ends the program with the code upon which schedulers start it again.
+/// Makes `SIGTERM` exit with code 75, on which schedulers restart the job.
 pub(super) fn begin_again() {
     AGAIN.store(true, std::sync::atomic::Ordering::Relaxed);
 }
@@ -33,12 +33,12 @@ pub(super) fn watch() {
     use signal_hook::iterator::Signals;
     use signal_hook::low_level::emulate_default_handler;
 
-    // `nohup`, and shells without job control, have some ignored: so it stays.
+    // `nohup`, and shells without job control, start programs with some signals ignored. Keep ignoring these.
     let ignored = ignored();
-    // A file that grows too large: with the signal caught, writing it fails with an error.
+    // With `SIGXFSZ` caught, writing a file that grows too large fails with an error instead of ending the program.
     let wanted = [SIGHUP, SIGINT, SIGTERM, SIGXFSZ];
     let watched = wanted.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-    // Where signals can't be watched, the next run in the folder removes what is left.
+    // If signals can't be watched, the next run in the folder removes leftover files.
     let Ok(mut signals) = Signals::new(watched) else { return };
     let watcher = std::thread::Builder::new().spawn(move || {
         for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
@@ -50,10 +50,10 @@ pub(super) fn watch() {
             hooklens_io::object_stores::abandon_uploads();
             Unfinished::abandon_all(|| {
                 if signal == SIGTERM && AGAIN.load(Ordering::Relaxed) {
-                    super::terminal::note("told to end, with nothing written; the same command begins again");
+                    super::terminal::note("terminated before writing results; run the same command again to restart");
                     signal_hook::low_level::exit(75);
                 }
-                // The first process of a container has no default to be ended by.
+                // Process 1 of a container has no default signal handlers to end it.
                 if std::process::id() == 1 {
                     signal_hook::low_level::exit(128 + signal);
                 }
@@ -61,20 +61,19 @@ pub(super) fn watch() {
             });
         }
     });
-    // A system that starts no more threads: as where signals can't be watched.
+    // If no thread can be started, the program runs without watching signals.
     drop(watcher);
 }
 
-/// An allocation that fails prints its size and aborts: the program ends with the exit code of an error, without a core
-/// dump.
+/// Turns an abort into exit code 1 without a core dump. A failed allocation prints its size and aborts.
 #[cfg(unix)]
 pub(super) fn exit_on_abort() {
     let always = Arc::new(AtomicBool::new(true));
-    // Where the signal can't be caught, the system ends the program.
+    // If the handler can't be installed, the system ends the program.
     signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGABRT, 1, always).ok();
 }
 
-/// The signals that are ignored, a bit each.
+/// The ignored signals, as a bit mask.
 #[cfg(unix)]
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Sizes in bytes, as arguments.
+//! Parsing of sizes in bytes.
 
-/// Reads `8GB`, `1.5GiB`, `64MB`, or bytes.
+/// Parses `8GB`, `1.5GiB`, `64MB`, or a number of bytes.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -15,12 +15,12 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
         "mib" => 1 << 20,
         "gib" => 1 << 30,
         "tib" => 1 << 40,
-        _ => return Err("units are KB, MB, GB and TB, or KiB, MiB, GiB and TiB".to_string()),
+        _ => return Err("unknown unit; expected KB, MB, GB, TB, KiB, MiB, GiB or TiB".to_string()),
     };
-    let number: f64 = number.parse().map_err(|_| "a size is a number and a unit, as 8GB".to_string())?;
+    let number: f64 = number.parse().map_err(|_| "expected a number and a unit, such as 8GB".to_string())?;
     let bytes = number * scale as f64;
     if bytes < 1.0 || bytes >= u64::MAX as f64 {
-        Err("no memory is of that size".to_string())
+        Err("the size must be at least 1 byte and less than 16 EiB".to_string())
     } else {
         Ok(bytes as u64)
     }

@@ -1,5 +1,5 @@
-//! What the program prints. Names in files, prompts and tokens may hold control characters, which a terminal would obey:
-//! they are shown instead.
+//! Terminal output. Names, prompts and tokens may contain control characters, which are escaped so that the terminal
+//! does not interpret them.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, StdoutLock, Write};
@@ -10,11 +10,11 @@ use serde_json::Value;
 use hooklens_io::shown_text::escaped_json;
 pub(super) use hooklens_io::shown_text::shown;
 
-/// Whether the reader of standard output went away.
+/// Whether the reader of standard output has closed it.
 static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Standard output, on which control characters are shown: `‹U+001B›`. Its reader may go away, as `head` does: the rest is
-/// not printed, which is no error, and the work goes on to its end.
+/// Standard output with control characters escaped, as `‹U+001B›`. If the reader closes it, as `head` does, the rest is
+/// not printed, which is not an error, and the command runs to its end.
 pub(super) struct Stdout(StdoutLock<'static>);
 
 /// Standard output.
@@ -22,13 +22,13 @@ pub(super) fn stdout() -> Stdout {
     Stdout(io::stdout().lock())
 }
 
-/// Whether nobody reads standard output any more.
+/// Whether the reader of standard output has closed it.
 pub(super) fn is_unread() -> bool {
     IS_UNREAD.load(Ordering::Relaxed)
 }
 
 impl Stdout {
-    /// Prints bytes as they are.
+    /// Prints bytes without escaping.
     pub(super) fn write_exactly(&mut self, bytes: &[u8]) -> io::Result<()> {
         if is_unread() {
             return Ok(());
@@ -59,7 +59,7 @@ fn unless_unread(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Prints JSON, in which control characters are escaped.
+/// Prints JSON with control characters escaped.
 pub(super) fn print_json(json: &Value) -> io::Result<()> {
     stdout().write_exactly(escaped_json(&format!("{json:#}\n")).as_bytes())
 }

@@ -1,8 +1,8 @@
-//! How a dictionary goes from pre-activations to activations.
+//! [`Architecture`]: the activation function of a dictionary.
 
 use std::fmt;
 
-/// The activation function of a dictionary, which decides what of its encoder is trained and stored.
+/// The activation function of a dictionary, which also determines the parameters of its encoder.
 ///
 /// ```
 /// use hooklens::features::Architecture;
@@ -13,49 +13,49 @@ use std::fmt;
 pub enum Architecture {
     /// `ReLU(pre)`.
     Standard,
-    /// `pre` where it is above the latent's threshold, else 0.
+    /// `pre` where it exceeds the latent's threshold, else 0.
     JumpRelu {
         /// Thresholds, `[latent]`.
         thresholds: Vec<f32>,
-        /// Whether it has to be above zero too, as everywhere but in circuit-tracer's sets.
+        /// Whether `pre` must also be positive. True for all formats except circuit-tracer's transcoder sets.
         positive: bool,
     },
-    /// Of each token the k largest of `ReLU(pre)`.
+    /// The k largest values of `ReLU(pre)` per token.
     TopK {
-        /// Latents kept.
+        /// Number of latents kept.
         k: usize,
     },
-    /// Of each token the k pre-activations furthest from zero, with their signs.
+    /// The k pre-activations per token with the largest magnitudes, keeping their signs.
     AbsTopK {
-        /// Latents kept.
+        /// Number of latents kept.
         k: usize,
     },
-    /// Of each of k groups of equal length the largest of `ReLU(pre)`.
+    /// The largest value of `ReLU(pre)` in each of k groups of equal size.
     GroupMax {
-        /// Groups.
+        /// Number of groups.
         k: usize,
     },
-    /// `ReLU(h W_enc · exp(r_mag) + b_mag)` where `h W_enc + b_gate` is above zero.
+    /// `ReLU(h W_enc · exp(r_mag) + b_mag)` where `h W_enc + b_gate` is positive, else 0.
     Gated {
         /// `b_gate`, `[latent]`.
         gate_bias: Vec<f32>,
-        /// `r_mag`, `[latent]`: logarithms of what the encoder's columns are multiplied by.
+        /// `r_mag`, `[latent]`: logarithms of the scales of the encoder's columns.
         log_scale: Vec<f32>,
     },
-    /// Latents are taken one by one: the one whose decoder row goes furthest along what is left, until one
-    /// comes again or less than `residual_threshold` is left.
+    /// Matching pursuit: repeatedly takes the latent whose decoder row has the largest projection of the residual,
+    /// until a latent repeats or the residual's norm is below `residual_threshold`.
     MatchingPursuit {
-        /// Norm of what may be left.
+        /// Norm of the residual below which iteration stops.
         residual_threshold: f32,
-        /// Most steps.
+        /// Maximum number of iterations.
         max_iterations: usize,
-        /// Whether it ends when a step takes no new latent.
+        /// Whether iteration stops when a step selects no new latent.
         until_repeated: bool,
     },
 }
 
 impl Architecture {
-    /// SAELens's name of it.
+    /// SAELens's name of the architecture.
     pub fn name(&self) -> &'static str {
         match self {
             Architecture::Standard => "standard",

@@ -1,4 +1,4 @@
-//! Dictionaries: sparse autoencoders and transcoders.
+//! [`Dictionary`]: sparse autoencoders and transcoders.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,18 +9,18 @@ use super::architecture::Architecture;
 use super::labels::Labels;
 use super::matrix::Matrix;
 use super::metadata::Metadata;
-use super::normalization::{Normalization, Undo};
+use super::normalization::{Denormalize, Normalization};
 use crate::error::FeatureError;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
-/// A sparse autoencoder or a transcoder: activations as sums of a few of many directions, its latents.
+/// A sparse autoencoder or transcoder, which represents activations as sparse sums of many directions, its latents.
 ///
-/// `pre = normalized(x) − b_dec (if so trained) · W_enc + b_enc`, `acts` by the [`Architecture`], `x̂ = acts · W_dec +
-/// b_dec`, normalized back. A transcoder's reconstruction is of another point, and may have a skip connection from its
-/// input.
+/// Computes `pre = (normalized(x) − b_dec) · W_enc + b_enc` (subtracting `b_dec` only if trained that way), `acts` by
+/// the [`Architecture`], and `x̂ = acts · W_dec + b_dec`, with the normalization undone. A transcoder reconstructs a
+/// different point than it reads, and may have a skip connection.
 ///
-/// Weights stay in their files until they are used; of a decoder that lies there by rows, only those of active latents are
+/// Weights are read from their files on first use. If a decoder is stored by rows, only the rows of active latents are
 /// read.
 ///
 /// ```
@@ -50,12 +50,12 @@ pub struct Dictionary {
     pub(super) metadata: Metadata,
     /// Whether `b_dec` is subtracted from the input.
     pub(super) centered: bool,
-    /// Whether latents are chosen by their pre-activations times the norms of their decoder rows, and activations are
-    /// these products.
+    /// Whether pre-activations are multiplied by the norms of the decoder rows before the activation function, so that
+    /// activations include the norms (SAELens's `rescale_acts_by_decoder_norm`).
     pub(super) by_norms: bool,
-    /// Whether the input is heads' outputs, `[.., head, d_head]`, flattened.
+    /// Whether the input is the flattened outputs of all heads, `[.., head, d_head]`.
     pub(super) by_heads: bool,
-    /// What activations are multiplied by before they are decoded, `[latent]`.
+    /// Factors that multiply activations before decoding, `[latent]`.
     pub(super) finetuned: Option<Tensor<1>>,
     pub(super) encoder: Matrix,
     pub(super) decoder: Matrix,
@@ -73,45 +73,45 @@ pub struct Dictionary {
 ///   `[d_in, d_out]`
 #[derive(Clone, Debug)]
 pub struct DictionaryWeights {
-    /// `W_enc`; a column is a latent's.
+    /// `W_enc`, with one column per latent.
     pub encoder: Tensor<2>,
     /// `b_enc`.
     pub encoder_bias: Tensor<1>,
-    /// `W_dec`; a row is a latent's direction.
+    /// `W_dec`, with one row per latent: the latent's direction.
     pub decoder: Tensor<2>,
     /// `b_dec`.
     pub decoder_bias: Tensor<1>,
-    /// What the input is multiplied by and added to a transcoder's reconstruction.
+    /// Matrix of a transcoder's skip connection, which multiplies the input.
     pub skip: Option<Tensor<2>>,
 }
 
-/// What a dictionary computes of its normalized input before its activation function.
+/// The encoder's output for normalized inputs, before the activation function.
 pub(super) struct Encoded {
-    /// Pre-activations, `[rows, latent]`; of a gated dictionary magnitudes. Nothing where there is no such thing.
+    /// Pre-activations, `[rows, latent]`; magnitudes for gated dictionaries, `None` for matching pursuit.
     pub(super) pre: Option<Tensor<2>>,
-    /// What decides which latents of a gated dictionary are active.
+    /// Gate pre-activations, which decide whether latents of a gated dictionary are active.
     gate: Option<Tensor<2>>,
     /// The input of the encoder.
     input: Tensor<2>,
 }
 
 impl Dictionary {
-    /// A sparse autoencoder of these weights, `standard` and without normalization, that does not subtract `b_dec` from
-    /// its input; the other methods change that.
+    /// Creates a sparse autoencoder with these weights: `standard` architecture, no normalization, and no subtraction
+    /// of `b_dec` from the input. The `with_*` methods change these settings.
     ///
     /// # Errors
-    /// [`FeatureError::Width`] for weights that do not fit together.
+    /// [`FeatureError::Width`] for weights whose shapes do not match.
     pub fn new(name: impl Into<Arc<str>>, weights: DictionaryWeights) -> Result<Self> {
         let DictionaryWeights { encoder, encoder_bias, decoder, decoder_bias, skip } = weights;
         let name = name.into();
         let ([d_in, latents], [_, d_out]) = (encoder.dims(), decoder.dims());
         let mut asked = vec![
             ("encoder_bias", encoder_bias.dims()[0], latents),
-            ("decoder's rows", decoder.dims()[0], latents),
+            ("decoder's first axis", decoder.dims()[0], latents),
             ("decoder_bias", decoder_bias.dims()[0], d_out),
         ];
         if let Some(skip) = &skip {
-            asked.extend([("skip's rows", skip.dims()[0], d_in), ("skip's columns", skip.dims()[1], d_out)]);
+            asked.extend([("skip's first axis", skip.dims()[0], d_in), ("skip's last axis", skip.dims()[1], d_out)]);
         }
         if let Some((what, given, wanted)) = asked.into_iter().find(|(_, given, wanted)| given != wanted) {
             return Err(FeatureError::Width { dictionary: name.to_string(), what: what.into(), wanted, given }.into());
@@ -136,7 +136,7 @@ impl Dictionary {
         })
     }
 
-    /// The same with another activation function.
+    /// Sets the activation function.
     ///
     /// ```
     /// # use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
@@ -152,27 +152,31 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for a k of 0 or above the number of latents, groups that don't divide them, thresholds
-    /// that are not as many.
+    /// [`FeatureError::Kind`] if k is 0 or exceeds the number of latents, if groups do not divide the number of
+    /// latents, if the number of thresholds or gate parameters is wrong, and for a transcoder with matching pursuit.
     pub fn with_architecture(mut self, architecture: Architecture) -> Result<Self> {
         let latents = self.latents();
         let wrong = match &architecture {
             Architecture::TopK { k } | Architecture::AbsTopK { k } if *k == 0 || *k > latents => {
-                Some(format!("k is {k} of {latents} latents"))
+                Some(format!("k is {k}; expected 1 to {latents}, the number of latents"))
             }
             Architecture::GroupMax { k } if *k == 0 || !latents.is_multiple_of(*k) => {
-                Some(format!("{latents} latents are not {k} groups of one length"))
+                Some(format!("{latents} latents cannot be divided into {k} equal groups"))
             }
             Architecture::JumpRelu { thresholds, .. } if thresholds.len() != latents => {
-                Some(format!("{} thresholds for {latents} latents", thresholds.len()))
+                Some(format!("{} thresholds for {latents} latents; expected one per latent", thresholds.len()))
             }
             Architecture::Gated { gate_bias, log_scale }
                 if gate_bias.len() != latents || log_scale.len() != latents =>
             {
-                Some(format!("{} and {} numbers of the gate for {latents} latents", gate_bias.len(), log_scale.len()))
+                Some(format!(
+                    "{} gate biases and {} gate scales for {latents} latents; expected one each per latent",
+                    gate_bias.len(),
+                    log_scale.len()
+                ))
             }
             Architecture::MatchingPursuit { .. } if self.is_transcoder() => {
-                Some("matching pursuit takes away from what it reads, so it is no transcoder's".into())
+                Some("matching pursuit subtracts from its input, so a transcoder cannot use it".into())
             }
             _ => None,
         };
@@ -183,29 +187,28 @@ impl Dictionary {
         Ok(self)
     }
 
-    /// The same with another normalization of its input.
+    /// Sets the normalization of inputs.
     #[must_use]
     pub fn with_normalization(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
         self
     }
 
-    /// The same, in which latents are chosen by their pre-activations times the norms of their decoder rows, and
-    /// activations are these products; or not.
+    /// Sets whether pre-activations are multiplied by the norms of the decoder rows before the activation function.
     #[must_use]
     pub fn with_decoder_norms(mut self, by_norms: bool) -> Self {
         self.by_norms = by_norms;
         self
     }
 
-    /// The same, subtracting `b_dec` from its input, or not.
+    /// Sets whether `b_dec` is subtracted from the input.
     #[must_use]
     pub fn with_centered_input(mut self, centered: bool) -> Self {
         self.centered = centered;
         self
     }
 
-    /// The same with the factor its inputs are multiplied by, where its files leave it out: `sqrt(d_in)` over the mean
+    /// Sets the factor that multiplies inputs, for dictionaries whose files omit it: `sqrt(d_in)` divided by the mean
     /// norm of the activations it was trained on.
     #[must_use]
     pub fn with_scale(mut self, factor: f32) -> Self {
@@ -213,10 +216,10 @@ impl Dictionary {
         self
     }
 
-    /// The same for another point of a model, or with other things said of it.
+    /// Replaces the metadata, for example to use the dictionary at another point.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
-        // What files say of the heads of their point holds at this point only.
+        // The files say only for the original point whether heads are flattened.
         if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
             self.by_heads = metadata.reads_all_heads();
         }
@@ -224,15 +227,15 @@ impl Dictionary {
         self
     }
 
-    /// The same, read at another point of a model.
+    /// Sets the point that the dictionary reads.
     #[must_use]
     pub fn at(self, point: impl Into<String>) -> Self {
         let metadata = Metadata { reads: Some(point.into()), ..self.metadata.clone() };
         self.with_metadata(metadata)
     }
 
-    /// The same with other tokens at which it is not used: `[]` for none. What its files say is what is left out where
-    /// nothing else is asked for, in models, measures and searches.
+    /// Sets the tokens at which the dictionary is not used in spliced models, evaluations and searches; `[]` for none.
+    /// The default comes from the dictionary's files.
     ///
     /// ```
     /// use hooklens::features::{Dictionary, ExcludedTokens};
@@ -247,7 +250,7 @@ impl Dictionary {
         self
     }
 
-    /// The same on another device.
+    /// Moves the dictionary to another device.
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Self {
         let vector = |vector: &Tensor<1>| vector.clone().to_device(device);
@@ -263,64 +266,64 @@ impl Dictionary {
         }
     }
 
-    /// Names that people gave to its latents.
+    /// Labels of the latents.
     pub fn labels(&self) -> &Labels {
         &self.labels
     }
 
-    /// The same with these labels.
+    /// Replaces the labels.
     ///
     /// # Errors
-    /// [`FeatureError::Latent`] for a label of a latent that is not there.
+    /// [`FeatureError::Latent`] for a label of a latent that does not exist.
     pub fn with_labels(mut self, labels: Labels) -> Result<Self> {
         labels.check(&self.name, self.latents())?;
         self.labels = labels;
         Ok(self)
     }
 
-    /// What it is called: the file or folder it was read from, or the name it was given.
+    /// The dictionary's name: the file or folder it was read from, or the name given to [`Dictionary::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format it was read from.
+    /// The format the dictionary was read from.
     pub fn format(&self) -> &'static str {
         self.format
     }
 
-    /// Its activation function.
+    /// The activation function.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// What is done to its input.
+    /// The normalization of inputs.
     pub fn normalization(&self) -> Normalization {
         self.normalization
     }
 
-    /// Whether `b_dec` is subtracted from its input.
+    /// Whether `b_dec` is subtracted from the input.
     pub fn centers_input(&self) -> bool {
         self.centered
     }
 
-    /// Where it belongs.
+    /// Metadata about the model and points.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The points it reads and writes.
+    /// The points that the dictionary reads and writes.
     pub(super) fn points(&self) -> Result<[&str; 2]> {
         let read = self.metadata.reads.as_deref();
         let read = read.ok_or_else(|| FeatureError::NoPoint { dictionary: self.name.to_string() })?;
         Ok([read, self.metadata.writes.as_deref().unwrap_or(read)])
     }
 
-    /// Width of what it reads.
+    /// Width of the input.
     pub fn d_in(&self) -> usize {
         self.encoder.shape()[0]
     }
 
-    /// Width of what it reconstructs.
+    /// Width of the reconstruction.
     pub fn d_out(&self) -> usize {
         self.decoder.shape()[1]
     }
@@ -330,12 +333,12 @@ impl Dictionary {
         self.encoder.shape()[1]
     }
 
-    /// Whether it reconstructs another point than it reads.
+    /// Whether the dictionary reconstructs a different point than it reads.
     pub fn is_transcoder(&self) -> bool {
         self.metadata.is_transcoder()
     }
 
-    /// Whether its reconstruction has a skip connection from its input.
+    /// Whether the reconstruction includes a skip connection from the input.
     pub fn has_skip(&self) -> bool {
         self.skip.is_some()
     }
@@ -343,12 +346,12 @@ impl Dictionary {
     /// `W_enc`, `[d_in, latent]`.
     ///
     /// # Errors
-    /// A file that can't be read.
+    /// Fails if the file cannot be read.
     pub fn encoder(&self) -> Result<Tensor<2>> {
         self.encoder.get(false)
     }
 
-    /// `b_enc`, `[latent]`; of a gated dictionary `b_mag`.
+    /// `b_enc`, `[latent]`; `b_mag` for gated dictionaries.
     pub fn encoder_bias(&self) -> Tensor<1> {
         self.encoder_bias.clone()
     }
@@ -356,7 +359,7 @@ impl Dictionary {
     /// `W_dec`, `[latent, d_out]`.
     ///
     /// # Errors
-    /// A file that can't be read.
+    /// Fails if the file cannot be read.
     pub fn decoder(&self) -> Result<Tensor<2>> {
         self.decoder.get(true)
     }
@@ -366,27 +369,27 @@ impl Dictionary {
         self.decoder_bias.clone()
     }
 
-    /// What a transcoder's input is multiplied by and added, `[d_in, d_out]`.
+    /// The matrix of a transcoder's skip connection, `[d_in, d_out]`.
     ///
     /// # Errors
-    /// A file that can't be read.
+    /// Fails if the file cannot be read.
     pub fn skip(&self) -> Result<Option<Tensor<2>>> {
         self.skip.as_ref().map(|skip| skip.get(false)).transpose()
     }
 
-    /// The direction of one latent, `[d_out]`: what one of its activation adds to a reconstruction. Nothing else of the
-    /// decoder is read, unless its file is PyTorch's or deflated.
+    /// The direction of one latent, `[d_out]`, which is added to the reconstruction once per unit of activation. Reads
+    /// only that row of the decoder, unless the file is in PyTorch's format or compressed.
     ///
     /// ```no_run
     /// # use hooklens::features::Dictionary;
     /// # use hooklens::prelude::*;
     /// let sae = Dictionary::open("gemma-scope/layer_12/width_16k/average_l0_82")?;
-    /// let steering = sae.direction(4231)?; // add it to the stream, or look at it through the unembedding
+    /// let steering = sae.direction(4231)?; // add it to the residual stream, or project it onto the vocabulary
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Latent`] if there is no such latent; a file that can't be read.
+    /// [`FeatureError::Latent`] if there is no such latent; also fails if the file cannot be read.
     pub fn direction(&self, latent: usize) -> Result<Tensor<1>> {
         self.check_latent(latent)?;
         let row = self.decoder.row(latent)?.cast(DType::F32);
@@ -401,7 +404,7 @@ impl Dictionary {
         Ok(row.reshape([self.d_out()]))
     }
 
-    /// An error for a latent that is not there.
+    /// Fails for a latent that does not exist.
     pub(super) fn check_latent(&self, latent: usize) -> Result<()> {
         match latent < self.latents() {
             true => Ok(()),
@@ -411,14 +414,15 @@ impl Dictionary {
         }
     }
 
-    /// Activations of the latents, on the device of the input.
+    /// Computes the activations of the latents, on the input's device.
     ///
     /// # Shapes
-    /// - input: `[..., d_in]`; of a dictionary of heads' outputs flattened, `[..., head * d_head]`
+    /// - input: `[..., d_in]`; flattened to `[..., head * d_head]` for dictionaries on heads' outputs
     /// - output: `[..., latent]`
     ///
     /// # Errors
-    /// [`FeatureError::Width`] for an input of another width, [`FeatureError::NoScale`]; a file that can't be read.
+    /// [`FeatureError::Width`] for an input of the wrong width, [`FeatureError::NoScale`] if the scale of inputs is
+    /// unknown; also fails if the file cannot be read.
     pub fn encode<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let (shape, device) = (x.dims(), x.device());
         let (x, _) = self.normalized(self.rows(x)?)?;
@@ -426,31 +430,31 @@ impl Dictionary {
         Ok(placed(unflattened(acts, shape), &device))
     }
 
-    /// The reconstruction of activations of the latents, in the space of the decoder: without what undoes the
-    /// normalization of an input, and without its skip connection. [`Dictionary::forward`] has both.
+    /// Decodes activations of the latents. Does not undo the normalization of inputs or add the skip connection, as
+    /// [`Dictionary::forward`] does.
     ///
     /// # Shapes
     /// - input: `[..., latent]`
     /// - output: `[..., d_out]`
     ///
     /// # Errors
-    /// [`FeatureError::Width`] for another number of latents; a file that can't be read.
+    /// [`FeatureError::Width`] for the wrong number of latents; also fails if the file cannot be read.
     pub fn decode<const D: usize>(&self, acts: Tensor<D>) -> Result<Tensor<D>> {
         let (shape, device) = (acts.dims(), acts.device());
-        self.check_width("the activations of latents", shape[D - 1], self.latents())?;
+        self.check_width("the latent activations", shape[D - 1], self.latents())?;
         let rows = shape[..D - 1].iter().product();
         let acts = placed(acts, &self.device()).reshape([rows, self.latents()]);
         Ok(placed(unflattened(self.decoded(acts)?, shape), &device))
     }
 
-    /// The reconstruction of what is read.
+    /// Computes the reconstruction of the input, or of the written point for transcoders.
     ///
     /// # Shapes
     /// - input: `[..., d_in]`
     /// - output: `[..., d_out]`
     ///
     /// # Errors
-    /// As [`Dictionary::encode`].
+    /// Same as [`Dictionary::encode`].
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let (shape, device) = (x.dims(), x.device());
         let raw = self.rows(x)?;
@@ -460,7 +464,7 @@ impl Dictionary {
         Ok(placed(unflattened(output, shape), &device))
     }
 
-    /// Where its weights are.
+    /// The device of the weights.
     pub(super) fn device(&self) -> Device {
         self.encoder_bias.device()
     }
@@ -475,7 +479,7 @@ impl Dictionary {
         }
     }
 
-    /// The input as rows, `[rows, d_in]`, in the element type that is computed in.
+    /// Flattens the input to rows, `[rows, d_in]`, in the dtype used for computation.
     pub(super) fn rows<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<2>> {
         let shape = x.dims();
         self.check_width("the input", shape[D - 1], self.d_in())?;
@@ -486,8 +490,8 @@ impl Dictionary {
         })
     }
 
-    /// Rows `[rows, d_in]` as the encoder reads them.
-    pub(super) fn normalized(&self, x: Tensor<2>) -> Result<(Tensor<2>, Undo)> {
+    /// Normalizes and centers rows `[rows, d_in]` for the encoder, and returns how to undo the normalization.
+    pub(super) fn normalized(&self, x: Tensor<2>) -> Result<(Tensor<2>, Denormalize)> {
         if self.normalization == Normalization::Scale(None) {
             return Err(FeatureError::NoScale { dictionary: self.name.to_string() }.into());
         }
@@ -499,10 +503,10 @@ impl Dictionary {
             }
             false => x,
         };
-        Ok((x, if self.is_transcoder() { Undo::default() } else { undo }))
+        Ok((x, if self.is_transcoder() { Denormalize::default() } else { undo }))
     }
 
-    /// What the encoder makes of normalized rows.
+    /// Applies the encoder to normalized rows.
     pub(super) fn encoded(&self, input: Tensor<2>) -> Result<Encoded> {
         if let Architecture::MatchingPursuit { .. } = self.architecture {
             return Ok(Encoded { pre: None, gate: None, input });
@@ -522,7 +526,7 @@ impl Dictionary {
         Ok(Encoded { pre: Some(pre), gate: None, input })
     }
 
-    /// Activations, `[rows, latent]`.
+    /// Applies the activation function, `[rows, latent]`.
     pub(super) fn activate(&self, encoded: Encoded) -> Result<Tensor<2>> {
         let Encoded { pre, gate, input } = encoded;
         let Some(pre) = pre else { return self.pursued(input) };
@@ -547,7 +551,7 @@ impl Dictionary {
         })
     }
 
-    /// Matching pursuit over rows `[rows, d_in]`.
+    /// Runs matching pursuit on rows `[rows, d_in]`.
     fn pursued(&self, input: Tensor<2>) -> Result<Tensor<2>> {
         let Architecture::MatchingPursuit { residual_threshold, max_iterations, until_repeated } = self.architecture
         else {
@@ -583,7 +587,7 @@ impl Dictionary {
         Ok(acts)
     }
 
-    /// Reconstructions of activations `[rows, latent]`, in the decoder's space.
+    /// Decodes activations `[rows, latent]`, without undoing the normalization.
     pub(super) fn decoded(&self, acts: Tensor<2>) -> Result<Tensor<2>> {
         let dtype = acts.dtype();
         let acts = match self.by_norms {
@@ -599,7 +603,7 @@ impl Dictionary {
         if dtype == DType::F32
             && let Some(combined) = cpu::combine(&acts, &decoder, bias.as_ref())
         {
-            // A row that is not finite shows itself where its latent is active.
+            // Decoder rows are only checked here, where their latents are active, because then they affect outputs.
             let rows = |of: &Tensor<2>| 0..of.dims()[0];
             if cpu::not_finite(&combined, rows(&combined)).is_some() && cpu::not_finite(&acts, rows(&acts)).is_none() {
                 self.decoder.check(&decoder, rows(&decoder))?;
@@ -613,7 +617,7 @@ impl Dictionary {
         })
     }
 
-    /// A reconstruction with the skip connection from the input, both `[rows, width]`.
+    /// Adds the skip connection from the input to a reconstruction, both `[rows, width]`.
     pub(super) fn with_skip(&self, output: Tensor<2>, raw: &Tensor<2>) -> Result<Tensor<2>> {
         Ok(match self.skip()? {
             Some(skip) => output + product(raw, skip, None),
@@ -621,10 +625,10 @@ impl Dictionary {
         })
     }
 
-    /// Norms of the decoder's rows, `[latent]`. The whole decoder is read, once.
+    /// Norms of the decoder rows, `[latent]`. Reads the whole decoder once.
     ///
     /// # Errors
-    /// A file that can't be read.
+    /// Fails if the file cannot be read.
     pub fn decoder_norms(&self) -> Result<Tensor<1>> {
         if let Some(norms) = self.norms.get() {
             return Ok(norms.clone());
@@ -634,7 +638,7 @@ impl Dictionary {
     }
 }
 
-/// `x · weight + bias` in the element type of `x`.
+/// `x · weight + bias` in the dtype of `x`.
 fn product(x: &Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
     let dtype = x.dtype();
     if dtype == DType::F32
@@ -649,7 +653,7 @@ fn product(x: &Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<
     }
 }
 
-/// Applies an activation function; by Burn's operations where the kernel declines.
+/// Applies an activation function, using Burn operations if the CPU kernel declines.
 fn keep(pre: Tensor<2>, which: Keep<'_>) -> Tensor<2> {
     let pre = match pre.dtype() {
         DType::F32 => match cpu::keep(pre, which) {
@@ -688,7 +692,7 @@ fn keep(pre: Tensor<2>, which: Keep<'_>) -> Tensor<2> {
     }
 }
 
-/// A tensor on a device, with gradients where it had them.
+/// Moves a tensor to a device, keeping its autodiff context.
 pub(super) fn placed<const D: usize>(given: Tensor<D>, device: &Device) -> Tensor<D> {
     let from = given.device();
     match from == *device {
@@ -697,7 +701,7 @@ pub(super) fn placed<const D: usize>(given: Tensor<D>, device: &Device) -> Tenso
     }
 }
 
-/// Rows in the shape of the tensor they were made from, but for the last axis.
+/// Restores the leading axes of flattened rows.
 fn unflattened<const D: usize>(rows: Tensor<2>, mut shape: [usize; D]) -> Tensor<D> {
     shape[D - 1] = rows.dims()[1];
     rows.reshape(shape)

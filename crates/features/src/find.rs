@@ -1,4 +1,4 @@
-//! Latents that matter to a text: by activation, by attribution, by the difference between texts.
+//! Search for latents that matter to a text: by activation, by attribution, and by difference between texts.
 
 use hooklens_hooks::Record;
 
@@ -10,28 +10,28 @@ use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// A latent that was found.
+/// A latent found by a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct FoundLatent {
-    /// The latent.
+    /// Index of the latent.
     pub latent: usize,
-    /// By what it was found: its activation, its attribution, its difference.
+    /// The score it was found by: activation, attribution or difference.
     pub score: f32,
-    /// The position in the text where it was, if it is about one.
+    /// The position in the text that the score refers to, if any.
     pub position: Option<usize>,
 }
 
-/// The largest magnitudes first.
+/// Sorts by magnitude in descending order, and drops zeros.
 fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
     found.retain(|one| one.score != 0.0);
     found.sort_by(|a, b| b.score.abs().total_cmp(&a.score.abs()).then(a.latent.cmp(&b.latent)));
     found
 }
 
-/// Latents that are active in a prompt, each where it is most, the strongest first; at one position if that is given.
-/// Tokens that the dictionary was trained without are passed over, unless they are asked for
-/// ([`Dictionary::excluding`]).
+/// Latents that are active in a prompt, in descending order of activation: at the given position, or otherwise each at
+/// the position of its largest activation. Tokens that the dictionary was trained without are skipped unless
+/// [`Dictionary::excluding`] allows them.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_activation};
@@ -45,7 +45,7 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
 /// ```
 ///
 /// # Errors
-/// A point that the model lacks or of another width; a position that the prompt lacks.
+/// Fails if the model lacks the dictionary's point or has another width there, or if the prompt lacks the position.
 pub fn latents_by_activation(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -70,15 +70,15 @@ pub fn latents_by_activation(
 fn check_position(dictionary: &Dictionary, prompt: &[u32], position: Option<usize>) -> Result<()> {
     match position.filter(|pos| *pos >= prompt.len()) {
         Some(pos) => {
-            let reason = format!("the prompt has {} tokens, and no position {pos}", prompt.len());
+            let reason = format!("position {pos} is outside the prompt of {} tokens", prompt.len());
             Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into())
         }
         None => Ok(()),
     }
 }
 
-/// Latents by what they do to the logit of a token behind a prompt, or to its difference from another's: activation times
-/// gradient, at every position, the strongest first.
+/// Latents by their effect on the logit of `answer`, or on its difference from the logit of `wrong`, as the next token.
+/// The score is activation times gradient, for each latent and position, in descending order of magnitude.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_attribution};
@@ -89,12 +89,12 @@ fn check_position(dictionary: &Dictionary, prompt: &[u32], position: Option<usiz
 /// let prompt = model.to_tokens(text)?.row(0).to_vec();
 /// let (mary, john) = (model.to_single_token("Mary")?, model.to_single_token("John")?);
 /// let found = latents_by_attribution(&model, &sae, &prompt, mary, Some(john))?;
-/// assert_eq!(found[0].position, Some(14)); // where the answer is said
+/// assert_eq!(found[0].position, Some(14)); // the last position, where the answer is predicted
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
 /// # Errors
-/// Those of [`SpliceDictionary::splice_dictionary`]; a token without a logit.
+/// Same as [`SpliceDictionary::splice_dictionary`]; also fails for a token that has no logit.
 pub fn latents_by_attribution(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -104,7 +104,7 @@ pub fn latents_by_attribution(
 ) -> Result<Vec<FoundLatent>> {
     let vocabulary = model.config().d_vocab_out;
     if let Some(id) = [Some(answer), wrong].into_iter().flatten().find(|id| *id as usize >= vocabulary) {
-        let reason = format!("the model has no logit of a token {id}");
+        let reason = format!("the model has no logit for token {id}");
         return Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into());
     }
     let spliced = model.splice_dictionary(dictionary)?;
@@ -126,8 +126,8 @@ pub fn latents_by_attribution(
     Ok(sorted(all.collect()))
 }
 
-/// Latents by the difference of their mean activations between two sets of prompts, in their standard deviations over
-/// both: the most different first. Positive are those of the first.
+/// Latents by the difference of their mean activations between two sets of prompts, in units of the standard deviation
+/// over both, in descending order of magnitude. A positive score means that the latent is more active in the first set.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_difference};
@@ -142,7 +142,7 @@ pub fn latents_by_attribution(
 /// ```
 ///
 /// # Errors
-/// As [`latents_by_activation`]; sets of which no token is left.
+/// Same as [`latents_by_activation`]; also fails if a set has no tokens left.
 pub fn latents_by_difference(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -187,8 +187,8 @@ pub fn latents_by_difference(
     Ok(sorted((0..count).map(difference).collect()))
 }
 
-/// The tokens whose logits a latent raises most, by its direction, the last norm's weights and the unembedding: ids, and
-/// by how much one of its activation raises them. Nothing where what it writes is not one vector of the stream.
+/// The tokens whose logits a latent raises most through its direction, the final norm's weights and the unembedding:
+/// ids, and the increase per unit of activation. Empty if the dictionary does not write to the residual stream.
 ///
 /// # Errors
 /// [`FeatureError::Latent`] if there is no such latent.
@@ -203,10 +203,10 @@ pub fn promoted_tokens(
     Ok(effects.into_iter().next().map(|[promoted, _]| promoted).unwrap_or_default())
 }
 
-/// Tokens and by how much their logits are moved.
+/// Tokens and the changes of their logits.
 pub(crate) type Moved = Vec<(u32, f32)>;
 
-/// The tokens whose logits each of some units raises most, and those it lowers most.
+/// The tokens whose logits each unit raises most, and the tokens whose logits it lowers most.
 pub(crate) fn most_moved(
     model: &HookedTransformer,
     units: &Units,
@@ -214,7 +214,7 @@ pub(crate) fn most_moved(
     count: usize,
 ) -> Result<Vec<[Moved; 2]>> {
     let mut all = Vec::new();
-    // A row is as long as the vocabulary.
+    // Work in chunks, because each row has one element per token of the vocabulary.
     for some in which.chunks(64) {
         let Some(effects) = logit_effects(model, units, some)? else {
             return Ok(vec![Default::default(); which.len()]);

@@ -9,8 +9,8 @@ use hooklens_model::error::Result;
 use hooklens_model::model::Hashed;
 
 impl Dictionary {
-    /// A hash of all weights and of what is done with them (XXH3, 128 bits), as [`HookedTransformer::fingerprint`] is of a
-    /// model: the same dictionary has the same in every process, any other another.
+    /// A 128-bit XXH3 hash of all weights and settings, like `HookedTransformer::fingerprint` for models. Every
+    /// process computes the same hash, and different dictionaries have different hashes.
     ///
     /// ```
     /// use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
@@ -27,14 +27,12 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// If weights can't be read.
-    ///
-    /// [`HookedTransformer::fingerprint`]: crate::HookedTransformer::fingerprint
+    /// Fails if weights cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
         self.hash_with("", [])
     }
 
-    /// The hash of it with more that is said and more matrices.
+    /// Hashes the dictionary together with additional text and matrices.
     pub(super) fn hash_with<'m>(&'m self, told: &str, more: impl IntoIterator<Item = &'m Matrix>) -> Result<String> {
         let said = format!(
             "{} {} {} {} {} {told}",
@@ -58,10 +56,10 @@ impl Dictionary {
 }
 
 impl Transcoders {
-    /// The hash of a set: of every layer's transcoder, and of what they write to later layers.
+    /// A hash of all layers' transcoders, including their decoders for later layers.
     ///
     /// # Errors
-    /// If weights can't be read.
+    /// Fails if weights cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
         let mut hashed = Vec::new();
         for (from, layer) in self.layers().iter().enumerate() {
@@ -72,7 +70,8 @@ impl Transcoders {
     }
 }
 
-/// The text that is hashed of an architecture. It is stored in manifests by its hash: it does not follow names in the code.
+/// The text that represents an architecture in fingerprints. Manifests store the hash, so the text must not change when
+/// names in the code do.
 fn hashed_architecture(architecture: &Architecture) -> String {
     match architecture {
         Architecture::Standard => "Standard".into(),
@@ -92,7 +91,7 @@ fn hashed_architecture(architecture: &Architecture) -> String {
     }
 }
 
-/// The text that is hashed of a normalization.
+/// The text that represents a normalization in fingerprints.
 fn hashed_normalization(normalization: Normalization) -> String {
     match normalization {
         Normalization::None => "None".into(),
@@ -106,7 +105,7 @@ fn hashed_normalization(normalization: Normalization) -> String {
 mod tests {
     use super::*;
 
-    /// Fingerprints are in manifests of dumps: these texts stay as they are.
+    /// Manifests of dumps contain fingerprints, so these texts must not change.
     #[test]
     fn hashed_texts_stay() {
         let told = |architecture| hashed_architecture(&architecture);

@@ -11,12 +11,12 @@ use super::normalization::Normalization;
 use crate::error::FeatureError;
 use hooklens_model::error::Result;
 
-/// The least norm a row is divided by.
+/// Lower bound for norms that rows are divided by.
 const LEAST: f64 = 1e-8;
 
 impl Dictionary {
-    /// The same dictionary whose decoder rows have norm 1, so that activations of different latents compare: each is
-    /// multiplied by its row's norm.
+    /// Folds the norms of decoder rows into activations, so that decoder rows have norm 1 and activations of different
+    /// latents are comparable.
     ///
     /// ```
     /// # use hooklens::features::{Dictionary, DictionaryWeights};
@@ -36,7 +36,8 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for dictionaries in which other latents would be chosen; a file that can't be read.
+    /// [`FeatureError::Kind`] if folding would change which latents are selected; also fails if the file cannot be
+    /// read.
     pub fn fold_decoder_norms(&self) -> Result<Self> {
         if self.by_norms && self.finetuned.is_none() {
             return self.fold_ranking_norms();
@@ -49,39 +50,40 @@ impl Dictionary {
                 | Architecture::MatchingPursuit { .. }
         );
         if chooses {
-            let reason = format!("with norms folded in, {} would choose other latents", self.architecture);
+            let reason =
+                format!("folding in the decoder norms would change which latents {} selects", self.architecture);
             return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
         }
         let folded = self.fold_finetuned()?;
         folded.times_norms(&folded.decoder_norms()?, true)
     }
 
-    /// The same dictionary that does not multiply pre-activations by norms of decoder rows, which are 1. Activations,
-    /// thresholds and finetuned factors stay.
+    /// Removes the multiplication by norms of decoder rows, by scaling the rows to norm 1. Activations, thresholds and
+    /// finetuned factors do not change.
     pub(super) fn fold_ranking_norms(&self) -> Result<Self> {
         if !self.by_norms {
             return Ok(self.clone());
         }
-        self.check_encoder("decoder norms")?;
-        // Thresholds are compared with products of pre-activations and norms already.
+        self.check_encoder("the decoder norms")?;
+        // Thresholds already refer to products of pre-activations and norms, so they are not scaled.
         let folded = self.times_norms(&self.decoder_norms()?, false)?;
         Ok(Self { by_norms: false, ..folded })
     }
 
-    /// The same dictionary whose decoder has the finetuned factors. Activations stay.
+    /// Folds finetuned factors into the decoder. Activations do not change.
     pub(super) fn fold_finetuned(&self) -> Result<Self> {
         let Some(factors) = &self.finetuned else { return Ok(self.clone()) };
-        // Factors would change the norms.
+        // The factors would change the norms, so norms are folded first.
         if self.by_norms {
             return self.fold_ranking_norms()?.fold_finetuned();
         }
-        self.check_encoder("finetuned factors")?;
+        self.check_encoder("the finetuned factors")?;
         let decoder = Matrix::made(wide(self.decoder()?) * columns(factors));
         Ok(Self { decoder, finetuned: None, norms: OnceLock::new(), ..self.clone() })
     }
 
-    /// The same transcoder that does not subtract `b_dec` from its input, which no format of transcoders can say. Activations
-    /// stay.
+    /// Folds the subtraction of `b_dec` into the encoder bias of a transcoder, because no transcoder format supports
+    /// it. Activations do not change.
     pub(super) fn fold_center(&self) -> Result<Self> {
         if !self.centered || !self.is_transcoder() {
             return Ok(self.clone());
@@ -101,20 +103,21 @@ impl Dictionary {
         Ok(folded)
     }
 
-    /// The same dictionary that takes its input as it is where it would be scaled by one factor. Activations stay.
+    /// Folds a constant scale of inputs into the weights. Activations do not change.
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for matching pursuit, whose activations would change; a file that can't be read.
+    /// [`FeatureError::Kind`] for matching pursuit, whose activations would change; also fails if the file cannot be
+    /// read.
     pub fn fold_scale(&self) -> Result<Self> {
         let Normalization::Scale(Some(factor)) = self.normalization else { return Ok(self.clone()) };
         self.check_encoder("the scale of its inputs")?;
-        // What is chosen by norms keeps its units where they are folded first.
+        // Ranking by norms depends on the scale of the norms, so they are folded first.
         if self.by_norms {
             return self.fold_ranking_norms()?.fold_scale();
         }
         let (encoder, decoder) = (wide(self.encoder()?) * factor, wide(self.decoder()?));
         if self.is_transcoder() {
-            // A transcoder's output was not scaled, so its bias does not fit a scaled input any more.
+            // A transcoder's output is not scaled, so its bias would not match a scaled input.
             if self.centered {
                 return self.fold_center()?.fold_scale();
             }
@@ -130,18 +133,18 @@ impl Dictionary {
         })
     }
 
-    /// An error for a dictionary whose decoder encodes: what is folded into one of them would change the other.
+    /// Fails for matching pursuit, where the decoder is also the encoder, so that folding would change both.
     fn check_encoder(&self, folded: &str) -> Result<()> {
         match self.architecture {
             Architecture::MatchingPursuit { .. } => {
-                let reason = format!("with {folded} folded in, {} would have other activations", self.architecture);
+                let reason = format!("folding in {folded} would change the activations of {}", self.architecture);
                 Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into())
             }
             _ => Ok(()),
         }
     }
 
-    /// Pre-activations times these norms, and decoder rows divided by them.
+    /// Multiplies pre-activations by these norms, and divides decoder rows by them.
     fn times_norms(&self, norms: &Tensor<1>, thresholds: bool) -> Result<Self> {
         let norms = norms.clone().clamp_min(LEAST);
         let mut folded =

@@ -1,4 +1,4 @@
-//! Names that people gave to latents.
+//! [`Labels`]: human-readable labels of latents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,10 +12,10 @@ use hooklens_io::regular;
 use hooklens_model::error::{LoadError, Result};
 use hooklens_model::tokens::read_json;
 
-/// The file beside a dictionary that holds them.
+/// Name of the label file stored with a dictionary.
 const FILE: &str = "labels.json";
 
-/// What latents are called, by number.
+/// Labels of latents, by index.
 ///
 /// ```
 /// use hooklens::features::Labels;
@@ -26,12 +26,12 @@ const FILE: &str = "labels.json";
 pub struct Labels(BTreeMap<usize, String>);
 
 impl Labels {
-    /// What a latent is called.
+    /// The label of a latent.
     pub fn get(&self, latent: usize) -> Option<&str> {
         self.0.get(&latent).map(String::as_str)
     }
 
-    /// Every label, by latent.
+    /// All labels, ordered by latent.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &str)> {
         self.0.iter().map(|(latent, label)| (*latent, label.as_str()))
     }
@@ -41,12 +41,12 @@ impl Labels {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// An error for a label of a latent that is not there.
+    /// Fails for a label of a latent that does not exist.
     pub(super) fn check(&self, dictionary: &str, count: usize) -> Result<()> {
         match self.0.keys().next_back().filter(|latent| **latent >= count) {
             Some(latent) => {
@@ -57,9 +57,9 @@ impl Labels {
         }
     }
 
-    /// Reads labels: a JSON object of them by latent, or CSV with rows of `latent,label`. A label that holds a comma, a quote
-    /// or a line break is quoted. A first row may name the columns: its first field is then `latent`, `feature`, `index` or
-    /// `id`.
+    /// Reads labels from a JSON object with latent indices as keys, or from CSV with rows of `latent,label`. Labels
+    /// with commas, quotes or line breaks must be quoted. The first row may be a header, which is recognized by its
+    /// first field: `latent`, `feature`, `index` or `id`.
     ///
     /// ```
     /// use hooklens::features::Labels;
@@ -72,8 +72,8 @@ impl Labels {
     /// ```
     ///
     /// # Errors
-    /// A file that can't be read; [`FeatureError::Setting`] with the line of a row that has other columns or no number of a
-    /// latent, of a second label of a latent, and of a quote that is not closed.
+    /// Fails if the file cannot be read; [`FeatureError::Setting`] with the line number for a row with the wrong
+    /// columns or an invalid index, for a second label of the same latent, and for an unclosed quote.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
@@ -86,8 +86,8 @@ impl Labels {
         Ok(labels)
     }
 
-    /// Reads labels of several layers: a JSON object of objects, by layer and latent, or CSV with rows of
-    /// `layer,latent,label`, the first of which may name the columns.
+    /// Reads labels of several layers from nested JSON objects with layers and then latents as keys, or from CSV with
+    /// rows of `layer,latent,label` and an optional header.
     ///
     /// ```
     /// use hooklens::features::Labels;
@@ -100,17 +100,19 @@ impl Labels {
     /// ```
     ///
     /// # Errors
-    /// As [`Labels::read`].
+    /// Same as [`Labels::read`].
     pub fn read_by_layer(path: impl AsRef<Path>) -> Result<BTreeMap<usize, Self>> {
         let path = path.as_ref();
         let mut layers: BTreeMap<usize, Self> = BTreeMap::new();
         if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
             let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
             let Value::Object(object) = read_json(path.into())? else {
-                return Err(wrong("labels of several layers are an object of them by layer".into()).into());
+                return Err(
+                    wrong("labels of several layers must be a JSON object with layer numbers as keys".into()).into()
+                );
             };
             for (layer, labels) in object {
-                let layer = layer.parse().map_err(|_| wrong(format!("`{layer}` is no layer")))?;
+                let layer = layer.parse().map_err(|_| wrong(format!("`{layer}` is not a layer number")))?;
                 layers.insert(layer, Self::of_value(path, labels)?);
             }
             return Ok(layers);
@@ -121,12 +123,12 @@ impl Labels {
         Ok(layers)
     }
 
-    /// Adds the label of a line of a file.
+    /// Adds a label from a line of a file.
     fn insert_new(&mut self, path: &Path, line: u64, latent: usize, label: String) -> Result<()> {
         match self.0.insert(latent, label) {
             None => Ok(()),
             Some(_) => {
-                let reason = format!("line {line}: latent {latent} has a label already");
+                let reason = format!("line {line}: latent {latent} already has a label");
                 Err(FeatureError::Setting { path: path.into(), reason }.into())
             }
         }
@@ -139,21 +141,21 @@ impl Labels {
     fn of_value(path: &Path, value: Value) -> Result<Self> {
         let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
         let Value::Object(object) = value else {
-            return Err(wrong("labels are an object of them by latent".into()).into());
+            return Err(wrong("labels must be a JSON object with latent indices as keys".into()).into());
         };
         let one = |(latent, label): (String, Value)| match (latent.parse(), label) {
             (Ok(latent), Value::String(label)) => Ok((latent, label)),
-            (_, label) => Err(wrong(format!("`\"{latent}\": {label}` is no label of a latent")).into()),
+            (_, label) => Err(wrong(format!("`\"{latent}\": {label}` is not a latent index with a text label")).into()),
         };
         object.into_iter().map(one).collect::<Result<_>>().map(Self)
     }
 
-    /// Those saved beside a dictionary.
+    /// Loads the labels stored with a dictionary.
     pub(super) fn beside(folder: &Path) -> Result<Self> {
         Self::beside_as(folder, FILE)
     }
 
-    /// Those saved beside the transcoders of all layers.
+    /// Loads the labels of one layer stored with transcoders of all layers.
     pub(super) fn of_layer(folder: &Path, layer: usize) -> Result<Self> {
         Self::beside_as(folder, &layer_file(layer))
     }
@@ -163,17 +165,17 @@ impl Labels {
         if path.is_file() { Self::of_json(&path) } else { Ok(Self::default()) }
     }
 
-    /// Adds their file to those of a dictionary.
+    /// Adds the label file to the files of a dictionary.
     pub(super) fn add(&self, folder: &Path, files: &mut Together) -> Result<()> {
         self.add_as(&folder.join(FILE), files)
     }
 
-    /// Adds their file to those of the transcoders of all layers.
+    /// Adds the label file of one layer to the files of transcoders of all layers.
     pub(super) fn add_of_layer(&self, folder: &Path, layer: usize, files: &mut Together) -> Result<()> {
         self.add_as(&folder.join(layer_file(layer)), files)
     }
 
-    /// Removes the labels of this layer and of those after it from the files of all layers.
+    /// Removes the label files of this layer and all later ones.
     pub(super) fn remove_from(folder: &Path, layer: usize, files: &mut Together) {
         let paths = (layer..).map(|layer| folder.join(layer_file(layer)));
         paths.take_while(|path| path.exists()).for_each(|path| files.remove(&path));
@@ -181,7 +183,7 @@ impl Labels {
 
     fn add_as(&self, path: &Path, files: &mut Together) -> Result<()> {
         if self.is_empty() {
-            // Those of an earlier dictionary.
+            // Removes labels of an earlier dictionary.
             files.remove(path);
             return Ok(());
         }
@@ -191,24 +193,24 @@ impl Labels {
     }
 }
 
-/// The file that holds the labels of a layer, beside the transcoders of all.
+/// Name of the label file of one layer in a set of transcoders.
 fn layer_file(layer: usize) -> String {
     format!("labels_{layer}.json")
 }
 
-/// A row of a file: the numbers that say what is labeled, and the label.
+/// A row of a label file: the indices that it labels, and the label.
 struct Row<const N: usize> {
     line: u64,
     numbers: [usize; N],
     label: String,
 }
 
-/// The rows of a CSV file with these columns and `label`; a first one that names them is passed over.
+/// Reads the rows of a CSV file with these columns and `label`, skipping a header.
 fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> {
     let bytes = regular::read(path).map_err(LoadError::file(path))?;
     let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
     let form = columns.iter().copied().chain(["label"]).collect::<Vec<_>>().join(",");
-    // A quote that is not closed would take this row in.
+    // An unclosed quote would absorb this final row.
     let ended = bytes.iter().copied().chain(*b"\n").chain(END.bytes()).collect::<Vec<u8>>();
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(&*ended);
     let (mut rows, mut last) = (Vec::new(), None);
@@ -228,11 +230,11 @@ fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> 
             wrong(format!("line {line}: `{text}` is not `{form}`: {what}"))
         };
         if record.len() != N + 1 {
-            return Err(told(&format!("it has {} fields (a label with a comma is quoted)", record.len())).into());
+            return Err(told(&format!("it has {} fields (quote labels that contain commas)", record.len())).into());
         }
         let mut numbers = [0; N];
         for (number, field) in numbers.iter_mut().zip(&record) {
-            *number = field.trim().parse().map_err(|_| told(&format!("`{}` is no whole number", field.trim())))?;
+            *number = field.trim().parse().map_err(|_| told(&format!("`{}` is not a whole number", field.trim())))?;
         }
         rows.push(Row {
             line,
@@ -243,12 +245,12 @@ fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> 
     Err(wrong(format!("line {}: a quote is not closed", last.unwrap_or(1))).into())
 }
 
-/// A row behind the last: nothing that a file of labels holds.
+/// A row appended after the last, which cannot occur in a label file.
 const END: &str = "\u{1}end";
-/// Letters of a wrong row that are shown.
+/// Maximum number of characters of an invalid row shown in errors.
 const SHOWN: usize = 80;
 
-/// Whether a row names the columns.
+/// Whether a row is a header.
 fn names_columns(record: &csv::StringRecord, columns: &[&str]) -> bool {
     let named = |(field, column): (&str, &&str)| {
         let field = field.trim().to_lowercase();

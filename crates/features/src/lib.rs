@@ -1,10 +1,11 @@
-//! Dictionaries of features: sparse autoencoders and transcoders, read, put into a model, trained and measured.
-
-#![warn(missing_docs)]
+//! Dictionaries of features: opening, splicing, training and evaluating sparse autoencoders and transcoders.
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
+// Internal crates are read with their private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 mod architecture;
-mod concerns;
+mod compatibility_warnings;
 mod dictionary;
 pub mod error;
 mod evaluation;
@@ -29,9 +30,9 @@ mod transcoders;
 
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
-pub(crate) use concerns::check_processing;
+pub(crate) use compatibility_warnings::check_processing;
 pub use dictionary::{Dictionary, DictionaryWeights};
-pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShare, SetEvaluation, evaluate, evaluate_transcoders};
+pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShard, SetEvaluation, evaluate, evaluate_transcoders};
 pub(crate) use find::most_moved;
 pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
 pub use labels::Labels;
@@ -41,7 +42,7 @@ pub use normalization::Normalization;
 pub use notebook::UnitView;
 pub use opened::{Opened, open};
 pub use show::{DashboardOptions, Dashboards, Units, dashboards};
-pub use splice::{SpliceDictionary, Splicing};
+pub use splice::{SpliceDictionary, SpliceOptions};
 pub use training::{Difference, TrainingIdentity};
 pub use training::{HeldOut, JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
 pub use transcoders::Transcoders;

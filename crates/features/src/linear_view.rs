@@ -1,5 +1,5 @@
-//! A dictionary as linear maps around its activation function: what each pre-activation reads, and what each activation
-//! writes.
+//! Linear view of a dictionary around its activation function: the encoder vectors that produce pre-activations, and
+//! the decoder vectors that activations multiply.
 
 use burn::tensor::{DType, Tensor};
 
@@ -10,20 +10,20 @@ use crate::error::FeatureError;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
-/// Pre-activations and activations of some rows, `[rows, latent]`, and what was done to each row's input.
+/// Pre-activations and activations, `[rows, latent]`, and the normalization of each row's input.
 pub(crate) struct Applied {
     pub(crate) pre: Tensor<2>,
     pub(crate) acts: Tensor<2>,
-    /// What rows were multiplied by before they were read, `[rows]`.
+    /// Factor that multiplied each row of the input, `[rows]`.
     pub(crate) factors: Vec<f32>,
-    /// Whether their mean was subtracted before.
+    /// Whether the mean was subtracted first.
     pub(crate) centers: bool,
-    /// What reconstructions are multiplied by, `[rows]`.
+    /// Factor that multiplies each reconstruction, `[rows]`.
     pub(crate) undone: Vec<f32>,
 }
 
 impl Dictionary {
-    /// Pre-activations and activations of inputs `[rows, d_in]`.
+    /// Computes pre-activations and activations of inputs `[rows, d_in]`.
     pub(crate) fn applied(&self, x: Tensor<2>) -> Result<Applied> {
         let raw = self.rows(x)?;
         let rows = raw.dims()[0];
@@ -31,7 +31,8 @@ impl Dictionary {
         let (input, _) = self.normalized(raw)?;
         let encoded = self.encoded(input)?;
         let Some(pre) = encoded.pre.clone() else {
-            let reason = "matching pursuit has no pre-activations, so nothing flows into its latents linearly".into();
+            let reason =
+                "matching pursuit has no pre-activations, so its latents are not linear in their inputs".into();
             return Err(FeatureError::Kind { dictionary: self.name().into(), reason }.into());
         };
         let acts = self.activate(encoded)?;
@@ -42,7 +43,7 @@ impl Dictionary {
         Ok(Applied { pre, acts, factors, centers, undone })
     }
 
-    /// What pre-activations are products of the normalized input with, `[latent, d_in]`, and what is added.
+    /// Effective encoder weight `[latent, d_in]` and bias, relative to the normalized input.
     pub(crate) fn reads(&self, latents: &[u32]) -> Result<(Vec<f32>, Vec<f64>)> {
         let mut rows = cpu::gather(&self.encoder()?.transpose(), latents);
         let width = self.d_in();
@@ -65,7 +66,7 @@ impl Dictionary {
         Ok((rows, constants))
     }
 
-    /// What activations are multiplied by before the decoder's rows are, `[latent]`; nothing where by 1.
+    /// Factors that multiply activations before the decoder rows, `[latent]`; `None` if they are all 1.
     pub(crate) fn write_factors(&self) -> Result<Option<Vec<f32>>> {
         let norms = match self.by_norms {
             true => Some(self.decoder_norms()?.recip()),
@@ -81,8 +82,8 @@ impl Dictionary {
 }
 
 impl Transcoders {
-    /// What the latents of a layer write to the output of a layer, `[latent, d_out]`, its own or one behind it; nothing
-    /// where they don't.
+    /// The decoder from the latents of one layer to the output of the same or a later layer, `[latent, d_out]`; `None`
+    /// if there is none.
     pub(crate) fn writes(&self, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
         match from == to {
             true => Ok(Some(self.layers()[from].decoder()?)),

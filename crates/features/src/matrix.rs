@@ -1,6 +1,6 @@
-//! A dictionary's matrices, read when they are first used.
+//! Matrices of a dictionary, read on first use.
 
-pub use std::ops::Range;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -13,17 +13,17 @@ use hooklens_model::cpu;
 use hooklens_model::device::is_cubecl;
 use hooklens_model::error::Result;
 
-/// A matrix of weights, `[rows, columns]`: in a file until it is used.
+/// A weight matrix, `[rows, columns]`, that stays in its file until used.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
     shape: [usize; 2],
     device: Device,
-    /// Where it is read from; nothing for one that was made.
+    /// Where the matrix is stored; `None` if it was created in memory.
     stored: Option<Stored>,
     held: OnceLock<Tensor<2>>,
 }
 
-/// A matrix in a file.
+/// A matrix stored in a file.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) files: Arc<WeightFiles>,
@@ -32,25 +32,25 @@ pub(super) struct Stored {
     pub(super) lies: Lies,
 }
 
-/// How a file holds a matrix `[rows, columns]`.
+/// Layout of a matrix `[rows, columns]` in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lies {
-    /// `[rows, columns]`.
+    /// Stored as `[rows, columns]`.
     AsIs,
-    /// `[columns, rows]`.
+    /// Stored transposed, as `[columns, rows]`.
     Turned,
-    /// Part `part` of `[rows, of, columns]`.
+    /// Part `part` of a tensor `[rows, of, columns]`.
     Part { part: usize, of: usize },
 }
 
 impl Matrix {
-    /// One that was made.
+    /// Wraps a matrix that is in memory.
     pub(super) fn made(matrix: Tensor<2>) -> Self {
         let (shape, device) = (matrix.dims(), matrix.device());
         Self { shape, device, stored: None, held: OnceLock::from(matrix.detach()) }
     }
 
-    /// One of this shape in a file, whose tensor was checked.
+    /// Refers to a matrix of this shape in a file. The shape must have been checked.
     pub(super) fn stored(shape: [usize; 2], stored: Stored, device: &Device) -> Self {
         Self { shape, device: device.clone(), stored: Some(stored), held: OnceLock::new() }
     }
@@ -60,7 +60,7 @@ impl Matrix {
         self.shape
     }
 
-    /// The matrix on another device.
+    /// Moves the matrix to another device.
     pub(super) fn to_device(&self, device: &Device) -> Self {
         if *device == self.device {
             return self.clone();
@@ -72,21 +72,21 @@ impl Matrix {
         Self { device: device.clone(), held, ..self.clone() }
     }
 
-    /// The matrix, of 32 bits or of 16 as the file holds it; rows lie one behind the other where `by_rows`.
+    /// The matrix in f32, or in the file's 16-bit type. With `by_rows`, rows are contiguous.
     pub(super) fn get(&self, by_rows: bool) -> Result<Tensor<2>> {
         if let Some(held) = self.held.get() {
             return Ok(held.clone());
         }
         let Some(stored) = &self.stored else { return Ok(Tensor::empty(self.shape, &self.device)) };
         let read = stored.read(self.shape, &self.device, by_rows)?;
-        // Of a decoder few rows may be wanted.
+        // Often only a few rows of a decoder are needed, so the whole decoder is not checked.
         if !by_rows {
             self.check(&read, 0..self.shape[0])?;
         }
         Ok(self.held.get_or_init(|| read).clone())
     }
 
-    /// One row, `[1, columns]`. Nothing else is read of a file that holds its tensors one by one, whichever way it lies.
+    /// Reads one row, `[1, columns]`. If the file stores tensors uncompressed, reads only this row, in either layout.
     pub(super) fn row(&self, row: usize) -> Result<Tensor<2>> {
         match &self.stored {
             Some(stored) if self.held.get().is_none() && stored.lies == Lies::Turned && stored.is_mapped() => {
@@ -99,21 +99,21 @@ impl Matrix {
         }
     }
 
-    /// An error for an element of these rows that is not finite.
+    /// Fails if an element of these rows is not finite.
     pub(super) fn check(&self, matrix: &Tensor<2>, rows: Range<usize>) -> Result<()> {
         let Some((row, column)) = cpu::not_finite(matrix, rows) else { return Ok(()) };
         let value = matrix.clone().slice([row..row + 1, column..column + 1]).cast(burn::tensor::DType::F32);
         let value: f32 = value.into_scalar();
         let (path, tensor) = match &self.stored {
             Some(stored) => (stored.path.clone(), stored.name.clone()),
-            None => ("a dictionary made here".into(), "a matrix".into()),
+            None => ("in-memory dictionary".into(), "a matrix".into()),
         };
         Err(FeatureError::NotFinite { path, tensor, value, row, column }.into())
     }
 }
 
 impl Stored {
-    /// Whether elements can be read without the others.
+    /// Whether elements can be read individually.
     fn is_mapped(&self) -> bool {
         self.files.info(&self.name).is_some_and(|info| matches!(info.place, Location::File { .. }))
     }
@@ -122,7 +122,7 @@ impl Stored {
         let float = self.files.info(&self.name).and_then(|info| info.float);
         let narrow = matches!(float, Some(DType::F16 | DType::BF16)) && !is_cubecl(device);
         let kept = if narrow { float.unwrap_or(DType::F32) } else { DType::F32 };
-        // Where data are read later, the file may have been written anew by then.
+        // CubeCL devices may read the data later, when the file may have changed, so it cannot be borrowed there.
         if !is_cubecl(device)
             && (self.lies != Lies::Turned || !by_rows)
             && let Some(data) = self.files.borrow(&self.name, kept)?

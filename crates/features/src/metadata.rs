@@ -1,17 +1,17 @@
-//! What a dictionary's files say of the model it was trained on.
+//! [`Metadata`]: information about the model that a dictionary was trained on.
 
 use serde_json::{Map, Value};
 
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 
-/// Tokens at which a dictionary is not used: those whose activations were left out when it was trained.
+/// Tokens at which a dictionary is not used, because their activations were excluded from its training.
 ///
 /// ```
 /// use hooklens::features::ExcludedTokens;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// assert_eq!(ExcludedTokens::Special.ids(&model)?, [0]); // where every prompt begins
+/// assert_eq!(ExcludedTokens::Special.ids(&model)?, [0]); // the BOS token
 /// assert!(ExcludedTokens::default().ids(&model)?.is_empty());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -20,18 +20,17 @@ pub enum ExcludedTokens {
     /// No tokens.
     #[default]
     None,
-    /// The tokenizer's special tokens: of the beginning and the end, of padding, of separation.
+    /// The tokenizer's special tokens, such as BOS, EOS, padding and separator tokens.
     Special,
-    /// These.
+    /// These token ids.
     Ids(Vec<u32>),
 }
 
 impl ExcludedTokens {
-    /// The ids of a model's tokens, in order.
+    /// The excluded token ids for a model, in order.
     ///
     /// # Errors
-    /// [`InputError::NoTokenizer`](crate::InputError::NoTokenizer) if they are special tokens of a model without a
-    /// tokenizer.
+    /// [`InputError::NoTokenizer`](hooklens_model::error::InputError::NoTokenizer) for special tokens of a model without a tokenizer.
     pub fn ids<M: HookedModel>(&self, model: &M) -> Result<Vec<u32>> {
         Ok(match self {
             ExcludedTokens::None => Vec::new(),
@@ -40,7 +39,7 @@ impl ExcludedTokens {
         })
     }
 
-    /// As SAELens writes it; nothing where no tokens are.
+    /// The value in SAELens's format; `None` if no tokens are excluded.
     pub(super) fn to_json(&self) -> Option<Value> {
         match self {
             ExcludedTokens::None => None,
@@ -49,7 +48,7 @@ impl ExcludedTokens {
         }
     }
 
-    /// As SAELens writes it: whether special tokens are, or a list of ids.
+    /// Parses SAELens's format: a flag for special tokens, or a list of ids.
     pub(super) fn of_json(value: &Value) -> Option<Self> {
         match value {
             Value::Null | Value::Bool(false) => Some(ExcludedTokens::None),
@@ -71,7 +70,7 @@ impl FromIterator<u32> for ExcludedTokens {
     }
 }
 
-/// Where a dictionary belongs, and how its activations were made.
+/// The model and points that a dictionary belongs to, and how its training activations were produced.
 ///
 /// ```
 /// use hooklens::features::Metadata;
@@ -81,51 +80,51 @@ impl FromIterator<u32> for ExcludedTokens {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Metadata {
-    /// The point it reads.
+    /// The point that the dictionary reads.
     pub reads: Option<String>,
-    /// The point it writes, of a transcoder.
+    /// The point that a transcoder writes.
     pub writes: Option<String>,
-    /// The one head of the point it is about.
+    /// Head index, if the dictionary belongs to a single head of the point.
     pub head: Option<usize>,
-    /// The model's name.
+    /// Name of the model.
     pub model: Option<String>,
-    /// Whether prompts began with the token of their beginning.
+    /// Whether a BOS token was prepended to prompts.
     pub prepend_bos: Option<bool>,
-    /// Tokens whose activations were left out.
+    /// Tokens whose activations were excluded.
     pub exclude_special_tokens: ExcludedTokens,
-    /// How the model was loaded: TransformerLens's options (`fold_ln`, `center_writing_weights`, …).
+    /// TransformerLens options that the model was loaded with (`fold_ln`, `center_writing_weights`, …).
     pub model_options: Map<String, Value>,
-    /// Tokens of a prompt.
+    /// Number of tokens per prompt.
     pub context_size: Option<usize>,
-    /// What it was trained on.
+    /// Name of the training dataset.
     pub dataset: Option<String>,
-    /// Where it is shown.
+    /// Neuronpedia id.
     pub neuronpedia: Option<String>,
-    /// Everything else that is said, as it is said.
+    /// All other metadata, unchanged.
     pub others: Map<String, Value>,
 }
 
 impl Metadata {
-    /// Of a dictionary that reads this point, and writes it.
+    /// Metadata of a dictionary that reads and reconstructs this point.
     pub fn at(point: impl Into<String>) -> Self {
         Self { reads: Some(point.into()), ..Self::default() }
     }
 
-    /// Of a transcoder from one point to another.
+    /// Metadata of a transcoder from one point to another.
     #[must_use]
     pub fn between(read: impl Into<String>, write: impl Into<String>) -> Self {
         Self { writes: Some(write.into()), ..Self::at(read) }
     }
 
-    /// Whether SAELens has to flatten heads' vectors before it encodes them. At queries, keys and values and for transcoders
-    /// it never does, and refuses a file that says so.
+    /// Whether SAELens flattens heads before encoding. It never does for queries, keys, values or transcoders, and
+    /// rejects files that request it.
     pub(super) fn reads_all_heads(&self) -> bool {
         self.head.is_none()
             && self.writes.is_none()
             && self.reads.as_ref().is_some_and(|point| point.ends_with("hook_z"))
     }
 
-    /// Whether it is a transcoder's.
+    /// Whether the dictionary is a transcoder.
     pub(super) fn is_transcoder(&self) -> bool {
         self.writes.is_some()
     }

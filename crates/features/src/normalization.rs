@@ -1,8 +1,8 @@
-//! What is done to a dictionary's inputs, and undone to its reconstructions.
+//! [`Normalization`] of a dictionary's inputs, and how to undo it in reconstructions.
 
 use burn::tensor::{DType, Tensor};
 
-/// How inputs are normalized, per token.
+/// How inputs are normalized, for each token.
 ///
 /// ```
 /// use hooklens::features::Normalization;
@@ -11,26 +11,26 @@ use burn::tensor::{DType, Tensor};
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Normalization {
-    /// Not at all.
+    /// No normalization.
     #[default]
     None,
-    /// To the norm `sqrt(d_in)`.
+    /// Scales to the norm `sqrt(d_in)`.
     ConstantNorm,
-    /// `(x − mean) / (std + 1e-5)`, the standard deviation unbiased.
+    /// `(x − mean) / (std + 1e-5)`, with the unbiased standard deviation.
     LayerNorm,
-    /// All by one factor, `sqrt(d_in)` over the mean norm; nothing if the files leave it out.
+    /// Scales all inputs by one factor, `sqrt(d_in)` divided by the mean norm; `None` if the files omit it.
     Scale(Option<f32>),
 }
 
-/// What undoes a normalization: a factor and what is added then, `[rows, 1]` each.
+/// Inverse of a normalization: multiplication by a factor, then addition of an offset, `[rows, 1]` each.
 #[derive(Clone, Default)]
-pub(super) struct Undo {
+pub(super) struct Denormalize {
     factor: Option<Tensor<2>>,
     added: Option<Tensor<2>>,
 }
 
 impl Normalization {
-    /// SAELens's name of it.
+    /// SAELens's name of the normalization.
     pub fn name(self) -> &'static str {
         match self {
             Normalization::None => "none",
@@ -40,18 +40,18 @@ impl Normalization {
         }
     }
 
-    /// The normalized rows, `[rows, d_in]`, and the way back. A scale that is not known is 1.
-    pub(super) fn apply(self, x: Tensor<2>) -> (Tensor<2>, Undo) {
+    /// Normalizes rows, `[rows, d_in]`, and returns the inverse. An unknown scale counts as 1.
+    pub(super) fn apply(self, x: Tensor<2>) -> (Tensor<2>, Denormalize) {
         match self {
-            Normalization::None | Normalization::Scale(None) => (x, Undo::default()),
+            Normalization::None | Normalization::Scale(None) => (x, Denormalize::default()),
             Normalization::Scale(Some(factor)) => {
                 let undo = x.ones_like().narrow(0, 0, 1.min(x.dims()[0])).narrow(1, 0, 1) / factor;
-                (x * factor, Undo { factor: Some(undo), added: None })
+                (x * factor, Denormalize { factor: Some(undo), added: None })
             }
             Normalization::ConstantNorm => {
                 let width = x.dims()[1] as f64;
                 let factor = x.clone().square().sum_dim(1).sqrt().recip() * width.sqrt();
-                (x * factor.clone(), Undo { factor: Some(factor.recip()), added: None })
+                (x * factor.clone(), Denormalize { factor: Some(factor.recip()), added: None })
             }
             Normalization::LayerNorm => {
                 let width = x.dims()[1];
@@ -59,17 +59,17 @@ impl Normalization {
                 let x = x - mean.clone();
                 let variance = x.clone().square().sum_dim(1) / width.saturating_sub(1).max(1) as f64;
                 let std = variance.sqrt();
-                (x / (std.clone() + 1e-5), Undo { factor: Some(std), added: Some(mean) })
+                (x / (std.clone() + 1e-5), Denormalize { factor: Some(std), added: Some(mean) })
             }
         }
     }
 }
 
-/// What rows are multiplied by, what undoes it, and whether their means are subtracted.
+/// Factors by which rows are multiplied, factors that undo this, and whether means are subtracted.
 pub(super) type Scales = (Vec<f32>, Vec<f32>, bool);
 
 impl Normalization {
-    /// What it does to these rows, `[rows, d_in]`; nothing where it does nothing.
+    /// The scales for these rows, `[rows, d_in]`; `None` if the normalization does nothing.
     pub(super) fn scales(self, x: &Tensor<2>) -> Option<Scales> {
         let rows = x.dims()[0];
         let of = |column: Tensor<2>| -> Vec<f32> { column.cast(DType::F32).into_data().iter().collect() };
@@ -90,8 +90,8 @@ impl Normalization {
     }
 }
 
-impl Undo {
-    /// Reconstructions, `[rows, d_in]`, in the space of the inputs.
+impl Denormalize {
+    /// Undoes the normalization in reconstructions, `[rows, d_in]`.
     pub(super) fn apply(self, x: Tensor<2>) -> Tensor<2> {
         let x = match self.factor {
             Some(factor) => x * factor,

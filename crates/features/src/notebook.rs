@@ -1,4 +1,4 @@
-//! Dictionaries and dashboards in a notebook.
+//! Display of dictionaries and dashboards in notebooks.
 
 use super::dictionary::Dictionary;
 use super::show::Dashboards;
@@ -7,7 +7,7 @@ use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
 use hooklens_plot::{Show, Shown};
 
-/// Units that a notebook shows of all.
+/// Maximum number of units shown in a notebook.
 const SHOWN: usize = 20;
 
 impl Show for Dictionary {
@@ -28,7 +28,7 @@ impl Show for Dashboards<'_> {
     }
 }
 
-/// One unit's dashboard, to show in a notebook.
+/// The dashboard of one unit, for display in a notebook.
 #[derive(Debug, Clone)]
 pub struct UnitView {
     what: String,
@@ -36,10 +36,10 @@ pub struct UnitView {
 }
 
 impl Dashboards<'_> {
-    /// One unit, to show in a notebook.
+    /// The dashboard of one unit, for display in a notebook.
     ///
     /// # Errors
-    /// [`FeatureError::Latent`](super::FeatureError::Latent) if it is not there.
+    /// [`FeatureError::Latent`](super::FeatureError::Latent) if the unit does not exist.
     pub fn unit(&self, unit: usize) -> Result<UnitView> {
         Ok(UnitView { what: format!("{unit} of {self:?}"), page: self.page([unit])? })
     }

@@ -1,4 +1,4 @@
-//! Whatever a path holds: one dictionary or transcoders of all layers.
+//! [`Opened`]: the contents of a path, either one dictionary or transcoders of all layers.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use super::open::EMBEDDED;
 use super::transcoders::Transcoders;
 use hooklens_model::error::Result;
 
-/// What was found at a path.
+/// Contents of a path opened with [`open()`].
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+#[allow(clippy::large_enum_variant, reason = "few values exist at a time")]
 pub enum Opened {
     /// One dictionary.
     Dictionary(Dictionary),
@@ -18,7 +18,7 @@ pub enum Opened {
 }
 
 impl Opened {
-    /// The same with other tokens at which it is not used, as [`Dictionary::excluding`].
+    /// Sets the tokens at which the dictionary is not used, like [`Dictionary::excluding`].
     pub fn excluding(self, tokens: &[u32]) -> Self {
         let tokens = tokens.iter().copied();
         match self {
@@ -28,7 +28,7 @@ impl Opened {
     }
 }
 
-/// Opens a dictionary as [`Dictionary::open`] does, or a folder of transcoders of all layers as [`Transcoders::open`] does.
+/// Opens a dictionary like [`Dictionary::open`], or a folder of transcoders of all layers like [`Transcoders::open`].
 ///
 /// ```
 /// use hooklens::features::{Opened, open};
@@ -40,7 +40,7 @@ impl Opened {
 /// ```
 ///
 /// # Errors
-/// As those two.
+/// Same as [`Dictionary::open`] and [`Transcoders::open`].
 pub fn open(path: impl AsRef<Path>) -> Result<Opened> {
     let path = path.as_ref();
     if (path.is_dir() || path.to_str().is_some_and(|path| path.starts_with(EMBEDDED)))

@@ -1,4 +1,4 @@
-//! Dictionaries in SAELens's format, sets of transcoders in circuit-tracer's.
+//! Saves dictionaries in SAELens's format, and sets of transcoders in circuit-tracer's.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,16 +20,17 @@ use super::transcoders::Transcoders;
 use crate::error::FeatureError;
 use hooklens_model::error::{LoadError, Result};
 
-/// SAELens's version whose format this is.
+/// The version of SAELens whose format is written.
 const VERSION: &str = "6.54.12";
-/// Under this key files of weights have a hash of their own, and what describes them the same: files of two dictionaries in
-/// one folder are recognized.
+/// Key of a hash that is stored in weight files and in their description. It detects a folder that mixes files of two
+/// dictionaries.
 pub(crate) const WEIGHTS: &str = "hooklens_weights";
 
 impl Dictionary {
-    /// Writes `cfg.json` and `sae_weights.safetensors` to a folder, made if need be: SAELens's format, which it and
-    /// [`Dictionary::open`] read. Factors that the format has no place for are folded into the weights. Labels go to
-    /// `labels.json`. The files replace those of an earlier dictionary together; if one can't be written, all of these stay.
+    /// Saves `cfg.json` and `sae_weights.safetensors` in SAELens's format to a folder, creating it if needed. Both
+    /// SAELens and [`Dictionary::open`] can read it. Factors that the format does not support are folded into the
+    /// weights. Labels are saved in `labels.json`. The files of an earlier dictionary are replaced all at once. If
+    /// saving fails, they are all kept.
     ///
     /// ```
     /// # use hooklens::features::{Dictionary, DictionaryWeights};
@@ -48,17 +49,17 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for a kind that SAELens has no name for; a folder that can't be written, or that another
-    /// process writes to.
+    /// [`FeatureError::Kind`] for an architecture that SAELens does not have; also fails if the folder cannot be
+    /// written, or if another process is writing to it.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
     }
 
-    /// Adds its files to others of the same folder; the last describes it.
+    /// Adds the dictionary's files to a set of files for the same folder, the description last.
     pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
         let folded = self.fold_center()?.fold_scale()?;
         let ranks = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
-        // Norms have a place in the format where latents are chosen by them; factors have none.
+        // The format supports ranking by decoder norms, but not finetuned factors.
         let folded = match ranks && folded.finetuned.is_none() {
             true => folded,
             false => folded.fold_ranking_norms()?.fold_finetuned()?,
@@ -80,14 +81,19 @@ impl Dictionary {
             (Architecture::JumpRelu { .. }, true, true) => "jumprelu_skip_transcoder",
             (Architecture::GroupMax { .. }, ..) | (_, true, _) | (_, _, true) => {
                 let what = if transcoder { "transcoder" } else { "dictionary" };
-                return Err(unknown(format!("SAELens has no {what} of the kind {}", self.architecture)).into());
+                return Err(unknown(format!(
+                    "SAELens does not support a {what} with the architecture {}",
+                    self.architecture
+                ))
+                .into());
             }
             (other, false, false) => other.name(),
         };
         if let Architecture::JumpRelu { thresholds, positive: false } = &self.architecture
             && thresholds.iter().any(|threshold| *threshold < 0.0)
         {
-            return Err(unknown("SAELens's JumpReLU has no latents below zero, as thresholds here allow".into()).into());
+            let reason = "SAELens's JumpReLU does not support negative activations, which its thresholds allow";
+            return Err(unknown(reason.into()).into());
         }
         let mut metadata = self.metadata.others.clone();
         let given = &self.metadata;
@@ -167,7 +173,7 @@ impl Dictionary {
     }
 }
 
-/// Writes files that belong together to a folder.
+/// Writes a set of files to a folder, replacing them all at once.
 fn save(folder: &Path, add: impl FnOnce(&mut Together) -> Result<()>) -> Result<()> {
     fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
     let _lock = FolderLock::take(folder).map_err(FeatureError::Locked)?;
@@ -176,13 +182,13 @@ fn save(folder: &Path, add: impl FnOnce(&mut Together) -> Result<()>) -> Result<
     Ok(files.finish().map_err(LoadError::write(folder))?)
 }
 
-/// Adds a file to others that it belongs to.
+/// Adds a file to a set of files.
 pub(super) fn add_file(files: &mut Together, path: &Path, bytes: &[u8]) -> Result<()> {
     let written = files.add(path).and_then(|file| file.write_all(bytes));
     Ok(written.map_err(LoadError::write(path))?)
 }
 
-/// Adds a file of named tensors, which says in its header by what hash the description calls it. Gives that hash.
+/// Adds a file of named tensors with a hash in its header, and returns the hash.
 fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation)]) -> Result<String> {
     let failed = LoadError::write(path);
     let mut hash = Xxh3::new();
@@ -201,18 +207,19 @@ fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation
 }
 
 impl Transcoders {
-    /// Writes `config.yaml` and a file a layer (of a cross-layer transcoder two) to a folder, made if need be:
-    /// circuit-tracer's format, which it and [`Transcoders::open`] read. Labels go to `labels_0.json` and so on. The files replace
-    /// those of an earlier set together; if one can't be written, all of these stay.
+    /// Saves `config.yaml` and one file per layer (two for a cross-layer transcoder) in circuit-tracer's format to a
+    /// folder, creating it if needed. Both circuit-tracer and [`Transcoders::open`] can read it. Labels are saved in
+    /// `labels_0.json` and so on. The files of an earlier set are replaced all at once. If saving fails, they are all
+    /// kept.
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for dictionaries that the format has no place for; a folder that can't be written, or that
-    /// another process writes to.
+    /// [`FeatureError::Kind`] for dictionaries that the format does not support; also fails if the folder cannot be
+    /// written, or if another process is writing to it.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
     }
 
-    /// Adds its files to others of the same folder; the last describes them.
+    /// Adds the set's files to a set of files for the same folder, the description last.
     pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
         let mut config = self.yaml()?;
         let mut weights = Vec::new();
@@ -226,7 +233,7 @@ impl Transcoders {
                 (named("b_dec"), own.decoder_bias().into()),
             ];
             if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
-                // The format's latents may be below zero where their thresholds are.
+                // In this format, activations can be negative where thresholds are.
                 let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
                 let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
                 let data = TensorData::new(numbers, [thresholds.len()]);
@@ -259,7 +266,7 @@ impl Transcoders {
         add_file(files, &folder.join("config.yaml"), config.as_bytes())
     }
 
-    /// Removes what a set with more layers, or of the other kind, left in the folder: it would be read with this one.
+    /// Removes files of a set with more layers or of the other kind, which would otherwise be read as part of this one.
     fn remove_others(&self, folder: &Path, files: &mut Together) {
         let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
         for name in ["W_enc", "W_dec", "layer"] {
@@ -270,14 +277,14 @@ impl Transcoders {
         Labels::remove_from(folder, self.layers().len(), files);
     }
 
-    /// What `config.yaml` says.
+    /// The contents of `config.yaml`.
     fn yaml(&self) -> Result<String> {
         let unknown = |layer: &Dictionary, reason: String| {
             hooklens_model::error::Error::from(FeatureError::Kind { dictionary: layer.name().to_string(), reason })
         };
         let mut text = String::new();
         let mut say = |key: &str, value: Value| {
-            // JSON is YAML.
+            // JSON values are valid YAML.
             writeln!(text, "{key}: {value}").ok();
         };
         let Some(first) = self.layers().first() else { return Ok(text) };
@@ -295,16 +302,19 @@ impl Transcoders {
             let scaled = match layer.normalization {
                 Normalization::None => false,
                 Normalization::Scale(Some(_)) => true,
-                _ => return Err(unknown(layer, "circuit-tracer's format has no place for its normalization".into())),
+                _ => return Err(unknown(layer, "circuit-tracer's format cannot store its normalization".into())),
             };
             if !layer.is_transcoder() && (scaled || layer.centered) {
-                return Err(unknown(layer, "circuit-tracer's format has no place for what is not a transcoder".into()));
+                return Err(unknown(
+                    layer,
+                    "circuit-tracer's format cannot store a scaled or centered autoencoder".into(),
+                ));
             }
             if layer.architecture.name() != first.architecture.name()
                 || width(&layer.architecture) != width(&first.architecture)
             {
                 let reason = format!(
-                    "it is {}, and layer 0 {}: in circuit-tracer's format all are the same",
+                    "it is {}, but layer 0 is {}; circuit-tracer's format requires one architecture for all layers",
                     layer.architecture, first.architecture
                 );
                 return Err(unknown(layer, reason));
@@ -312,8 +322,9 @@ impl Transcoders {
             for (given, end) in [(&layer.metadata.reads, &read), (&layer.metadata.writes, &write)] {
                 let wanted = format!("blocks.{number}.{end}");
                 if let Some(given) = given.as_ref().filter(|given| **given != wanted) {
-                    let reason =
-                        format!("it is at `{given}`, where layer {number} of circuit-tracer's format is at `{wanted}`");
+                    let reason = format!(
+                        "it is at `{given}`, but circuit-tracer's format requires layer {number} to be at `{wanted}`"
+                    );
                     return Err(unknown(layer, reason));
                 }
             }
@@ -336,7 +347,12 @@ impl Transcoders {
                 say("k", (*k).into());
             }
             Architecture::JumpRelu { .. } => {}
-            other => return Err(unknown(first, format!("circuit-tracer has no transcoders of the kind {other}"))),
+            other => {
+                return Err(unknown(
+                    first,
+                    format!("circuit-tracer does not support transcoders with the architecture {other}"),
+                ));
+            }
         }
         Ok(text)
     }

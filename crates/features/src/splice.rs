@@ -1,19 +1,19 @@
-//! Dictionaries put into a model: their latents become points like any other.
+//! Dictionaries spliced into a model, whose latents become hook points.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{Activation, Axis, Catalog, Halt, Inside, Part, PartPoint, PointInfo};
 
 use super::architecture::Architecture;
-use super::concerns::check_processing;
+use super::compatibility_warnings::check_processing;
 use super::dictionary::Dictionary;
 use super::matrix::Matrix;
-use super::normalization::{Normalization, Undo};
+use super::normalization::{Denormalize, Normalization};
 use super::transcoders::{Transcoders, combined};
 use crate::error::FeatureError;
 use hooklens_model::driver::{HookedModel, length, private};
 use hooklens_model::error::{Error, Result};
 
-/// The axes of a point that a dictionary may be at, flattened where it is of heads.
+/// Axes of points where a dictionary can be spliced in, each with the corresponding axes after flattening heads.
 const HOSTS: [(&[Axis], &[Axis]); 6] = [
     (&[Axis::Batch, Axis::Pos, Axis::DModel], &[Axis::Batch, Axis::Pos, Axis::DModel]),
     (&[Axis::Batch, Axis::Pos, Axis::DMlp], &[Axis::Batch, Axis::Pos, Axis::DMlp]),
@@ -24,61 +24,64 @@ const HOSTS: [(&[Axis], &[Axis]); 6] = [
 ];
 const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
 
-/// How a dictionary is put into a model.
+/// Options for splicing a dictionary into a model.
 ///
 /// ```
-/// use hooklens::features::Splicing;
-/// let plain = Splicing::new(); // what the reconstruction misses is added to it
-/// let without = Splicing::new().error_term(false).leaving_out([0]); // and nothing is done to tokens 0
+/// use hooklens::features::SpliceOptions;
+/// let plain = SpliceOptions::new(); // adds the reconstruction error
+/// // Without the error term, and with activations at token id 0 unchanged.
+/// let without = SpliceOptions::new().error_term(false).leaving_out([0]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub struct Splicing {
+pub struct SpliceOptions {
     error_term: bool,
-    /// What the dictionary says, unless given.
+    /// Excluded token ids; `None` for those that the dictionary's files name.
     left_out: Option<Vec<u32>>,
 }
 
-impl Default for Splicing {
+impl Default for SpliceOptions {
     fn default() -> Self {
         Self { error_term: true, left_out: None }
     }
 }
 
-impl Splicing {
-    /// With the error term, at all tokens but those that the dictionary says it was trained without.
+impl SpliceOptions {
+    /// Default options: add the error term, and exclude the tokens that the dictionary was trained without.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether what the reconstruction misses is added to it, so that a run without edits is that of the model alone.
+    /// Sets whether the reconstruction error is added, so that without edits the model computes the same as without the
+    /// dictionary.
     pub fn error_term(mut self, error_term: bool) -> Self {
         self.error_term = error_term;
         self
     }
 
-    /// Passes activations at these tokens on as they are, without latents, instead of those that the dictionary's files
-    /// say ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)): `[]` for none.
+    /// Leaves activations at these tokens unchanged and without latents, instead of at the tokens that the dictionary's
+    /// files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]` for none.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }
 }
 
-/// Models into which dictionaries can be put.
+/// Models into which dictionaries can be spliced.
 pub trait SpliceDictionary: HookedModel + private::Spliceable {
-    /// The model with a dictionary at the point it was trained on: its latents are points of the model, listed, recorded,
-    /// edited, differentiated, patched and dumped as any other. With what the reconstruction misses added, so that without
-    /// edits the model computes what it did.
+    /// Splices a dictionary into the model at the point it was trained on. Its latents become hook points that can be
+    /// listed, recorded, edited, differentiated, patched and dumped. The reconstruction error is added, so that without
+    /// edits the model computes the same as before.
     ///
-    /// Behind the point's name (of a transcoder, that of the point it writes) stand, in firing order,
-    /// - `hook_sae_input`: what is read, heads flattened
-    /// - `hook_sae_acts_pre`: pre-activations, `[batch, pos, d_sae]`; of a gated dictionary its magnitudes; matching
-    ///   pursuit has none
+    /// Adds points with the name of the replaced point (for a transcoder, the point it writes) as prefix, in firing
+    /// order:
+    /// - `hook_sae_input`: the input, with heads flattened
+    /// - `hook_sae_acts_pre`: pre-activations, `[batch, pos, d_sae]`; magnitudes for gated dictionaries; absent for
+    ///   matching pursuit
     /// - `hook_sae_acts_post`: activations, `[batch, pos, d_sae]`
-    /// - `hook_sae_recons`: the reconstruction before its normalization is undone, a skip connection included
-    /// - `hook_sae_error`: what it misses of the point, a constant to gradients
-    /// - `hook_sae_output`: what goes on
+    /// - `hook_sae_recons`: the reconstruction, including a skip connection, before its normalization is undone
+    /// - `hook_sae_error`: the reconstruction error, a constant for gradients
+    /// - `hook_sae_output`: the value that replaces the point's activation
     ///
     /// ```
     /// use hooklens::features::{Dictionary, SpliceDictionary};
@@ -101,39 +104,40 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::NoPoint`], [`FeatureError::Place`] and [`FeatureError::NoScale`]; those of
+    /// [`FeatureError::NoPoint`], [`FeatureError::Place`] and [`FeatureError::NoScale`]; otherwise as
     /// [`HookedModel::splice`].
     fn splice_dictionary(&self, dictionary: &Dictionary) -> Result<Self> {
-        self.splice_dictionary_with(dictionary, &Splicing::new())
+        self.splice_dictionary_with(dictionary, &SpliceOptions::new())
     }
 
-    /// [`SpliceDictionary::splice_dictionary`], with a say in how.
+    /// Splices a dictionary like [`SpliceDictionary::splice_dictionary`], with options.
     ///
     /// # Errors
-    /// As there.
-    fn splice_dictionary_with(&self, dictionary: &Dictionary, splicing: &Splicing) -> Result<Self> {
+    /// Same as [`SpliceDictionary::splice_dictionary`].
+    fn splice_dictionary_with(&self, dictionary: &Dictionary, splicing: &SpliceOptions) -> Result<Self> {
         put(self, dictionary, splicing, Vec::new(), false)
     }
 
-    /// The model with a transcoder in the place of every layer's MLP, each as [`SpliceDictionary::splice_dictionary`] has
-    /// it. Latents of a cross-layer transcoder write to the layers behind their own too, as their hooks left them; its
-    /// points have one more, `hook_sae_acts_unedited`, with what their hooks were given.
+    /// Replaces every layer's MLP with a transcoder, each as in [`SpliceDictionary::splice_dictionary`]. Latents of a
+    /// cross-layer transcoder also write to later layers, including any edits by hooks; its layers have an additional
+    /// point `hook_sae_acts_unedited` with the activations before edits.
     ///
     /// # Errors
-    /// As there; [`FeatureError::Place`] for a model of another number of layers.
+    /// Same as [`SpliceDictionary::splice_dictionary`]; [`FeatureError::Place`] for a model with a different number of
+    /// layers.
     fn splice_transcoders(&self, transcoders: &Transcoders) -> Result<Self> {
-        self.splice_transcoders_with(transcoders, &Splicing::new())
+        self.splice_transcoders_with(transcoders, &SpliceOptions::new())
     }
 
-    /// [`SpliceDictionary::splice_transcoders`], with a say in how.
+    /// Replaces every layer's MLP like [`SpliceDictionary::splice_transcoders`], with options.
     ///
     /// # Errors
-    /// As there.
-    fn splice_transcoders_with(&self, transcoders: &Transcoders, splicing: &Splicing) -> Result<Self> {
+    /// Same as [`SpliceDictionary::splice_transcoders`].
+    fn splice_transcoders_with(&self, transcoders: &Transcoders, splicing: &SpliceOptions) -> Result<Self> {
         let (layers, count) = (transcoders.layers(), self.catalog().n_layers());
         if layers.len() != count {
             let (dictionary, point) = (transcoders.name().to_string(), "blocks".to_string());
-            let reason = format!("it has {} layers, the model {count}", layers.len());
+            let reason = format!("it has {} layers, but the model has {count}", layers.len());
             return Err(FeatureError::Place { dictionary, point, reason }.into());
         }
         let mut spliced: Option<Self> = None;
@@ -154,17 +158,17 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
 
 impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
 
-/// An error where a dictionary can't be at its points in a model: a point that is not there, or of another width.
+/// Fails if the model lacks a dictionary's points or has other widths there.
 pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
     let [read, write] = dictionary.points()?;
     check_processing(model, dictionary)?;
     places(model, dictionary, read, write).map(drop)
 }
 
-/// A point that a dictionary can be at, with its axes as they are and flattened.
+/// Finds a point where a dictionary can be spliced in. Returns its axes, and its axes with heads flattened.
 ///
 /// # Errors
-/// [`FeatureError::Place`] for a point that is not there, or that is no vector of one width per token.
+/// [`FeatureError::Place`] for a point that does not exist, or does not have one vector of fixed width per token.
 pub(super) fn host<'c>(
     catalog: &'c Catalog,
     dictionary: &str,
@@ -178,12 +182,12 @@ pub(super) fn host<'c>(
     let info = catalog.info(found);
     let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
     let (host, flat) = known.ok_or_else(|| {
-        refused(format!("its axes are {}, and a dictionary's [batch, pos, width]", info.axes_label()))
+        refused(format!("the axes of the point are {}; expected [batch, pos, width]", info.axes_label()))
     })?;
     Ok((info, [*host, *flat]))
 }
 
-/// The axes of what a dictionary reads, heads flattened, and of what it replaces, as they are and flattened.
+/// Returns the input's axes with heads flattened, and the axes of the replaced point, both original and flattened.
 fn places<M: HookedModel + private::Spliceable>(
     model: &M,
     dictionary: &Dictionary,
@@ -201,11 +205,11 @@ fn places<M: HookedModel + private::Spliceable>(
     Ok([reads, writes, written])
 }
 
-/// The model with a dictionary in it.
+/// Splices a dictionary into a model.
 fn put<M: HookedModel + private::Spliceable>(
     model: &M,
     dictionary: &Dictionary,
-    splicing: &Splicing,
+    splicing: &SpliceOptions,
     earlier: Vec<Earlier>,
     cross_layer: bool,
 ) -> Result<M> {
@@ -216,7 +220,7 @@ fn put<M: HookedModel + private::Spliceable>(
         hooklens_model::error::Error::from(FeatureError::Place { dictionary: name(), point: point.into(), reason })
     };
     if let Some(head) = metadata.head {
-        return Err(refused(at, format!("it is about head {head} alone, which is not supported")));
+        return Err(refused(at, format!("it applies to head {head} only, which is not supported")));
     }
     if dictionary.normalization == Normalization::Scale(None) {
         return Err(FeatureError::NoScale { dictionary: name() }.into());
@@ -241,7 +245,7 @@ fn put<M: HookedModel + private::Spliceable>(
     let error_term = splicing.error_term;
     let part = SplicedDictionary { dictionary: device, error_term, left_out, reads, writes, earlier, cross_layer };
     if !nothing_left_out && catalog.find(TOKENS).is_err() {
-        return Err(refused(at, "the model has no tokens to leave out".into()));
+        return Err(refused(at, "it excludes tokens, but the model has no token input".into()));
     }
     match dictionary.is_transcoder() {
         false => model.splice(read, part),
@@ -252,21 +256,21 @@ fn put<M: HookedModel + private::Spliceable>(
 /// A dictionary as a part of a model.
 struct SplicedDictionary {
     dictionary: Dictionary,
-    /// Whether what the reconstruction misses is added.
+    /// Whether the reconstruction error is added.
     error_term: bool,
-    /// Tokens at which the point stays as it is.
+    /// Token ids at which the point is left unchanged.
     left_out: Vec<u32>,
-    /// Axes of what is read, heads flattened.
+    /// Axes of the input, with heads flattened.
     reads: &'static [Axis],
-    /// Axes of the point that is replaced.
+    /// Axes of the replaced point.
     writes: &'static [Axis],
-    /// What latents of earlier layers write here.
+    /// Decoders of earlier layers' latents for this layer.
     earlier: Vec<Earlier>,
-    /// Whether later layers may read its latents.
+    /// Whether later layers may read the latents.
     cross_layer: bool,
 }
 
-/// What the latents of an earlier layer write to a layer.
+/// The decoder of an earlier layer's latents for this layer.
 struct Earlier {
     decoder: Matrix,
     /// The point that the earlier layer's transcoder writes.
@@ -287,7 +291,7 @@ impl SplicedDictionary {
         !matches!(self.dictionary.architecture, Architecture::MatchingPursuit { .. })
     }
 
-    /// 0 for rows of tokens that are left out, 1 for others, `[batch * pos, 1]`; nothing where none is.
+    /// A mask with 0 for rows of excluded tokens and 1 for others, `[batch * pos, 1]`; `None` if no row is excluded.
     fn kept(&self, inside: &Inside<'_, '_, '_>, dtype: DType) -> Result<Option<Tensor<2>>, Halt> {
         if self.left_out.is_empty() {
             return Ok(None);
@@ -304,15 +308,15 @@ impl SplicedDictionary {
         Ok(Some(kept.cast(dtype)))
     }
 
-    /// Whether a hook may change one of these points.
+    /// Whether a hook may edit one of these points.
     fn edits(&self, inside: &Inside<'_, '_, '_>, points: &[&str]) -> Result<bool, Halt> {
         let there = points.iter().filter(|point| self.has_pre() || **point != ACTS_PRE);
         let there = there.filter(|point| self.error_term || **point != ERROR);
         there.map(|point| inside.edits(point)).try_fold(false, |any, edits| Ok(any | edits?))
     }
 
-    /// What latents of earlier layers write here, as their hooks left them and as these were given them; nothing where none
-    /// do.
+    /// Contributions of earlier layers' latents to this layer, with and without edits by hooks; `None` if there are
+    /// none.
     fn written_before(&self, inside: &Inside<'_, '_, '_>) -> Result<Option<[Tensor<2>; 2]>, Halt> {
         let first = usize::from(!self.left_out.is_empty());
         let mut sums: Option<[Tensor<2>; 2]> = None;
@@ -330,13 +334,13 @@ impl SplicedDictionary {
         Ok(sums)
     }
 
-    /// A reconstruction of latents in the space of what is replaced.
-    fn restored(&self, acts: Tensor<2>, input: &Tensor<2>, undo: Undo) -> Result<Tensor<2>> {
+    /// Reconstructs the replaced activation from latents.
+    fn restored(&self, acts: Tensor<2>, input: &Tensor<2>, undo: Denormalize) -> Result<Tensor<2>> {
         Ok(undo.apply(self.dictionary.with_skip(self.dictionary.decoded(acts)?, input)?))
     }
 }
 
-/// Shows rows `[batch * pos, width]` to a point's hooks as `[batch, pos, width]`.
+/// Passes rows `[batch * pos, width]` through a point's hooks as `[batch, pos, width]`.
 fn shown(inside: &mut Inside<'_, '_, '_>, point: &str, rows: Tensor<2>, batch: usize) -> Result<Tensor<2>, Halt> {
     if !inside.wants(point)? {
         return Ok(rows);
@@ -346,7 +350,7 @@ fn shown(inside: &mut Inside<'_, '_, '_>, point: &str, rows: Tensor<2>, batch: u
     Ok(seen.reshape([count, width]))
 }
 
-/// Shows a tensor to the hooks of a point of three or four axes.
+/// Passes a tensor with three or four axes through a point's hooks.
 fn shown_whole(inside: &mut Inside<'_, '_, '_>, point: &str, tensor: Activation) -> Result<Activation, Halt> {
     if !inside.wants(point)? {
         return Ok(tensor);
@@ -396,7 +400,8 @@ impl Part for SplicedDictionary {
         let tracked = raw.is_tracked() || original.is_tracked();
         let edited = !self.earlier.is_empty() || self.edits(inside, &[INPUT, ACTS_PRE, ACTS_POST, RECONS, ERROR])?;
         let watched = self.points().iter().map(|point| inside.wants(&point.suffix)).collect::<Result<Vec<_>, _>>()?;
-        // Nobody looks, and what is missed would be added again: the point stays what it was.
+        // If nothing records or edits the dictionary's points, adding the error would restore the original activation,
+        // so nothing is computed.
         if self.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
             return Ok(replaced);
         }
@@ -411,7 +416,7 @@ impl Part for SplicedDictionary {
             Some(kept) => found * kept.clone(),
             None => found,
         };
-        // Read before the hooks see it: what is missed is missed by the dictionary, not by its edits.
+        // Unedited latents are saved before hooks run, so that the error does not include edits.
         let latents_edited = self.edits(inside, &[ACTS_POST])?;
         let clean_acts = latents_edited.then(|| found.clone().detach());
         let found = if self.cross_layer { shown(inside, ACTS_UNEDITED, found, batch)? } else { found };
@@ -425,7 +430,7 @@ impl Part for SplicedDictionary {
         let recons = undo.clone().apply(shown(inside, RECONS, recons, batch)?);
 
         let mut output = match &kept {
-            // At tokens that are left out the point stays.
+            // At excluded tokens, the activation is unchanged.
             Some(kept) => recons * kept.clone() + original.clone() * (kept.clone() * -1.0 + 1.0),
             None => recons,
         };
@@ -448,7 +453,7 @@ impl Part for SplicedDictionary {
             let missed = shown_whole(inside, ERROR, missed)?;
             output = match edited || tracked {
                 true => output + rows(&missed, dictionary.d_out())?.cast(original.dtype()),
-                // The sum would be what it was, rounded once more.
+                // The sum would equal the original up to rounding.
                 false => original,
             };
         }

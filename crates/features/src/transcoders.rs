@@ -1,4 +1,4 @@
-//! Transcoders of all layers of a model.
+//! [`Transcoders`] of all layers of a model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,15 +15,16 @@ use hooklens_loading::embedded::find_dictionary;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
-/// A transcoder for each layer of a model: a set of transcoders of their own, or one cross-layer transcoder, whose
-/// latents write to their own layer and to all behind it.
+/// A transcoder for each layer of a model: a set of per-layer transcoders, or a cross-layer transcoder, whose latents
+/// write to their own and all later layers.
 ///
-/// A layer's reconstruction is `Σ acts_i · W_dec_i→l + b_dec_l` over layers `i ≤ l`, of a set over `i = l` alone, and the
-/// skip connection of layer `l`.
+/// A layer's reconstruction is `Σ acts_i · W_dec_i→l + b_dec_l`, summed over layers `i ≤ l` (for a set, only `i = l`),
+/// plus the skip connection of layer `l`.
 ///
 /// ```
 /// use hooklens::features::Transcoders;
-/// let set = Transcoders::open("embedded:ioi-transcoders")?; // or circuit-tracer's folder, with config.yaml
+/// // Or a folder in circuit-tracer's format, with config.yaml.
+/// let set = Transcoders::open("embedded:ioi-transcoders")?;
 /// for (layer, transcoder) in set.layers().iter().enumerate() {
 ///     println!("{layer}: {} latents from {:?}", transcoder.latents(), transcoder.metadata().reads);
 /// }
@@ -33,17 +34,17 @@ use hooklens_model::error::Result;
 pub struct Transcoders {
     name: Arc<str>,
     layers: Vec<Dictionary>,
-    /// What latents of each layer write to those behind it, nearest first.
+    /// Decoders of each layer's latents for later layers, nearest first.
     across: Option<Vec<Vec<Matrix>>>,
 }
 
 impl Transcoders {
-    /// Opens the folder of a set or of a cross-layer transcoder: circuit-tracer's, or Gemma Scope 2's files of all layers.
-    /// Only headers, biases and thresholds are read; of decoders that lie by rows, at any time, only those of active
-    /// latents.
+    /// Opens the folder of a set or cross-layer transcoder in circuit-tracer's format, or with Gemma Scope 2's files of
+    /// all layers. Reads only headers, biases and thresholds; if decoders are stored by rows, only rows of active
+    /// latents are ever read.
     ///
     /// # Errors
-    /// [`FeatureError`]: files that are none, tensors that are missing or of another shape.
+    /// [`FeatureError`] if the folder does not contain transcoders, or if tensors are missing or have the wrong shape.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         match Self::open_if_one(folder)? {
@@ -56,10 +57,10 @@ impl Transcoders {
         }
     }
 
-    /// The same, or nothing if the folder has no such files.
+    /// Opens a folder like [`Transcoders::open`]; `None` if it does not contain transcoders.
     pub(super) fn open_if_one(folder: &Path) -> Result<Option<Self>> {
         let name = folder.to_str().and_then(|folder| folder.strip_prefix(EMBEDDED));
-        // What is named behind it is a layer of one.
+        // An embedded name with a slash refers to one layer of a set.
         let embedded = name.filter(|name| !name.contains('/')).map(find_dictionary);
         let layers = match embedded.transpose()? {
             Some(one) if one.weights.len() > 1 => Some(embedded_layers(one, &Device::flex())?),
@@ -71,7 +72,8 @@ impl Transcoders {
         let mut layers = Vec::with_capacity(transcoders.len());
         for (layer, own) in transcoders.into_iter().enumerate() {
             if !own.labels().is_empty() {
-                let reason = "labels of transcoders of all layers are in a file a layer: labels_0.json".to_string();
+                let reason =
+                    "labels of a set of transcoders must be in one file per layer, such as labels_0.json".to_string();
                 return Err(FeatureError::Setting { path: own.name().into(), reason }.into());
             }
             layers.push(own.with_labels(Labels::of_layer(folder, layer)?)?);
@@ -79,28 +81,28 @@ impl Transcoders {
         Ok(Some(Self { name: folder.display().to_string().into(), layers, across }))
     }
 
-    /// A set of these, one a layer.
+    /// A set of per-layer transcoders.
     pub fn new(name: impl Into<Arc<str>>, layers: Vec<Dictionary>) -> Self {
         Self { name: name.into(), layers, across: None }
     }
 
-    /// A cross-layer transcoder: of each layer what is within it, and what its latents write to those behind it, nearest
-    /// first, `[latent, d_out]`.
+    /// A cross-layer transcoder, from each layer's own part and its decoders for later layers, `[latent, d_out]`,
+    /// nearest layer first.
     pub(super) fn of_parts(name: impl Into<Arc<str>>, layers: Vec<Dictionary>, across: Vec<Vec<Tensor<2>>>) -> Self {
         let across = across.into_iter().map(|own| own.into_iter().map(Matrix::made).collect()).collect();
         Self { name: name.into(), layers, across: Some(across) }
     }
 
-    /// The same with these labels, by layer.
+    /// Replaces the labels, by layer.
     ///
     /// # Errors
-    /// [`FeatureError::Latent`] for a label of a latent that is not there, [`FeatureError::Kind`] for one of a layer that
-    /// is not.
+    /// [`FeatureError::Latent`] for a label of a latent that does not exist, [`FeatureError::Kind`] for labels of a
+    /// layer that does not exist.
     pub fn with_labels(mut self, labels: BTreeMap<usize, Labels>) -> Result<Self> {
         for (layer, labels) in labels {
             let count = self.layers.len();
             let Some(own) = self.layers.get_mut(layer) else {
-                let reason = format!("there are labels of layer {layer}, and {count} layers");
+                let reason = format!("there are labels for layer {layer}, but only {count} layers");
                 return Err(FeatureError::Kind { dictionary: self.name.to_string(), reason }.into());
             };
             *own = own.clone().with_labels(labels)?;
@@ -108,7 +110,7 @@ impl Transcoders {
         Ok(self)
     }
 
-    /// The same on another device.
+    /// Moves the transcoders to another device.
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Self {
         let matrices = |all: &Vec<Matrix>| all.iter().map(|one| one.to_device(device)).collect();
@@ -119,22 +121,23 @@ impl Transcoders {
         }
     }
 
-    /// What it is called: the folder it was read from, or the name it was given.
+    /// The name: the folder that the transcoders were read from, or the name given to [`Transcoders::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether latents write to layers behind their own.
+    /// Whether latents write to later layers.
     pub fn is_cross_layer(&self) -> bool {
         self.across.is_some()
     }
 
-    /// The transcoders, by layer; of a cross-layer one, what is within a layer.
+    /// The transcoders, in order of layers. For a cross-layer transcoder, these are the parts of the layers that write
+    /// to the same layer.
     pub fn layers(&self) -> &[Dictionary] {
         &self.layers
     }
 
-    /// One layer of a set by itself.
+    /// One layer of a set as a dictionary.
     ///
     /// ```
     /// use hooklens::features::Transcoders;
@@ -145,25 +148,26 @@ impl Transcoders {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] for a layer that is not there, and for a cross-layer transcoder, whose layers are
-    /// reconstructed by those before them too.
+    /// [`FeatureError::Kind`] for a layer that does not exist, and for a cross-layer transcoder, whose layers also
+    /// depend on earlier ones.
     pub fn layer(&self, layer: usize) -> Result<Dictionary> {
         let refused = |reason: String| FeatureError::Kind { dictionary: self.name.to_string(), reason };
         match self.layers.get(layer) {
             _ if self.is_cross_layer() => {
-                let reason = "it is a cross-layer transcoder: a layer's latents write to those behind it, so no layer \
-                              stands by itself";
+                let reason = "it is a cross-layer transcoder, whose latents also write to later layers, so a single \
+                              layer cannot be used alone";
                 Err(refused(reason.into()).into())
             }
             Some(own) => Ok(own.clone()),
-            None => {
-                Err(refused(format!("it has no layer {layer}: they are 0 to {}", self.layers.len().saturating_sub(1)))
-                    .into())
-            }
+            None => Err(refused(format!(
+                "it has no layer {layer}; valid layers are 0 to {}",
+                self.layers.len().saturating_sub(1)
+            ))
+            .into()),
         }
     }
 
-    /// The same with other tokens at which it is not used, as [`Dictionary::excluding`].
+    /// Sets the tokens at which the transcoders are not used, like [`Dictionary::excluding`].
     #[must_use]
     pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         let tokens: Vec<u32> = tokens.into_iter().collect();
@@ -171,10 +175,10 @@ impl Transcoders {
         self
     }
 
-    /// What latents of a layer write to a layer behind it, `[latent, d_out]`; nothing in a set.
+    /// The decoder of a layer's latents for a later layer, `[latent, d_out]`; `None` for a set.
     ///
     /// # Errors
-    /// A file that can't be read.
+    /// Fails if the file cannot be read.
     pub fn decoder_across(&self, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
         let matrix = self.across.as_ref().and_then(|all| all.get(from)?.get(to.checked_sub(from + 1)?));
         matrix.map(|matrix| matrix.get(true)).transpose()
@@ -184,11 +188,11 @@ impl Transcoders {
         self.across.as_ref()?.get(from)?.get(to.checked_sub(from + 1)?)
     }
 
-    /// The reconstruction of a layer, from the activations of all layers up to it and the layer's input, all
-    /// `[..., width]`.
+    /// Reconstructs a layer's output from the latent activations of this and all earlier layers, `[..., latent]`, and
+    /// the layer's input, `[..., d_in]`.
     ///
     /// # Errors
-    /// [`FeatureError::Width`] for another number of latents or layers; a file that can't be read.
+    /// [`FeatureError::Width`] for the wrong number of latents or layers; also fails if the file cannot be read.
     pub fn decode<const D: usize>(&self, layer: usize, acts: &[Tensor<D>], input: Tensor<D>) -> Result<Tensor<D>> {
         let (Some(own), Some(last)) = (self.layers.get(layer), acts.get(layer)) else {
             let what = format!("the list of activations up to layer {layer}");
@@ -211,7 +215,7 @@ impl Transcoders {
     }
 }
 
-/// What activations `[rows, latent]` write by a decoder of another layer.
+/// Decodes activations `[rows, latent]` with a decoder for another layer.
 pub(super) fn combined(acts: Tensor<2>, decoder: &Matrix) -> Result<Tensor<2>> {
     let decoder = decoder.get(true)?;
     let combined = if acts.dtype() == DType::F32 { cpu::combine(&acts, &decoder, None) } else { None };

@@ -1,4 +1,4 @@
-//! Panics of libraries that become errors.
+//! Converts panics of libraries into errors.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,7 +8,7 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does the work, or gives what it panicked with.
+/// Runs `work`, returning the payload if it panics.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     let before = CATCHING.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -16,7 +16,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     done
 }
 
-/// Keeps the process from printing panics that become errors.
+/// Suppresses the messages of panics that are converted into errors.
 pub fn print_others_only() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

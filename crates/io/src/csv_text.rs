@@ -1,29 +1,30 @@
-//! Tables as CSV (RFC 4180), in which labels may hold anything.
+//! Writes tables as CSV (RFC 4180). Labels may contain anything.
 
 use csv::{QuoteStyle, Writer, WriterBuilder};
 
 /// How labels are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CsvLabels {
-    /// As they are.
+    /// Unchanged.
     Exact,
-    /// With an apostrophe before those that a spreadsheet would take for a formula, and before those that begin with an
-    /// apostrophe, so that removing one gives the label.
+    /// With an apostrophe before labels that a spreadsheet would interpret as a formula, and before labels that start
+    /// with an apostrophe, so that removing one restores the label.
     SpreadsheetSafe,
 }
 
 /// A table under construction.
+#[derive(Debug)]
 pub struct CsvTable {
     writer: Writer<Vec<u8>>,
     labels: CsvLabels,
 }
 
 impl CsvTable {
-    /// A table with these columns.
+    /// Creates a table with these columns.
     pub fn new<'c>(columns: impl IntoIterator<Item = &'c str>, labels: CsvLabels) -> Self {
         let quotes = match labels {
             CsvLabels::Exact => QuoteStyle::Necessary,
-            // Where another separator is usual, a part of an unquoted label would be a cell of its own.
+            // In locales with another separator, part of an unquoted label could become a separate cell.
             CsvLabels::SpreadsheetSafe => QuoteStyle::NonNumeric,
         };
         let writer = WriterBuilder::new().flexible(true).quote_style(quotes).from_writer(Vec::new());
@@ -33,7 +34,7 @@ impl CsvTable {
         table
     }
 
-    /// Adds a row: labels, then values.
+    /// Appends a row: labels, then values.
     pub fn row<'l>(
         &mut self,
         labels: impl IntoIterator<Item = &'l str>,
@@ -44,7 +45,7 @@ impl CsvTable {
         self.end_row();
     }
 
-    /// Adds labels to a row.
+    /// Appends labels to the current row.
     pub fn labels<'l>(&mut self, labels: impl IntoIterator<Item = &'l str>) {
         for label in labels {
             match self.labels {
@@ -54,28 +55,29 @@ impl CsvTable {
         }
     }
 
-    /// Adds numbers, or other texts of ours, to a row.
+    /// Appends numbers, or other text that hooklens generates, to the current row.
     pub fn values(&mut self, values: impl IntoIterator<Item = impl AsRef<str>>) {
         for value in values {
             let written = self.writer.write_field(value.as_ref());
-            debug_assert!(written.is_ok(), "memory takes any field");
+            debug_assert!(written.is_ok(), "writing a field to memory can't fail");
         }
     }
 
-    /// Ends a row.
+    /// Ends the current row.
     pub fn end_row(&mut self) {
         let written = self.writer.write_record(None::<&[u8]>);
-        debug_assert!(written.is_ok(), "memory takes any row");
+        debug_assert!(written.is_ok(), "writing a row to memory can't fail");
     }
 
-    /// The table's text.
+    /// Returns the table as text.
     pub fn finish(self) -> String {
         let bytes = self.writer.into_inner().unwrap_or_default();
         String::from_utf8(bytes).unwrap_or_default()
     }
 }
 
-/// Whether a spreadsheet may compute a cell instead of showing it. The wide signs are those of East Asian keyboards.
+/// Whether a spreadsheet might evaluate a cell instead of showing it. The full-width signs come from East Asian
+/// keyboards.
 fn is_formula(label: &str) -> bool {
     let signs = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '\''];
     label.starts_with(['\t', '\r', '\n']) || label.trim_start().starts_with(signs)

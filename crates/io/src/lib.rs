@@ -1,7 +1,9 @@
 //! Internal crate of [hooklens](https://docs.rs/hooklens): regular files, object stores, CSV, and text made safe to show.
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
+// Internal crates are read with their private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 pub mod caught;
 pub mod csv_text;

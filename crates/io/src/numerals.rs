@@ -1,6 +1,6 @@
 //! Formatting of byte counts and large integers.
 
-/// Bytes as `1.2 MB`.
+/// Formats a number of bytes, such as `1.2 MB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count as f64;
@@ -12,7 +12,7 @@ pub fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A whole number with commas between thousands.
+/// Formats an integer with commas between thousands.
 pub fn grouped(count: usize) -> String {
     let digits = count.to_string();
     let mut out = String::new();

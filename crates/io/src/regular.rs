@@ -1,5 +1,6 @@
-//! The one rule for files that are read. A regular file is read. A pipe or a character device is read only where a stream
-//! makes sense, which its reader bounds itself. Anything else is refused: a reader would wait for a writer, or never end.
+//! Rules for opening files. Regular files are read; pipes and character devices only where a stream makes sense, in
+//! which case the reader limits its own input. Anything else is rejected, because a reader might wait for a writer or
+//! never end.
 
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -7,30 +8,30 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The largest description that is read: no configuration, tokenizer or manifest comes near.
+/// Maximum size of a metadata file in bytes. No configuration, tokenizer or manifest comes close.
 const LARGEST: u64 = 1 << 30;
-/// The longest header of safetensors, in bytes, which takes some fifteen times as much when it is read: that of a hundred
-/// thousand tensors.
+/// Maximum length of a safetensors header in bytes. This allows for a hundred thousand tensors; parsing takes about
+/// fifteen times as much memory.
 pub const LONGEST_HEADER: u64 = 12 << 20;
-/// How long a pipe may wait for a program that writes to it.
+/// How long to wait for a program to open the other end of a pipe.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// The bytes of a file that describes something.
+/// Reads a metadata file.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     read_up_to(path, LARGEST)
 }
 
-/// The bytes of a file of tensors.
+/// Reads a tensor file.
 pub fn read_tensors(path: &Path) -> Result<Vec<u8>> {
     let bytes = read_up_to(path, u64::MAX)?;
     check_header(&bytes, bytes.len() as u64)?;
     Ok(bytes)
 }
 
-/// Fails for a file of safetensors, of this start and length, whose header is longer than any model's.
+/// Fails if the safetensors header of a file with this start and length is longer than that of any model.
 pub fn check_header(start: &[u8], file: u64) -> Result<()> {
     let len = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    // A header that is longer than its file is for the parser to refuse.
+    // The parser rejects a header that is longer than its file.
     if len > LONGEST_HEADER && len < file {
         return Err(Error::other(format!("its header is {len} bytes long; at most {LONGEST_HEADER} are read")));
     }
@@ -41,19 +42,19 @@ pub fn check_header(start: &[u8], file: u64) -> Result<()> {
 pub fn open(path: &Path) -> Result<File> {
     check(path)?;
     let file = File::open(path)?;
-    // The name may be another file's by now.
+    // The name may refer to another file by now.
     checked(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Opens a regular file, or a pipe or character device as a stream: `/dev/stdin`, a process substitution. It may have no
-/// end, so the caller must bound what it holds of it.
+/// Opens a regular file, or a pipe or character device as a stream: `/dev/stdin`, a process substitution. A stream may
+/// never end, so the caller must limit how much of it is kept.
 pub fn open_stream(path: &Path) -> Result<File> {
     let kind = fs::metadata(path)?.file_type();
     if !is_stream(kind) {
         return open(path);
     }
-    // Opening a pipe waits until a program writes to it, perhaps forever.
+    // Opening a pipe blocks until a program writes to it, perhaps forever.
     let (sender, opened) = channel();
     let own = path.to_path_buf();
     std::thread::Builder::new().spawn(move || sender.send(File::open(own)))?;
@@ -63,7 +64,7 @@ pub fn open_stream(path: &Path) -> Result<File> {
     })
 }
 
-/// The metadata of a regular file.
+/// Metadata of a regular file; fails for anything else.
 pub fn check(path: &Path) -> Result<Metadata> {
     let metadata = fs::metadata(path)?;
     checked(&metadata)?;
@@ -100,7 +101,7 @@ fn read_up_to(path: &Path, largest: u64) -> Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len as usize)?;
-    // Files of `/proc` and the like have no length, and another program may be writing to this one.
+    // Files in `/proc` report no length, and another program may be writing to this file.
     file.take(largest.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > largest {
         return Err(too_long(bytes.len() as u64));
@@ -118,7 +119,7 @@ mod tests {
         assert!(check_header(&start(LONGEST_HEADER), u64::MAX).is_ok());
         let told = check_header(&start(LONGEST_HEADER + 1), LONGEST_HEADER + 9).unwrap_err().to_string();
         assert!(told.starts_with("its header is 12582913 bytes long"), "{told}");
-        // What is wrong with these the parser says.
+        // The parser reports what is wrong with these.
         assert!(check_header(&start(u64::MAX), 100).is_ok() && check_header(b"", 0).is_ok());
     }
 }

@@ -1,11 +1,11 @@
-//! JSON in pages.
+//! JSON embedded in HTML pages.
 
 use serde_json::Value;
 
 use crate::shown_text::escaped_json;
 
-/// JSON that may stand in a script element: nothing in it ends the element, begins a comment, or is hidden from whoever
-/// reads the page's source.
+/// Formats JSON for a script element: nothing in it ends the element, starts a comment, or is invisible in the page's
+/// source.
 pub fn script_json(value: &Value) -> String {
     let json = value.to_string();
     let mut safe = String::with_capacity(json.len());

@@ -1,9 +1,9 @@
-//! Characters that nobody sees or that turn the text around them, shown by their names.
+//! Shows invisible characters, and characters that reorder text, by name.
 
 use std::borrow::Cow;
 
-/// Controls, and what reorders, splits or joins the text around it without being seen. Line breaks and tabs are controls too.
-/// Joiners and variation selectors, of which scripts and emoji are made, are none.
+/// Whether a character is a control character, or invisibly reorders, splits or joins the text around it. Line breaks
+/// and tabs are control characters. Joiners and variation selectors, which scripts and emoji need, are not hidden.
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}')
@@ -11,17 +11,17 @@ pub fn is_hidden(letter: char) -> bool {
         || matches!(letter, '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A hidden character's name: `‹U+202E›`.
+/// Name of a hidden character, such as `‹U+202E›`.
 pub fn named(letter: char) -> String {
     format!("‹U+{:04X}›", letter as u32)
 }
 
-/// A text whose hidden characters are shown by their names, but for line breaks and tabs.
+/// Replaces hidden characters in a text, except line breaks and tabs, with their names.
 pub fn shown(text: &str) -> Cow<'_, str> {
     replaced(text, named)
 }
 
-/// JSON in which hidden characters are escaped.
+/// Escapes hidden characters in JSON.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     replaced(json, |letter| {
         let mut units = [0; 2];

@@ -1,5 +1,5 @@
-//! Lines for people, on standard error. It may be full or closed, which is no reason to lose the work: nothing is made of
-//! an error there, where `eprintln!` panics.
+//! Writes messages to standard error. Unlike `eprintln!`, which panics, this ignores errors: a full or closed standard
+//! error is no reason to lose work.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -1,21 +1,21 @@
 //! Typed hook points, named as in TransformerLens.
 //!
-//! `hook::pattern(5)` is the point `blocks.5.attn.hook_pattern`; its rank is known to the
-//! compiler. Layers are `i32`, `isize` or `usize`, and may be negative: `hook::resid_post(-1)` is the last one's.
+//! `hook::pattern(5)` is the point `blocks.5.attn.hook_pattern`, with its rank known to the compiler. Layers are `i32`,
+//! `isize` or `usize`; negative ones count from the end, so `hook::resid_post(-1)` is in the last layer.
 //!
 //! ```
 //! use hooklens::hook;
 //! assert_eq!(hook::pattern(5).name(), "blocks.5.attn.hook_pattern");
 //! ```
 //!
-//! Each function gives a [`Point`], which names what to read, change or record:
+//! Each function returns a [`Point`], which says what to read, edit or record:
 //!
 //! ```
 //! use hooklens::prelude::*;
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 //! let mut looked = vec![];
 //! let hooks = [
-//!     hook::z(0).edit(|z, _| z.zeros_like()), // all heads of layer 0 write nothing
+//!     hook::z(0).edit(|z, _| z.zeros_like()), // zeroes all heads of layer 0
 //!     hook::pattern(-1).read(|pattern, at| looked.push((at.layer(), pattern.dims()))),
 //! ];
 //! let logits = model.run_with_hooks("When Mary and John", hooks)?;
@@ -42,7 +42,7 @@ macro_rules! layer_points {
 }
 
 layer_points! {
-    /// The residual stream before the block, `[batch, pos, d_model]`.
+    /// Residual stream before the block, `[batch, pos, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -52,30 +52,30 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     resid_pre "hook_resid_pre" 3;
-    /// The residual stream between attention and the MLP, `[batch, pos, d_model]`.
+    /// Residual stream between attention and the MLP, `[batch, pos, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let cache = model.record("When Mary and John", hook::resid_mid(-1))?; // of the last layer
+    /// let cache = model.record("When Mary and John", hook::resid_mid(-1))?; // in the last layer
     /// assert_eq!(cache.names().next(), Some("blocks.3.hook_resid_mid"));
     /// assert_eq!(cache.get(hook::resid_mid(3))?.dims(), [1, 5, 64]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     resid_mid "hook_resid_mid" 3;
-    /// The residual stream after the block, `[batch, pos, d_model]`.
+    /// Residual stream after the block, `[batch, pos, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
     /// let [after, before] = [cache.get(hook::resid_post(0))?, cache.get(hook::resid_pre(1))?];
-    /// assert_eq!((after - before).abs().max().into_scalar::<f32>(), 0.0); // what one leaves, the next reads
+    /// assert_eq!((after - before).abs().max().into_scalar::<f32>(), 0.0); // equals the next block's input
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     resid_post "hook_resid_post" 3;
-    /// The residual stream after the block and its norm, in models that normalize it there, `[batch, pos, d_model]`:
-    /// what the next block reads.
+    /// Residual stream after the block and its norm, in models that normalize it there, `[batch, pos, d_model]`. This
+    /// is the input of the next block.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -87,22 +87,22 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     normalized_resid_post "hook_normalized_resid_post" 3;
-    /// What each head's queries, keys and values read, `[batch, pos, head, d_model]`.
+    /// Input of each attention head, for its queries, keys and values together, `[batch, pos, head, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let cache = model.record("When Mary and John", hook::attn_in(0))?; // made only when asked for
+    /// let cache = model.record("When Mary and John", hook::attn_in(0))?; // computed only on request
     /// assert_eq!(cache.get(hook::attn_in(0))?.dims(), [1, 5, 4, 64]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     attn_in "hook_attn_in" 4;
-    /// What each head's queries read, before the norm, `[batch, pos, head, d_model]`.
+    /// Input of each head's queries, before the norm, `[batch, pos, head, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// // What head 2 asks for is asked of nothing; its keys and values stay.
+    /// // Zero the query input of head 2; its keys and values are unchanged.
     /// let blind = hook::q_input(1).edit(|input, _| {
     ///     let [batch, pos, _, d_model] = input.dims();
     ///     input.clone().slice_assign([0..batch, 0..pos, 2..3, 0..d_model], input.narrow(2, 2, 1).zeros_like())
@@ -111,11 +111,11 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     q_input "hook_q_input" 4;
-    /// What each head's keys read, before the norm, `[batch, pos, kv_head, d_model]`.
+    /// Input of each head's keys, before the norm, `[batch, pos, kv_head, d_model]`.
     k_input "hook_k_input" 4;
-    /// What each head's values read, before the norm, `[batch, pos, kv_head, d_model]`.
+    /// Input of each head's values, before the norm, `[batch, pos, kv_head, d_model]`.
     v_input "hook_v_input" 4;
-    /// What attention adds to the stream, `[batch, pos, d_model]`.
+    /// Output of attention, as added to the residual stream, `[batch, pos, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -126,14 +126,14 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     attn_out "hook_attn_out" 3;
-    /// What the MLP reads, before its norm, `[batch, pos, d_model]`.
+    /// Input of the MLP, before its norm, `[batch, pos, d_model]`.
     mlp_in "hook_mlp_in" 3;
-    /// What the MLP's matrices receive: the output of the norm before it, with the norm's weights,
-    /// `[batch, pos, d_model]`. Transcoders read it.
+    /// Input of the MLP's matrices: the output of the norm before it, including the norm's weights,
+    /// `[batch, pos, d_model]`. Transcoders read this point.
     mlp_reads "mlp.hook_in" 3;
-    /// What the MLP's matrices give, before a norm of outputs, `[batch, pos, d_model]`.
+    /// Output of the MLP's matrices, before any norm of the output, `[batch, pos, d_model]`.
     mlp_writes "mlp.hook_out" 3;
-    /// What the MLP adds to the stream, `[batch, pos, d_model]`.
+    /// Output of the MLP, as added to the residual stream, `[batch, pos, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -180,11 +180,11 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     v "attn.hook_v" 4;
-    /// Queries after rotation, `[batch, pos, head, d_head]`.
+    /// Queries after the rotary embedding, `[batch, pos, head, d_head]`.
     rot_q "attn.hook_rot_q" 4;
-    /// Keys after rotation, `[batch, pos, kv_head, d_head]`.
+    /// Keys after the rotary embedding, `[batch, pos, kv_head, d_head]`.
     rot_k "attn.hook_rot_k" 4;
-    /// Attention scores, masked with minus infinity, `[batch, head, query, key]`.
+    /// Attention scores, masked with negative infinity, `[batch, head, query, key]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -211,7 +211,7 @@ layer_points! {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// // Without head 1 of layer 0, at every position.
+    /// // Zero head 1 of layer 0 at every position.
     /// let ablate = hook::z(0).edit(|z, _| {
     ///     let [batch, pos, _, d_head] = z.dims();
     ///     z.clone().slice_assign([0..batch, 0..pos, 1..2, 0..d_head], z.narrow(2, 1, 1).zeros_like())
@@ -220,13 +220,13 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     z "attn.hook_z" 4;
-    /// What a gated delta net's heads give, normalized and gated, `[batch, pos, value_head, d_value]`.
+    /// Output of a gated delta net's heads, normalized and gated, `[batch, pos, value_head, d_value]`.
     linear_z "linear_attn.hook_z" 4;
-    /// What Mamba 2's heads give, gated and normalized, `[batch, pos, head, d_head]`.
+    /// Output of a Mamba-2 mixer's heads, gated and normalized, `[batch, pos, head, d_head]`.
     ssm_z "ssm.hook_z" 4;
-    /// What a short convolution gives, gated, as one head, `[batch, pos, 1, d_model]`.
+    /// Gated output of a short convolution, as a single head, `[batch, pos, 1, d_model]`.
     conv_z "conv.hook_z" 4;
-    /// Each head's output to the stream, `[batch, pos, head, d_model]`.
+    /// Output of each head to the residual stream, `[batch, pos, head, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -238,52 +238,51 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     result "attn.hook_result" 4;
-    /// Scale of each query's norm, `[batch * pos * head, 1]`.
+    /// Scale of the query norm, `[batch * pos * head, 1]`.
     q_norm_scale "attn.q_norm.hook_scale" 2;
-    /// Each query's norm, before its weight, `[batch * pos * head, d_head]`.
+    /// Normalized queries, before the norm's weight, `[batch * pos * head, d_head]`.
     q_norm_normalized "attn.q_norm.hook_normalized" 2;
-    /// Scale of each key's norm, `[batch * pos * kv_head, 1]`.
+    /// Scale of the key norm, `[batch * pos * kv_head, 1]`.
     k_norm_scale "attn.k_norm.hook_scale" 2;
-    /// Each key's norm, before its weight, `[batch * pos * kv_head, d_head]`.
+    /// Normalized keys, before the norm's weight, `[batch * pos * kv_head, d_head]`.
     k_norm_normalized "attn.k_norm.hook_normalized" 2;
-    /// Scale of the norm of attention's output, `[batch, pos, 1]`.
+    /// Scale of the norm of the attention output, `[batch, pos, 1]`.
     ln1_post_scale "ln1_post.hook_scale" 3;
-    /// The norm of attention's output, `[batch, pos, d_model]`.
+    /// Normalized attention output, `[batch, pos, d_model]`.
     ln1_post_normalized "ln1_post.hook_normalized" 3;
-    /// The latent that latent attention makes queries from (DeepSeek V2), before its norm, `[batch, pos, q_rank]`.
+    /// Latent from which latent attention computes queries (DeepSeek V2), before its norm, `[batch, pos, q_rank]`.
     q_latent "attn.hook_q_latent" 3;
-    /// Scale of its norm, `[batch, pos, 1]`.
+    /// Scale of the query latent's norm, `[batch, pos, 1]`.
     q_latent_scale "attn.q_latent_norm.hook_scale" 3;
-    /// Its norm, `[batch, pos, q_rank]`.
+    /// Normalized query latent, `[batch, pos, q_rank]`.
     q_latent_normalized "attn.q_latent_norm.hook_normalized" 3;
-    /// The latent that latent attention makes keys and values from, before its norm, `[batch, pos, kv_rank]`.
+    /// Latent from which latent attention computes keys and values, before its norm, `[batch, pos, kv_rank]`.
     kv_latent "attn.hook_kv_latent" 3;
-    /// Scale of its norm, `[batch, pos, 1]`.
+    /// Scale of the key/value latent's norm, `[batch, pos, 1]`.
     kv_latent_scale "attn.kv_latent_norm.hook_scale" 3;
-    /// Its norm, `[batch, pos, kv_rank]`.
+    /// Normalized key/value latent, `[batch, pos, kv_rank]`.
     kv_latent_normalized "attn.kv_latent_norm.hook_normalized" 3;
-    /// The part of latent attention's keys that is rotated, the same in all heads, before rotation,
-    /// `[batch, pos, d_rope]`.
+    /// Rotary part of latent attention's keys, shared by all heads, before rotation, `[batch, pos, d_rope]`.
     k_rope "attn.hook_k_rope" 3;
-    /// Scale of the norm of the MLP's output, `[batch, pos, 1]`.
+    /// Scale of the norm of the MLP output, `[batch, pos, 1]`.
     ln2_post_scale "ln2_post.hook_scale" 3;
-    /// The norm of the MLP's output, `[batch, pos, d_model]`.
+    /// Normalized MLP output, `[batch, pos, d_model]`.
     ln2_post_normalized "ln2_post.hook_normalized" 3;
-    /// Scale of the norm over a `solu_ln` MLP's neurons, `[batch, pos, 1]`.
+    /// Scale of the norm over neurons in a `solu_ln` MLP, `[batch, pos, 1]`.
     mlp_ln_scale "mlp.ln.hook_scale" 3;
-    /// The norm over a `solu_ln` MLP's neurons, `[batch, pos, d_mlp]`.
+    /// Normalized neurons of a `solu_ln` MLP, `[batch, pos, d_mlp]`.
     mlp_ln_normalized "mlp.ln.hook_normalized" 3;
-    /// The router's weights of the experts, `[batch * pos, expert]`: their softmax, or each one's sigmoid.
+    /// Router probabilities of the experts, `[batch * pos, expert]`: a softmax over experts, or a sigmoid for each.
     expert_weights "mlp.hook_expert_weights" 2;
-    /// The shares of attention's experts (JetMoE), `[batch, pos, expert]`: what their heads give is multiplied by them.
+    /// Weights of the attention experts (JetMoE), `[batch, pos, expert]`, by which their heads' outputs are multiplied.
     attn_expert_weights "attn.hook_expert_weights" 3;
-    /// Neurons of a mixture's shared expert before the activation function, `[batch, pos, d_shared]`.
+    /// Pre-activations of the shared expert's neurons, `[batch, pos, d_shared]`.
     shared_gate "mlp.shared.hook_gate" 3;
-    /// The projection a shared expert multiplies by, `[batch, pos, d_shared]`.
+    /// Linear branch of the gated shared expert, which multiplies the activations, `[batch, pos, d_shared]`.
     shared_pre "mlp.shared.hook_pre" 3;
-    /// A shared expert's neurons as its last projection reads them, `[batch, pos, d_shared]`.
+    /// Neurons of the shared expert, as read by its output projection, `[batch, pos, d_shared]`.
     shared_post "mlp.shared.hook_post" 3;
-    /// What a shared expert's output is multiplied by (Qwen 2 MoE), `[batch, pos, 1]`.
+    /// Gate of the shared expert's output (Qwen 2 MoE), `[batch, pos, 1]`.
     shared_share "mlp.shared.hook_share" 3;
     /// Scale of the norm before attention, `[batch, pos, 1]`.
     ///
@@ -301,13 +300,13 @@ layer_points! {
     ln2_scale "ln2.hook_scale" 3;
     /// Output of the norm before the MLP, `[batch, pos, d_model]`.
     ln2_normalized "ln2.hook_normalized" 3;
-    /// Neurons before the activation function, `[batch, pos, d_mlp]`.
+    /// Pre-activations of the MLP's neurons, `[batch, pos, d_mlp]`.
     mlp_pre "mlp.hook_pre" 3;
-    /// The projection a gated MLP multiplies by, `[batch, pos, d_mlp]`.
+    /// Linear branch of a gated MLP, which multiplies the activations, `[batch, pos, d_mlp]`.
     mlp_pre_linear "mlp.hook_pre_linear" 3;
     /// Neurons after `solu`, before its norm, `[batch, pos, d_mlp]`.
     mlp_mid "mlp.hook_mid" 3;
-    /// Neurons as the MLP's last projection reads them, `[batch, pos, d_mlp]`.
+    /// Neurons of the MLP, as read by its output projection, `[batch, pos, d_mlp]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -320,7 +319,7 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     mlp_post "mlp.hook_post" 3;
-    /// Root mean square of every value, where values are normalized, `[batch * pos * kv_head, 1]`.
+    /// Root mean square of each value vector, in models that normalize values, `[batch * pos * kv_head, 1]`.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -335,29 +334,29 @@ layer_points! {
     v_norm_scale "attn.v_norm.hook_scale" 2;
     /// Normalized values, `[batch * pos * kv_head, d_head]`.
     v_norm_normalized "attn.v_norm.hook_normalized" 2;
-    /// Scale of the norm of what a router reads, where it has one of its own, `[batch, pos, 1]`.
+    /// Scale of the norm of the router's input, if the router has its own norm, `[batch, pos, 1]`.
     router_ln_scale "mlp.router_ln.hook_scale" 3;
-    /// What a router reads, before the norm's weight, `[batch, pos, d_model]`.
+    /// Normalized router input, before the norm's weight, `[batch, pos, d_model]`.
     router_ln_normalized "mlp.router_ln.hook_normalized" 3;
-    /// Scale of the norm of what experts read, where they have one of their own, `[batch, pos, 1]`.
+    /// Scale of the norm of the experts' input, if the experts have their own norm, `[batch, pos, 1]`.
     experts_ln_scale "mlp.experts_ln.hook_scale" 3;
-    /// What experts read, before the norm's weight, `[batch, pos, d_model]`.
+    /// Normalized input of the experts, before the norm's weight, `[batch, pos, d_model]`.
     experts_ln_normalized "mlp.experts_ln.hook_normalized" 3;
     /// Scale of the norm of the shared expert's output, `[batch, pos, 1]`.
     shared_ln_post_scale "mlp.shared_ln_post.hook_scale" 3;
-    /// The shared expert's normalized output, before the norm's weight, `[batch, pos, d_model]`.
+    /// Normalized output of the shared expert, before the norm's weight, `[batch, pos, d_model]`.
     shared_ln_post_normalized "mlp.shared_ln_post.hook_normalized" 3;
-    /// What the shared expert adds where its output is normalized, `[batch, pos, d_model]`.
+    /// Contribution of the shared expert, in models that normalize its output, `[batch, pos, d_model]`.
     shared_out "mlp.shared.hook_out" 3;
-    /// Scale of the norm of what the chosen experts add, `[batch, pos, 1]`.
+    /// Scale of the norm of the routed experts' summed output, `[batch, pos, 1]`.
     experts_ln_post_scale "mlp.experts_ln_post.hook_scale" 3;
-    /// The chosen experts' normalized sum, before the norm's weight, `[batch, pos, d_model]`.
+    /// Normalized summed output of the routed experts, before the norm's weight, `[batch, pos, d_model]`.
     experts_ln_post_normalized "mlp.experts_ln_post.hook_normalized" 3;
-    /// What the chosen experts add where their sum is normalized, `[batch, pos, d_model]`.
+    /// Contribution of the routed experts, in models that normalize their sum, `[batch, pos, d_model]`.
     experts_out "mlp.hook_experts_out" 3;
-    /// The stream between the MLP and what is added for the layer's own inputs, `[batch, pos, d_model]`.
+    /// Residual stream between the MLP and the contribution of per-layer inputs, `[batch, pos, d_model]`.
     resid_mid_per_layer "hook_resid_mid_per_layer" 3;
-    /// A layer's own inputs, `[batch, pos, d_per_layer]`.
+    /// Per-layer input of the block, `[batch, pos, d_per_layer]`.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -374,20 +373,20 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     per_layer_input "per_layer.hook_input" 3;
-    /// What a layer's own inputs are multiplied by, before the activation function, `[batch, pos, d_per_layer]`.
+    /// Pre-activation of the gate that multiplies the per-layer input, `[batch, pos, d_per_layer]`.
     per_layer_pre "per_layer.hook_pre" 3;
-    /// The product, `[batch, pos, d_per_layer]`.
+    /// Gated per-layer input, `[batch, pos, d_per_layer]`.
     per_layer_post "per_layer.hook_post" 3;
-    /// Scale of the norm of what is added for the layer's own inputs, `[batch, pos, 1]`.
+    /// Scale of the norm of the per-layer contribution, `[batch, pos, 1]`.
     per_layer_post_scale "per_layer_post.hook_scale" 3;
-    /// The same normalized, before the norm's weight, `[batch, pos, d_model]`.
+    /// Normalized per-layer contribution, before the norm's weight, `[batch, pos, d_model]`.
     per_layer_post_normalized "per_layer_post.hook_normalized" 3;
-    /// What is added to the stream for the layer's own inputs, `[batch, pos, d_model]`.
+    /// Contribution of per-layer inputs to the residual stream, `[batch, pos, d_model]`.
     per_layer_out "hook_per_layer_out" 3;
 }
 
-/// Neurons of one expert before the activation function, `[routed, d_mlp]`, a row a token routed
-/// to it: `blocks.{layer}.mlp.experts.{expert}.hook_gate`.
+/// Pre-activations of one expert's neurons, `[routed, d_mlp]`, with one row per token routed to it:
+/// `blocks.{layer}.mlp.experts.{expert}.hook_gate`.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -405,7 +404,7 @@ pub fn expert_gate(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_gate"))
 }
 
-/// The projection one expert multiplies by, `[routed, d_mlp]`:
+/// Linear branch of one gated expert, which multiplies the activations, `[routed, d_mlp]`:
 /// `blocks.{layer}.mlp.experts.{expert}.hook_pre`.
 ///
 /// ```
@@ -415,7 +414,7 @@ pub fn expert_pre(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_pre"))
 }
 
-/// One expert's neurons as its last projection reads them, `[routed, d_mlp]`:
+/// Neurons of one expert, as read by its output projection, `[routed, d_mlp]`:
 /// `blocks.{layer}.mlp.experts.{expert}.hook_post`.
 ///
 /// ```
@@ -425,19 +424,19 @@ pub fn expert_post(layer: impl Ordinal, expert: usize) -> Point<2> {
     Point::in_layer(layer, &format!("mlp.experts.{expert}.hook_post"))
 }
 
-/// Scale of the norm of token embeddings, `[batch, pos, 1]`: `embed.ln.hook_scale`.
+/// Scale of the embedding norm, `[batch, pos, 1]`: `embed.ln.hook_scale`.
 ///
 /// ```
-/// assert_eq!(hooklens::hook::embed_ln_scale().name(), "embed.ln.hook_scale"); // Bloom has it
+/// assert_eq!(hooklens::hook::embed_ln_scale().name(), "embed.ln.hook_scale"); // in Bloom
 /// ```
 pub fn embed_ln_scale() -> Point<3> {
     Point::new("embed.ln.hook_scale")
 }
 
-/// The norm of token embeddings, `[batch, pos, d_model]`: `embed.ln.hook_normalized`.
+/// Normalized token embeddings, `[batch, pos, d_model]`: `embed.ln.hook_normalized`.
 ///
 /// ```
-/// assert_eq!(hooklens::hook::embed_ln_normalized().name(), "embed.ln.hook_normalized"); // Bloom has it
+/// assert_eq!(hooklens::hook::embed_ln_normalized().name(), "embed.ln.hook_normalized"); // in Bloom
 /// ```
 pub fn embed_ln_normalized() -> Point<3> {
     Point::new("embed.ln.hook_normalized")
@@ -451,7 +450,7 @@ pub fn embed_ln_normalized() -> Point<3> {
 /// let cache = model.record("Mary and Mary", hook::embed())?;
 /// let embedded = cache.get(hook::embed())?;
 /// let [first, again] = [1, 3].map(|pos| embedded.clone().narrow(1, pos, 1));
-/// assert_eq!((first - again).abs().max().into_scalar::<f32>(), 0.0); // positions come later
+/// assert_eq!((first - again).abs().max().into_scalar::<f32>(), 0.0); // positions are added later
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn embed() -> Point<3> {
@@ -472,7 +471,7 @@ pub fn pos_embed() -> Point<3> {
     Point::new("hook_pos_embed")
 }
 
-/// Scale of the last norm, `[batch, pos, 1]`: `ln_final.hook_scale`.
+/// Scale of the final norm, `[batch, pos, 1]`: `ln_final.hook_scale`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -485,7 +484,7 @@ pub fn final_scale() -> Point<3> {
     Point::new("ln_final.hook_scale")
 }
 
-/// Output of the last norm, `[batch, pos, d_model]`: `ln_final.hook_normalized`.
+/// Output of the final norm, `[batch, pos, d_model]`: `ln_final.hook_normalized`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -513,23 +512,23 @@ macro_rules! cross_points {
 }
 
 cross_points! {
-    /// Queries of a decoder's attention to the encoder, `[batch, pos, head, d_head]`.
+    /// Queries of cross-attention, `[batch, pos, head, d_head]`.
     cross_q "hook_q";
-    /// Keys of the encoder's positions, `[batch, key, head, d_head]`.
+    /// Keys of a decoder's cross-attention, over encoder positions, `[batch, key, head, d_head]`.
     cross_k "hook_k";
-    /// Values of the encoder's positions, `[batch, key, head, d_head]`.
+    /// Values of a decoder's cross-attention, over encoder positions, `[batch, key, head, d_head]`.
     cross_v "hook_v";
-    /// Scores of a decoder's attention to the encoder, `[batch, head, query, key]`.
+    /// Scores of cross-attention, `[batch, head, query, key]`.
     cross_attn_scores "hook_attn_scores";
-    /// A decoder's attention to the encoder, `[batch, head, query, key]`.
+    /// Pattern of cross-attention, `[batch, head, query, key]`.
     cross_pattern "hook_pattern";
-    /// Each head's weighted sum of the encoder's values, `[batch, pos, head, d_head]`.
+    /// Each head's weighted sum of encoder values, `[batch, pos, head, d_head]`.
     cross_z "hook_z";
-    /// Each head's share of what cross attention adds to the stream, `[batch, pos, head, d_model]`.
+    /// Output of each cross-attention head to the residual stream, `[batch, pos, head, d_model]`.
     cross_result "hook_result";
 }
 
-/// What attention to the encoder adds to the decoder's stream, `[batch, pos, d_model]`.
+/// Output of cross-attention, as added to the decoder's residual stream, `[batch, pos, d_model]`.
 ///
 /// `decoder.{layer}.hook_cross_attn_out`
 ///

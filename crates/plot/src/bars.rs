@@ -10,17 +10,19 @@ use super::ticks::Span;
 use crate::error::PlotError;
 use hooklens_analysis::labeled::LabeledArray;
 
-/// Bars a picture has at most.
+/// Maximum number of bars in a picture.
 const MOST: usize = 500;
-/// Letters of a label below a bar, and of one beside it, at most.
+/// Maximum number of characters of a label below a bar.
 const LETTERS_BELOW: usize = 16;
+/// Maximum number of characters of a label beside a bar.
 const LETTERS_BESIDE: usize = 32;
-/// Room for a bar, in units, while there is enough; and of all together at most.
+/// Preferred space per bar, in units, for vertical and for horizontal bars.
 const PITCH: (f64, f64) = (13.0, 17.0);
+/// Maximum space for all bars, in units, for vertical and for horizontal bars.
 const MOST_ROOM: (f64, f64) = (900.0, 1600.0);
 
-/// A bar chart of labeled numbers: what each head adds to a logit, the accuracy under each ablation. With or without
-/// error bars.
+/// A bar chart of labeled numbers, such as each head's contribution to a logit or the accuracy for each ablation, with
+/// optional error bars.
 ///
 /// ```
 /// use hooklens::plot::Bars;
@@ -36,22 +38,22 @@ pub struct Bars {
     name: String,
     value: String,
     bars: Vec<(String, f64)>,
-    /// One for each bar, or none at all.
+    /// One error per bar; empty if there are no error bars.
     errors: Vec<f64>,
     horizontal: bool,
 }
 
 impl Bars {
-    /// Labels with their numbers: what the labels are of, and what the numbers are.
+    /// Creates a bar chart from labels and values, given the name of the label axis and of the value axis.
     ///
     /// ```
     /// use hooklens::plot::Bars;
-    /// let told = Bars::new("head", "effect", [("L0H0", 1.0), ("L0H1", f64::INFINITY)]).unwrap_err().to_string();
-    /// assert_eq!(told, "`L0H1` is inf; only finite numbers can be drawn, so leave it out");
+    /// let message = Bars::new("head", "effect", [("L0H0", 1.0), ("L0H1", f64::INFINITY)]).unwrap_err().to_string();
+    /// assert_eq!(message, "`L0H1` is inf; only finite numbers can be drawn, so leave it out");
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without a bar, [`PlotError::TooMany`] beyond 500, [`PlotError::NotFinite`].
+    /// [`PlotError::Nothing`] without bars, [`PlotError::TooMany`] beyond 500, [`PlotError::NotFinite`].
     pub fn new(
         name: impl Into<String>,
         value: impl Into<String>,
@@ -69,7 +71,7 @@ impl Bars {
         Ok(Self { title: String::new(), name, value: value.into(), bars, errors: Vec::new(), horizontal: false })
     }
 
-    /// A bar for each value of an array of one axis.
+    /// Creates a bar for each value of a one-dimensional array.
     ///
     /// ```
     /// use hooklens::plot::Bars;
@@ -81,7 +83,7 @@ impl Bars {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Bars`] for other arrays, saying along which axes to choose; and as [`Bars::new`].
+    /// [`PlotError::Bars`] for other arrays, naming the axes to choose from; otherwise as [`Bars::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let [axis] = array.axes() else {
             return Err(PlotError::Bars { axes: array.axes().iter().map(|axis| axis.name.clone()).collect() });
@@ -89,17 +91,18 @@ impl Bars {
         Self::new(&axis.name, "value", axis.labels.iter().zip(array.values().iter().copied()))
     }
 
-    /// Name of the value axis.
+    /// Sets the name of the value axis.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>) -> Self {
         self.value = name.into();
         self
     }
 
-    /// Error bars: half the width of each, such as a standard error.
+    /// Sets error bars, each given as half its length, such as a standard error.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for more or fewer than bars, [`PlotError::NotFinite`], and [`PlotError::NegativeError`].
+    /// [`PlotError::Lengths`] for the wrong number of errors, [`PlotError::NotFinite`] and
+    /// [`PlotError::NegativeError`].
     pub fn errors(mut self, errors: impl IntoIterator<Item = impl Into<f64>>) -> Result<Self, PlotError> {
         let errors: Vec<f64> = errors.into_iter().map(Into::into).collect();
         let (given, expected) = (errors.len(), self.bars.len());
@@ -116,7 +119,7 @@ impl Bars {
         Ok(self)
     }
 
-    /// Lays the bars on their sides, the first above: for many, or for long labels.
+    /// Draws horizontal bars with the first at the top, for many bars or long labels.
     #[must_use]
     pub fn horizontal(mut self) -> Self {
         self.horizontal = true;
@@ -130,7 +133,7 @@ impl Bars {
             [value - error, value + error]
         };
         let mut along = Span::of((0..self.bars.len()).flat_map(ends).chain([0.0])).widened(0.05);
-        // Bars stand on the frame where none goes to the other side of zero.
+        // The axis starts at zero if no bar is on the other side.
         let crossed = |sign: f64| (0..self.bars.len()).flat_map(ends).any(|end| end * sign > 0.0);
         if !crossed(-1.0) {
             along.least = 0.0;
@@ -154,7 +157,7 @@ impl Bars {
 
     fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, frame: &Frame) -> Result<(), PlotError> {
         frame.begin(area)?;
-        // From along the labels and along the numbers to a place.
+        // Maps a position along the labels and a value to a position in the picture.
         let place = |label: f64, number: f64| match self.horizontal {
             true => (frame.x(number), frame.y(-label)),
             false => (frame.x(label), frame.y(number)),

@@ -1,4 +1,4 @@
-//! Color scales that color-blind readers can tell apart.
+//! Color scales suitable for color-blind readers.
 
 use plotters::style::RGBColor;
 
@@ -7,13 +7,13 @@ use super::draw::short;
 /// A color scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
-    /// Blue below zero, white at it, red above; the largest magnitude is darkest.
+    /// Blue below zero, white at zero, red above; the largest magnitude is darkest.
     Diverging { most: f64 },
-    /// White at zero, blue at the largest.
+    /// White at zero, dark blue at the maximum.
     Rising { most: f64 },
 }
 
-/// ColorBrewer's RdBu, from its blue end to its red one.
+/// ColorBrewer's RdBu, from blue to red.
 const DIVERGING: [[u8; 3]; 9] = [
     [33, 102, 172],
     [67, 147, 195],
@@ -43,7 +43,7 @@ pub(super) const RISING: [[u8; 3]; 9] = [
 const NONE: RGBColor = RGBColor(190, 190, 190);
 
 impl Scale {
-    /// The scale that shows all of these.
+    /// The scale that covers all these values.
     pub(super) fn of<'v>(values: impl Iterator<Item = &'v f64>) -> Self {
         let (mut least, mut most) = (0.0f64, 0.0f64);
         for value in values.filter(|value| value.is_finite()) {
@@ -53,7 +53,7 @@ impl Scale {
         if least < 0.0 { Self::Diverging { most: some(most.max(-least)) } } else { Self::Rising { most: some(most) } }
     }
 
-    /// The numbers at its two ends.
+    /// The values at the two ends.
     pub(super) fn ends(self) -> (f64, f64) {
         match self {
             Self::Diverging { most } => (-most, most),
@@ -77,13 +77,13 @@ impl Scale {
         RGBColor(mix(0), mix(1), mix(2))
     }
 
-    /// [`Scale::color`] in CSS.
+    /// [`Scale::color`] as a CSS color.
     pub(super) fn hex(self, value: f64) -> String {
         let RGBColor(red, green, blue) = self.color(value);
         format!("#{red:02x}{green:02x}{blue:02x}")
     }
 
-    /// The colors between the two ends, for a page.
+    /// An HTML legend of the scale.
     pub(super) fn legend(self) -> String {
         let (least, most) = self.ends();
         let stops: Vec<String> = (0..=8).map(|step| self.hex(least + (most - least) * f64::from(step) / 8.0)).collect();

@@ -6,7 +6,7 @@ use crate::{ColoredText, PlotError};
 
 /// Display of top activating examples. Part of the prelude.
 pub trait ColoredExamples {
-    /// Each with the tokens around it, colored by how large it is at them: all on one scale.
+    /// The examples with their surrounding tokens, colored by activation on a common scale.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -19,7 +19,7 @@ pub trait ColoredExamples {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Values`] if an example was changed to have more or fewer values than tokens.
+    /// [`PlotError::Values`] if an example was modified to have different numbers of values and tokens.
     fn colored_text(&self) -> Result<ColoredText, PlotError>;
 }
 

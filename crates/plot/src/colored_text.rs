@@ -1,4 +1,4 @@
-//! Texts whose tokens are colored by a number each.
+//! [`ColoredText`]: text whose tokens are colored by values.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use super::page::{self, escaped};
 use super::token_text::visible;
 use crate::error::PlotError;
 
-/// A text whose tokens are colored by a number each: a neuron's activations, the loss at each token. One row a set
-/// of numbers, all of one scale: red above and blue below zero, or, where nothing is below, white to blue. Pointing at a
-/// token shows its number. HTML without a script: rows open and close by themselves.
+/// Text whose tokens are colored by values, such as a neuron's activations or the loss at each token. Each set of
+/// values is a row, and all rows share one color scale: red above zero and blue below it or, without negative values,
+/// white to blue. Hovering over a token shows its value. The page is plain HTML without scripts, and rows can be
+/// collapsed.
 ///
 /// ```
 /// use hooklens::plot::ColoredText;
@@ -31,25 +32,25 @@ pub struct ColoredText {
     title: String,
 }
 
-/// Numbers of some tokens.
+/// A row of values for tokens.
 #[derive(Debug, Clone, PartialEq)]
 struct NumberRow {
     name: String,
-    /// Tokens of its own; else those of the text.
+    /// The row's own tokens; `None` if it uses the tokens of the text.
     tokens: Option<Vec<String>>,
     values: Vec<f64>,
 }
 
 impl ColoredText {
-    /// A text of these tokens, without numbers yet.
+    /// Creates a text of these tokens, without rows of values.
     pub fn new(tokens: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { tokens: tokens.into_iter().map(Into::into).collect(), rows: Vec::new(), title: String::new() }
     }
 
-    /// Shows the text once more, colored by these numbers, one for each token. NaN is gray.
+    /// Adds a row with the text colored by these values, one per token. NaN is gray.
     ///
     /// # Errors
-    /// [`PlotError::Values`] for more or fewer numbers than tokens.
+    /// [`PlotError::Values`] for the wrong number of values.
     pub fn row(
         self,
         name: impl Into<String>,
@@ -59,7 +60,7 @@ impl ColoredText {
         self.with(name.into(), None, tokens, values.into_iter().map(Into::into).collect())
     }
 
-    /// Shows another text below, colored by a number for each of its tokens, on the same scale.
+    /// Adds a row with a different text, colored by one value per token on the common scale.
     ///
     /// ```
     /// use hooklens::plot::ColoredText;
@@ -70,7 +71,7 @@ impl ColoredText {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Values`] for more or fewer numbers than tokens.
+    /// [`PlotError::Values`] for the wrong number of values.
     pub fn passage(
         self,
         name: impl Into<String>,
@@ -96,14 +97,14 @@ impl ColoredText {
         Ok(self)
     }
 
-    /// Writes this above the text.
+    /// Sets the title, shown above the text.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// The text as a fragment, to be put into any page.
+    /// The text as an HTML fragment that can be inserted into any page.
     ///
     /// # Errors
     /// [`PlotError::TooLarge`] beyond 16 MB.
@@ -136,16 +137,16 @@ impl ColoredText {
         Ok(html)
     }
 
-    /// The text as a whole page.
+    /// The text as a complete HTML page.
     ///
     /// # Errors
-    /// As [`ColoredText::to_html`].
+    /// Same as [`ColoredText::to_html`].
     pub fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "tokens" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Writes the page to an `.html` file that appears whole or not at all.
+    /// Saves the page to an `.html` file, atomically.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].
@@ -154,7 +155,7 @@ impl ColoredText {
     }
 }
 
-/// A token, already safe, on its color.
+/// An escaped token on its color.
 fn colored(token: &str, value: f64, scale: Scale) -> String {
     let color = scale.hex(value);
     let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
@@ -166,10 +167,10 @@ fn colored(token: &str, value: f64, scale: Scale) -> String {
     )
 }
 
-/// A number with enough digits.
+/// Formats a value with enough digits.
 fn number(value: f64) -> String {
     match value.abs() {
-        _ if value.is_nan() => "no number".into(),
+        _ if value.is_nan() => "NaN".into(),
         size if size == 0.0 || (0.001..10_000.0).contains(&size) => format!("{value:.4}"),
         _ => format!("{value:.3e}"),
     }

@@ -1,4 +1,4 @@
-//! Drawing shared by all pictures: fonts, the color bar, saving to files.
+//! Drawing code shared by all pictures: fonts, the color bar, and saving to files.
 
 use std::path::Path;
 
@@ -16,10 +16,11 @@ pub(super) const TITLE: f64 = 18.0;
 pub(super) const NAMES: f64 = 14.0;
 pub(super) const LABELS: f64 = 12.0;
 pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
-/// Dots drawn for each unit of a picture of lines, whose places are whole numbers to the drawing library.
+/// Dots per unit in pictures with lines. They are drawn at a larger size because the drawing library uses integer
+/// coordinates.
 pub(super) const FINE: u32 = 4;
 
-/// A picture as SVG.
+/// Renders a picture as SVG.
 pub(super) fn svg(
     size: (u32, u32),
     draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -29,7 +30,7 @@ pub(super) fn svg(
     Ok(svg)
 }
 
-/// A picture as PNG.
+/// Renders a picture as PNG.
 pub(super) fn png(
     size: (u32, u32),
     draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -37,7 +38,7 @@ pub(super) fn png(
     encoded(size, &dots(size, draw)?)
 }
 
-/// A picture's dots, three bytes each, row by row.
+/// Renders a picture's pixels, three bytes each, in row order.
 fn dots(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -47,7 +48,7 @@ fn dots(
     Ok(dots)
 }
 
-/// Makes an area white, with a title above what is to come.
+/// Fills an area with white and draws the title.
 pub(super) fn begin<B: DrawingBackend>(area: &DrawingArea<B, Shift>, title: &str) -> Result<(), PlotError> {
     font::ready();
     area.fill(&WHITE).map_err(failed)?;
@@ -57,7 +58,7 @@ pub(super) fn begin<B: DrawingBackend>(area: &DrawingArea<B, Shift>, title: &str
     }
 }
 
-/// A picture drawn [`FINE`] times as large, as SVG of its own size.
+/// Renders a picture that is drawn at [`FINE`] times its size as SVG, scaled down to its size.
 pub(super) fn fine_svg(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -68,7 +69,8 @@ pub(super) fn fine_svg(
     Ok(svg.replacen(&size(drawn), &size((width, height)), 1))
 }
 
-/// A picture drawn [`FINE`] times as large, as PNG of twice its size: a dot is the mean of four.
+/// Renders a picture that is drawn at [`FINE`] times its size as PNG at twice its size. Each pixel is the average of 2
+/// by 2 dots.
 pub(super) fn fine_png(
     (width, height): (u32, u32),
     draw: impl FnOnce(DrawingArea<BitMapBackend<'_>, Shift>) -> Result<(), PlotError>,
@@ -89,7 +91,7 @@ pub(super) fn fine_png(
     encoded((across / 2, down / 2), &dots)
 }
 
-/// A picture of dots, each of a color of its own, as PNG.
+/// Renders an image with one color per pixel as PNG.
 pub(super) fn dot_png(
     (width, height): (u32, u32),
     color: impl Fn(usize, usize) -> RGBColor,
@@ -110,7 +112,7 @@ fn encoded((width, height): (u32, u32), dots: &[u8]) -> Result<Vec<u8>, PlotErro
     Ok(file)
 }
 
-/// Writes a picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+/// Saves a picture to a file, atomically: SVG, PNG or HTML by its extension.
 pub(super) fn save(
     path: &Path,
     svg: impl FnOnce() -> Result<String, PlotError>,
@@ -126,13 +128,13 @@ pub(super) fn save(
     write_file(path, &bytes)
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file atomically.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), PlotError> {
     let failed = |source: std::io::Error| PlotError::Write { path: path.to_path_buf(), source };
     hooklens_hooks::write_file(path, bytes).map_err(failed)
 }
 
-/// The color bar with its numbers, 84 pixels wide.
+/// Draws the color bar, 84 pixels wide including the values next to it.
 pub(super) fn bar<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     scale: Scale,
@@ -159,7 +161,7 @@ pub(super) fn every(count: usize, apart: f64, room: f64) -> usize {
     ((room / apart.max(1e-9)).ceil().max(1.0) as usize).min(count.max(1))
 }
 
-/// A number in a few characters.
+/// Formats a number with few characters.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -169,7 +171,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// A text on one line. Hidden characters, some of which SVG forbids, are shown by their names.
+/// Draws a text on one line. Hidden characters, some of which SVG forbids, are shown by name.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn write<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,

@@ -10,15 +10,16 @@ use super::pen::{cut, path, text, wide};
 use super::ticks::Span;
 use crate::error::PlotError;
 
-/// Points or bars a picture has at most.
+/// Maximum number of points or bars in a picture.
 pub(super) const MOST: usize = 250_000;
-/// Width of the plot area, in units: narrow enough that letters stay readable in a page's column.
+/// Width of the plot area in units, narrow enough that text stays readable in a page's column.
 pub(super) const WIDTH: f64 = 400.0;
 pub(super) const HEIGHT: f64 = 250.0;
-/// Letters of a name in the legend at most.
+/// Maximum number of characters of a name in the legend.
 const NAME_LETTERS: usize = 44;
-/// A line of the legend, what stands before a name in it, and the space between.
+/// Height of a row of the legend.
 const ROW: f64 = 18.0;
+/// Width of the swatch before a name in the legend.
 pub(super) const SWATCH: f64 = 22.0;
 const SPACE: f64 = 8.0;
 const GRID: RGBColor = RGBColor(228, 228, 228);
@@ -27,18 +28,18 @@ const ZERO: RGBColor = RGBColor(150, 150, 150);
 /// One of the two axes.
 pub(super) struct FrameAxis<'a> {
     pub(super) name: &'a str,
-    /// The numbers along it.
+    /// The range of values.
     pub(super) span: Span,
     pub(super) ticks: Ticks<'a>,
-    /// Whether a line goes through the picture at each tick.
+    /// Whether a grid line is drawn at each tick.
     pub(super) ruled: bool,
 }
 
 /// The labels of an axis.
 pub(super) enum Ticks<'a> {
-    /// Round numbers, or only whole ones.
+    /// Round numbers, or only integers.
     Numbers { whole: bool },
-    /// Texts, at 0, 1, ... from left to right or from above downwards; as many as there is room for.
+    /// Texts at 0, 1, ... from left to right or from top to bottom; some are skipped if they do not fit.
     Labels(&'a [String]),
 }
 
@@ -50,22 +51,22 @@ pub(super) struct Frame {
     left: f64,
     top: f64,
     inner: (f64, f64),
-    /// Labels of the axis below, upright where they don't fit side by side.
+    /// Whether the labels of the x axis are vertical because they do not fit side by side.
     upright: bool,
     below: f64,
     across: Span,
     up: Span,
     x_ticks: Vec<(f64, String)>,
     y_ticks: Vec<(f64, String)>,
-    /// Whether lines go up at the ticks below, and across at those at the left.
+    /// Whether grid lines are drawn at the ticks of the x axis and of the y axis.
     ruled: (bool, bool),
-    /// Corners of the legend's entries, and their names.
+    /// Corners and names of the legend's entries.
     legend: Vec<((f64, f64), String)>,
     pub(super) size: (u32, u32),
 }
 
 impl Frame {
-    /// The frame of an area of this width and height, with a legend of these names.
+    /// Lays out a frame around an area of this width and height, with a legend of these names.
     pub(super) fn new(
         title: &str,
         inner @ (width, height): (f64, f64),
@@ -92,7 +93,7 @@ impl Frame {
             }
         };
 
-        // Names in the legend follow each other as words do, or, if they are many, stand in columns.
+        // Names in the legend follow each other like words or, if there are many, are aligned in columns.
         let heading = if title.is_empty() { 8.0 } else { TITLE + 20.0 };
         let names: Vec<String> = legend.iter().map(|name| cut(name, NAME_LETTERS)).collect();
         let widths: Vec<f64> = names.iter().map(|name| SWATCH + SPACE + wide(name, LABELS) + 16.0).collect();
@@ -129,12 +130,12 @@ impl Frame {
         }
     }
 
-    /// The horizontal position of a number.
+    /// The horizontal position of a value.
     pub(super) fn x(&self, value: f64) -> f64 {
         self.left + self.inner.0 * self.across.share(value)
     }
 
-    /// The vertical position of a number.
+    /// The vertical position of a value.
     pub(super) fn y(&self, value: f64) -> f64 {
         self.bottom() - self.inner.1 * self.up.share(value)
     }
@@ -179,14 +180,14 @@ impl Frame {
         text(area, &self.y, beside, NAMES, (HPos::Center, VPos::Center), true)
     }
 
-    /// Draws the foreground: the frame, and the legend, whose swatches `swatch` draws, each [`SWATCH`] wide, from the
-    /// middle of the left edge it is given.
+    /// Draws the foreground: the frame and the legend. `swatch` draws each swatch, [`SWATCH`] wide, given the middle of
+    /// its left edge.
     pub(super) fn end<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
         mut swatch: impl FnMut(usize, (f64, f64)) -> Result<(), PlotError>,
     ) -> Result<(), PlotError> {
-        // A path, since SVG's rectangles get no width of line.
+        // Drawn as a path, because the drawing library ignores the line width of SVG rectangles.
         let [left, top, right, bottom] = self.edges();
         path(area, &[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], BLACK_INK, FINE)?;
         for (number, ((x, y), name)) in self.legend.iter().enumerate() {
@@ -202,17 +203,18 @@ fn widest<'t>(texts: impl Iterator<Item = &'t String>) -> f64 {
     texts.map(|text| wide(text, LABELS)).fold(0.0, f64::max)
 }
 
-/// As many labels as fit at this spacing, each with its place.
+/// Returns as many labels as fit at this spacing, with their positions.
 fn spaced(labels: &[String], pitch: f64, room: f64) -> impl Iterator<Item = (f64, String)> {
     let step = every(labels.len(), pitch, room);
     labels.iter().enumerate().step_by(step).map(|(at, label)| (at as f64, label.clone()))
 }
 
-/// What every picture within a [`Frame`] can do; it has a `title`, a `frame()` and a `draw(area, frame)`.
+/// Implements the methods of pictures with a [`Frame`], which must have a `title`, a `frame()` and a
+/// `draw(area, frame)`.
 macro_rules! framed {
     ($picture:ident) => {
         impl $picture {
-            /// Writes this above the picture.
+            /// Sets the title, drawn above the picture.
             #[must_use]
             pub fn title(mut self, title: impl Into<String>) -> Self {
                 self.title = title.into();
@@ -228,7 +230,7 @@ macro_rules! framed {
                 $crate::draw::fine_svg(frame.size, |area| self.draw(&area, &frame))
             }
 
-            /// The picture as PNG, with smooth edges and twice as many dots as the SVG has units.
+            /// The picture as antialiased PNG, with two pixels per unit of the SVG.
             ///
             /// # Errors
             /// [`PlotError::Draw`].
@@ -237,7 +239,7 @@ macro_rules! framed {
                 $crate::draw::fine_png(frame.size, |area| self.draw(&area, &frame))
             }
 
-            /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+            /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
             ///
             /// # Errors
             /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].

@@ -13,12 +13,12 @@ use super::page;
 use crate::error::PlotError;
 use hooklens_analysis::labeled::LabeledArray;
 
-/// Cells a picture has at most.
+/// Maximum number of cells in a picture.
 const MOST: usize = 250_000;
 
-/// A heatmap: rows downwards along an array's last axis but one, columns along its last. An array of
-/// three axes is drawn as panels, one for each place on its first. All panels share one scale, red
-/// above and blue below zero, or, where nothing is below, white to blue.
+/// A heatmap with the array's second-to-last axis as rows and its last axis as columns. A three-dimensional array is
+/// drawn as one panel per index of its first axis. All panels share one color scale: red above zero and blue below it
+/// or, without negative values, white to blue.
 ///
 /// ```
 /// use hooklens::plot::Heatmap;
@@ -41,7 +41,7 @@ struct Layout {
     cell: (i32, i32),
     left: i32,
     top: i32,
-    /// Labels of columns, upright where they don't fit side by side.
+    /// Whether the labels of columns are vertical because they do not fit side by side.
     upright: bool,
     below: i32,
     panels: (usize, usize),
@@ -49,7 +49,7 @@ struct Layout {
 }
 
 impl<'a> Heatmap<'a> {
-    /// A picture of an array of two or three axes.
+    /// Creates a heatmap of an array with two or three axes.
     ///
     /// # Errors
     /// [`PlotError::Axes`], [`PlotError::Nothing`], [`PlotError::TooMany`].
@@ -68,14 +68,14 @@ impl<'a> Heatmap<'a> {
         Ok(Self { array, title: String::new(), texts: None })
     }
 
-    /// Writes this above the picture.
+    /// Sets the title, drawn above the picture.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// Writes a text into each cell, row by row. Texts too long for a cell are cut.
+    /// Sets the text of each cell, in row order. Texts too long for a cell are truncated.
     #[must_use]
     pub fn texts(mut self, texts: Vec<String>) -> Self {
         self.texts = Some(texts);
@@ -91,7 +91,7 @@ impl<'a> Heatmap<'a> {
         draw::svg(self.size(&layout), |area| self.draw(area, &layout))
     }
 
-    /// The picture as PNG, as many dots as [`Heatmap::to_svg`] has units. For print take the SVG.
+    /// The picture as PNG, with one pixel per unit of [`Heatmap::to_svg`]. Use the SVG for print.
     ///
     /// # Errors
     /// [`PlotError::Draw`].
@@ -100,7 +100,7 @@ impl<'a> Heatmap<'a> {
         draw::png(self.size(&layout), |area| self.draw(area, &layout))
     }
 
-    /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+    /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
@@ -108,7 +108,7 @@ impl<'a> Heatmap<'a> {
         draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }
 
-    /// Rows, columns, panels.
+    /// Numbers of rows, columns and panels.
     fn shape(&self) -> (usize, usize, usize) {
         match *self.array.values().shape() {
             [panels, rows, columns] => (rows, columns, panels),
@@ -117,7 +117,7 @@ impl<'a> Heatmap<'a> {
         }
     }
 
-    /// The labels of rows, columns and panels, each with the axis's name.
+    /// The name and labels of an axis, with axes counted from the last (1 for columns, 2 for rows, 3 for panels).
     fn axis(&self, from_last: usize) -> (&str, &[String]) {
         let axes = self.array.axes();
         let axis = &axes[axes.len() - from_last];
@@ -144,7 +144,7 @@ impl<'a> Heatmap<'a> {
         Layout { cell, left, top: title, upright, below, panels, bar: 92 }
     }
 
-    /// Width and height of one panel with its labels.
+    /// Width and height of one panel including its labels.
     fn panel(&self, layout: &Layout) -> (i32, i32) {
         let (rows, columns, panels) = self.shape();
         let name = if panels > 1 { (NAMES + 8.0) as i32 } else { 0 };

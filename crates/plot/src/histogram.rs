@@ -11,16 +11,16 @@ use super::pen::{COLOURS, color, path, polygon};
 use super::ticks::Span;
 use crate::error::PlotError;
 
-/// Bins a histogram has at most.
+/// Maximum number of bins in a histogram.
 const MOST_BINS: usize = 2_000;
 
-/// How many numbers lie in each of some bins of one width: norms, losses, attention. Several series share their bins and
-/// lie one over the other, each with its name in the legend.
+/// A histogram: counts of values in bins of equal width, such as norms, losses or attention weights. Several series
+/// share their bins and are drawn over each other, with their names in a legend.
 ///
-/// Unless [`Histogram::bins`] says how many, the bins are as wide as the rule of Freedman and Diaconis says of all numbers
-/// together, twice the distance of the quartiles over the cube root of the count. Where the quartiles are one number,
-/// they are as many as Sturges's rule says, one more than the binary logarithm of the count. At most 200; one if all
-/// numbers are the same.
+/// Unless set with [`Histogram::bins`], the bin width follows the Freedman-Diaconis rule over all values: twice the
+/// interquartile range divided by the cube root of the count. If the interquartile range is zero, the number of bins
+/// follows Sturges's rule, one more than the binary logarithm of the count. There are at most 200 bins, and one bin if
+/// all values are equal.
 ///
 /// ```
 /// use hooklens::plot::Histogram;
@@ -38,15 +38,15 @@ pub struct Histogram {
     title: String,
     x: String,
     series: Vec<(String, Vec<f64>)>,
-    /// Where bins begin, and where the last ends.
+    /// Lower edges of the bins, followed by the upper edge of the last.
     edges: Vec<f64>,
 }
 
 impl Histogram {
-    /// Named series of numbers over an axis of this name.
+    /// Creates a histogram of named series of values, over an axis with this name.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without a number, [`PlotError::NotFinite`], [`PlotError::TooManySeries`] for more than
+    /// [`PlotError::Nothing`] without values, [`PlotError::NotFinite`], [`PlotError::TooManySeries`] for more than
     /// seven.
     pub fn new(
         x: impl Into<String>,
@@ -74,7 +74,7 @@ impl Histogram {
         Ok(Self { title: String::new(), x: x.into(), series, edges })
     }
 
-    /// One series of numbers.
+    /// Creates a histogram of a single series.
     ///
     /// ```
     /// use hooklens::plot::Histogram;
@@ -87,15 +87,15 @@ impl Histogram {
     /// ```
     ///
     /// # Errors
-    /// As [`Histogram::new`].
+    /// Same as [`Histogram::new`].
     pub fn of(x: impl Into<String>, values: impl IntoIterator<Item = impl Into<f64>>) -> Result<Self, PlotError> {
         Self::new(x, [("", values)])
     }
 
-    /// So many bins, from the least number to the largest.
+    /// Sets the number of bins between the minimum and the maximum.
     ///
     /// # Errors
-    /// [`PlotError::Bins`] for none, or more than 2,000.
+    /// [`PlotError::Bins`] for 0 bins or more than 2,000.
     pub fn bins(mut self, bins: usize) -> Result<Self, PlotError> {
         if bins == 0 || bins > MOST_BINS {
             return Err(PlotError::Bins { given: bins, most: MOST_BINS });
@@ -105,12 +105,13 @@ impl Histogram {
         Ok(self)
     }
 
-    /// Where each bin begins, and where the last ends. What lies on an edge counts above it, but in the last bin.
+    /// The lower edge of each bin, followed by the upper edge of the last. A value on an edge counts in the bin above
+    /// the edge, except that the last bin includes its upper edge.
     pub fn edges(&self) -> &[f64] {
         &self.edges
     }
 
-    /// For each series how many of its numbers lie in each bin.
+    /// The counts in each bin, for each series.
     pub fn counts(&self) -> Vec<Vec<usize>> {
         self.series.iter().map(|(_, values)| bins::counted(values, &self.edges)).collect()
     }
@@ -138,7 +139,7 @@ impl Histogram {
         frame.begin(area)?;
         let shade = if self.series.len() > 1 { 0.35 } else { 0.6 };
         for (number, counts) in self.counts().iter().enumerate() {
-            // Up and down along the bins, from and to zero.
+            // The outline along the tops of the bins, starting and ending at zero.
             let mut outline = vec![(frame.x(self.edges[0]), frame.y(0.0))];
             for (ends, count) in self.edges.windows(2).zip(counts) {
                 let top = frame.y(*count as f64);

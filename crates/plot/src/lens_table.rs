@@ -1,4 +1,4 @@
-//! Tables of a lens: the most likely next token at each stage and position.
+//! [`LensTable`]: the most likely next token at each stage and position, as a table.
 
 use hooklens_analysis::activations::Analyze;
 use std::path::Path;
@@ -20,15 +20,15 @@ use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::token_text;
 
-/// Cells a table has at most.
+/// Maximum number of cells in a table.
 const MOST: usize = 5_000;
-/// Letters of a token in a cell, and of one at the axis, at most.
+/// Maximum number of characters of a token in a cell or an axis label.
 const LETTERS: usize = 12;
-/// Tokens listed where a cell is pointed at.
+/// Number of tokens listed when hovering over a cell.
 const LISTED: usize = 5;
 
-/// A lens as a table: one row per stage, one column per position, the most likely next token in each cell. The
-/// color is a number of each place, by [`LensShade`]. A page lists more tokens where a cell is pointed at.
+/// A lens reading as a table: one row per stage, one column per position, with the most likely next token in each cell.
+/// Cells are colored by a [`LensShade`]. On a page, hovering over a cell lists more tokens.
 ///
 /// ```
 /// use hooklens::plot::{LensShade, LensTable};
@@ -43,38 +43,38 @@ const LISTED: usize = 5;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LensTable {
-    /// The number that colors a place, `[stage, pos]`.
+    /// Values that color the cells, `[stage, pos]`.
     shade: LabeledArray,
-    /// What the colors are.
+    /// Description of the colors.
     shown: String,
-    /// Of each stage and position, the most likely tokens.
+    /// The most likely tokens at each stage and position.
     cells: Vec<Vec<Vec<(String, f32)>>>,
     /// The tokens at the positions.
     tokens: Vec<String>,
     title: String,
 }
 
-/// What the colors of a [`LensTable`] stand for.
+/// The quantity that the colors of a [`LensTable`] show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LensShade {
-    /// Probability of the token that is shown.
+    /// Probability of the displayed token.
     #[default]
     Probability,
-    /// Probability of this token.
+    /// Probability of the token with this id.
     ProbabilityOf(u32),
     /// Entropy of the next-token distribution, in nats.
     Entropy,
-    /// Kullback-Leibler divergence of the final distribution from this one, in nats.
+    /// Kullback-Leibler divergence KL(final ‖ stage), in nats.
     KlToFinal,
 }
 
 impl LensTable {
-    /// One row of a lens reading, over the tokens at its positions.
+    /// Creates a table from one row of a lens reading, given the tokens at its positions.
     ///
     /// # Errors
-    /// [`PlotError::OtherTokens`] for more or fewer tokens than positions, [`PlotError::TooMany`] beyond 5,000 cells,
-    /// [`HookError::Rows`] for a row there is none of; an id that has no logit.
+    /// [`PlotError::OtherTokens`] for the wrong number of tokens, [`PlotError::TooMany`] beyond 5,000 cells,
+    /// [`HookError::Rows`] for a row that does not exist; also fails for an id that has no logit.
     pub fn of(
         model: &impl HookedModel,
         reading: &LensReading,
@@ -113,8 +113,11 @@ impl LensTable {
             }
             LensShade::Entropy => (of_row(reading.entropy().into())?, "entropy, nats".into()),
             LensShade::KlToFinal => {
-                // Rounding alone can put the divergence of two equal answers below zero.
-                (of_row(reading.kl_to_final().into())?.mapv(|nats| nats.max(0.0)), "divergence of the end, nats".into())
+                // For equal distributions, rounding can make the divergence negative.
+                (
+                    of_row(reading.kl_to_final().into())?.mapv(|nats| nats.max(0.0)),
+                    "KL divergence to the final stage, nats".into(),
+                )
             }
         };
         let tokens: Vec<String> = tokens.iter().map(|id| drawn(&text(*id), LETTERS)).collect();
@@ -122,11 +125,10 @@ impl LensTable {
         Ok(Self { shade: LabeledArray::of(axes, values), shown, cells, tokens, title: String::new() })
     }
 
-    /// Runs a model on one text, or one row of tokens, and applies the logit lens before each layer and after
-    /// the last.
+    /// Runs a model on one text or row of tokens, and applies the logit lens before each layer and after the last.
     ///
     /// # Errors
-    /// As [`HookedModel::record`] and [`LensTable::of`].
+    /// Same as [`HookedModel::record`] and [`LensTable::of`].
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, shade: LensShade) -> Result<Self> {
         let tokens = model.token_input(input.into())?;
         let [_, len] = tokens.shape();
@@ -143,10 +145,10 @@ impl LensTable {
         }
     }
 
-    /// Keeps these positions only.
+    /// Keeps only these positions.
     ///
     /// # Errors
-    /// [`HookError::Positions`] for positions that are not there.
+    /// [`HookError::Positions`] for positions that do not exist.
     pub fn positions(mut self, positions: impl Into<hooklens_hooks::Positions>) -> Result<Self, HookError> {
         let range = positions.into().resolve(self.tokens.len())?;
         let (stages, places) = self.axes();
@@ -160,7 +162,7 @@ impl LensTable {
         Ok(self)
     }
 
-    /// Counts the positions from this one: where the first token stands in its text, 0 unless said.
+    /// Sets the position in the text of the table's first token, for labels. Default 0.
     #[must_use]
     pub fn first(mut self, position: usize) -> Self {
         let (stages, _) = self.axes();
@@ -169,25 +171,25 @@ impl LensTable {
         self
     }
 
-    /// Stages and positions.
+    /// The stage axis and the position axis.
     fn axes(&self) -> (&LabeledAxis, &LabeledAxis) {
         let axes = self.shade.axes();
         (&axes[0], &axes[1])
     }
 
-    /// Writes this above the table.
+    /// Sets the title, shown above the table.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// The numbers behind the colors, `[stage, pos]`.
+    /// The values behind the colors, `[stage, pos]`.
     pub fn shades(&self) -> &LabeledArray {
         &self.shade
     }
 
-    /// The most likely token of each place, `[stage][pos]`, as text.
+    /// The text of the most likely token in each cell, `[stage][pos]`.
     pub fn texts(&self) -> Vec<Vec<&str>> {
         self.cells.iter().map(|stage| stage.iter().map(|place| best(place)).collect()).collect()
     }
@@ -200,7 +202,7 @@ impl LensTable {
         self.picture()?.to_svg()
     }
 
-    /// The table as PNG, as many dots as [`LensTable::to_svg`] has units. For print take the SVG.
+    /// The table as PNG, with one pixel per unit of [`LensTable::to_svg`]. Use the SVG for print.
     ///
     /// # Errors
     /// [`PlotError::Draw`].
@@ -217,7 +219,8 @@ impl LensTable {
         Ok(Heatmap::of(&self.shade)?.texts(texts).title(title))
     }
 
-    /// The table as a fragment, to be put into any page. Pointing at a cell lists its most likely tokens.
+    /// The table as an HTML fragment that can be inserted into any page. Hovering over a cell lists its most likely
+    /// tokens.
     ///
     /// # Errors
     /// [`PlotError::TooLarge`] beyond 16 MB.
@@ -268,16 +271,16 @@ impl LensTable {
         )
     }
 
-    /// The table as a whole page.
+    /// The table as a complete HTML page.
     ///
     /// # Errors
-    /// As [`LensTable::to_html`].
+    /// Same as [`LensTable::to_html`].
     pub fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "logit lens" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Writes the table to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+    /// Saves the table to a file, atomically: SVG, PNG or HTML by its extension.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::TooLarge`], [`PlotError::Write`].
@@ -286,12 +289,12 @@ impl LensTable {
     }
 }
 
-/// The most likely of some tokens.
+/// The text of the most likely token in a cell.
 fn best(place: &[(String, f32)]) -> &str {
     place.first().map_or("", |(text, _)| text)
 }
 
-/// Tokens behind their positions.
+/// Tokens prefixed with their positions.
 fn numbered(first: usize, tokens: &[String]) -> Vec<String> {
     tokens.iter().enumerate().map(|(at, token)| format!("{} {token}", first + at)).collect()
 }

@@ -1,7 +1,9 @@
 //! Plots as SVG and PNG, and interactive HTML pages for a browser or a notebook.
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![deny(unsafe_code)]
+// Internal crates are read with their private items.
+#![allow(rustdoc::private_intra_doc_links)]
 
 mod attention_view;
 mod bars;

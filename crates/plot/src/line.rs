@@ -1,10 +1,10 @@
-//! One line of a line plot.
+//! [`Line`]: one line of a line plot.
 
-/// A named line through points, with or without a band around it.
+/// A named line through points, with an optional band around it.
 ///
 /// ```
 /// use hooklens::plot::{Line, LinePlot};
-/// // A mean at each layer, with its standard error around it.
+/// // The mean for each layer, with a band for the standard error.
 /// let mean = Line::banded("mean", (0..4).map(|layer| f64::from(layer)).map(|at| (at, at * 2.0, at * 2.0 - 0.5, at * 2.0 + 0.5)));
 /// let svg = LinePlot::new("layer", "logit difference", [mean])?.to_svg()?;
 /// assert!(svg.contains("logit difference"));
@@ -16,7 +16,7 @@ pub struct Line {
     pub(super) points: Vec<LinePoint>,
 }
 
-/// A point of a line, with the ends of its band.
+/// A point of a line, with the lower and upper end of the band there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LinePoint {
     pub(super) x: f64,
@@ -25,27 +25,27 @@ pub(super) struct LinePoint {
 }
 
 impl Line {
-    /// A line through `(x, y)`, in this order; it is broken where one of them is no finite number.
+    /// A line through `(x, y)` points in this order, with a gap where a coordinate is not finite.
     pub fn new(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| LinePoint { x, y, band: None });
         Self { name: name.into(), points: points.collect() }
     }
 
-    /// A line through `(x, y)` with a band from `low` to `high`: `(x, y, low, high)` a point. A mean and its error, or a
-    /// median and quartiles.
+    /// A line through `(x, y)` with a band from `low` to `high`, given as `(x, y, low, high)`, such as a mean and its
+    /// error, or a median and quartiles.
     pub fn banded(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64, f64, f64)>) -> Self {
         let band = |low: f64, high: f64| (low.is_finite() && high.is_finite()).then(|| (low.min(high), low.max(high)));
         let points = points.into_iter().map(|(x, y, low, high)| LinePoint { x, y, band: band(low, high) });
         Self { name: name.into(), points: points.collect() }
     }
 
-    /// Points that follow each other without a gap.
+    /// Runs of consecutive points without gaps.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[LinePoint]> {
         let drawn = |place: &LinePoint| place.x.is_finite() && place.y.is_finite();
         self.points.split(move |place| !drawn(place)).filter(|run| !run.is_empty())
     }
 
-    /// Bands that follow each other without a gap: `(x, low, high)` a point.
+    /// Runs of consecutive band points without gaps, as `(x, low, high)`.
     pub(super) fn bands(&self) -> impl Iterator<Item = Vec<(f64, f64, f64)>> {
         let edges =
             |place: &LinePoint| place.band.filter(|_| place.x.is_finite()).map(|(low, high)| (place.x, low, high));
@@ -54,7 +54,7 @@ impl Line {
     }
 }
 
-/// The pieces of a path that a dashed pen draws: `on` long, `off` apart.
+/// Splits a path into dashes of length `on` with gaps of length `off`.
 pub(super) fn dashes(path: &[(f64, f64)], on: f64, off: f64) -> Vec<Vec<(f64, f64)>> {
     let (mut pieces, mut piece) = (Vec::new(), path.first().copied().into_iter().collect::<Vec<_>>());
     let (mut down, mut left) = (true, on);

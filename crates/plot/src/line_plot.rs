@@ -11,15 +11,15 @@ use super::ticks::Span;
 use crate::error::PlotError;
 use hooklens_analysis::labeled::LabeledArray;
 
-/// Letters of a label at the axis at most.
+/// Maximum number of characters of an axis label.
 const LABEL_LETTERS: usize = 16;
-/// Points a line has at most to have each of them marked.
+/// Maximum number of points in a line for which points are marked.
 const MARKED: usize = 40;
-/// Dashes of the first seven lines, of the next and of the last, in units: on, off.
+/// Dash patterns of the first, second and third seven lines: lengths of dashes and gaps, in units.
 const DASHES: [Option<(f64, f64)>; 3] = [None, Some((7.0, 4.0)), Some((2.0, 3.0))];
 
-/// Lines over a common axis, each with its name in a legend above them, in colors that color-blind readers tell
-/// apart. What is no finite number leaves a gap.
+/// Lines over a common axis, named in a legend above them, in colors suitable for color-blind readers. Values that are
+/// not finite leave gaps.
 ///
 /// ```
 /// use hooklens::plot::{Line, LinePlot};
@@ -35,16 +35,17 @@ pub struct LinePlot {
     title: String,
     x: String,
     y: String,
-    /// Labels at 0, 1, ... of an axis without numbers.
+    /// Labels of the positions 0, 1, ... on the x axis; `None` if the axis is numeric.
     labels: Option<Vec<String>>,
     lines: Vec<Line>,
 }
 
 impl LinePlot {
-    /// These lines over an axis of this name, their values along one of that name.
+    /// Creates a plot of these lines, with names for the x axis and the value axis.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`], [`PlotError::TooManyLines`], and [`PlotError::TooMany`] for their points.
+    /// [`PlotError::Nothing`] without points, [`PlotError::TooManyLines`], and [`PlotError::TooMany`] for too many
+    /// points.
     pub fn new(
         x: impl Into<String>,
         y: impl Into<String>,
@@ -65,7 +66,7 @@ impl LinePlot {
         Ok(Self { title: String::new(), x, y: y.into(), labels: None, lines })
     }
 
-    /// A line through the values of an array of one axis, or, of two, a line a row.
+    /// Creates a plot of a one-dimensional array as one line, or of a two-dimensional array as one line per row.
     ///
     /// ```
     /// use hooklens::plot::LinePlot;
@@ -79,7 +80,7 @@ impl LinePlot {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Lines`] for other arrays, saying along which axes to choose; and as [`LinePlot::new`].
+    /// [`PlotError::Lines`] for other arrays, naming the axes to choose from; otherwise as [`LinePlot::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let axes = array.axes();
         let ([axis] | [_, axis]) = axes else {
@@ -107,7 +108,7 @@ impl LinePlot {
         Ok(plot)
     }
 
-    /// Name of the value axis.
+    /// Sets the name of the value axis.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>) -> Self {
         self.y = name.into();
@@ -137,7 +138,7 @@ impl LinePlot {
 
     fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, frame: &Frame) -> Result<(), PlotError> {
         frame.begin(area)?;
-        // Bands lie below all lines.
+        // Bands are drawn below all lines.
         for (number, line) in self.lines.iter().enumerate() {
             for band in line.bands() {
                 let lower = band.iter().map(|(at, low, _)| (frame.x(*at), frame.y(*low)));
@@ -160,12 +161,12 @@ impl LinePlot {
 
 framed!(LinePlot);
 
-/// The labels as numbers, if all of them are.
+/// The labels as numbers, if all of them are numeric.
 fn numbers(labels: &[String]) -> Option<Vec<f64>> {
     labels.iter().map(|label| label.parse().ok().filter(|number: &f64| number.is_finite())).collect()
 }
 
-/// The path of a line, as it is drawn for the line of this number.
+/// Draws a path in the style of the line with this index.
 fn stroke<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     places: &[(f64, f64)],
@@ -178,7 +179,7 @@ fn stroke<B: DrawingBackend>(
     pieces.iter().try_for_each(|piece| path(area, piece, color(number), 2 * FINE))
 }
 
-/// A point of the line of this number.
+/// Draws a point of the line with this index.
 fn mark<B: DrawingBackend>(area: &DrawingArea<B, Shift>, at: (f64, f64), number: usize) -> Result<(), PlotError> {
     area.draw(&Circle::new(dot(at), 5 * FINE / 2, color(number).filled())).map_err(failed)
 }

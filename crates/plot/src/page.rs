@@ -6,10 +6,10 @@ use super::draw::write_file;
 use crate::error::PlotError;
 use hooklens_io::shown_text::shown;
 
-/// Bytes a page has at most: what a browser opens without delay and a notebook keeps.
+/// Maximum size of a page in bytes. Browsers open pages of this size without delay, and notebooks can store them.
 const MOST_BYTES: usize = 16_000_000;
 
-/// An error if a page of so many bytes is too large; it shows `parts` of some kind, each of so many tokens.
+/// Fails if a page of this size is too large. The page shows `parts` items of some kind, each with `tokens` tokens.
 pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) -> Result<(), PlotError> {
     if bytes <= MOST_BYTES {
         return Ok(());
@@ -18,7 +18,7 @@ pub(super) fn fits(bytes: usize, (parts, kind): (usize, &str), tokens: usize) ->
     Err(PlotError::TooLarge { what, tokens, bytes, most: MOST_BYTES })
 }
 
-/// A text escaped for use between tags or in an attribute, its hidden characters shown by their names.
+/// Escapes a text for use between tags or in an attribute. Hidden characters are shown by name.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in shown(text).chars() {
@@ -34,7 +34,7 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// A whole page around a fragment. It loads nothing, and its content security policy forbids it to.
+/// A complete page around a fragment. It loads no other resources, and its content security policy forbids loading any.
 pub(super) fn whole(title: &str, fragment: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -46,7 +46,7 @@ pub(super) fn whole(title: &str, fragment: &str) -> String {
     )
 }
 
-/// Writes a page to a file whose name ends in `.html`.
+/// Saves a page to a file with an `.html` extension.
 pub(super) fn save(path: &Path, page: impl FnOnce() -> Result<String, PlotError>) -> Result<(), PlotError> {
     match path.extension().and_then(|ending| ending.to_str()) {
         Some("html" | "htm") => write_file(path, page()?.as_bytes()),

@@ -15,21 +15,24 @@ use super::patterns::AttentionPatterns;
 use super::token_text::drawn;
 use crate::error::PlotError;
 
-/// Width that panels share: a page's, at which letters stay readable.
+/// Total width of the panels, chosen so that text stays readable when the figure is scaled to a page.
 const WIDTH: i32 = 900;
-/// Cells a picture has at most.
+/// Maximum number of cells in a picture.
 const MOST: usize = 250_000;
-/// Letters of a token's label at most.
+/// Maximum number of characters of a token label.
 const LETTERS: usize = 14;
-/// Space between panels, and above each for its name.
+/// Space between panels.
 const GAP: i32 = 10;
+/// Space above each panel for its name.
 const NAME: i32 = 18;
-/// Space for the bar of colors, and for the names of the axes.
+/// Space for the color bar.
 const BAR: i32 = 92;
+/// Space for the axis names.
 const AXIS: i32 = 20;
 
-/// Attention patterns as one figure: one panel per head, queries downwards, keys along. One scale for all, white to
-/// blue. Where a panel has fewer dots than cells, a dot is the largest of the cells it stands for.
+/// Attention patterns in one figure: one panel per head, with queries as rows and keys as columns, on a common scale
+/// from white to blue. If a panel has fewer cells than the pattern, each cell shows the maximum of the values that it
+/// covers.
 ///
 /// ```
 /// use hooklens::plot::{AttentionPatterns, PatternGrid};
@@ -45,17 +48,17 @@ const AXIS: i32 = 20;
 pub struct PatternGrid<'a> {
     patterns: &'a AttentionPatterns,
     title: String,
-    /// Tokens at the axes, each with its position.
+    /// Labels of the tokens with their positions.
     labels: Vec<String>,
     layout: Layout,
 }
 
-/// Where things are, in pixels.
+/// Positions and sizes, in pixels.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     columns: usize,
     rows: usize,
-    /// Cells along a panel's side, and how wide one is.
+    /// Number of cells along a panel's side, and the width of a cell.
     cells: usize,
     cell: i32,
     /// Space for the labels of queries and keys.
@@ -77,17 +80,17 @@ impl Layout {
 }
 
 impl<'a> PatternGrid<'a> {
-    /// A picture of all these heads.
+    /// Creates a figure of all heads in `patterns`.
     ///
     /// # Errors
-    /// [`PlotError::TooMany`] if they are more than a picture shows.
+    /// [`PlotError::TooMany`] if there are too many for a picture.
     pub fn of(patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
         let (heads, tokens) = (patterns.heads_shown(), patterns.tokens());
         let label = |(at, token): (usize, &String)| format!("{} {}", patterns.first() + at, drawn(token, LETTERS));
         let labels: Vec<String> = tokens.iter().enumerate().map(label).collect();
         let widest = labels.iter().map(|label| font::width(label, LABELS)).fold(0.0, f64::max);
         let per_layer = heads.iter().filter(|head| head.layer == heads[0].layer).count();
-        // A row a layer, or, for few heads a layer or many, rows of about as many as there are rows.
+        // One row per layer or, if layers have very few or very many heads, a roughly square grid.
         let square = (heads.len() as f64).sqrt().ceil() as usize;
         let columns = if (3..=16).contains(&per_layer) { per_layer } else { square.clamp(1, 16) };
         let labels_room = widest as i32 + 8;
@@ -105,7 +108,7 @@ impl<'a> PatternGrid<'a> {
         Ok(Self { patterns, title: String::new(), labels, layout })
     }
 
-    /// Writes this above the picture.
+    /// Sets the title, drawn above the picture.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
@@ -121,7 +124,7 @@ impl<'a> PatternGrid<'a> {
         draw::svg(self.size(), |area| self.draw(area))
     }
 
-    /// The picture as PNG, as many dots as [`PatternGrid::to_svg`] has units. For print take the SVG.
+    /// The picture as PNG, with one pixel per unit of [`PatternGrid::to_svg`]. Use the SVG for print.
     ///
     /// # Errors
     /// [`PlotError::Draw`].
@@ -129,7 +132,7 @@ impl<'a> PatternGrid<'a> {
         draw::png(self.size(), |area| self.draw(area))
     }
 
-    /// Writes the picture to a file that appears whole or not at all: SVG, PNG or a page by its ending.
+    /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
@@ -186,7 +189,7 @@ impl<'a> PatternGrid<'a> {
         let frame = Rectangle::new([(left, top), (left + side, top + side)], BLACK_INK.stroke_width(1));
         area.draw(&frame).map_err(failed)?;
 
-        // Labels at the left of each row of panels, and under each column's last.
+        // Labels left of each row of panels, and below the last panel of each column.
         let pitch = f64::from(side) / self.labels.len() as f64;
         let step = every(self.labels.len(), pitch, LABELS + 1.0);
         let place = |at: usize| (pitch * (at as f64 + 0.5)) as i32;
@@ -204,7 +207,7 @@ impl<'a> PatternGrid<'a> {
     }
 }
 
-/// A pattern in so many cells a side, each the largest of those it stands for.
+/// Downsamples a pattern to `side` by `side` cells. Each cell has the maximum of the values that it covers.
 fn pooled(values: &Array2<f32>, side: usize) -> Array2<f32> {
     let mut pooled = Array2::zeros((side, side));
     let len = values.nrows().max(1);

@@ -1,4 +1,4 @@
-//! Attention patterns of one text, from a recording.
+//! [`AttentionPatterns`] of one text, from a recording.
 
 use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
@@ -11,8 +11,8 @@ use hooklens_model::hook;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{Tokenizer, Tokens, text_hash, token_text};
 
-/// Attention patterns of one text: its tokens, and for each head a pattern `[query, key]`. Padding is no part
-/// of it. What [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid) show.
+/// Attention patterns of one text: its tokens, and a pattern `[query, key]` for each head, without padding. They are
+/// displayed by [`AttentionView`](super::AttentionView) and [`PatternGrid`](super::PatternGrid).
 ///
 /// ```
 /// use hooklens::plot::AttentionPatterns;
@@ -37,27 +37,28 @@ pub struct AttentionPatterns {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HeadAttention {
-    /// Its layer.
+    /// Layer of the head.
     pub layer: usize,
-    /// Its number in the layer.
+    /// Index of the head in its layer.
     pub head: usize,
-    /// How much each query attends to each key, `[query, key]`.
+    /// Attention weights, `[query, key]`.
     pub values: Array2<f32>,
 }
 
 impl HeadAttention {
-    /// `L1H0`.
+    /// The head's name, such as `L1H0`.
     pub fn name(&self) -> String {
         format!("L{}H{}", self.layer, self.head)
     }
 }
 
 impl AttentionPatterns {
-    /// Patterns from anywhere: the texts of the tokens, and for some layers `[head, query, key]`.
+    /// Creates patterns from the texts of the tokens and an array `[head, query, key]` for each layer, which may come
+    /// from any source.
     ///
     /// # Errors
-    /// [`PlotError::NoPattern`], [`PlotError::Pattern`] for a pattern that is not of these tokens, and
-    /// [`PlotError::Attention`] for a number below zero or none at all.
+    /// [`PlotError::NoPattern`] without heads or tokens, [`PlotError::Pattern`] for a pattern that does not match the
+    /// tokens, and [`PlotError::Attention`] for a weight that is negative or not finite.
     pub fn new(
         tokens: impl IntoIterator<Item = impl Into<String>>,
         layers: impl IntoIterator<Item = (usize, Array3<f32>)>,
@@ -84,17 +85,17 @@ impl AttentionPatterns {
         Ok(Self { tokens, first: 0, heads })
     }
 
-    /// Every recorded pattern of one row of a batch; `tokens` is what the model was run on.
+    /// All recorded patterns of one row of a batch. `tokens` is the input of the model.
     ///
     /// # Errors
-    /// As [`AttentionPatterns::new`]; [`HookError::Rows`] for a row there is none of. Behind a key-value cache
+    /// Same as [`AttentionPatterns::new`]; [`HookError::Rows`] for a row that does not exist. With a key-value cache,
     /// patterns have more keys than the run had tokens: stitch the recordings, or run the whole text.
     pub fn of(model: &impl HookedModel, cache: &ActivationCache, tokens: &Tokens, row: usize) -> Result<Self> {
         Self::recorded(model.tokenizer().ok(), cache, tokens, row)
     }
 
-    /// Runs a model on one text, or one row of tokens, up to the last of these layers, and takes its patterns there;
-    /// of all layers if none is named.
+    /// Runs a model on one text or row of tokens, and records the patterns of these layers, or of all layers if the
+    /// list is empty. The run stops after the last of these layers.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -106,8 +107,8 @@ impl AttentionPatterns {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`] and [`AttentionPatterns::of`]; [`PlotError::Absent`] for layers the model
-    /// lacks.
+    /// Same as [`HookedModel::record`] and [`AttentionPatterns::of`]; [`PlotError::Absent`] for layers that the model
+    /// does not have.
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, layers: &[usize]) -> Result<Self> {
         let tokens = model.token_input(input.into())?;
         let all: Vec<usize> = (0..model.config().n_layers).collect();
@@ -128,7 +129,7 @@ impl AttentionPatterns {
         }
         let real = |column: &usize| tokens.mask().is_none_or(|mask| mask[row * len + column]);
         let columns: Vec<usize> = match cache.recorded_rows() {
-            // Padding is where it was in the run.
+            // The recording determines which positions are padding.
             Ok(rows) if rows.positions().get(row).is_some_and(|own| own.len() == len) => {
                 let own = &rows.positions()[row];
                 (0..len).filter(|column| own[*column].is_some()).collect()
@@ -154,10 +155,10 @@ impl AttentionPatterns {
         Ok(Self::new(texts, layers)?)
     }
 
-    /// These layers only.
+    /// Keeps only these layers.
     ///
     /// # Errors
-    /// [`PlotError::Absent`] for one there is no pattern of.
+    /// [`PlotError::Absent`] for a layer without a pattern.
     pub fn layers(mut self, layers: impl IntoIterator<Item = usize>) -> Result<Self, PlotError> {
         let layers: Vec<usize> = layers.into_iter().collect();
         present("layer", &layers, &self.heads.iter().map(|head| head.layer).collect::<Vec<_>>())?;
@@ -165,10 +166,10 @@ impl AttentionPatterns {
         self.some()
     }
 
-    /// The heads of these numbers only, in every layer.
+    /// Keeps only the heads with these indices, in every layer.
     ///
     /// # Errors
-    /// [`PlotError::Absent`] for one there is no pattern of.
+    /// [`PlotError::Absent`] for a head without a pattern.
     pub fn heads(mut self, heads: impl IntoIterator<Item = usize>) -> Result<Self, PlotError> {
         let heads: Vec<usize> = heads.into_iter().collect();
         present("head", &heads, &self.heads.iter().map(|head| head.head).collect::<Vec<_>>())?;
@@ -176,10 +177,10 @@ impl AttentionPatterns {
         self.some()
     }
 
-    /// These positions only, as queries and as keys: what queries pay to other keys is left out.
+    /// Keeps only these positions, both as queries and as keys. Attention to other keys is dropped.
     ///
     /// # Errors
-    /// [`HookError::Positions`] for positions the text lacks.
+    /// [`HookError::Positions`] for positions that the text does not have.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self, HookError> {
         let range = positions.into().resolve(self.tokens.len())?;
         let (start, end) = (range.start as isize, range.end as isize);
@@ -196,7 +197,7 @@ impl AttentionPatterns {
         &self.tokens
     }
 
-    /// The heads, by layer and number.
+    /// The heads, ordered by layer and index.
     pub fn heads_shown(&self) -> &[HeadAttention] {
         &self.heads
     }
@@ -207,7 +208,7 @@ impl AttentionPatterns {
         !self.heads.iter().any(later)
     }
 
-    /// All of it as one array `[head, query, key]`: heads are labeled `L1H0`, positions `5: king`.
+    /// All patterns as one array `[head, query, key]`, with labels such as `L1H0` and `5: king`.
     pub fn to_labeled(&self) -> LabeledArray {
         let len = self.tokens.len();
         let places: Vec<String> =
@@ -231,7 +232,7 @@ impl AttentionPatterns {
     }
 }
 
-/// Checks that everything asked for is there.
+/// Checks that all requested indices exist.
 fn present(what: &'static str, asked: &[usize], held: &[usize]) -> Result<(), PlotError> {
     match asked.iter().find(|one| !held.contains(one)) {
         None => Ok(()),

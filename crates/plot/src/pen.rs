@@ -24,12 +24,12 @@ pub(super) fn color(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// A place in units as one in dots.
+/// Converts a position from units to dots.
 pub(super) fn dot((x, y): (f64, f64)) -> (i32, i32) {
     ((x * f64::from(FINE)).round() as i32, (y * f64::from(FINE)).round() as i32)
 }
 
-/// A line through places, so many dots wide.
+/// Draws a line through positions, with its width in dots.
 pub(super) fn path<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     places: &[(f64, f64)],
@@ -40,7 +40,7 @@ pub(super) fn path<B: DrawingBackend>(
     area.draw(&PathElement::new(places, ink.stroke_width(width))).map_err(failed)
 }
 
-/// An area within corners, filled.
+/// Draws a filled polygon.
 pub(super) fn polygon<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     corners: impl IntoIterator<Item = (f64, f64)>,
@@ -50,7 +50,7 @@ pub(super) fn polygon<B: DrawingBackend>(
     area.draw(&Polygon::new(corners, ink.filled())).map_err(failed)
 }
 
-/// A text whose place and size are in units.
+/// Draws a text whose position and size are in units.
 pub(super) fn text<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     text: &str,
@@ -62,8 +62,8 @@ pub(super) fn text<B: DrawingBackend>(
     write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &BLACK_INK)
 }
 
-/// How wide a text is at most, about: in the letters that pictures of dots have, or in those of a browser. The drawing
-/// library makes letters smaller than their size says.
+/// Approximate maximum width of a text, in the font of PNG images or in a browser's. The drawing library draws text
+/// smaller than its nominal size.
 pub(super) fn wide(text: &str, size: f64) -> f64 {
     font::ready();
     let drawn = (font::FAMILY, size * f64::from(FINE)).into_font().box_size(text);
@@ -71,7 +71,7 @@ pub(super) fn wide(text: &str, size: f64) -> f64 {
     drawn.max(font::width(text, size) * 0.85)
 }
 
-/// A text of at most so many letters.
+/// Truncates a text to at most `most` characters.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most { text.into() } else { text.chars().take(most - 1).chain(['…']).collect() }
 }

@@ -13,12 +13,13 @@ use super::ticks::Span;
 use crate::error::PlotError;
 use places::{Obstacles, free};
 
-/// Height of what the axes enclose, in units.
+/// Height of the plot area in units.
 const HEIGHT: f64 = 300.0;
-/// Shapes of the points of the first seven groups, of the next and of the last.
+/// Marker shapes of the first, second and third seven groups.
 const SHAPES: [Shape; 3] = [Shape::Circle, Shape::Square, Shape::Triangle];
-/// Points that may have a label, and letters of one.
+/// Maximum number of points in a plot with labels.
 const MOST_LABELLED: usize = 2_000;
+/// Maximum number of characters in a label.
 const LABEL_LETTERS: usize = 24;
 
 /// The marker of a point.
@@ -29,8 +30,8 @@ enum Shape {
     Triangle,
 }
 
-/// Points at pairs of numbers: two coordinates of a principal component analysis, a logit before and after. In groups
-/// they differ by color, which a legend names; a point may have a label beside it.
+/// A scatter plot of pairs of numbers, such as two principal components, or a logit before and after a change. Groups
+/// of points differ by color and are named in a legend; points may have labels.
 ///
 /// ```
 /// use hooklens::plot::Scatter;
@@ -47,24 +48,25 @@ pub struct Scatter {
     x: String,
     y: String,
     points: Vec<(f64, f64)>,
-    /// Names of the groups, and the group of each point.
+    /// Names of the groups.
     groups: Vec<String>,
+    /// Index of each point's group.
     group_of: Vec<usize>,
-    /// One for each point, or none at all.
+    /// One label per point; empty if there are no labels.
     labels: Vec<String>,
 }
 
 impl Scatter {
-    /// These points `(x, y)` over axes of these names.
+    /// Creates a plot of `(x, y)` points, with names for the axes.
     ///
     /// ```
     /// use hooklens::plot::Scatter;
-    /// let told = Scatter::new("x", "y", [(0.0, 1.0), (1.0, f64::NAN)]).unwrap_err().to_string();
-    /// assert_eq!(told, "y of point 1, counted from 0, is NaN; only finite numbers can be drawn, so leave it out");
+    /// let message = Scatter::new("x", "y", [(0.0, 1.0), (1.0, f64::NAN)]).unwrap_err().to_string();
+    /// assert_eq!(message, "y of point 1, counted from 0, is NaN; only finite numbers can be drawn, so leave it out");
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without a point, [`PlotError::TooMany`] beyond 250,000, [`PlotError::NotFinite`].
+    /// [`PlotError::Nothing`] without points, [`PlotError::TooMany`] beyond 250,000, [`PlotError::NotFinite`].
     pub fn new(
         x: impl Into<String>,
         y: impl Into<String>,
@@ -87,10 +89,11 @@ impl Scatter {
         Ok(Self { title: String::new(), x, y, points, groups: Vec::new(), group_of, labels: Vec::new() })
     }
 
-    /// Colors the points by the group of each; groups stand in the legend in the order they first come in.
+    /// Colors points by group, given one group name per point. The legend lists groups in order of first appearance.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for more or fewer than points, [`PlotError::TooManySeries`] for more than 21 groups.
+    /// [`PlotError::Lengths`] for the wrong number of groups, [`PlotError::TooManySeries`] for more than 21 distinct
+    /// groups.
     pub fn groups(mut self, groups: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let (mut names, mut group_of) = (Vec::<String>::new(), Vec::new());
         for group in groups {
@@ -110,11 +113,12 @@ impl Scatter {
         Ok(self)
     }
 
-    /// Writes a label beside each point, none where it is empty. One that would lie on another,
-    /// on another point or outside is left out.
+    /// Adds a label to each point. An empty text adds no label. Labels that would cover another label, a point or the
+    /// edge are omitted.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for more or fewer than points; [`PlotError::TooMany`] for labels of more than 2,000 points.
+    /// [`PlotError::Lengths`] for the wrong number of labels; [`PlotError::TooMany`] for labels of more than 2,000
+    /// points.
     pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let labels: Vec<String> = labels.into_iter().map(|label| cut(&label.into(), LABEL_LETTERS)).collect();
         self.fits("labels", labels.len())?;
@@ -141,7 +145,7 @@ impl Scatter {
         Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names)
     }
 
-    /// Radius of a point's marker.
+    /// Radius of the markers.
     fn radius(&self) -> f64 {
         match self.points.len() {
             0..=300 => 3.0,
@@ -167,7 +171,7 @@ impl Scatter {
 
 framed!(Scatter);
 
-/// A point of a group, half as wide as `radius`.
+/// Draws the marker of a point in the group with this number, with about this radius.
 fn mark<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     (x, y): (f64, f64),

@@ -1,17 +1,17 @@
 //! Axis ticks at round numbers.
 
-/// The range of numbers that an axis shows.
+/// The range of values that an axis shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Span {
     pub(super) least: f64,
     pub(super) most: f64,
 }
 
-/// Bounds beyond which differences overflow.
+/// Bound on magnitudes, beyond which differences would overflow.
 const END: f64 = 8e307;
 
 impl Span {
-    /// The range of all of these that are finite; from 0 to 1 if none is.
+    /// The range of all finite values; 0 to 1 if there are none.
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let start = (f64::INFINITY, f64::NEG_INFINITY);
         let finite = values.filter(|value| value.is_finite()).map(|value| value.clamp(-END, END));
@@ -19,7 +19,7 @@ impl Span {
         if least > most { Self { least: 0.0, most: 1.0 } } else { Self { least, most } }
     }
 
-    /// The same with some room at both ends, and never of no width.
+    /// Widens the range by a fraction at both ends, so that it is never empty.
     pub(super) fn widened(self, share: f64) -> Self {
         let width = self.most - self.least;
         let (size, about) = (self.least.abs().max(self.most.abs()), self.least / 2.0 + self.most / 2.0);
@@ -30,12 +30,12 @@ impl Span {
         Self { least: self.least - width * share, most: self.most + width * share }
     }
 
-    /// How far along a number is: 0 at the least, 1 at the most.
+    /// The relative position of a value in the range, from 0 to 1.
     pub(super) fn share(self, value: f64) -> f64 {
         ((value - self.least) / (self.most - self.least)).clamp(0.0, 1.0)
     }
 
-    /// About so many round numbers, each with its text; whole ones only if asked for.
+    /// About `about` round numbers with their texts; only integers if `whole` is true.
     pub(super) fn ticks(self, about: usize, whole: bool) -> Vec<(f64, String)> {
         let rough = (self.most - self.least) / about.max(1) as f64;
         let power = 10f64.powf(rough.log10().floor());
@@ -46,12 +46,12 @@ impl Span {
         }
         let first = (self.least / step).ceil();
         let places = (0..=2 * about).map(|number| (first + number as f64) * step);
-        // Zero is not written as `-0`.
+        // Avoids `-0`.
         places.take_while(|place| *place <= self.most).map(|place| (place + 0.0, written(place + 0.0, step))).collect()
     }
 }
 
-/// A tick's number with as many digits as tell it from the next.
+/// Formats a tick's number with enough digits to distinguish it from the next.
 fn written(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).max(0.0) as usize;
     match value.abs() {

@@ -1,8 +1,8 @@
-//! Tokens made visible: spaces, line breaks and invisible characters are shown by signs.
+//! Tokens made visible: spaces, line breaks and invisible characters are shown as symbols.
 
 use hooklens_io::shown_text::{is_hidden, named};
 
-/// A token with its spaces as `·`, line breaks as `↵`, and what else can't be seen by its name: `\t`, `‹U+200B›`.
+/// A token with spaces as `·`, line breaks as `↵`, and other invisible characters by name: `\t`, `‹U+200B›`.
 pub fn visible(token: &str) -> String {
     if token.is_empty() {
         return "‹empty›".into();
@@ -21,7 +21,7 @@ pub fn visible(token: &str) -> String {
     shown
 }
 
-/// [`visible`], in at most so many letters, and in those that the font of pictures has.
+/// [`visible`], truncated to `most` characters, using only characters in the font of pictures.
 pub(super) fn drawn(token: &str, most: usize) -> String {
     let shown = visible(token).replace('↵', "\\n").replace('\u{fffd}', "?");
     if shown.chars().count() <= most {
@@ -30,7 +30,8 @@ pub(super) fn drawn(token: &str, most: usize) -> String {
     shown.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// What can't be seen by itself: in a token alone, also joiners, variation selectors and unusual spaces.
+/// Whether a character is invisible in a single token. Unlike in running text, this includes joiners, variation
+/// selectors and unusual spaces.
 fn is_unseen(letter: char) -> bool {
     is_hidden(letter)
         || (letter.is_whitespace() && letter != ' ')

@@ -1,4 +1,4 @@
-//! Rows of the batch, and the batch axis.
+//! Selecting batch rows and dropping the batch axis.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,8 +8,8 @@ use crate::error::HookError;
 use crate::point::Axis;
 
 impl ActivationCache {
-    /// These rows of the batch; what has no rows of its own, such as a mixture's experts, is left
-    /// out.
+    /// The recordings of the given batch rows. Points without a batch axis, such as those of a mixture's experts, are
+    /// left out.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -29,7 +29,7 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Rows`] if the batch has fewer rows.
+    /// [`HookError::Rows`] if the range is empty or exceeds the batch.
     pub fn rows(&self, rows: Range<usize>) -> Result<ActivationCache, HookError> {
         let [batch, len] = self.rows;
         if rows.is_empty() || rows.end > batch {
@@ -39,7 +39,7 @@ impl ActivationCache {
         let all = self.held.iter().map(|entry| (false, entry)).chain(self.gradients.iter().map(|entry| (true, entry)));
         for (is_gradient, (id, activation)) in all {
             let inner = match self.catalog.info(*id).axes.first() {
-                // The batch axis of a single row may be gone.
+                // The batch axis of a single row may have been dropped.
                 Some(Axis::Batch) => activation.shape()[0] / if self.has_batch { batch } else { 1 },
                 Some(Axis::BatchPos | Axis::BatchPosHead) => activation.shape()[0] / batch.max(1),
                 _ => continue,

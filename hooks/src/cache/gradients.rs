@@ -1,4 +1,4 @@
-//! Gradients recorded beside the activations.
+//! Gradients recorded alongside the activations.
 
 use burn::tensor::Tensor;
 
@@ -8,8 +8,8 @@ use crate::catalog::PointId;
 use crate::error::HookError;
 
 impl ActivationCache {
-    /// The gradient at a point, recorded by a run with gradients. By name it is also found as the
-    /// point's name with `_grad` appended.
+    /// The gradient at a point, recorded by a run with gradients. Name look-ups also find it as the point's name with
+    /// `_grad` appended.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -25,24 +25,24 @@ impl ActivationCache {
     /// cache.set_gradient(ids[0], cache.activation("hook_embed")?.zeros_like());
     /// let grad: Tensor<3> = cache.grad("hook_embed")?;
     /// assert_eq!(grad.max().into_scalar::<f32>(), 0.0);
-    /// assert_eq!(cache.activation("hook_embed_grad")?.shape(), [1, 3, 4]); // the same, by name
+    /// assert_eq!(cache.activation("hook_embed_grad")?.shape(), [1, 3, 4]); // the same gradient, by name
     /// assert_eq!(cache.gradients().count(), 1);
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// As [`ActivationCache::get`].
+    /// Same as [`ActivationCache::get`].
     pub fn grad<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
         let id = point.selection().resolve_one(&self.catalog)?;
         self.gradient(id)?.clone().into_tensor(&self.catalog.info(id).name)
     }
 
-    /// Keeps the gradient at a point.
+    /// Stores the gradient at a point.
     pub fn set_gradient(&mut self, id: PointId, gradient: Activation) {
         self.gradients.insert(id, gradient);
     }
 
-    /// Names of the points whose gradients were recorded and the gradients, in firing order.
+    /// Names and gradients of the points with a recorded gradient, in firing order.
     pub fn gradients(&self) -> impl Iterator<Item = (&str, &Activation)> {
         self.gradients.iter().map(|(id, gradient)| (&*self.catalog.info(*id).name, gradient))
     }

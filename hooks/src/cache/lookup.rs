@@ -1,10 +1,10 @@
-//! What names a recorded point.
+//! Arguments that name a recorded point.
 
 use crate::ordinal::Ordinal;
 use crate::point::Point;
 use crate::selection::Selection;
 
-/// Names one point, for a look-up of rank `D`.
+/// An argument that names one point, for a look-up of rank `D`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -16,7 +16,7 @@ use crate::selection::Selection;
 /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
 /// # }
 /// # let cache = run.finish()?;
-/// // A typed point knows its rank; of a name, the type says it.
+/// // A typed point knows its rank; for a name, the type annotation specifies it.
 /// let typed = cache.get(Point::<3>::in_layer(1, "hook_resid_post"))?;
 /// let by_name: Tensor<3> = cache.get("resid_post1")?;
 /// assert_eq!(typed.dims(), by_name.dims());
@@ -24,13 +24,13 @@ use crate::selection::Selection;
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a recorded point is looked up by a typed point or a name, and not by `{Self}`",
+    message = "`{Self}` can't be used to look up a recorded point",
     label = "expected a typed point or a name",
-    note = "write `cache.get(hook::pattern(1))?`, or by name, with the rank, `cache.get::<4>(\"pattern1\")?` or \
-            `cache.get::<4>((\"pattern\", 1))?`"
+    note = "write `cache.get(hook::pattern(1))?`, or give the name and the rank: `cache.get::<4>(\"pattern1\")?` or \
+        `cache.get::<4>((\"pattern\", 1))?`"
 )]
 pub trait Lookup<const D: usize> {
-    /// The request, before a catalog resolves it.
+    /// The selection, not yet resolved against a catalog.
     fn selection(self) -> Selection;
 }
 

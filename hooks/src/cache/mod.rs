@@ -5,6 +5,7 @@ mod gradients;
 mod lookup;
 mod origin;
 mod positions;
+mod provenance;
 mod stack;
 mod stitch;
 
@@ -59,7 +60,7 @@ pub struct ActivationCache {
     held: BTreeMap<PointId, Activation>,
     gradients: BTreeMap<PointId, Activation>,
     has_batch: bool,
-    /// Rows and positions recorded.
+    /// Number of recorded rows and positions, `[batch, pos]`.
     rows: [usize; 2],
     pub(crate) origin: Origin,
 }
@@ -70,7 +71,7 @@ impl ActivationCache {
         Self { catalog, held, gradients, has_batch: !batch_removed, rows, origin }
     }
 
-    /// Takes all recordings out, and leaves the cache empty.
+    /// Moves all recordings out, leaving the cache empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let mut empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
@@ -83,8 +84,8 @@ impl ActivationCache {
     }
 
     /// The activation at a point, as a tensor of rank `D`. A typed point knows its rank:
-    /// `cache.get(hook::pattern(1))?`; with a name the caller gives it: `cache.get::<4>("pattern1")?`. A typed point's
-    /// rank includes the batch axis: where that was dropped it comes back with length one.
+    /// `cache.get(hook::pattern(1))?`. For a name, the caller specifies it: `cache.get::<4>("pattern1")?`. A typed
+    /// point's rank includes the batch axis; if that was dropped, it is restored with length one.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -101,13 +102,13 @@ impl ActivationCache {
     /// let by_type: Tensor<3> = cache.get(("resid_post", 1))?;
     /// assert_eq!((by_point.dims(), by_name.dims(), by_type.dims()), ([1, 3, 4], [1, 3, 4], [1, 3, 4]));
     /// let told = cache.get::<3>("hook_embd").unwrap_err().to_string();
-    /// assert!(told.contains("hook_embed"), "{told}"); // the name that was meant
+    /// assert!(told.contains("hook_embed"), "{told}"); // suggests the intended name
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] with the nearest recorded names, an error of the name itself,
-    /// or [`HookError::Rank`].
+    /// [`HookError::NotRecorded`] with the nearest recorded names, [`HookError::Rank`], or an error from resolving the
+    /// name.
     pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
         let (id, held) = self.look_up(point.selection())?;
         let point = self.catalog.info(id);
@@ -121,7 +122,7 @@ impl ActivationCache {
     /// The activation at a point, whatever its rank and kind.
     ///
     /// # Errors
-    /// As [`ActivationCache::get`].
+    /// Same as [`ActivationCache::get`].
     pub fn activation(&self, point: impl Into<Selection>) -> Result<&Activation, HookError> {
         Ok(self.look_up(point.into())?.1)
     }
@@ -135,7 +136,7 @@ impl ActivationCache {
         Ok((id, &self.held[&id]))
     }
 
-    /// Replaces every recorded tensor by what `change` makes of it.
+    /// Applies `change` to every recorded activation.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -160,7 +161,7 @@ impl ActivationCache {
         self
     }
 
-    /// The same activations, detached from the autodiff graph.
+    /// Detaches all activations from the autodiff graph.
     #[must_use]
     pub fn detached(mut self) -> Self {
         for held in self.held.values_mut().chain(self.gradients.values_mut()) {
@@ -213,12 +214,12 @@ impl ActivationCache {
         self.has_batch
     }
 
-    /// Rows and positions recorded, `[batch, pos]`.
+    /// Number of recorded rows and positions, `[batch, pos]`.
     pub fn rows_recorded(&self) -> [usize; 2] {
         self.rows
     }
 
-    /// The points of the model the recording was made with.
+    /// The catalog of the model that made the recording.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
@@ -226,14 +227,14 @@ impl ActivationCache {
     /// Meaning of each axis of a recorded point.
     ///
     /// # Errors
-    /// As [`ActivationCache::get`].
+    /// Same as [`ActivationCache::get`].
     pub fn axes(&self, point: impl Into<Selection>) -> Result<&'static [Axis], HookError> {
         let axes = self.catalog.info(self.find(point.into())?).axes;
         let batch_gone = !self.has_batch && axes.first() == Some(&Axis::Batch);
         Ok(if batch_gone { &axes[1..] } else { axes })
     }
 
-    /// Copies every activation to a device.
+    /// Copies every activation to `device`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -257,7 +258,7 @@ impl ActivationCache {
         self
     }
 
-    /// Writes one safetensors file with a tensor a point, named by it.
+    /// Writes a safetensors file with one tensor per point, keyed by point name; gradients get the suffix `_grad`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -279,7 +280,7 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Io`] naming the file or the point.
+    /// [`HookError::Io`] naming the file or point.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
         let named = self.iter().map(|(name, activation)| (name.to_string(), activation));
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad"), gradient));

@@ -1,4 +1,4 @@
-//! Some positions of what was recorded.
+//! Selecting positions of a recording.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::positions::Positions;
 use crate::recorded_rows::RecordedRows;
 
 impl ActivationCache {
-    /// Some positions of each row: what [`Record::positions`](crate::Record::positions) would have kept of the run. Points
-    /// without positions, such as a mixture's experts, are left out.
+    /// Selects positions of each row, as if the run had recorded with [`Record::positions`](crate::Record::positions).
+    /// Points without positions, such as those of a mixture's experts, are left out.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -26,18 +26,18 @@ impl ActivationCache {
     /// # let cache = run.finish()?;
     /// let last = cache.positions(-1)?;
     /// assert_eq!(last.activation("hook_embed")?.shape(), [1, 1, 4]);
-    /// assert!(last.positions(0).is_err()); // it holds the last position only
+    /// assert!(last.positions(0).is_err()); // only the last position is recorded
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`], [`HookError::PositionsOfRows`] and [`HookError::UnevenPositions`] as for a recording,
-    /// and [`HookError::NoPosition`] for one that was not recorded.
+    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], or [`HookError::UnevenPositions`] as for a recording,
+    /// and [`HookError::NoPosition`] for a position that was not recorded.
     pub fn positions(&self, positions: impl Into<Positions>) -> Result<ActivationCache, HookError> {
         let positions = positions.into();
         let own = self.recorded_rows()?;
         let places = own.choose(&positions)?;
-        // Where there is an encoder, its rows are texts of their own.
+        // The rows of an encoder hold different texts.
         let is_of_encoder =
             |id: &PointId| !std::ptr::eq(own, self.origin.rows_of(self.catalog.info(*id)).unwrap_or(own));
         let encoder = match self.held.keys().any(is_of_encoder) {
@@ -85,14 +85,14 @@ impl ActivationCache {
             true => activation.clone(),
             false => activation.reshape(&[&[1], activation.shape()].concat()),
         };
-        // Rotated keys may begin with those of a cache.
+        // Rotated keys may start with the keys of the key-value cache.
         let before = if point.with_past { whole.shape()[axis].saturating_sub(rows.len()) } else { 0 };
         let cut = whole.select_by_row(axis, before, places);
         Some(if self.has_batch { cut } else { cut.reshape(&cut.shape()[1..]) })
     }
 }
 
-/// The first axis, of batch and positions together, taken apart: `[batch, pos, inner, ..]`.
+/// Splits a leading axis that combines batch and position: `[batch, pos, inner, ..]`.
 pub(crate) fn apart(activation: &Activation, [batch, len]: [usize; 2]) -> Activation {
     let inner = activation.shape()[0] / (batch * len).max(1);
     activation.reshape(&[&[batch, len, inner], &activation.shape()[1..]].concat())

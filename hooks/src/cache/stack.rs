@@ -1,4 +1,4 @@
-//! One point of every layer as one tensor.
+//! Stacking one point across layers.
 
 use burn::tensor::Tensor;
 
@@ -6,9 +6,9 @@ use super::ActivationCache;
 use crate::error::HookError;
 use crate::point::Point;
 
-/// A point whose recordings in every layer can be stacked: into a tensor of one rank more.
+/// A point whose recordings across layers can be stacked into a tensor with one more axis.
 pub trait Stackable: Sized {
-    /// `[layer, ...the point's axes]`.
+    /// Tensor of shape `[layer, ...the point's axes]`.
     type Stacked;
 
     #[doc(hidden)]
@@ -51,7 +51,7 @@ stackable! {
 }
 
 impl ActivationCache {
-    /// A point of every layer that fires it, as one tensor `[layer, ...the point's axes]`.
+    /// Stacks a point across all layers that fire it: `[layer, ...the point's axes]`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -69,8 +69,8 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`] if no layer fires it, [`HookError::NotRecorded`] naming the first layer's that is
-    /// missing, [`HookError::Stack`] if layers differ in shape.
+    /// [`HookError::UnknownPoint`] if no layer fires it, [`HookError::NotRecorded`] naming the first missing layer's
+    /// point, or [`HookError::Stack`] if the layers differ in shape.
     pub fn stack<P: Stackable>(&self, of: impl Fn(isize) -> P) -> Result<P::Stacked, HookError> {
         let of_layers = (0..self.catalog.n_layers() as isize).map(&of);
         let fired: Vec<P> = of_layers.filter(|point| self.catalog.has(&point.named())).collect();

@@ -1,4 +1,4 @@
-//! Recordings of consecutive positions, concatenated and cut.
+//! Concatenating recordings of consecutive positions, and truncating them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::error::HookError;
 use crate::point::Axis;
 
 impl ActivationCache {
-    /// Concatenates this recording with that of the positions after it: what one run of both parts
-    /// records. A recording of one row is repeated for each row of the other. Scores and patterns of these
-    /// positions get the later keys, which they don't see; rotated keys of the later run hold
-    /// those of both.
+    /// Concatenates this recording with a recording of the positions that follow, giving what a single run over both
+    /// would record. A recording with one row is repeated for each row of the other. Scores and patterns of the earlier
+    /// positions are padded with the later keys, which they cannot attend to. Rotated keys of the later run that
+    /// already include the earlier keys are taken as they are.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -34,15 +34,15 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] if the two hold other points, [`HookError::Stitch`] for what has no positions or lost its
-    /// batch axis, for batches that differ, and for a recording that does not continue this one: of another model or text,
-    /// or of earlier positions.
+    /// [`HookError::NotRecorded`] if the two hold different points. [`HookError::Stitch`] if a point has no positions
+    /// or has lost its batch axis, if the batch sizes differ, or if the recording does not continue this one: a
+    /// different model or text, or earlier positions.
     pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
-        // A run that computed none of the positions asked for adds none.
+        // A run that computed none of the requested positions adds none.
         if after.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
             self.check_continued(after)?;
             let mut longer = Self { origin: self.origin.stitched(&after.origin), ..self.clone() };
-            // Scores and patterns get the later keys, which they don't see.
+            // Scores and patterns are padded with the later keys, which they cannot attend to.
             let keys = longer.origin.keys();
             for (id, activation) in &mut longer.held {
                 let point = self.catalog.info(*id);
@@ -72,12 +72,12 @@ impl ActivationCache {
         for (id, first) in &self.held {
             let (axes, second) = (self.catalog.info(*id).axes, &after.held[id]);
             if !self.has_batch || !after.has_batch {
-                return fails(name(id), "it has lost its batch axis");
+                return fails(name(id), "its batch axis was removed");
             }
             if mine != theirs && mine != 1 {
-                return fails(name(id), "the two have other numbers of rows");
+                return fails(name(id), "they have different numbers of rows");
             }
-            // Batch and position in one axis are taken apart here and put together in the end.
+            // An axis that combines batch and position is split here and merged again below.
             let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
             let (mut first, second) = if together {
                 (apart(first, self.rows), apart(second, after.rows))
@@ -109,24 +109,24 @@ impl ActivationCache {
         Ok(Self { catalog, held, gradients, has_batch: true, rows: [theirs, before + behind], origin })
     }
 
-    /// Fails if another recording is known not to continue this one.
+    /// Fails if `after` is known not to continue this recording.
     fn check_continued(&self, after: &ActivationCache) -> Result<(), HookError> {
-        // Parts put into a model give its points other numbers.
+        // Parts spliced into a model change the ids of its points.
         let name = |cache: &ActivationCache, id: &PointId| cache.catalog.info(*id).name.clone();
         let alike = |id: &PointId| id.index() < after.catalog.points().len() && name(self, id) == name(after, id);
         let same_points = Arc::ptr_eq(&self.catalog, &after.catalog) || self.held.keys().all(alike);
         let reason = match same_points {
             true => self.origin.why_not_continued_by(&after.origin),
-            false => Some("they are of models with other parts"),
+            false => Some("their models have different spliced parts"),
         };
         let Some(reason) = reason else { return Ok(()) };
         let named = self.names().next().or(after.names().next());
-        let point = named.unwrap_or("the positions asked for").to_string();
+        let point = named.unwrap_or("the requested positions").to_string();
         Err(HookError::Stitch { point, reason })
     }
 
-    /// The recordings of the first `count` positions, of one row; what has no positions is left
-    /// out. A larger count keeps all.
+    /// The recordings of the first `count` positions. Points without positions are left out, as are those that combine
+    /// batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -158,7 +158,7 @@ impl ActivationCache {
                         axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
                     let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
                         let axis = place - dropped;
-                        // Keys include those of a cache before the positions recorded.
+                        // Keys include those of the key-value cache, before the recorded positions.
                         let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
                         activation.narrow(axis, 0, before + count)
                     };

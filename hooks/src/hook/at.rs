@@ -1,11 +1,10 @@
-//! Where a hook was called.
+//! The context passed to a hook.
 
-use super::BoxError;
-use crate::error::HookError;
+use crate::error::{BoxError, HookError};
 use crate::point::{Axis, PointInfo};
-use crate::run::Rows;
+use crate::rows::Rows;
 
-/// Where a hook was called: the point, and which positions its tensor covers.
+/// The context of a hook call: the point, and the positions that its tensor covers.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -27,11 +26,11 @@ use crate::run::Rows;
 pub struct At<'a> {
     pub(crate) point: &'a PointInfo,
     pub(crate) offset: usize,
-    /// The run's rows; unknown outside a run.
+    /// The run's rows; `None` outside a run.
     pub(crate) rows: Option<Rows<'a>>,
-    /// The rows of the encoder that a decoder reads.
+    /// The rows of the encoder, in a decoder.
     pub(crate) encoder: Option<Rows<'a>>,
-    /// Positions of a cache that the tensor begins with.
+    /// Number of cached positions at the start of the tensor.
     pub(crate) cached: usize,
 }
 
@@ -41,7 +40,7 @@ impl At<'_> {
         &self.point.name
     }
 
-    /// Layer of the point, if it lies within a block.
+    /// Layer of the point, if it is inside a block.
     pub fn layer(&self) -> Option<usize> {
         self.point.layer
     }
@@ -51,7 +50,7 @@ impl At<'_> {
         self.point.axes
     }
 
-    /// Absolute position of the tensor's first row: 0, or the length of what came before.
+    /// Absolute position of the tensor's first row: 0, or the number of positions before it.
     pub fn offset(&self) -> usize {
         self.offset
     }

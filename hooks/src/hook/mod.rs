@@ -1,7 +1,9 @@
-//! Hooks: closures that read or change a tensor where it is made.
+//! Hooks: closures that read or change a tensor at the point that produces it.
 
 mod at;
+mod check;
 mod description;
+mod identity;
 mod returned;
 mod target;
 mod typed;
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use at::At;
 pub(crate) use at::failed;
-pub(crate) use description::{Description, add_tensor};
+pub(crate) use check::{check_edit, check_rank};
 pub use returned::{IntoEdit, IntoRead};
 pub use target::{Target, at};
 
@@ -24,11 +26,11 @@ use crate::error::HookError;
 use crate::model_identity::ModelIdentity;
 use crate::point::PointInfo;
 use crate::positions::Positions;
-use crate::run::{Rows, check_edit, check_rank};
+use crate::rows::Rows;
 use crate::selection::Selection;
+use description::Description;
 
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// What can be checked before a run over these rows.
+/// A check to perform before a run over these rows.
 pub(crate) type Check<'a> = Rc<dyn Fn(&PointInfo, &Rows<'_>) -> Result<(), HookError> + 'a>;
 type Action<'a> = Box<dyn FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a>;
 
@@ -36,13 +38,13 @@ thread_local! {
     static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a hook or a part has panicked on this thread since this was last asked.
+/// Whether a hook or part has panicked on this thread since the last call.
 #[doc(hidden)]
 pub fn panicked_in_hook() -> bool {
     PANICKED.replace(false)
 }
 
-/// Notes a panic that passes through it.
+/// Guard that records a panic unwinding through it.
 pub(crate) struct NotesPanic;
 
 impl Drop for NotesPanic {
@@ -55,8 +57,8 @@ impl Drop for NotesPanic {
 
 /// A closure bound to the points it runs at.
 ///
-/// Made by [`Point::edit`](crate::Point::edit) and [`Point::read`](crate::Point::read), or for names and patterns by
-/// [`at`]. The closure may borrow from its surroundings: a hook lives as long as the run it is given to.
+/// Created by [`Point::edit`](crate::Point::edit) and [`Point::read`](crate::Point::read), or by [`at`] for names and
+/// patterns. The closure may borrow from its environment: a hook only needs to outlive the run it is passed to.
 ///
 /// ```
 /// use burn::tensor::Tensor;
@@ -66,31 +68,31 @@ impl Drop for NotesPanic {
 /// assert_eq!(format!("{double:?}"), "Hook(edit [\"mlp_out3\"])");
 /// ```
 pub struct Hook<'a> {
-    /// The same for a hook and what is lent of it; another for every other hook.
+    /// Identifies the hook; shared with its reborrows and unique otherwise.
     pub(crate) id: u64,
     pub(crate) target: Selection,
     pub(crate) rank: Option<usize>,
     pub(crate) edits: bool,
     pub(crate) backward: bool,
-    /// Whether it needs to know which positions are real.
+    /// Whether the hook needs to know which positions are padding.
     pub(crate) by_position: bool,
-    /// The positions it acts at, where it was given some.
+    /// The positions that the hook acts at, if restricted.
     pub(crate) positions: Option<Positions>,
-    /// Whether it depends on row numbers.
+    /// Whether the hook depends on row numbers.
     pub(crate) by_row: bool,
-    /// The model that made what the hook uses, such as a steering vector.
+    /// The model that produced a value the hook uses, such as a steering vector.
     pub(crate) model: Option<Arc<ModelIdentity>>,
-    /// The recording whose values it uses.
+    /// The recording that provides the hook's values.
     pub(crate) recording: Option<&'a ActivationCache>,
     pub(crate) check: Option<Check<'a>>,
-    /// Whether its edits leave the values as they are.
+    /// Whether the hook's edits leave the values unchanged.
     pub(crate) neutral: bool,
     pub(crate) description: Description<'a>,
     pub(crate) action: Action<'a>,
 }
 
 impl<'a> Hook<'a> {
-    /// A hook with default settings: it edits, at points of any rank.
+    /// Creates a hook with default settings: it edits, at points of any rank.
     pub(crate) fn new(
         target: Selection,
         action: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a,
@@ -116,45 +118,45 @@ impl<'a> Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Marks a hook whose edits keep the values, such as one that inserts leaves for gradients. Recordings do not list its
-    /// points as edited.
+    /// Marks a hook whose edits leave the values unchanged, such as one that inserts autodiff leaves. Recordings do not
+    /// list its points as edited.
     #[must_use]
     pub fn neutral(mut self) -> Self {
         self.neutral = true;
         self
     }
 
-    /// Whether its edits keep the values: see [`Hook::neutral`].
+    /// Whether the hook's edits leave the values unchanged: see [`Hook::neutral`].
     pub fn is_neutral(&self) -> bool {
         self.neutral
     }
 
-    /// Binds the hook to a model: runs of other models refuse it.
+    /// Binds the hook to a model; runs of other models reject it.
     #[must_use]
     pub fn for_model(mut self, model: &Arc<ModelIdentity>) -> Self {
         self.model = Some(model.clone());
         self
     }
 
-    /// Fails if it acts at a position that a text of this many tokens will not have.
+    /// Checks that a text of `len` tokens has all the positions that the hook acts at.
     ///
     /// # Errors
-    /// [`HookError::Positions`].
+    /// [`HookError::Positions`] if it does not.
     pub fn check_reach(&self, len: usize) -> Result<(), HookError> {
         self.positions.as_ref().map_or(Ok(()), |positions| positions.check_reach(len))
     }
 
-    /// Whether it acts at positions counted from the end of the text.
+    /// Whether the hook acts at positions counted from the end of the text.
     pub fn counts_from_the_end(&self) -> bool {
         self.positions.as_ref().is_some_and(Positions::count_from_the_end)
     }
 
-    /// Whether it acts on rows by their number in the batch.
+    /// Whether the hook depends on batch row numbers.
     pub fn is_by_row(&self) -> bool {
         self.by_row
     }
 
-    /// A number that this hook and its [`reborrow`](Hook::reborrow)s share, and no other hook of this process has.
+    /// Identifier shared by this hook and its [`reborrow`](Hook::reborrow)s, and unique within the process otherwise.
     ///
     /// ```
     /// use burn::tensor::Tensor;
@@ -168,18 +170,18 @@ impl Hook<'_> {
         self.id
     }
 
-    /// The points it runs at.
+    /// The points that the hook runs at.
     pub fn target(&self) -> &Selection {
         &self.target
     }
 
-    /// Whether the hook sees gradients on the way back, and not tensors on the way forth.
+    /// Whether the hook runs on gradients in the backward pass instead of on tensors in the forward pass.
     pub fn is_backward(&self) -> bool {
         self.backward
     }
 
-    /// Runs the hook at a point outside a forward pass, as a backward pass does, and gives the
-    /// tensor as the hook left it.
+    /// Runs the hook at a point outside a forward pass (for instance, in a backward pass) and returns the resulting
+    /// tensor.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -193,10 +195,10 @@ impl Hook<'_> {
     /// ```
     ///
     /// # Errors
-    /// What the hook reports, [`HookError::Rank`] if it is for another rank, or that it returned
-    /// another shape or element type.
+    /// An error from the hook, [`HookError::Rank`] if the hook expects a different rank, or an error if it returned
+    /// a wrong shape or element type.
     pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
-        check_rank(self, point)?;
+        check_rank(self.rank, point)?;
         let at = At { point, offset: 0, rows: None, encoder: None, cached: 0 };
         match self.act(tensor.clone(), &at)? {
             Some(edited) if self.edits => {
@@ -213,7 +215,7 @@ impl Hook<'_> {
         (self.action)(tensor, at)
     }
 
-    /// Its verb and points: `edit ["blocks.0.attn.hook_z"]`.
+    /// Verb and points of the hook: `edit ["blocks.0.attn.hook_z"]`.
     fn verb(&self, target: &Selection) -> String {
         let verb = if self.edits { "edit" } else { "read" };
         let what = if self.backward { " the gradient of" } else { "" };
@@ -225,7 +227,7 @@ impl Hook<'_> {
         self.edits
     }
 
-    /// The same hook with a shorter lifetime: what a scope passes to each of its runs.
+    /// Borrows the hook with a shorter lifetime, as a scope does for each of its runs.
     ///
     /// ```
     /// use burn::tensor::Tensor;

@@ -1,34 +1,33 @@
-//! What a hook's closure may return.
+//! Return types of hook closures.
 
 use burn::tensor::Tensor;
 
-use super::BoxError;
+use crate::error::BoxError;
 
-/// What an editing closure may return: a tensor, nothing (keep the old one), or either as an
-/// option or a result.
+/// Return type of an editing closure: a tensor, `()` (keeps the old tensor), or an `Option` or `Result` of these.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use hooklens_hooks::IntoEdit;
 /// let ones = Tensor::<1>::ones([2], &Device::flex());
 /// assert!(ones.clone().into_edit()?.is_some());
-/// assert!(IntoEdit::<1>::into_edit(())?.is_none()); // nothing given: the tensor stays
+/// assert!(IntoEdit::<1>::into_edit(())?.is_none()); // `()` keeps the old tensor
 /// let failed: Result<Tensor<1>, &str> = Err("too small");
-/// assert_eq!(failed.into_edit().unwrap_err().to_string(), "too small"); // the run ends with this
+/// assert_eq!(failed.into_edit().unwrap_err().to_string(), "too small"); // the run fails with this error
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a hook that edits gives `Tensor<{D}>`, and not `{Self}`",
-    label = "this closure gives `{Self}`",
-    note = "a hook gives the tensor in the place of the old one: `hook::z(0).edit(|z, _| z * 2.0)`",
-    note = "it may also give an `Option` of it (`None` keeps the old one), `()`, or a `Result` of any of these",
-    note = "of a point that is named by text, say the rank: `at(\"z0\").edit(|z: Tensor<4>, _| z * 2.0)`"
+    message = "a hook that edits must return `Tensor<{D}>`, not `{Self}`",
+    label = "this closure returns `{Self}`",
+    note = "return the tensor that replaces the old one: `hook::z(0).edit(|z, _| z * 2.0)`",
+    note = "it may also return an `Option` of it (`None` keeps the old tensor), `()`, or a `Result` of any of these",
+    note = "for a point given by name, annotate the rank: `at(\"z0\").edit(|z: Tensor<4>, _| z * 2.0)`"
 )]
 pub trait IntoEdit<const D: usize> {
     /// The replacement, or `None` to keep the tensor.
     ///
     /// # Errors
-    /// Whatever the closure reported; it stops the run.
+    /// The closure's error, which stops the run.
     fn into_edit(self) -> Result<Option<Tensor<D>>, BoxError>;
 }
 
@@ -56,24 +55,24 @@ impl<const D: usize, T: IntoEdit<D>, E: Into<BoxError>> IntoEdit<D> for Result<T
     }
 }
 
-/// What a reading closure may return: nothing, or a result of nothing.
+/// Return type of a reading closure: `()` or a `Result` of it.
 ///
 /// ```
 /// use hooklens_hooks::IntoRead;
 /// assert!(().into_read().is_ok());
-/// assert!(Err::<(), _>("seen enough").into_read().is_err()); // the run ends with this
+/// assert!(Err::<(), _>("seen enough").into_read().is_err()); // the run fails with this error
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a hook that reads gives nothing, and not `{Self}`",
-    label = "this closure gives `{Self}`",
+    message = "a hook that reads must return nothing, not `{Self}`",
+    label = "this closure returns `{Self}`",
     note = "end it with a semicolon: `hook::z(0).read(|z, _| {{ shapes.push(z.dims()); }})`",
-    note = "it may give `()` or a `Result<(), _>`; a hook that changes the tensor is made by `edit`"
+    note = "it may return `()` or a `Result<(), _>`; to change the tensor, use `edit`"
 )]
 pub trait IntoRead {
-    /// Whether the run may go on.
+    /// Returns `Ok` if the run may continue.
     ///
     /// # Errors
-    /// Whatever the closure reported; it stops the run.
+    /// The closure's error, which stops the run.
     fn into_read(self) -> Result<(), BoxError>;
 }
 

@@ -1,12 +1,13 @@
-//! Points named by text, to be bound to a closure.
+//! Points selected by text, to be bound to a closure.
 
 use burn::tensor::Tensor;
 
-use super::{At, BoxError, Hook, IntoEdit, IntoRead, failed};
+use super::{At, Hook, IntoEdit, IntoRead, failed};
 use crate::activation::Activation;
+use crate::error::BoxError;
 use crate::selection::Selection;
 
-/// Points named by text, waiting for a closure. See [`at`].
+/// A selection of points that has no closure yet. See [`at`].
 ///
 /// ```
 /// use burn::tensor::Tensor;
@@ -18,8 +19,8 @@ use crate::selection::Selection;
 #[derive(Debug, Clone)]
 pub struct Target(Selection);
 
-/// Begins a hook at the points that a name, glob or shorthand asks for. A text has no rank: say it by the closure's
-/// argument, `|z: Tensor<4>, _|`. A typed [`Point`](crate::Point) knows its own.
+/// Starts a hook at the points that a name, glob, or shorthand selects. Text does not specify a rank, so annotate the
+/// closure's argument: `|z: Tensor<4>, _|`. A typed [`Point`](crate::Point) knows its rank.
 ///
 /// ```
 /// use burn::tensor::Tensor;
@@ -35,15 +36,15 @@ pub fn at(target: impl Into<Selection>) -> Target {
 }
 
 impl Target {
-    /// Replaces the tensor by what the closure returns; see [`IntoEdit`] for what it may be. Its argument tells the rank:
-    /// `at("z0").edit(|z: Tensor<4>, _| z * 2.0)`. A hook made in a loop takes what it uses with it:
-    /// `edit(move |z: Tensor<4>, _| z * scale)`.
+    /// Replaces the tensor with the closure's return value; see [`IntoEdit`] for the supported types. The closure's
+    /// argument determines the rank: `at("z0").edit(|z: Tensor<4>, _| z * 2.0)`. A closure created in a loop must move
+    /// its captures: `edit(move |z: Tensor<4>, _| z * scale)`.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// // The closure gives a tensor, an option of one (`None` keeps the old), or a result of either.
+    /// // The closure returns a tensor, an `Option` of one (`None` keeps the old tensor), or a `Result` of either.
     /// let mut first_run = at("hook_embed").edit(|x: Tensor<3>, at| (at.offset() == 0).then(|| x.zeros_like()));
     /// let mut wary = at("hook_embed").edit(|x: Tensor<3>, _| {
     ///     if x.dims()[1] > 1 { Ok(x * 0.5) } else { Err("a single token") }
@@ -69,7 +70,7 @@ impl Target {
         Hook { rank: Some(D), edits: true, ..Hook::new(self.0, action) }
     }
 
-    /// Shows the tensor to the closure; the run goes on with the tensor as it was.
+    /// Passes the tensor to the closure; the run continues with the tensor unchanged.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -97,7 +98,7 @@ impl Target {
         Hook { rank: Some(D), edits: false, ..Hook::new(self.0, action) }
     }
 
-    /// Replaces the gradient that goes back from the point. For runs with gradients.
+    /// Replaces the gradient at the point with the closure's return value. For runs with gradients.
     ///
     /// ```
     /// use burn::tensor::Tensor;
@@ -113,7 +114,7 @@ impl Target {
         Hook { backward: true, ..self.edit(edit) }
     }
 
-    /// Shows the gradient at the point to the closure. For runs with gradients.
+    /// Passes the gradient at the point to the closure. For runs with gradients.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -135,7 +136,7 @@ impl Target {
         Hook { backward: true, ..self.read(read) }
     }
 
-    /// Like [`Target::edit`] for points of any rank or kind; `None` keeps the tensor.
+    /// Like [`Target::edit`], for points of any rank or kind; `None` keeps the tensor.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -154,7 +155,7 @@ impl Target {
         Hook::new(self.0, action)
     }
 
-    /// Like [`Target::read`] for points of any rank or kind.
+    /// Like [`Target::read`], for points of any rank or kind.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

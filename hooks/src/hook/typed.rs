@@ -6,7 +6,8 @@ use super::{At, Hook, IntoEdit, IntoRead, at};
 use crate::point::Point;
 
 impl<const D: usize> Point<D> {
-    /// Replaces the point's tensor by what the closure returns. A hook made in a loop takes what it uses with it: `move`.
+    /// Replaces the point's tensor with the closure's return value. A closure created in a loop must `move` its
+    /// captures.
     ///
     /// ```
     /// use hooklens_hooks::Point;
@@ -25,7 +26,7 @@ impl<const D: usize> Point<D> {
         at(self).edit(edit)
     }
 
-    /// Shows the point's tensor to the closure; the run goes on with the tensor as it was.
+    /// Passes the point's tensor to the closure; the run continues with the tensor unchanged.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -46,12 +47,12 @@ impl<const D: usize> Point<D> {
         at(self).read(read)
     }
 
-    /// Replaces the gradient that goes back from the point. For runs with gradients.
+    /// Replaces the gradient at the point with the closure's return value. For runs with gradients.
     ///
     /// ```
     /// use hooklens_hooks::Point;
     /// let frozen = Point::<4>::in_layer(0, "attn.hook_pattern").edit_grad(|grad, _| grad.zeros_like());
-    /// assert!(frozen.is_backward()); // attention is taken as given
+    /// assert!(frozen.is_backward()); // no gradient flows through the pattern
     /// ```
     pub fn edit_grad<'a, F, R>(self, edit: F) -> Hook<'a>
     where
@@ -61,7 +62,7 @@ impl<const D: usize> Point<D> {
         at(self).edit_grad(edit)
     }
 
-    /// Shows the gradient at the point to the closure. For runs with gradients.
+    /// Passes the gradient at the point to the closure. For runs with gradients.
     ///
     /// ```
     /// use hooklens_hooks::Point;

@@ -1,51 +1,51 @@
-//! Errors of queues.
+//! Queue errors.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// Errors of queues.
+/// An error from a queue operation.
 ///
 /// ```
 /// use hooklens_hooks::ActivationQueue;
 /// let queue = ActivationQueue::<i32>::unbounded();
 /// queue.push("keys", 1)?;
 /// let told = queue.pop("key").unwrap_err().to_string();
-/// assert_eq!(told, "there is no `key`; there are keys");
+/// assert_eq!(told, "nothing is stored under `key`; similar names: keys");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// The name holds nothing: neither a queue nor a value.
-    #[error("there is no `{name}`; there are {}", list(nearest))]
+    /// Nothing is stored under the name, neither a queue nor a value.
+    #[error("nothing is stored under `{name}`; similar names: {}", list(nearest))]
     Absent {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
-    /// The name holds a single value, which can't be pushed to or popped.
-    #[error("`{name}` holds a single value, no queue; `clear` it first")]
+    /// A single value is stored under the name, and can't be pushed to or popped.
+    #[error("`{name}` is a single value, not a queue; `clear` it first")]
     NoQueue {
         /// The name.
         name: String,
     },
-    /// Everything pushed was popped.
+    /// The queue exists but has no values left.
     #[error("the queue `{name}` is empty")]
     Empty {
         /// The queue.
         name: String,
     },
     /// The queue is full.
-    #[error("the queue `{name}` holds {limit} values and takes no more")]
+    #[error("the queue `{name}` is full: it holds {limit} values")]
     Full {
         /// The queue.
         name: String,
-        /// Values it may hold.
+        /// Maximum number of values.
         limit: usize,
     },
-    /// The queues were closed: nothing more is taken, and nothing is left.
+    /// The queues were closed: no more values are accepted, and none are left.
     #[error("the queue `{name}` is closed")]
     Closed {
         /// The queue.
@@ -57,21 +57,21 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
-/// A value that was not taken, and why.
+/// A value that was not accepted, with the reason.
 ///
 /// ```
 /// use hooklens_hooks::ActivationQueue;
 /// let queue = ActivationQueue::<String>::unbounded();
 /// queue.close();
 /// let rejected = queue.push("texts", "late").unwrap_err();
-/// assert_eq!(rejected.value, "late"); // nothing is lost
+/// assert_eq!(rejected.value, "late"); // the value is handed back
 /// assert_eq!(rejected.error.to_string(), "the queue `texts` is closed");
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Rejected<T> {
     /// The value.
     pub value: T,
-    /// Why it was not taken.
+    /// Why it was not accepted.
     pub error: QueueError,
 }
 

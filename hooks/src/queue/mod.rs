@@ -1,4 +1,4 @@
-//! Named first-in-first-out queues, between passes and between threads.
+//! Named first-in, first-out queues for passing values between forward passes and threads.
 
 mod error;
 mod stored;
@@ -16,10 +16,10 @@ pub use stored::Stored;
 use crate::activation::Activation;
 use crate::suggest::nearest;
 
-/// Queues of values by name; a name may hold a single value instead. Clones are handles on the
-/// same names; a value pushed on one thread can be popped on another.
+/// Queues of values, keyed by name. A name may also hold a single value. Clones are handles to the same queues, so a
+/// value pushed on one thread can be popped on another.
 ///
-/// A pass pushes what a later one needs; that one pops it, in order:
+/// One pass pushes values that a later pass pops, in order:
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -36,7 +36,7 @@ use crate::suggest::nearest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// When a bounded queue is full, pushing waits for a reader or is refused:
+/// When a bounded queue is full, a push either blocks until there is room or is rejected:
 ///
 /// ```
 /// use hooklens_hooks::{ActivationQueue, WhenFull};
@@ -55,7 +55,7 @@ pub struct ActivationQueue<T = Activation> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Notified at every push, pop and close.
+    /// Notified on every push, pop, and close.
     changed: Condvar,
     limit: Option<(usize, WhenFull)>,
 }
@@ -71,7 +71,7 @@ enum Held<T> {
 }
 
 impl<T> State<T> {
-    /// The queue of a name; an error if the name holds a single value.
+    /// The queue with this name. Returns an error if the name holds a single value.
     fn queue(&mut self, name: &str) -> Result<Option<&mut VecDeque<T>>, QueueError> {
         match self.held.get_mut(name) {
             Some(Held::Queue(queue)) => Ok(Some(queue)),
@@ -86,7 +86,7 @@ impl<T> State<T> {
     }
 }
 
-/// What pushing to a full queue does.
+/// What a push to a full queue does.
 ///
 /// ```
 /// use hooklens_hooks::{ActivationQueue, QueueError, WhenFull};
@@ -98,9 +98,9 @@ impl<T> State<T> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Waits until there is room.
+    /// Blocks until there is room.
     Block,
-    /// Gives the value back.
+    /// Rejects the value and returns it.
     Refuse,
 }
 
@@ -117,12 +117,12 @@ impl<T> Clone for ActivationQueue<T> {
 }
 
 impl ActivationQueue {
-    /// Queues of activations, without a limit.
+    /// Creates queues of activations without a limit.
     pub fn new() -> Self {
         Self::unbounded()
     }
 
-    /// One for the whole program.
+    /// Global queues of activations, shared by the whole program.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -133,14 +133,14 @@ impl ActivationQueue {
         &SHARED
     }
 
-    /// One for the whole program of each type of value.
+    /// Global queues of values of type `T`, shared by the whole program.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
     /// ActivationQueue::shared_of::<f64>().set("temperature", 0.7);
     /// // Elsewhere in the program:
     /// assert_eq!(ActivationQueue::shared_of::<f64>().get("temperature", 1.0), 0.7);
-    /// assert!(ActivationQueue::shared_of::<u8>().try_get("temperature").is_none()); // of another type
+    /// assert!(ActivationQueue::shared_of::<u8>().try_get("temperature").is_none()); // other types have other queues
     /// ```
     pub fn shared_of<T: Send + 'static>() -> ActivationQueue<T> {
         static SHARED: LazyLock<Mutex<HashMap<TypeId, Box<dyn Any + Send>>>> = LazyLock::new(Mutex::default);
@@ -157,12 +157,12 @@ impl<T> ActivationQueue<T> {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), limit }) }
     }
 
-    /// Queues without a limit.
+    /// Creates queues without a limit.
     pub fn unbounded() -> Self {
         Self::made(None)
     }
 
-    /// Queues that hold at most `limit` values each (at least one).
+    /// Creates queues that hold at most `limit` values each (at least one).
     ///
     /// ```
     /// use hooklens_hooks::{ActivationQueue, WhenFull};
@@ -174,16 +174,16 @@ impl<T> ActivationQueue<T> {
         Self::made(Some((limit.max(1), when_full)))
     }
 
-    /// A thread that panicked while it held the lock left the queues as they were: nothing is
-    /// left half done under it.
+    /// Locks the state. Poisoning is ignored, because no critical section leaves the queues half modified.
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a value at the end of a queue, which is made if need be.
+    /// Appends a value to a queue, creating the queue if needed.
     ///
     /// # Errors
-    /// [`Rejected`] with the value, if the queue is full and refuses, or closed.
+    /// [`Rejected`] with the value, if the queue is full and set to refuse, if the queues are closed, or if the name
+    /// holds a single value.
     pub fn push(&self, name: &str, value: impl Into<T>) -> Result<(), Rejected<T>> {
         let value = value.into();
         let mut state = self.state();
@@ -213,7 +213,7 @@ impl<T> ActivationQueue<T> {
         Ok(())
     }
 
-    /// Takes the oldest value of a queue.
+    /// Removes and returns the oldest value of a queue.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -225,8 +225,8 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Absent`], [`QueueError::Empty`], [`QueueError::NoQueue`], or [`QueueError::Closed`]
-    /// once a closed queue is empty.
+    /// [`QueueError::Absent`], [`QueueError::Empty`], [`QueueError::NoQueue`], or [`QueueError::Closed`] if the queues
+    /// are closed and this one is empty.
     pub fn pop(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         let queue = state.queue(name)?;
@@ -242,12 +242,12 @@ impl<T> ActivationQueue<T> {
         })
     }
 
-    /// [`ActivationQueue::pop`] that waits for a value if there is none yet.
+    /// Like [`ActivationQueue::pop`], but waits for a value if the queue is empty.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
     /// let queue = ActivationQueue::<i32>::unbounded();
-    /// let writer = queue.clone(); // a handle on the same queues
+    /// let writer = queue.clone(); // a handle to the same queues
     /// let writes = std::thread::spawn(move || writer.push("n", 7).is_ok());
     /// assert_eq!(queue.wait("n")?, 7);
     /// assert!(writes.join().is_ok_and(|done| done));
@@ -255,7 +255,7 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Closed`] once the queues are closed and this one is empty; [`QueueError::NoQueue`].
+    /// [`QueueError::Closed`] if the queues are closed and this one is empty, or [`QueueError::NoQueue`].
     pub fn wait(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         loop {
@@ -270,20 +270,20 @@ impl<T> ActivationQueue<T> {
         }
     }
 
-    /// Values in a queue; `None` if there is no such queue.
+    /// Number of values in a queue; `None` if there is no such queue.
     pub fn q_size(&self, name: &str) -> Option<usize> {
         self.state().queue(name).ok().flatten().map(|queue| queue.len())
     }
 
-    /// Closes the queues: pushes are refused, what is held can still be popped, and threads that wait
-    /// for more get an error.
+    /// Closes the queues. Further pushes are rejected, remaining values can still be popped, and threads waiting for
+    /// more get an error.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
     /// let queue = ActivationQueue::<i32>::unbounded();
     /// queue.push("n", 1)?;
     /// queue.close();
-    /// assert_eq!(queue.wait("n")?, 1); // what is held can still be had
+    /// assert_eq!(queue.wait("n")?, 1); // remaining values can still be popped
     /// assert!(queue.wait("n").is_err() && queue.push("n", 2).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -292,7 +292,7 @@ impl<T> ActivationQueue<T> {
         self.shared.changed.notify_all();
     }
 
-    /// Keeps a single value under a name, in the place of the value or the queue that it held.
+    /// Stores a single value under a name, replacing the value or queue there.
     ///
     /// ```
     /// use hooklens_hooks::{ActivationQueue, QueueError};
@@ -307,7 +307,7 @@ impl<T> ActivationQueue<T> {
         self.shared.changed.notify_all();
     }
 
-    /// What a name holds: a single value, or a queue's values, which stay in it; `None` if nothing.
+    /// What a name holds: a single value, or the values of a queue, which stay in it. `None` if the name holds nothing.
     ///
     /// ```
     /// use hooklens_hooks::{ActivationQueue, Stored};
@@ -327,7 +327,7 @@ impl<T> ActivationQueue<T> {
         })
     }
 
-    /// [`ActivationQueue::try_get`] with a value for names that hold nothing.
+    /// Like [`ActivationQueue::try_get`], with a default for names that hold nothing.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -346,10 +346,10 @@ impl<T> ActivationQueue<T> {
         self.try_get(name).unwrap_or_else(|| Stored::Value(default.into()))
     }
 
-    /// Removes what a name holds.
+    /// Removes the value or queue stored under a name.
     ///
     /// # Errors
-    /// [`QueueError::Absent`] with the nearest names, if it holds nothing.
+    /// [`QueueError::Absent`] with the nearest names, if there is none.
     pub fn clear(&self, name: &str) -> Result<(), QueueError> {
         let mut state = self.state();
         if state.held.remove(name).is_none() {
@@ -359,7 +359,7 @@ impl<T> ActivationQueue<T> {
         Ok(())
     }
 
-    /// Removes everything.
+    /// Removes all values and queues.
     pub fn clear_all(&self) {
         self.state().held.clear();
         self.shared.changed.notify_all();
@@ -367,7 +367,7 @@ impl<T> ActivationQueue<T> {
 }
 
 impl<T> fmt::Debug for ActivationQueue<T> {
-    /// Names and sizes, never values: of a queue its length, of a single value nothing.
+    /// Names and queue lengths, without values. Single values have no length.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         let size = |held: &Held<T>| match held {

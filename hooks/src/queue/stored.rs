@@ -15,12 +15,12 @@
 pub enum Stored<T> {
     /// A single value, from [`ActivationQueue::set`](super::ActivationQueue::set).
     Value(T),
-    /// What was pushed and not popped, oldest first.
+    /// The values of a queue, oldest first.
     Queue(Vec<T>),
 }
 
 impl<T> Stored<T> {
-    /// The single value; `None` of a queue.
+    /// The single value; `None` for a queue.
     pub fn into_value(self) -> Option<T> {
         match self {
             Stored::Value(value) => Some(value),
@@ -28,7 +28,7 @@ impl<T> Stored<T> {
         }
     }
 
-    /// The queue, oldest first; `None` of a single value.
+    /// The queue's values, oldest first; `None` for a single value.
     pub fn into_queue(self) -> Option<Vec<T>> {
         match self {
             Stored::Queue(queue) => Some(queue),

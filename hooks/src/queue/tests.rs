@@ -59,7 +59,7 @@ fn threads_meet_in_order() {
     (0..100).try_for_each(|n| queue.push("n", n)).unwrap();
     queue.close();
     assert_eq!(read.join().unwrap(), (0..100).collect::<Vec<_>>());
-    // A writer that waits for room is told when there will be none.
+    // Closing the queue wakes a writer that waits for room.
     let full = ActivationQueue::<i32>::bounded(1, WhenFull::Block);
     full.push("n", 1).unwrap();
     let writer = full.clone();

@@ -11,18 +11,18 @@ use crate::error::HookError;
 /// # let rows = Rows::new(1, 3);
 /// let mut run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
 /// run.stop_when_done();
-/// // The one point asked for is the first to fire: nothing behind it need be computed.
+/// // The only requested point is the first to fire, so nothing after it needs to be computed.
 /// let halted = run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
 /// assert!(matches!(halted, Err(Halt::Done)) && run.is_done());
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
 #[derive(Debug)]
 pub enum Halt {
-    /// Everything asked for has been seen; what follows is not wanted.
+    /// Every watched point has fired, and the rest of the run is not needed.
     Done,
-    /// A hook failed or returned something that does not fit.
+    /// A hook failed or returned an unsuitable tensor.
     Error(HookError),
-    /// Anything else that failed on the way: a part, a cache, a device.
+    /// Any other failure during the run: a part, a cache, a device.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 

@@ -1,26 +1,16 @@
-//! What is kept of a recorded tensor: positions, element type, device and batch axis.
+//! How a recorded tensor is stored: positions, element type, device, and batch axis.
 
-use super::{Rows, Run};
+use super::Run;
 use crate::activation::Activation;
 use crate::cache::apart;
-use crate::error::HookError;
 use crate::point::{Axis, PointInfo};
-use crate::positions::Kept;
-use crate::record::Record;
-
-/// The columns of these rows that a record keeps.
-pub(super) fn kept(record: &Record, rows: &Rows<'_>) -> Result<Kept, HookError> {
-    if record.remove_batch && rows.batch != 1 {
-        return Err(HookError::Batch { batch: rows.batch });
-    }
-    record.positions.recorded(rows, record.counting)
-}
+use crate::positions::PositionSlice;
 
 impl Run<'_, '_> {
-    /// The tensor as it is to be kept: sliced, cast, moved, without batch.
+    /// Converts a tensor for storage: slices it, casts it, moves it, and drops the batch axis.
     pub(super) fn stored(&self, point: &PointInfo, tensor: &Activation) -> Activation {
         let mut kept = tensor.clone();
-        if self.kept != Kept::All {
+        if self.kept != PositionSlice::All {
             kept = self.sliced(point, kept);
         }
         if let Some(dtype) = self.record.dtype {
@@ -35,7 +25,7 @@ impl Run<'_, '_> {
         kept
     }
 
-    /// How many positions of a cache a tensor begins with.
+    /// Number of cached positions at the start of a tensor.
     pub(super) fn positions_before(&self, point: &PointInfo, shape: &[usize]) -> Option<usize> {
         let axis = point.axes.iter().position(|a| *a == Axis::Pos).filter(|_| point.with_past)?;
         shape.get(axis).map(|all| all.saturating_sub(self.rows().len))
@@ -43,11 +33,11 @@ impl Run<'_, '_> {
 
     fn sliced(&self, point: &PointInfo, tensor: Activation) -> Activation {
         if let Some(axis) = point.axes.iter().position(|a| matches!(a, Axis::Pos | Axis::Query)) {
-            // Keys include those of a cache; positions count from the run's first.
+            // Keys include cached keys; positions count from the run's first token.
             let before = self.positions_before(point, tensor.shape()).unwrap_or(0);
             return self.pick(&tensor, axis, before);
         }
-        // Batch, position (and head) in one axis: take it apart, slice, put it together.
+        // Batch, position (and head) share one axis: split it, slice it, and merge it again.
         let [_, rest @ ..] = tensor.shape() else { return tensor };
         let rest = rest.to_vec();
         match point.axes.first() {
@@ -60,12 +50,12 @@ impl Run<'_, '_> {
         }
     }
 
-    /// The positions to keep of an axis, which begins with `before` others.
+    /// Selects the kept positions of an axis that starts with `before` other entries.
     fn pick(&self, tensor: &Activation, axis: usize, before: usize) -> Activation {
         match &self.kept {
-            Kept::All => tensor.clone(),
-            Kept::Range(range) => tensor.narrow(axis, before + range.start, before + range.end),
-            Kept::ByRow(rows) => tensor.select_by_row(axis, before, rows),
+            PositionSlice::All => tensor.clone(),
+            PositionSlice::Range(range) => tensor.narrow(axis, before + range.start, before + range.end),
+            PositionSlice::ByRow(rows) => tensor.select_by_row(axis, before, rows),
         }
     }
 }

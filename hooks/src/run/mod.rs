@@ -1,40 +1,36 @@
-//! The plan of one run: which hooks, recordings and parts act at each point, resolved before anything is computed.
+//! The plan of one run: the hooks, recordings, and parts at each point, resolved before anything is computed.
 
-mod check;
 mod halt;
+mod inside;
 mod keep;
-mod rows;
+mod splices;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor};
 
-pub(crate) use check::{check_edit, check_rank};
 pub use halt::Halt;
-pub(crate) use rows::OwnedRows;
-pub use rows::Rows;
+pub use splices::{Shift, Splices};
 
 use crate::activation::Activation;
 use crate::cache::{ActivationCache, LeftOut, TextHashes};
 use crate::catalog::{Catalog, PointId};
-use crate::convert::DType;
+use crate::dtype::DType;
 use crate::error::HookError;
-use crate::hook::{At, Hook, NotesPanic};
+use crate::hook::{At, Hook, NotesPanic, check_edit, check_rank};
 use crate::model_identity::ModelIdentity;
-use crate::part::Inside;
+use crate::part_point::PartPoint;
 use crate::point::{Axis, PointInfo, Segment};
-use crate::positions::Kept;
+use crate::positions::PositionSlice;
 use crate::record::Record;
 use crate::recorded_rows::RecordedRows;
-use crate::selection::Silent;
-use crate::splice::{Spliced, Splices};
-use keep::kept;
+use crate::rows::{OwnedRows, Rows};
 
-/// One run's hooks and recordings, resolved against a model's points.
+/// The hooks and recordings of one run, resolved against a model's points.
 ///
-/// The model calls [`Run::fire`] where a point's tensor is made, and asks [`Run::wants`] or
-/// [`Run::edits`] before it makes a tensor only a hook would need.
+/// The model calls [`Run::fire`] at each point, and checks [`Run::wants`] or [`Run::edits`] before computing a tensor
+/// that only a hook would need.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -53,39 +49,133 @@ use keep::kept;
 #[derive(Debug)]
 pub struct Run<'r, 'h> {
     catalog: Arc<Catalog>,
-    /// One entry a point, or empty when nothing is watched at all.
+    /// One entry per point; empty if nothing is watched.
     slots: Vec<Slot>,
     hooks: &'r mut [Hook<'h>],
     record: Record,
     rows: OwnedRows,
-    /// The rows of the encoder that a decoder reads.
+    /// The rows of the encoder, in a decoder.
     encoder: Option<OwnedRows>,
-    kept: Kept,
+    kept: PositionSlice,
     cache: ActivationCache,
     /// Watched points that have not fired yet.
     remaining: usize,
     stop_when_done: bool,
     parts: &'r [Spliced],
-    /// What each part that reads another point than it writes has read, until it is needed.
+    /// For each part that reads a different point than it writes: the tensor it has read, until it runs.
     read: Vec<Option<Activation>>,
-    /// What parts see besides, by point.
+    /// Additional tensors that parts need to see, by point.
     seen: BTreeMap<PointId, Activation>,
+}
+
+// A run computes its parts, and a part fires points through `Inside`, which holds the run: these types refer to each
+// other, so they share a file.
+
+/// A module spliced in at a point of a model: a sparse autoencoder, a transcoder, an adapter.
+///
+/// It replaces the point's tensor and fires hook points of its own, whose names are appended to the host point's name
+/// (`blocks.7.hook_resid_pre.hook_sae_acts_post`). They behave like the model's points: they can be listed, selected,
+/// recorded, edited, and differentiated. The host point itself fires after the part, with the part's output.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use hooklens_hooks::*;
+///
+/// /// A dictionary of as many features as the stream is wide: the positive side of each coordinate.
+/// struct Positive;
+///
+/// impl Part for Positive {
+///     fn name(&self) -> String {
+///         "positive".into()
+///     }
+///
+///     fn points(&self) -> Vec<PartPoint> {
+///         vec![PartPoint::new("hook_acts", &[Axis::Batch, Axis::Pos, Axis::Feature])]
+///     }
+///
+///     fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {
+///         let acts = x.to_tensor::<3>()?.clamp_min(0.0);
+///         Ok(inside.fire("hook_acts", acts)?.into()) // recorded here, and edited
+///     }
+/// }
+/// # let (catalog, ids) = example::points();
+///
+/// let (catalog, splices, shift) = Splices::default().with(&catalog, None, "resid_post0", Positive)?;
+/// # let rows = Rows::new(1, 3);
+/// let mut run = Run::new(&catalog, &mut [], Record::new("resid_post0.hook_acts"), rows, &|_| None)?.with(&splices, &|_| None)?;
+/// let stream = Tensor::<3>::ones([1, 3, 4], &Device::flex()).neg();
+/// let seen = run.fire(Some(shift.moved(ids[1])), stream).map(|x| x.max().into_scalar::<f32>());
+/// assert_eq!(seen.ok(), Some(0.0));
+/// assert_eq!(run.finish()?.activation("resid_post0.hook_acts")?.shape(), [1, 3, 4]);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+pub trait Part: Send + Sync {
+    /// Name of the part in point names and errors, for instance `sae`.
+    fn name(&self) -> String;
+
+    /// The points that the part fires, in firing order.
+    fn points(&self) -> Vec<PartPoint>;
+
+    /// Names of earlier points whose tensors the part also needs, such as the tokens or points of other parts. They are
+    /// available through [`Inside::also`].
+    fn also_reads(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Hash of the part's weights and settings, if available: two parts with the same name and hash compute the same.
+    /// Dumps store it, so that a dump is not resumed with a different part of the same name.
+    ///
+    /// # Errors
+    /// If the hash can't be computed.
+    fn fingerprint(&self) -> Result<Option<String>, Halt> {
+        Ok(None)
+    }
+
+    /// Computes the tensor that replaces the point's tensor ([`Inside::replaced`]). It must have the same shape,
+    /// element type, and device. `x` is the tensor read, which is the one replaced unless the part reads a different
+    /// point.
+    ///
+    /// # Errors
+    /// Any error from the part (`?` converts it), which ends the run.
+    fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt>;
+}
+
+/// The view of the current run that is passed to a [`Part`].
+#[derive(Debug)]
+pub struct Inside<'p, 'r, 'h> {
+    run: &'p mut Run<'r, 'h>,
+    host: PointId,
+    points: &'p [PointId],
+    replaced: Activation,
+    also: &'p [Activation],
+}
+
+/// One part and where it is spliced in.
+#[derive(Clone)]
+pub(crate) struct Spliced {
+    part: Arc<dyn Part>,
+    /// The point that the part reads; by default, the one it writes.
+    read: PointId,
+    write: PointId,
+    /// Further points whose tensors the part reads.
+    also: Vec<PointId>,
+    points: Vec<PointId>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Slot {
-    /// Places in `hooks`, in the order given.
+    /// Indices into `hooks`, in the order given.
     hooks: Vec<usize>,
     edited: bool,
-    /// Whether a hook of the user's may change it.
+    /// Whether a user's hook may change the tensor.
     intervened: bool,
     recorded: bool,
     fired: bool,
-    /// Parts that read the point and write a later one.
+    /// Parts that read this point and write a later one.
     readers: Vec<usize>,
-    /// Whether a later part sees it too.
+    /// Whether a later part also needs to see this tensor.
     seen: bool,
-    /// Parts put at the point.
+    /// Parts spliced in at this point.
     parts: Vec<usize>,
 }
 
@@ -100,8 +190,8 @@ impl Slot {
 }
 
 impl<'r, 'h> Run<'r, 'h> {
-    /// Resolves hooks and recordings for a run over these rows. `silent` tells why a point does
-    /// not fire in this run, for instance because the run stops before its layer.
+    /// Resolves hooks and recordings for a run over these rows. `silent` returns the reason why a point does not fire
+    /// in this run, for instance because the run stops before its layer.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -118,8 +208,8 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     ///
     /// # Errors
-    /// Everything that can be known before the run: see [`Selection::resolve`](crate::Selection::resolve),
-    /// [`HookError::Rank`], [`HookError::Batch`], [`HookError::Positions`].
+    /// Everything that can be detected before the run: see [`Selection::resolve`](crate::Selection::resolve),
+    /// [`HookError::Rank`], [`HookError::Batch`], and [`HookError::Positions`].
     pub fn new(
         catalog: &Arc<Catalog>,
         hooks: &'r mut [Hook<'h>],
@@ -127,9 +217,9 @@ impl<'r, 'h> Run<'r, 'h> {
         rows: Rows<'_>,
         silent: &dyn Fn(&PointInfo) -> Option<&'static str>,
     ) -> Result<Self, HookError> {
-        let kept = kept(&record, &rows)?;
+        let kept = record.columns(&rows)?;
         let unsliced = |point: &PointInfo| match point.axes.first() {
-            Some(Axis::Routed) if kept != Kept::All => Some("its rows are tokens routed to it, not positions"),
+            Some(Axis::Routed) if kept != PositionSlice::All => Some("its rows are tokens routed to it, not positions"),
             _ => silent(point),
         };
         let recorded = record.selection.resolve_in(catalog, &unsliced)?;
@@ -146,8 +236,8 @@ impl<'r, 'h> Run<'r, 'h> {
             }
             for id in hook.target.resolve_in(catalog, silent)? {
                 let point = catalog.info(id);
-                check_rank(hook, point)?;
-                // A model of two stacks runs over the encoder's rows first, and over these later.
+                check_rank(hook.rank, point)?;
+                // An encoder-decoder model runs over the encoder's rows first, and over these later.
                 if let Some(check) = hook.check.as_ref().filter(|_| is_over(catalog, point, false)) {
                     check(point, &rows)?;
                 }
@@ -160,7 +250,7 @@ impl<'r, 'h> Run<'r, 'h> {
         let mut cache = ActivationCache::new(catalog.clone(), record.remove_batch, [rows.batch, kept.width(rows.len)]);
         if slots.iter().any(|slot| slot.recorded) {
             cache.origin.set_rows(false, RecordedRows::of(&rows, &kept));
-            let none = kept != Kept::All && kept.width(rows.len) == 0;
+            let none = kept != PositionSlice::All && kept.width(rows.len) == 0;
             cache.origin.left_out = none.then(|| LeftOut {
                 asked: record.positions.to_string(),
                 cached: rows.offset,
@@ -185,11 +275,11 @@ impl<'r, 'h> Run<'r, 'h> {
         })
     }
 
-    /// Names the model that runs, and the hashes of its texts, one per row. Recordings keep both.
+    /// Sets the model and the text hashes, one per row. Recordings store both.
     ///
     /// # Errors
-    /// [`HookError::OtherModel`] if a hook uses a recording of another model, [`HookError::MadeForOtherModel`] if it uses
-    /// something else of one.
+    /// [`HookError::OtherModel`] if a hook uses a recording of another model, or [`HookError::MadeForOtherModel`] if it
+    /// uses some other value made by one.
     pub fn made_by(mut self, model: Arc<ModelIdentity>, texts: Option<Vec<TextHashes>>) -> Result<Self, HookError> {
         for hook in self.hooks.iter() {
             if let Some(recording) = hook.recording {
@@ -204,45 +294,10 @@ impl<'r, 'h> Run<'r, 'h> {
         Ok(self)
     }
 
-    /// Whether anything is recorded, or changed by a recording: such runs need to know their model.
+    /// Whether anything is recorded, or a hook is tied to a model. Such runs need [`Run::made_by`].
     pub fn needs_model(&self) -> bool {
         self.slots.iter().any(|slot| slot.recorded)
             || self.hooks.iter().any(|hook| hook.recording.is_some() || hook.model.is_some())
-    }
-
-    /// The same run of a model with parts in it; the catalog is the one that the parts came with.
-    ///
-    /// # Errors
-    /// [`HookError::CannotFire`] for a part whose read point the run leaves out although it comes to the point that the
-    /// part writes.
-    pub fn with(mut self, splices: &'r Splices, silent: Silent<'_>) -> Result<Self, HookError> {
-        self.parts = splices.all();
-        if !self.parts.is_empty() && self.slots.is_empty() {
-            self.slots = vec![Slot::default(); self.catalog.points().len()];
-        }
-        self.read = vec![None; self.parts.len()];
-        for (place, one) in self.parts.iter().enumerate() {
-            self.slots[one.write.index()].parts.push(place);
-            if silent(self.info(one.write)).is_some() {
-                continue;
-            }
-            for also in &one.also {
-                let point = self.catalog.info(*also);
-                if let Some(reason) = silent(point) {
-                    return Err(HookError::CannotFire { point: point.name.to_string(), reason });
-                }
-                self.slots[also.index()].seen = true;
-            }
-            if one.read == one.write {
-                continue;
-            }
-            let read = self.catalog.info(one.read);
-            if let Some(reason) = silent(read) {
-                return Err(HookError::CannotFire { point: read.name.to_string(), reason });
-            }
-            self.slots[one.read.index()].readers.push(place);
-        }
-        Ok(self)
     }
 
     fn rows(&self) -> Rows<'_> {
@@ -257,13 +312,13 @@ impl<'r, 'h> Run<'r, 'h> {
         self.catalog.n_layers()
     }
 
-    /// Goes on over other rows: a model of two stacks, each with its own tokens, tells which it runs. The
-    /// recordings' own rows stay those the run began with.
+    /// Switches to different rows: an encoder-decoder model runs each stack over its own tokens. The recording's own
+    /// rows stay those that the run started with.
     ///
     /// # Errors
-    /// [`HookError::Batch`], [`HookError::Positions`] and [`HookError::UnevenPositions`], as for the first.
+    /// [`HookError::Batch`], [`HookError::Positions`], and [`HookError::UnevenPositions`], as for the first rows.
     pub fn over(&mut self, rows: Rows<'_>, of_encoder: bool) -> Result<(), HookError> {
-        self.kept = kept(&self.record, &rows)?;
+        self.kept = self.record.columns(&rows)?;
         for (id, slot) in self.catalog.ids().zip(&self.slots) {
             let point = self.catalog.info(id);
             for hook in slot.hooks.iter().map(|place| &self.hooks[*place]) {
@@ -285,32 +340,32 @@ impl<'r, 'h> Run<'r, 'h> {
         Ok(())
     }
 
-    /// Sets the rows of the encoder that a run of a decoder alone reads.
+    /// Sets the encoder rows for a run of the decoder alone.
     pub fn reads_from(&mut self, rows: Rows<'_>) {
         if self.cache.origin.has_rows() {
-            self.cache.origin.set_rows(true, RecordedRows::of(&rows, &Kept::All));
+            self.cache.origin.set_rows(true, RecordedRows::of(&rows, &PositionSlice::All));
         }
         self.encoder = Some(OwnedRows::of(&rows, true));
     }
 
-    /// Makes the run end, with [`Halt::Done`], as soon as every watched point has fired.
+    /// Ends the run with [`Halt::Done`] as soon as every watched point has fired.
     pub fn stop_when_done(&mut self) {
         self.stop_when_done = true;
     }
 
-    /// The element type that recordings are kept in, if one was asked for.
+    /// The element type of the recordings, if one was requested.
     pub fn recorded_type(&self) -> Option<DType> {
         self.record.dtype
     }
 
-    /// Where recordings are kept, if another place was asked for.
+    /// The device for the recordings, if one was requested.
     pub fn recorded_device(&self) -> Option<Device> {
         self.record.device.clone()
     }
 
-    /// Elements of everything that is to be recorded, where `length` tells the lengths of the other axes than batch and
-    /// positions. Of axes whose length is known only in the run (routed tokens) it is told 0. Points that fire on request
-    /// are left out: what heads read may be one tensor seen from each.
+    /// Total number of elements to record. `length` returns the length of an axis other than batch and positions; for
+    /// axes whose length is known only during the run (routed tokens), it should return 0. Points that fire only on
+    /// request are not counted, because the inputs of all heads may be views of one tensor.
     pub fn elements_recorded(&self, length: &dyn Fn(Option<usize>, Axis) -> usize) -> usize {
         let [batch, kept] = self.cache.rows_recorded();
         let of_axis = |layer: Option<usize>, axis: Axis| match axis {
@@ -331,7 +386,8 @@ impl<'r, 'h> Run<'r, 'h> {
         elements.fold(0, usize::saturating_add)
     }
 
-    /// Whether a hook, a recording or a part wants the point's tensor. A point the model lacks is never wanted.
+    /// Whether a hook, a recording, or a part uses the point's tensor. Always false for a point that the model does not
+    /// have.
     #[inline]
     pub fn wants(&self, id: Option<PointId>) -> bool {
         self.slot(id).is_some()
@@ -343,12 +399,12 @@ impl<'r, 'h> Run<'r, 'h> {
         self.slot(id).is_some_and(|slot| slot.edited || !slot.parts.is_empty())
     }
 
-    /// Whether the run stops when it is done, and is.
+    /// Whether the run is set to stop when done, and is done.
     pub fn ends_here(&self) -> bool {
         self.stop_when_done && self.is_done()
     }
 
-    /// Whether every watched point has fired, or none is watched.
+    /// Whether no watched point is left to fire.
     pub fn is_done(&self) -> bool {
         self.remaining == 0
     }
@@ -358,11 +414,11 @@ impl<'r, 'h> Run<'r, 'h> {
         self.slots.get(id?.index()).filter(|slot| !slot.idle())
     }
 
-    /// Shows a tensor to the point's hooks, records it, and returns it as the hooks left it.
+    /// Passes a tensor through the point's parts and hooks, records it, and returns the result.
     ///
     /// # Errors
-    /// [`Halt::Error`] if a hook fails or returns another shape or element type;
-    /// [`Halt::Done`] after the last watched point of a run that ends there.
+    /// [`Halt::Error`] if a hook fails or returns another shape or element type, or [`Halt::Done`] after the last
+    /// watched point if the run ends there.
     #[inline]
     pub fn fire<const D: usize>(&mut self, id: Option<PointId>, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         match id {
@@ -374,10 +430,10 @@ impl<'r, 'h> Run<'r, 'h> {
         }
     }
 
-    /// [`Run::fire`] for a point that holds integers.
+    /// Like [`Run::fire`], for an integer tensor.
     ///
     /// # Errors
-    /// As [`Run::fire`].
+    /// Same as [`Run::fire`].
     pub fn fire_int<const D: usize>(
         &mut self,
         id: Option<PointId>,
@@ -389,8 +445,7 @@ impl<'r, 'h> Run<'r, 'h> {
         }
     }
 
-    /// Counts a watched point as seen although it has nothing to show, such as an expert no
-    /// token was routed to.
+    /// Marks a watched point as fired although it has no tensor, such as an expert that no token was routed to.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -404,7 +459,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     ///
     /// # Errors
-    /// [`Halt::Done`] if it was the last one of a run that ends there.
+    /// [`Halt::Done`] after the last watched point if the run ends there.
     pub fn skip(&mut self, id: Option<PointId>) -> Result<(), Halt> {
         match id {
             Some(id) if self.slot(Some(id)).is_some_and(Slot::is_watched) => self.count_down(id),
@@ -419,7 +474,7 @@ impl<'r, 'h> Run<'r, 'h> {
         }
         let point = self.catalog.info(id);
         let slot = &self.slots[id.index()];
-        // Rotated keys begin with those of a cache.
+        // Rotated keys start with the cached keys.
         let cached = self.positions_before(point, tensor.shape()).unwrap_or(0);
         let (rows, encoder) = (self.rows.get(), self.encoder.as_ref().map(OwnedRows::get));
         let at = At { point, offset: rows.offset.saturating_sub(cached), rows: Some(rows), encoder, cached };
@@ -450,7 +505,7 @@ impl<'r, 'h> Run<'r, 'h> {
         Ok(tensor)
     }
 
-    /// What a part makes of the tensor of the point it is put at.
+    /// Runs the part at `place` on the tensor of the point where it is spliced in.
     fn through_part(&mut self, place: usize, host: PointId, tensor: Activation) -> Result<Activation, Halt> {
         let parts = self.parts;
         let Some(one) = parts.get(place) else { return Ok(tensor) };
@@ -477,7 +532,7 @@ impl<'r, 'h> Run<'r, 'h> {
         if self.remaining == 0 && self.stop_when_done { Err(Halt::Done) } else { Ok(()) }
     }
 
-    /// The recordings, in firing order.
+    /// Ends the run and returns the recordings, in firing order.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -486,12 +541,12 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # let rows = Rows::new(1, 3);
     /// let run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
     /// let told = run.finish().map(drop).unwrap_err().to_string();
-    /// assert_eq!(told, "the run ended without firing `hook_embed`, which it was to watch");
+    /// assert_eq!(told, "the run ended without firing `hook_embed`, which a hook, recording or part uses");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotFired`] if a watched point was passed over: a mistake of the model.
+    /// [`HookError::NotFired`] if a watched point never fired, which is a bug in the model.
     pub fn finish(mut self) -> Result<ActivationCache, HookError> {
         let changed = |slot: &Slot| slot.intervened || !slot.parts.is_empty();
         self.cache.origin.edited =
@@ -503,8 +558,8 @@ impl<'r, 'h> Run<'r, 'h> {
     }
 }
 
-/// Whether a point is computed over the encoder's rows, or over the decoder's, in a model of both; in all other models
-/// there are no rows but the run's.
+/// Whether a point is computed over the encoder's rows (or the decoder's, if `of_encoder` is false). In a model with
+/// one stack, all points are over the run's rows.
 fn is_over(catalog: &Catalog, point: &PointInfo, of_encoder: bool) -> bool {
     let reads_encoder = |point: &PointInfo| matches!(point.segment, Segment::Encoder | Segment::CrossKeys);
     reads_encoder(point) == of_encoder || (!of_encoder && !catalog.points().iter().any(reads_encoder))

@@ -1,4 +1,4 @@
-//! The mean of a recording in place of a run's values: mean ablation.
+//! Mean ablation: replacing values with the mean of a recording.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use crate::error::HookError;
 use crate::hook::Hook;
 use crate::point::{Axis, PointInfo};
 
-/// The mean over a recording's tokens.
+/// Mean over a recording's tokens.
 pub(super) struct MeanOfRecording;
 
 impl MeanOfRecording {
     pub(super) fn hook<const D: usize>(slice: Slice<D>, recording: &ActivationCache) -> Hook<'_> {
-        // Each point's mean, once it is known: `[inner.., rest]`, without batch and positions.
+        // Cache of each point's mean, `[inner.., rest]`, without batch and position axes.
         let mut known: HashMap<Arc<str>, Activation> = HashMap::new();
         let mut hook = slice.with(move |piece, at, ranges| {
             let mean = match known.get(&at.point.name) {
@@ -42,9 +42,9 @@ impl MeanOfRecording {
 fn mean_is_defined(point: &PointInfo, recording: &ActivationCache) -> Result<(), HookError> {
     recording.activation(&*point.name)?;
     let reason = if point.axes.contains(&Axis::Query) {
-        "scores and patterns have another meaning at each position"
+        "scores and patterns mean something different at each position"
     } else if point.axes.contains(&Axis::Routed) {
-        "its rows are the tokens routed to an expert, which are others in each run"
+        "its rows are the tokens routed to an expert, which differ between runs"
     } else if point.axes.contains(&Axis::Choice) {
         "it holds choices of experts, which have no mean"
     } else {
@@ -53,7 +53,7 @@ fn mean_is_defined(point: &PointInfo, recording: &ActivationCache) -> Result<(),
     Err(HookError::Undefined { action: "mean", point: point.name.to_string(), reason })
 }
 
-/// The mean over a recording's rows and tokens, in the shape of the point's other axes.
+/// Mean over a recording's rows and tokens, with the shape of the point's remaining axes.
 fn mean_of(recording: &ActivationCache, point: &PointInfo) -> Result<Activation, HookError> {
     mean_is_defined(point, recording)?;
     let held = recording.activation(&*point.name)?;
@@ -70,7 +70,7 @@ fn mean_of(recording: &ActivationCache, point: &PointInfo) -> Result<Activation,
     let (over, rest) = whole.shape().split_at(averaged);
     let (over, rest) = (over.to_vec(), rest.to_vec());
     let flat = whole.reshape(&[over.iter().product(), rest.iter().product::<usize>().max(1)]);
-    // Columns of padding have no part in it.
+    // Exclude padding columns.
     let columns = match (rows, averaged) {
         (Some(rows), 2) => {
             let columns = if over[1] > rows.len() || point.axes.contains(&Axis::Key) { &rows.keys } else { &rows.kept };
@@ -92,7 +92,7 @@ fn mean_of(recording: &ActivationCache, point: &PointInfo) -> Result<Activation,
     Ok(flat.mean_of_rows(&columns).reshape(&rest))
 }
 
-/// The mean at each place of a piece.
+/// Broadcasts the mean to a piece of the tensor.
 fn spread(
     mean: &Activation,
     point: &PointInfo,
@@ -101,7 +101,7 @@ fn spread(
     dtype: DType,
 ) -> Result<Activation, HookError> {
     let first = match point.axes.first() {
-        // A whole axis of rows, positions and heads.
+        // The combined axis of rows, positions, and heads.
         Some(Axis::BatchPosHead) => Some(mean.shape()[0]),
         Some(Axis::BatchPos) => Some(1),
         _ => None,

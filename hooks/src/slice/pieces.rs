@@ -1,4 +1,4 @@
-//! The contiguous pieces of a tensor that a slice leaves.
+//! The contiguous pieces of a tensor selected by a slice.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use crate::error::HookError;
 use crate::hook::At;
 use crate::point::{Axis, PointInfo};
-use crate::positions::{Counting, Kept, Positions};
-use crate::run::Rows;
+use crate::positions::{Counting, PositionSlice, Positions};
+use crate::rows::Rows;
 
-/// A range of neighboring indices on an axis, and its row if it is not of all rows.
+/// A range of consecutive indices on an axis, restricted to one row if a row is given.
 type IndexRun = (Option<usize>, Range<usize>);
 
 /// Indices on one axis.
@@ -22,7 +22,7 @@ pub(super) enum AxisIndices {
 }
 
 impl AxisIndices {
-    /// Whether they depend on row numbers.
+    /// Whether the indices depend on row numbers.
     pub(super) fn is_by_row(&self) -> bool {
         match self {
             AxisIndices::Rows(_) => true,
@@ -45,12 +45,12 @@ impl fmt::Display for AxisIndices {
     }
 }
 
-/// The cuts of a slice: `head 1, positions -1`.
+/// Description of the cuts: `head 1, positions -1`.
 pub(super) fn described(cuts: &[AxisIndices]) -> String {
     cuts.iter().map(AxisIndices::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The positions of a slice's text, where it names some.
+/// The text positions that the cuts select, if any.
 pub(super) fn positions(cuts: &[AxisIndices]) -> Option<Positions> {
     cuts.iter().find_map(|cut| match cut {
         AxisIndices::Positions(positions, Counting::Text) => Some(positions.clone()),
@@ -62,13 +62,13 @@ pub(super) fn sliced(point: &PointInfo, shape: &[usize], asked: String) -> HookE
     HookError::Slice { point: point.name.to_string(), axes: point.axes_label(), shape: shape.to_vec(), asked }
 }
 
-/// The contiguous pieces of a tensor that the cuts leave: a range an axis each.
+/// The contiguous pieces of a tensor selected by the cuts, each as one range per axis.
 pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Result<Vec<Vec<Range<usize>>>, HookError> {
     let mut pieces = vec![shape.iter().map(|len| 0..*len).collect::<Vec<_>>()];
     for cut in cuts {
         let lacks = |asked: String| sliced(at.point, shape, asked);
         let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
-        // Runs of neighboring places, and the row they are of.
+        // Ranges of consecutive indices, and the row each belongs to.
         let (axis, runs): (usize, Vec<IndexRun>) = match cut {
             AxisIndices::Heads(heads) => {
                 let asked = || format!("head {}", heads.iter().map(isize::to_string).collect::<Vec<_>>().join(", "));
@@ -87,7 +87,7 @@ pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Resu
                 if rows.start >= rows.end || rows.end > users_rows {
                     return Err(asked());
                 }
-                // In a sweep all rows are copies of one of the user's.
+                // In a sweep, all rows are copies of one of the user's rows.
                 match at.rows.and_then(|of| of.copies) {
                     Some([row, _]) if rows.contains(&row) => (axis, vec![(None, 0..shape[axis])]),
                     Some(_) => (axis, Vec::new()),
@@ -107,7 +107,7 @@ pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Resu
                 if let Some(row) = row {
                     piece[0] = if piece[0].contains(&row) { row..row + 1 } else { return None };
                 }
-                // An earlier cut may have left less of this axis.
+                // An earlier cut may have narrowed this axis.
                 piece[axis] = piece[axis].start.max(run.start)..piece[axis].end.min(run.end);
                 (!piece[axis].is_empty()).then_some(piece)
             })
@@ -117,7 +117,7 @@ pub(super) fn pieces(cuts: &[AxisIndices], at: &At<'_>, shape: &[usize]) -> Resu
     Ok(pieces)
 }
 
-/// Runs of positions, of all rows or of each.
+/// Ranges of positions, shared by all rows or per row.
 fn position_runs(
     positions: &Positions,
     counting: Counting,
@@ -126,16 +126,16 @@ fn position_runs(
     axis: usize,
 ) -> Result<Vec<IndexRun>, HookError> {
     let rows = at.rows.unwrap_or(Rows::new(shape[0], shape[axis]));
-    // A tensor that begins with a cache's positions has these too.
+    // A tensor that includes cached positions can be sliced at these too.
     let past = at.point.with_past;
-    // Where a run's own columns begin.
+    // Index of the run's first own column.
     let own = if past { 0 } else { at.cached };
     Ok(match positions.columns(&rows, counting, past)? {
-        Kept::All => vec![(None, own..shape[axis])],
-        Kept::Range(range) if range.is_empty() => Vec::new(),
-        Kept::Range(range) => vec![(None, own + range.start..own + range.end)],
-        Kept::ByRow(chosen) => {
-            // Columns given as such are the run's own.
+        PositionSlice::All => vec![(None, own..shape[axis])],
+        PositionSlice::Range(range) if range.is_empty() => Vec::new(),
+        PositionSlice::Range(range) => vec![(None, own + range.start..own + range.end)],
+        PositionSlice::ByRow(chosen) => {
+            // Explicit columns refer to the run's own columns.
             let own = if matches!(positions, Positions::Columns(_)) { at.cached } else { own };
             let of_row = |(row, places): (usize, &Vec<usize>)| {
                 let runs = places.chunk_by(|a, b| a + 1 == *b);
@@ -146,7 +146,7 @@ fn position_runs(
     })
 }
 
-/// Runs of neighbors among places that may count from the end; none if the axis lacks one.
+/// Groups indices, which may count from the end, into consecutive runs. `None` if one is out of bounds.
 fn runs(places: &[isize], len: usize) -> Option<Vec<IndexRun>> {
     let place = |at: &isize| usize::try_from(if *at < 0 { at + len as isize } else { *at }).ok().filter(|at| *at < len);
     let mut places = places.iter().map(place).collect::<Option<Vec<_>>>()?;

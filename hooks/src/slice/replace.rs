@@ -1,4 +1,4 @@
-//! Values of a recording in place of a run's: activation patching.
+//! Activation patching: replacing values with a recording's values.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,30 +8,30 @@ use super::Slice;
 use super::pieces::{AxisIndices, described, pieces, positions};
 use crate::activation::Activation;
 use crate::cache::{ActivationCache, apart};
-use crate::error::HookError;
-use crate::hook::{At, BoxError, Hook, at};
+use crate::error::{BoxError, HookError};
+use crate::hook::{At, Hook, at};
 use crate::point::{Axis, PointInfo, Segment};
 use crate::positions::{Counting, Positions};
 use crate::recorded_rows::RecordedRows;
-use crate::run::Rows;
+use crate::rows::Rows;
 
-/// A recording whose values replace a run's.
+/// A recording whose values replace those of a run.
 #[derive(Clone)]
 pub(super) struct Replacement<'a> {
     recording: &'a ActivationCache,
     cuts: Rc<[AxisIndices]>,
-    /// The positions chosen; all where none are.
+    /// The selected positions; all if none were selected.
     positions: Positions,
 }
 
-/// Blocks of a tensor, each by its ranges, one per axis, and their new values.
+/// Blocks of a tensor, each given by one range per axis, and their new values.
 type Blocks = Vec<(Vec<Range<usize>>, Activation)>;
 
 impl<'a> Replacement<'a> {
     pub(super) fn hook<const D: usize>(slice: Slice<D>, recording: &'a ActivationCache) -> Hook<'a> {
         let Slice { point, cuts } = slice;
         let chosen = positions(&cuts);
-        // Positions that a run computes itself are matched by where they are in the text.
+        // Positions of the run's own tokens are matched by their position in the text.
         let by_run = cuts.iter().any(|cut| matches!(cut, AxisIndices::Positions(_, Counting::Run)));
         let positions = chosen.clone().unwrap_or(if by_run { Positions::Range(Some(0), None) } else { Positions::All });
         let slice = described(&cuts);
@@ -48,12 +48,12 @@ impl<'a> Replacement<'a> {
         hook.described("replace by recorded values").using(|point, hash| recording.add_to_hash(point, hash))
     }
 
-    /// Whether the recording has what a run over these rows needs.
+    /// Checks that the recording has what a run over these rows needs.
     fn check(&self, point: &PointInfo, rows: &Rows<'_>) -> Result<(), HookError> {
         self.recording.activation(&*point.name)?;
         let name = || point.name.to_string();
         if point.axes.contains(&Axis::Routed) {
-            let reason = "its rows are the tokens routed to an expert, which are others in each run";
+            let reason = "its rows are the tokens routed to an expert, which differ between runs";
             return Err(HookError::Undefined { action: "replace", point: name(), reason });
         }
         let Some(held) = self.recording.origin.rows_of(point) else {
@@ -62,11 +62,11 @@ impl<'a> Replacement<'a> {
         if held.batch() != rows.users_rows() {
             return Err(HookError::OtherRows { point: name(), recorded: held.batch(), run: rows.users_rows() });
         }
-        // Values of the encoder's positions are compared when they are made: these rows are the decoder's.
+        // Values over encoder positions are checked when they are computed: these rows are the decoder's.
         if point.segment == Segment::CrossKeys { Ok(()) } else { self.check_lengths(point, rows, held) }
     }
 
-    /// Whether the positions of the texts can be matched.
+    /// Checks that the positions of the texts can be matched.
     fn check_lengths(&self, point: &PointInfo, rows: &Rows<'_>, held: &RecordedRows) -> Result<(), HookError> {
         let scores = point.axes.contains(&Axis::Key);
         for row in 0..rows.batch {
@@ -74,7 +74,7 @@ impl<'a> Replacement<'a> {
             let from_start = self.positions.count_from_the_start() && !scores;
             let fits = match self.positions {
                 _ if run == recorded => true,
-                // A piece of the text, or a text that has grown past what was recorded.
+                // Part of the text, or a text that has grown beyond what was recorded.
                 _ if rows.open || rows.offset > 0 => run > recorded || !self.positions.count_from_the_end(),
                 _ => from_start,
             };
@@ -92,7 +92,7 @@ impl<'a> Replacement<'a> {
         let Some(recorded) = self.recording.origin.rows_of(at.point) else { return Ok(None) };
         let together = matches!(at.axes().first(), Some(Axis::BatchPos | Axis::BatchPosHead));
         let axis_of = |is: &dyn Fn(&Axis) -> bool| at.axes().iter().position(is);
-        // The encoder's keys and values, which a decoder makes, are over the encoder's rows.
+        // The cross-attention keys and values of a decoder are over the encoder's rows.
         let (rows, axis) = match at.point.segment {
             Segment::CrossKeys => {
                 let encoder = at.encoder.ok_or_else(|| undefined(at, "the encoder's rows are not known"))?;
@@ -125,7 +125,7 @@ impl<'a> Replacement<'a> {
         Ok(Some(apart(&tensor, [rows.batch, rows.len]).with_blocks(blocks).reshape(&shape)))
     }
 
-    /// What is recorded of the point, with its batch axis, and with that taken apart from positions.
+    /// The recorded tensor, with its batch axis restored and separated from positions.
     fn held(&self, point: &PointInfo) -> Result<Activation, HookError> {
         let held = self.recording.activation(&*point.name)?;
         if matches!(point.axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead)) {
@@ -135,7 +135,7 @@ impl<'a> Replacement<'a> {
         Ok(if dropped { held.reshape(&[&[1], held.shape()].concat()) } else { held.clone() })
     }
 
-    /// Blocks of a piece whose axis `axis` has a run's columns.
+    /// Blocks of a piece whose axis `axis` holds a run's columns.
     fn columns(
         &self,
         piece: &[Range<usize>],
@@ -145,7 +145,7 @@ impl<'a> Replacement<'a> {
     ) -> Result<(), HookError> {
         let Over { held, recorded, rows, at } = over;
         let name = || at.name().to_string();
-        // A tensor that begins with a cache's columns has them all.
+        // A tensor that includes cached columns has all of them.
         let own = if at.point.with_past { 0 } else { rows.offset };
         let keys_too = held.shape()[axis] > recorded.len();
         let columns_of = |row: usize| if keys_too { &recorded.keys[row] } else { &recorded.kept[row] };
@@ -160,7 +160,7 @@ impl<'a> Replacement<'a> {
         let mut row = piece[0].start;
         while row < piece[0].end {
             let users_row = rows.users_row(row);
-            // Rows whose columns are matched in the same way are one block.
+            // Rows whose columns are matched in the same way become one block.
             let same = |other: &usize| {
                 alike
                     && Arc::ptr_eq(&recorded.keys[*other], &recorded.keys[row])
@@ -204,7 +204,8 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
-    /// Scores or patterns over a run's keys, of those over a recording's: what the recording has no key for is hidden.
+    /// Realigns scores or patterns from the recording's keys to the run's keys. Keys that the recording does not have
+    /// are masked.
     fn by_key(
         &self,
         values: Activation,
@@ -229,13 +230,13 @@ impl<'a> Replacement<'a> {
         };
         let held = &recorded.keys[users_row];
         if values.shape()[axis] != held.len() {
-            return Err(undefined(at, "its keys are not those of its positions"));
+            return Err(undefined(at, "its number of keys does not match the recorded positions"));
         }
         let keys: Vec<Option<usize>> = (0..rows.columns()).map(|column| rows.position(row, column)).collect();
         if keys[..] == held[..] {
             return Ok(values);
         }
-        // One more column, for keys that the recording lacks.
+        // Add one column for keys that the recording does not have.
         let padded = values.lengthened(axis, 1, at.point.filler.value());
         let place = |key: &Option<usize>| {
             let found = key.and_then(|key| held.iter().position(|held| *held == Some(key)));
@@ -245,7 +246,7 @@ impl<'a> Replacement<'a> {
         Ok(padded.select_by_row(axis, 0, &vec![places; padded.shape()[0]]))
     }
 
-    /// Blocks of a piece without positions: each row's.
+    /// Blocks of a piece without positions, one per row.
     fn rows(&self, piece: &[Range<usize>], over: Over<'_>, blocks: &mut Blocks) -> Result<(), HookError> {
         let Over { held, recorded, rows, at } = over;
         if held.rank() != piece.len() || held.shape()[0] != recorded.batch() {
@@ -263,7 +264,7 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
-    /// Whether the recording is as wide as the point on the other axes.
+    /// Checks that the recording is large enough on the other axes.
     fn check_width(&self, source: &[Range<usize>], held: &Activation, at: &At<'_>) -> Result<(), HookError> {
         if source.iter().zip(held.shape()).all(|(range, len)| range.end <= *len) {
             return Ok(());
@@ -273,7 +274,7 @@ impl<'a> Replacement<'a> {
         Err(HookError::Shape { point, expected, given: held.shape().to_vec(), axes })
     }
 
-    /// Outside a run, where nothing is known of rows: the same places.
+    /// Edits a tensor outside a run, where nothing is known about rows: indices are matched directly.
     fn edited_outside(&self, tensor: Activation, at: &At<'_>) -> Result<Activation, HookError> {
         let held = self.recording.activation(at.name())?;
         if held.shape() != tensor.shape() {
@@ -291,7 +292,7 @@ impl<'a> Replacement<'a> {
     }
 }
 
-/// What is recorded of a point, and the run that it is put into.
+/// A point's recording, and the run that it is patched into.
 #[derive(Clone, Copy)]
 struct Over<'o> {
     held: &'o Activation,

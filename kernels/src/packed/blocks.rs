@@ -1,49 +1,51 @@
-//! What every kind of block has: small integers, each with a scale and a number taken away.
+//! Common parts of block formats: small integers, with a scale and an offset.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::GROUP;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 
-/// Of each run of a block: number = `scale` · integer − `minus`.
+/// Maximum number of values that share a scale. Rows are decoded in runs of this length.
+pub const GROUP: usize = 32;
+
+/// Scales and offsets of a block's runs: value = `scale` · integer − `minus`.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales<Runs> {
     pub(crate) scale: Runs,
     pub(crate) minus: Runs,
 }
 
-/// A kind of block. Bytes given to it are whole blocks.
+/// A block format. Byte slices passed to it are whole blocks.
 pub(crate) trait Blocks: Sized + 'static {
-    /// Numbers of a block: of one group, or of eight.
+    /// Values per block: one group, or eight.
     const VALUES: usize;
-    /// Bytes of a block.
+    /// Bytes per block.
     const BYTES: usize;
-    /// A number for each run.
+    /// One value per run.
     type Runs: Copy + AsRef<[f32]>;
 
-    /// What its integers are multiplied by, and what is taken away. `F16C`: whether the CPU has it and AVX2.
+    /// Scales and offsets of the block. `F16C`: whether the CPU has F16C and AVX2.
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs>;
 
-    /// The numbers of a group.
+    /// Decodes one group of values.
     fn numbers(block: &[u8], scales: &Scales<Self::Runs>, group: usize) -> [f32; GROUP];
 
-    /// The same of group `G`.
+    /// Decodes group `G` to vectors of 8.
     ///
     /// # Safety
-    /// `block` points at a block, of which `G` is a group; the CPU has AVX2 and FMA.
+    /// `block` points to a block that has a group `G`; the CPU has AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
         // SAFETY: a whole block (the contract).
         let block = unsafe { std::slice::from_raw_parts(block, Self::BYTES) };
-        // SAFETY: both are 32 floats, of which any pattern of bits is one.
+        // SAFETY: both are 32 floats, for which any bit pattern is valid.
         unsafe { std::mem::transmute(Self::numbers(block, scales, G)) }
     }
 
-    /// The same.
+    /// Decodes group `G` to vectors of 16.
     ///
     /// # Safety
     /// As for [`Blocks::numbers8`]; the CPU has AVX-512 F and BW.
@@ -51,20 +53,20 @@ pub(crate) trait Blocks: Sized + 'static {
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2];
 }
 
-/// A kind of block of small integers.
+/// A block format that stores small integers.
 pub(crate) trait Integers: Sized + 'static {
     /// See [`Blocks::VALUES`].
     const VALUES: usize;
     /// See [`Blocks::BYTES`].
     const BYTES: usize;
-    /// Numbers of a run, which share a scale: 16 or 32.
+    /// Values per run, which share a scale: 16 or 32.
     const RUN: usize;
-    /// Whether anything is taken away.
+    /// Whether values have an offset (`minus`).
     const MINUS: bool;
     /// See [`Blocks::Runs`].
     type Runs: Copy + AsRef<[f32]>;
-    /// Where the groups' codes of four bits lie, each group's 16 bytes behind those before, and what a code stands for:
-    /// where numbers are held so, and a group shares a scale.
+    /// For formats that store 4-bit codes with one scale per group: byte offset of the first group's codes (16 bytes
+    /// per group, consecutive), and the value of each code.
     #[cfg(target_arch = "x86_64")]
     const CODES: Option<(usize, &'static [f32; 16])> = None;
 
@@ -74,7 +76,7 @@ pub(crate) trait Integers: Sized + 'static {
     /// The integers of a group of 32.
     fn integers(block: &[u8], group: usize) -> [i8; GROUP];
 
-    /// The same of group `G`.
+    /// Loads the integers of group `G`.
     ///
     /// # Safety
     /// As for [`Blocks::numbers8`].
@@ -84,7 +86,7 @@ pub(crate) trait Integers: Sized + 'static {
     /// See [`Blocks::numbers16`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Blocks::numbers16`].
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
@@ -134,12 +136,12 @@ impl<B: Integers> Blocks for B {
     }
 }
 
-/// Calls `$each` with each group of a kind of block as a constant.
+/// Evaluates `$each` for every group of a block format, with the group as a constant.
 #[cfg(target_arch = "x86_64")]
 macro_rules! each_group {
     ($blocks:ident, $group:ident => $each:expr) => {
         each_group!(@ 0, $group => $each);
-        if $blocks::VALUES > $crate::packed::GROUP {
+        if $blocks::VALUES > $crate::packed::blocks::GROUP {
             each_group!(@ 1, $group => $each);
             each_group!(@ 2, $group => $each);
             each_group!(@ 3, $group => $each);
@@ -157,26 +159,26 @@ macro_rules! each_group {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use each_group;
 
-/// The number of 16 bits at these bytes; `F16C`: whether the CPU has it.
+/// Reads an `f16` at byte offset `at`. `F16C`: whether the CPU has that feature.
 #[inline(always)]
 pub(crate) fn half<const F16C: bool>(block: &[u8], at: usize) -> f32 {
     let bits = [block[at], block[at + 1]];
     #[cfg(target_arch = "x86_64")]
     if F16C {
-        // SAFETY: arithmetic on registers, and the CPU has F16C (what the constant says).
+        // SAFETY: arithmetic on registers, and the CPU has F16C (as the constant says).
         #[allow(clippy::multiple_unsafe_ops_per_block)]
         return unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes(bits).into()))) };
     }
     crate::element::Element::widened(half::f16::from_le_bytes(bits))
 }
 
-/// The number of the run that holds half `half` of group `group`.
+/// Index of the run that contains half `half` of group `group`.
 #[inline(always)]
 const fn run_of<B: Integers>(group: usize, half: usize) -> usize {
     (GROUP * group + 16 * half) / B::RUN
 }
 
-/// Decodes numbers of a row of blocks from the `start`-th on, a multiple of 32 as their count is.
+/// Decodes values of a row of blocks, starting at value `start`. Start and count must be multiples of 32.
 pub(crate) fn decode<B: Blocks>(isa: Isa, row: &[u8], start: usize, to: &mut [f32]) {
     assert!(start.is_multiple_of(GROUP) && to.len().is_multiple_of(GROUP));
     let blocks = &row[start / B::VALUES * B::BYTES..];
@@ -209,7 +211,7 @@ fn decode_portable<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]
 }
 
 /// # Safety
-/// A whole block, which has the groups asked for; the CPU has AVX2, FMA and F16C.
+/// `block` is a whole block that has the requested groups; the CPU has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn decode_avx2<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
@@ -225,7 +227,7 @@ unsafe fn decode_avx2<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROU
 }
 
 /// # Safety
-/// A whole block, which has the groups asked for; the CPU has AVX-512 F, VL, DQ and BW.
+/// `block` is a whole block that has the requested groups; the CPU has AVX-512 F, VL, DQ and BW.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")]
 unsafe fn decode_avx512<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
@@ -240,7 +242,7 @@ unsafe fn decode_avx512<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GR
     });
 }
 
-/// The numbers of group `G` from its integers.
+/// Decodes group `G` from its integers, to vectors of 8.
 ///
 /// # Safety
 /// As for [`Blocks::numbers8`].
@@ -266,7 +268,7 @@ unsafe fn widened8<B: Integers, const G: usize>(block: *const u8, scales: &Scale
     }
 }
 
-/// The numbers of group `G` from its integers.
+/// Decodes group `G` from its integers, to vectors of 16.
 ///
 /// # Safety
 /// As for [`Blocks::numbers16`].
@@ -290,7 +292,7 @@ unsafe fn widened<B: Integers, const G: usize>(block: *const u8, scales: &Scales
     }
 }
 
-/// The sixteen numbers that four bits may stand for, from the integers they stand for.
+/// The values of the sixteen 4-bit codes, computed from the integers they stand for.
 ///
 /// # Safety
 /// The CPU has AVX-512 F.
@@ -305,10 +307,10 @@ pub(crate) unsafe fn sixteen<B: Integers>(integers: &[f32; 16], scales: &Scales<
     }
 }
 
-/// The numbers of a table of sixteen that the low four bits of 16 bytes name, and those that the high four name.
+/// Looks up the low four bits of 16 bytes in a table of sixteen values, and then the high four bits.
 ///
 /// # Safety
-/// `from` points at 16 bytes; the CPU has AVX-512 F.
+/// `from` points to 16 bytes; the CPU has AVX-512 F.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
@@ -316,7 +318,7 @@ pub(crate) unsafe fn named(from: *const u8, table: __m512) -> [__m512; 2] {
     // SAFETY: the contract; the rest is arithmetic on registers.
     unsafe {
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-        // Of an index only the low four bits count.
+        // The permutation uses only the low four bits of an index.
         [_mm512_permutexvar_ps(bytes, table), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), table)]
     }
 }
@@ -333,14 +335,14 @@ pub(crate) const fn floats(integers: [i8; 16]) -> [f32; 16] {
     floats
 }
 
-/// 0 to 15.
+/// The integers 0 to 15.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const COUNTED: [f32; 16] = floats([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
 
 /// The low four bits of 16 bytes, then the high four.
 ///
 /// # Safety
-/// `from` points at 16 bytes; the CPU has AVX2.
+/// `from` points to 16 bytes; the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
@@ -353,7 +355,7 @@ pub(crate) unsafe fn nibbles(from: *const u8) -> __m256i {
     }
 }
 
-/// The number of a table that each byte, below 16, names.
+/// Looks up each byte, which must be below 16, in a table.
 ///
 /// # Safety
 /// The CPU has AVX2.
@@ -368,7 +370,7 @@ pub(crate) unsafe fn look_up(table: &[i8; 16], bytes: __m256i) -> __m256i {
     }
 }
 
-/// 0xff in each byte whose bit is set.
+/// A byte of 0xff for every set bit, and zero for the others.
 ///
 /// # Safety
 /// The CPU has AVX2.

@@ -1,4 +1,4 @@
-//! Matrices of weights in blocks of a few bits a number, as quantized files hold them.
+//! Block-quantized weight matrices, as stored in quantized model files.
 
 mod blocks;
 mod products;
@@ -12,54 +12,53 @@ use crate::isa::Isa;
 use crate::tasks::each_item;
 use blocks::Blocks;
 
+pub use blocks::GROUP;
 pub(crate) use products::tile;
 pub use published::e4m3;
 
-/// Numbers that share a scale at most; rows are decoded in runs of this many.
-pub const GROUP: usize = 32;
-
-/// How blocks hold numbers: names and layouts of ggml, and blocks that other libraries' tensors are brought into.
+/// Block formats: those of ggml by name and layout, and formats that other libraries' quantized tensors are converted
+/// to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// 32 numbers of 4 bits, a scale.
+    /// 32 values of 4 bits, with a scale.
     Q4_0,
-    /// 32 numbers of 4 bits, a scale and a least number.
+    /// 32 values of 4 bits, with a scale and a minimum.
     Q4_1,
-    /// 32 numbers of 5 bits, a scale.
+    /// 32 values of 5 bits, with a scale.
     Q5_0,
-    /// 32 numbers of 5 bits, a scale and a least number.
+    /// 32 values of 5 bits, with a scale and a minimum.
     Q5_1,
-    /// 32 numbers of 8 bits, a scale.
+    /// 32 values of 8 bits, with a scale.
     Q8_0,
-    /// 256 numbers of 2 bits, scales and least numbers of 16 each.
+    /// 256 values of 2 bits, with a scale and a minimum per 16.
     Q2K,
-    /// 256 numbers of 3 bits, scales of 16 each.
+    /// 256 values of 3 bits, with a scale per 16.
     Q3K,
-    /// 256 numbers of 4 bits, scales and least numbers of 32 each.
+    /// 256 values of 4 bits, with a scale and a minimum per 32.
     Q4K,
-    /// 256 numbers of 5 bits, scales and least numbers of 32 each.
+    /// 256 values of 5 bits, with a scale and a minimum per 32.
     Q5K,
-    /// 256 numbers of 6 bits, scales of 16 each.
+    /// 256 values of 6 bits, with a scale per 16.
     Q6K,
-    /// 32 numbers from a table of 16, a scale.
+    /// 32 values from a table of 16, with a scale.
     Iq4Nl,
-    /// 256 numbers from a table of 16, scales of 32 each.
+    /// 256 values from a table of 16, with a scale per 32.
     Iq4Xs,
-    /// 32 floating-point numbers of 4 bits, a power of two.
+    /// 32 4-bit floats, with a power of two as the scale.
     Mxfp4,
-    /// 32 numbers of 4 bits, a scale in `f32` and the number that stands for zero: as of GPTQ and AWQ.
+    /// 32 values of 4 bits, with an `f32` scale and a zero point, as in GPTQ and AWQ.
     Zeroed4,
-    /// 32 numbers of 8 bits with a sign, a scale in `f32` and the number that stands for zero.
+    /// 32 signed values of 8 bits, with an `f32` scale and a zero point.
     Zeroed8,
-    /// 32 numbers from bitsandbytes' table of a normal distribution, a scale in `f32`.
+    /// 32 values from bitsandbytes' NF4 table, with an `f32` scale.
     Nf4,
-    /// 32 numbers from bitsandbytes' table of small floating-point numbers, a scale in `f32`.
+    /// 32 values from bitsandbytes' FP4 table, with an `f32` scale.
     Fp4,
-    /// 32 floating-point numbers of 8 bits, four of them the exponent's, a scale in `f32`.
+    /// 32 8-bit floats with four exponent bits, with an `f32` scale.
     E4m3,
 }
 
-/// The same expression for the type of a format's blocks.
+/// Evaluates an expression with the block type of a format.
 macro_rules! with_blocks {
     ($format:expr, $blocks:ident => $done:expr) => {
         with_blocks!(@ $format, $blocks, $done,
@@ -82,22 +81,26 @@ macro_rules! with_blocks {
 pub(crate) use with_blocks;
 
 impl Format {
-    /// Numbers of a block.
+    /// Values per block.
     pub fn values(self) -> usize {
         with_blocks!(self, B => B::VALUES)
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub fn bytes(self) -> usize {
         with_blocks!(self, B => B::BYTES)
     }
 
-    /// The sixteen numbers that codes stand for, where they do for numbers of a table of floats.
+    /// The sixteen values of the format's codes, for formats with a table of floats.
     pub fn table(self) -> Option<&'static [f32; 16]> {
-        published::table(self)
+        match self {
+            Format::Nf4 => Some(&published::NORMAL),
+            Format::Fp4 => Some(&published::FLOATING),
+            _ => None,
+        }
     }
 
-    /// Bytes of so many numbers, if they make whole blocks.
+    /// Number of bytes for this many values, if they make whole blocks.
     ///
     /// ```
     /// use hooklens_kernels::packed::Format;
@@ -108,7 +111,7 @@ impl Format {
     }
 }
 
-/// A matrix `[k, n]` whose columns are rows of packed blocks.
+/// A matrix `[k, n]` whose columns are stored as rows of blocks.
 #[derive(Clone, Copy)]
 pub struct Packed<'a> {
     bytes: &'a [u8],
@@ -119,24 +122,25 @@ pub struct Packed<'a> {
     cols: usize,
 }
 
-/// Which packed row is which column.
+/// Mapping from columns to stored rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The rows in order.
+    /// Column `j` is row `j`.
     AsIs,
-    /// Of each head of so many rows, pairs of its halves' rows lie side by side, as for rotations of neighbors.
+    /// Within each head of the given number of rows, rows of the first and second half alternate, as for rotary
+    /// embeddings of adjacent pairs.
     Paired(usize),
-    /// Each so many rows the `start`-th, as where rows of two matrices alternate.
+    /// Every `step`-th row from `start` on, for files that interleave the rows of several matrices.
     Every {
-        /// The first.
+        /// The first row.
         start: usize,
-        /// Rows to the next.
+        /// Distance to the next row.
         step: usize,
     },
 }
 
 impl fmt::Debug for Packed<'_> {
-    /// Format and sizes, never bytes.
+    /// Shows format and sizes, but no bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Packed");
         shown
@@ -149,15 +153,15 @@ impl fmt::Debug for Packed<'_> {
 }
 
 impl<'a> Packed<'a> {
-    /// All of these rows of `k` numbers, as columns.
+    /// A matrix whose columns are the rows in `bytes`, with `k` values each.
     ///
     /// # Panics
-    /// If the bytes are not whole rows, or the order does not fit their number.
+    /// If the bytes are not whole rows, or the number of rows does not fit the order.
     pub fn new(bytes: &'a [u8], format: Format, k: usize, order: Order) -> Self {
         let row = format.bytes_of(k).unwrap_or(0);
         assert!(
             row > 0 && bytes.len().is_multiple_of(row),
-            "{} bytes are no rows of {k} numbers of {format:?}",
+            "{} bytes are not whole rows of {k} numbers in {format:?}",
             bytes.len()
         );
         let cols = bytes.len() / row;
@@ -166,12 +170,15 @@ impl<'a> Packed<'a> {
             Order::Paired(head) => {
                 assert!(
                     head > 0 && head.is_multiple_of(2) && cols.is_multiple_of(head),
-                    "{cols} rows, heads of {head}"
+                    "{cols} rows can't be divided into heads of an even size {head}"
                 );
                 cols
             }
             Order::Every { start, step } => {
-                assert!(start < step && cols.is_multiple_of(step), "{cols} rows, every {step}");
+                assert!(
+                    start < step && cols.is_multiple_of(step),
+                    "{cols} rows can't be taken in steps of {step} from {start}"
+                );
                 cols / step
             }
         };
@@ -181,7 +188,7 @@ impl<'a> Packed<'a> {
     /// Columns `first..first + cols`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer columns.
     pub fn columns(self, (first, cols): (usize, usize)) -> Self {
         assert!(first <= self.cols && cols <= self.cols - first);
         Self { first: self.first + first, cols, ..self }
@@ -197,12 +204,12 @@ impl<'a> Packed<'a> {
         self.cols
     }
 
-    /// How numbers are held.
+    /// The block format.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The blocks of a column.
+    /// The blocks of column `j`.
     pub(crate) fn column(&self, j: usize) -> &'a [u8] {
         assert!(j < self.cols);
         let j = self.first + j;
@@ -218,12 +225,12 @@ impl<'a> Packed<'a> {
         &self.bytes[row * bytes..][..bytes]
     }
 
-    /// Decodes a column's numbers.
+    /// Decodes a column.
     ///
     /// # Panics
-    /// If `to` has not room for just these.
+    /// If the length of `to` is not the number of rows.
     pub fn decode_column(&self, j: usize, to: &mut [f32]) {
-        assert_eq!(to.len(), self.k, "a column of {} numbers", self.k);
+        assert_eq!(to.len(), self.k, "`to` must have {} numbers", self.k);
         self.decode_with(Isa::current(), j, to);
     }
 
@@ -231,10 +238,10 @@ impl<'a> Packed<'a> {
         with_blocks!(self.format, B => blocks::decode::<B>(isa, self.column(j), 0, to));
     }
 
-    /// Decodes all columns, one behind the other: the transposed matrix `[n, k]`.
+    /// Decodes all columns, in order: the transposed matrix `[n, k]`.
     ///
     /// # Panics
-    /// If `to` has not room for just these.
+    /// If the length of `to` is not `n * k`.
     ///
     /// ```
     /// use hooklens_kernels::packed::{Format, Order, Packed};
@@ -246,9 +253,9 @@ impl<'a> Packed<'a> {
     /// assert_eq!(numbers[31], 31.0);
     /// ```
     pub fn decode(&self, to: &mut [f32]) {
-        assert_eq!(to.len(), self.k * self.cols, "a matrix of {}x{} numbers", self.k, self.cols);
+        assert_eq!(to.len(), self.k * self.cols, "`to` must have {}x{} numbers", self.k, self.cols);
         let isa = Isa::current();
-        // Enough for a task.
+        // Columns per task.
         let columns = (64 * 1024 / self.k.max(1)).max(1);
         each_item(to.chunks_mut(columns * self.k.max(1)).enumerate(), |(chunk, to)| {
             for (j, to) in to.chunks_exact_mut(self.k).enumerate() {

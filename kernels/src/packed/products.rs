@@ -1,28 +1,27 @@
-//! Products with packed matrices.
+//! Products with block-quantized matrices.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-#[cfg(target_arch = "x86_64")]
-use super::GROUP;
-#[cfg(target_arch = "x86_64")]
-use super::blocks::each_group;
 use super::blocks::{self, Blocks};
+#[cfg(target_arch = "x86_64")]
+use super::blocks::{GROUP, each_group};
 use super::{Packed, with_blocks};
-use crate::gemm::{Bias, check, in_panels};
 use crate::gemv::MAX_ROWS;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use crate::micro;
+use crate::operands::{Bias, check};
 use crate::pack::pack_b;
+use crate::panels::in_panels;
 use crate::scratch::{DECODED, with_scratch};
 use crate::view::{OutTile, View2};
 
 /// `c = a · b (+ bias)` on the calling thread.
 ///
 /// # Panics
-/// As [`gemm()`](crate::gemm::gemm).
+/// As for [`gemm()`](crate::gemm::gemm).
 pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
     check(a, (b.rows(), b.cols()), bias, &c);
     if a.rows() <= MAX_ROWS {
@@ -31,7 +30,7 @@ pub(crate) fn tile(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
     decoded(isa, a, b, bias, c);
 }
 
-/// Many rows of A: blocks of B are decoded as they are packed.
+/// For many rows of A: decodes blocks of B as they are packed.
 fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
     let shape = micro::shape(isa);
     let pack = |(p, kc): (usize, usize), (j, nc): (usize, usize), packed: &mut [f32]| {
@@ -46,12 +45,12 @@ fn decoded(isa: Isa, a: View2, b: Packed, bias: Bias, c: OutTile) {
             });
         }
     };
-    // SAFETY: the tile's contract is this one's.
+    // SAFETY: `in_panels` upholds the contract of `Tile`.
     let run = |rows, vectors, tile| unsafe { micro::run(isa, rows, vectors, tile) };
     in_panels(shape, a, bias, c, pack, run);
 }
 
-/// A few rows of A: dot products with a few columns at a time, which are decoded on the way.
+/// For a few rows of A: dot products with a few columns at a time, which are decoded on the fly.
 fn columns<B: Blocks>(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile) {
     for i in (0..a.rows()).step_by(4) {
         match a.rows() - i {
@@ -63,7 +62,7 @@ fn columns<B: Blocks>(isa: Isa, a: View2, b: Packed, bias: Bias, mut c: OutTile)
     }
 }
 
-/// Rows `i..i + M` of C, `C` columns at a time.
+/// Computes rows `i..i + M` of C, `C` columns at a time.
 fn of_rows<B: Blocks, const M: usize, const C: usize>(
     isa: Isa,
     a: View2,
@@ -76,7 +75,7 @@ fn of_rows<B: Blocks, const M: usize, const C: usize>(
     let a: [&[f32]; M] = std::array::from_fn(|r| a.row(i + r, 0, k));
     for j in (0..n).step_by(C) {
         let width = C.min(n - j);
-        // A missing column is replaced by the last one and its result dropped.
+        // A missing column is replaced by the last one, and its result is dropped.
         let sums = dots::<B, M, C>(isa, a, std::array::from_fn(|d| b.column(j + d.min(width - 1))));
         for (r, sums) in sums.iter().enumerate() {
             for (d, (c, sum)) in c.row_mut(i + r)[j..j + width].iter_mut().zip(sums).enumerate() {
@@ -89,9 +88,9 @@ fn of_rows<B: Blocks, const M: usize, const C: usize>(
 /// The dot products of `M` slices with `C` columns.
 fn dots<B: Blocks, const M: usize, const C: usize>(isa: Isa, a: [&[f32]; M], columns: [&[u8]; C]) -> [[f32; C]; M] {
     let numbers = |column: &&[u8]| column.len() / B::BYTES * B::VALUES;
-    assert!(a.iter().all(|a| columns.iter().all(|column| numbers(column) == a.len())), "a column of another length");
+    assert!(a.iter().all(|a| columns.iter().all(|column| numbers(column) == a.len())), "a column has the wrong length");
     match isa.level() {
-        // SAFETY: the level proves the CPU features, the assertion the lengths.
+        // SAFETY: the level proves the CPU features, and the assertion proves the lengths.
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => unsafe { dots_avx512::<B, M, C>(a, columns) },
         // SAFETY: as above.
@@ -124,7 +123,7 @@ fn dots_portable<B: Blocks, const M: usize>(isa: Isa, a: [&[f32]; M], column: &[
     sums.map(|sums| sums.iter().sum())
 }
 
-/// Where each column begins.
+/// Pointers to the first byte of each column.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
@@ -135,8 +134,8 @@ fn pointers<const C: usize>(columns: [&[u8]; C]) -> [*const u8; C] {
     first
 }
 
-/// Defines the dot products of `M` slices with `C` columns for these CPU features: a group is so many vectors of so many
-/// floats, which `$sums` sums for each slice and column take in turns.
+/// Defines the dot products of `M` slices with `C` columns for some CPU features. A group is several vectors of
+/// `$width` floats, which are added to `$sums` accumulators per slice and column in turn.
 #[cfg(target_arch = "x86_64")]
 macro_rules! dots {
     (
@@ -144,7 +143,7 @@ macro_rules! dots {
         $zero:ident, $load:ident, $multiply_add:ident, $of:ident => $total:expr
     ) => {
         /// # Safety
-        /// The columns have as many numbers as each slice; the CPU has the features.
+        /// Each column has as many values as each slice; the CPU has the features.
         #[target_feature(enable = $features)]
         #[allow(clippy::modulo_one)] // where there is one sum
         unsafe fn $name<B: Blocks, const M: usize, const C: usize>(
@@ -161,7 +160,7 @@ macro_rules! dots {
                     }
                 }
                 let block = |d: usize| {
-                    // SAFETY: a whole block of each column, which has so many (the contract).
+                    // SAFETY: `number` is less than the number of whole blocks in each column (the contract).
                     unsafe { std::slice::from_raw_parts(first[d].wrapping_add(number * B::BYTES), B::BYTES) }
                 };
                 let mut scales = [B::scales::<true>(block(0)); C];
@@ -176,7 +175,7 @@ macro_rules! dots {
                         let numbers = unsafe { B::$numbers::<G>(block(d).as_ptr(), &scales[d]) };
                         for (sums, a) in sums.iter_mut().zip(a) {
                             for (i, numbers) in numbers.into_iter().enumerate() {
-                                // SAFETY: so many of the 32 floats from `p` on, which the slice has.
+                                // SAFETY: `$width` of the 32 floats from `p` on, which the slice has.
                                 let a = unsafe { $load(a.as_ptr().wrapping_add(p + $width * i)) };
                                 sums[d][i % $sums] = $multiply_add(a, numbers, sums[d][i % $sums]);
                             }

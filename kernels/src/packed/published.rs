@@ -1,22 +1,21 @@
-//! Blocks that the other published formats are brought into: 32 numbers, a scale in `f32`, and what else each needs.
+//! Blocks for other published formats: 32 values, an `f32` scale, and the additional fields of each format.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-use super::GROUP;
-use super::blocks::{Blocks, Integers, Scales};
+use super::blocks::{Blocks, GROUP, Integers, Scales};
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{named, nibbles};
 use super::small::nibbles_of;
 
-/// The scale at the beginning of a block.
+/// The scale at the start of a block.
 #[inline(always)]
 fn scale(block: &[u8]) -> f32 {
     f32::from_le_bytes(from_fn(|i| block[i]))
 }
 
-/// See [`Format`](super::Format), as of the others here.
+/// See [`Format`](super::Format), also for the other types here.
 pub(crate) struct Zeroed4;
 
 impl Integers for Zeroed4 {
@@ -76,8 +75,8 @@ impl Integers for Zeroed8 {
     }
 }
 
-/// The numbers of `NF4`: of equal share under a normal distribution.
-const NORMAL: [f32; 16] = [
+/// The values of `NF4`: quantiles of a normal distribution.
+pub(super) const NORMAL: [f32; 16] = [
     -1.0,
     -0.696_192_8,
     -0.525_073_05,
@@ -96,30 +95,21 @@ const NORMAL: [f32; 16] = [
     1.0,
 ];
 
-/// The numbers of `FP4`.
-const FLOATING: [f32; 16] = {
+/// The values of `FP4`.
+pub(super) const FLOATING: [f32; 16] = {
     let positive = [0.0, 0.005_208_333_5, 0.666_666_7, 1.0, 0.333_333_34, 0.5, 0.166_666_67, 0.25];
     let mut all = [0.0; 16];
     let mut i = 0;
     while i < 8 {
         all[i] = positive[i];
-        // The ninth is zero too, without a sign.
+        // The ninth is also zero, without a sign.
         all[8 + i] = if i == 0 { 0.0 } else { -positive[i] };
         i += 1;
     }
     all
 };
 
-/// The sixteen numbers that codes of a format stand for, if it goes by such a table.
-pub(super) fn table(format: super::Format) -> Option<&'static [f32; 16]> {
-    match format {
-        super::Format::Nf4 => Some(&NORMAL),
-        super::Format::Fp4 => Some(&FLOATING),
-        _ => None,
-    }
-}
-
-/// Blocks of codes of four bits behind a scale, each for a number of a table.
+/// Defines blocks of a scale and 4-bit codes that index a table.
 macro_rules! of_table {
     ($name:ident, $table:ident) => {
         pub(crate) struct $name;
@@ -157,11 +147,11 @@ of_table!(Fp4, FLOATING);
 
 pub(crate) struct E4m3;
 
-/// 2¹²⁰: what an `E4M3` whose bits stand where those of an `f32` do is less than itself.
+/// 2¹²⁰: factor by which the bits of an `E4M3`, shifted into place in an `f32`, are too small.
 const RAISED: f32 = f32::from_bits(247 << 23);
 
-/// The number that these bits are as a float of four bits of exponent and three of mantissa, scaled. What is no number
-/// (all bits but the sign set) stays so.
+/// Decodes an 8-bit float with four exponent and three mantissa bits, and scales it. NaN (all bits but the sign set)
+/// stays NaN.
 #[inline(always)]
 pub fn e4m3(bits: u8, scale: f32) -> f32 {
     let bits = u32::from(bits);

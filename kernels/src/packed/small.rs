@@ -1,13 +1,12 @@
-//! Blocks of 32 numbers with one scale.
+//! Blocks of 32 values with one scale.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-use super::GROUP;
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{COUNTED, floats, look_up, nibbles, spread};
-use super::blocks::{Integers, Scales, half};
+use super::blocks::{GROUP, Integers, Scales, half};
 
 /// [`NONLINEAR`] as floats.
 #[cfg(target_arch = "x86_64")]
@@ -16,11 +15,11 @@ pub(crate) const NONLINEAR_FLOATS: [f32; 16] = floats(NONLINEAR);
 /// The table of `IQ4_NL` and `IQ4_XS`.
 pub(crate) const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// What four bits of `Q4_0` stand for.
+/// Values of the 4-bit codes of `Q4_0`.
 #[cfg(target_arch = "x86_64")]
 const LESS_EIGHT: [f32; 16] = floats([-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7]);
 
-/// Twice the sixteen numbers of `MXFP4` (two bits of exponent, one of mantissa).
+/// Twice the sixteen values of `MXFP4` (two exponent bits, one mantissa bit).
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The low four bits of 16 bytes, then the high four.
@@ -29,7 +28,7 @@ pub(crate) fn nibbles_of(bytes: &[u8]) -> [u8; GROUP] {
     from_fn(|i| bytes[i % 16] >> (i / 16 * 4) & 15)
 }
 
-/// Bits of a number of 32.
+/// Reads a little-endian `u32` of high bits.
 #[inline(always)]
 fn bits(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(from_fn(|i| block[at + i]))
@@ -39,7 +38,7 @@ fn bits(block: &[u8], at: usize) -> u32 {
 #[cfg(target_arch = "x86_64")]
 const E2M1_FLOATS: [f32; 16] = floats(E2M1);
 
-/// See [`Format`](super::Format), as of the others here.
+/// See [`Format`](super::Format), also for the other types here.
 pub(crate) struct Q4_0;
 
 impl Integers for Q4_0 {
@@ -99,7 +98,7 @@ impl Integers for Q4_1 {
     }
 }
 
-/// The numbers of four bits at `at`, and above them those whose fifth bits are 4 bytes earlier.
+/// Five-bit values: the low four bits start at `at`, and the fifth bits are stored in the 4 bytes before.
 #[inline(always)]
 fn five_bits(block: &[u8], at: usize) -> [i8; GROUP] {
     let (low, high) = (nibbles_of(&block[at..]), bits(block, at - 4));
@@ -107,7 +106,7 @@ fn five_bits(block: &[u8], at: usize) -> [i8; GROUP] {
 }
 
 /// # Safety
-/// `from` points at 20 bytes; the CPU has AVX2.
+/// `from` points to 20 bytes; the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
@@ -244,7 +243,7 @@ impl Integers for Mxfp4 {
 
     #[inline(always)]
     fn scales<const F16C: bool>(block: &[u8]) -> Scales<Self::Runs> {
-        // Half of 2^(e - 127): the table holds the numbers twice. The least two are no normal numbers.
+        // Half of 2^(e - 127), because the table holds twice the values. The two smallest are subnormal.
         let scale = match block[0] {
             e @ 0..=1 => f32::from_bits(0x0020_0000 << e),
             e => f32::from_bits((u32::from(e) - 1) << 23),

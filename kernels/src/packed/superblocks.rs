@@ -1,18 +1,17 @@
-//! Blocks of 256 numbers, whose runs of 16 or 32 have scales of their own.
+//! Blocks of 256 values, with separate scales for runs of 16 or 32.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-use super::GROUP;
 #[cfg(target_arch = "x86_64")]
 use super::blocks::{COUNTED, look_up, named, nibbles, sixteen};
-use super::blocks::{Integers, Scales, half};
+use super::blocks::{GROUP, Integers, Scales, half};
 #[cfg(target_arch = "x86_64")]
 use super::small::NONLINEAR_FLOATS;
 use super::small::{NONLINEAR, nibbles_of};
 
-/// The scales and least numbers of 6 bits, eight of each, that 12 bytes hold.
+/// Decodes eight 6-bit scales and eight 6-bit minimums from 12 bytes.
 #[inline(always)]
 fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
     // Four bytes at once.
@@ -22,7 +21,7 @@ fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
     [scales, least].map(|words| from_fn(|i| words[i / 4].to_le_bytes()[i % 4]))
 }
 
-/// Scales and least numbers of runs of 32, behind the two they are multiplied by.
+/// Scales and minimums of runs of 32, which follow the two factors they are multiplied by.
 #[inline(always)]
 fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
     let (d, dmin) = (half::<F16C>(block, 0), half::<F16C>(block, 2));
@@ -31,8 +30,8 @@ fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
     #[cfg(target_arch = "x86_64")]
     if F16C {
         for (by, bytes, to) in [(d, scales, &mut all.scale), (dmin, minus, &mut all.minus)] {
-            #[allow(clippy::multiple_unsafe_ops_per_block)] // one store behind plain arithmetic
-            // SAFETY: eight floats; the CPU that has F16C is asked for AVX2 with it.
+            #[allow(clippy::multiple_unsafe_ops_per_block)] // one store after plain arithmetic
+            // SAFETY: eight floats; `F16C` implies that the CPU also has AVX2.
             unsafe {
                 let bytes = _mm_cvtsi64_si128(i64::from_le_bytes(bytes));
                 let floats = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
@@ -48,10 +47,10 @@ fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
     all
 }
 
-/// 32 bytes, shifted right: bits of the byte above come in, which the caller masks.
+/// Shifts 32 bytes to the right. Bits of the byte above are shifted in, which the caller masks.
 ///
 /// # Safety
-/// `from` points at 32 bytes; the CPU has AVX2.
+/// `from` points to 32 bytes; the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
@@ -60,7 +59,7 @@ unsafe fn shifted(from: *const u8, by: usize) -> __m256i {
     unsafe { _mm256_srl_epi16(_mm256_loadu_si256(from.cast()), _mm_cvtsi64_si128(by as i64)) }
 }
 
-/// See [`Format`](super::Format), as of the others here.
+/// See [`Format`](super::Format), also for the other types here.
 pub(crate) struct Q2K;
 
 impl Integers for Q2K {
@@ -86,7 +85,7 @@ impl Integers for Q2K {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
-        // SAFETY: 32 of the 64 bytes behind the scales.
+        // SAFETY: 32 of the 64 bytes that follow the scales.
         unsafe {
             let bytes = shifted(block.wrapping_add(16 + G / 4 * 32), G % 4 * 2);
             _mm256_and_si256(bytes, _mm256_set1_epi8(3))
@@ -125,7 +124,7 @@ impl Integers for Q3K {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
-        // SAFETY: the 32 bytes of third bits, and 32 of the 64 bytes behind them.
+        // SAFETY: the 32 bytes of third bits, and 32 of the 64 bytes that follow them.
         unsafe {
             let bytes = shifted(block.wrapping_add(32 + G / 4 * 32), G % 4 * 2);
             let low = _mm256_and_si256(bytes, _mm256_set1_epi8(3));
@@ -136,10 +135,10 @@ impl Integers for Q3K {
     }
 }
 
-/// Four bits of 32 bytes: the low ones for an even group, the high ones for an odd.
+/// Four bits of each of 32 bytes: the low bits for an even group, the high bits for an odd group.
 ///
 /// # Safety
-/// `from` points at 128 bytes, the CPU has AVX2.
+/// `from` points to 128 bytes; the CPU has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
@@ -235,8 +234,8 @@ impl Integers for Q6K {
         #[cfg(target_arch = "x86_64")]
         if F16C {
             for (from, to) in block[192..208].as_chunks::<8>().0.iter().zip(scale.as_chunks_mut::<8>().0) {
-                #[allow(clippy::multiple_unsafe_ops_per_block)] // one store behind plain arithmetic
-                // SAFETY: eight floats; the CPU that has F16C is asked for AVX2 with it.
+                #[allow(clippy::multiple_unsafe_ops_per_block)] // one store after plain arithmetic
+                // SAFETY: eight floats; `F16C` implies that the CPU also has AVX2.
                 unsafe {
                     let bytes = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(*from)));
                     _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(_mm256_set1_ps(d), _mm256_cvtepi32_ps(bytes)));
@@ -266,7 +265,7 @@ impl Integers for Q6K {
     #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
     unsafe fn load<const G: usize>(block: *const u8) -> __m256i {
         let (half, quarter) = (G / 4, G % 4);
-        // SAFETY: 32 of the first 128 bytes, and of the 64 behind them.
+        // SAFETY: 32 of the first 128 bytes, and 32 of the 64 bytes that follow them.
         unsafe {
             let low = shifted(block.wrapping_add(64 * half + quarter % 2 * 32), quarter / 2 * 4);
             let high = shifted(block.wrapping_add(128 + 32 * half), quarter * 2);

@@ -1,4 +1,4 @@
-//! Shared by the tests: random data and every instruction set in turn.
+//! Shared test helpers: random data, and running a test for every instruction set.
 #![allow(dead_code)]
 
 use hooklens_kernels::isa::{Isa, with_isa};
@@ -29,12 +29,12 @@ impl Random {
     }
 }
 
-/// So many rounds; under Miri, where one takes ten thousand times as long, a few.
+/// The number of rounds; a few under Miri, where a round takes ten thousand times as long.
 pub(crate) fn rounds(count: usize) -> usize {
     if cfg!(miri) { 3.max(count / 100) } else { count }
 }
 
-/// Runs `test` once per instruction set of this machine.
+/// Runs `test` once per instruction set that this machine supports.
 pub(crate) fn each_isa(test: impl Fn(Isa)) {
     for &isa in Isa::available() {
         with_isa(isa, || test(isa));

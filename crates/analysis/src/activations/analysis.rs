@@ -1,4 +1,4 @@
-//! A model together with a recording of it.
+//! [`Analysis`]: a model together with a recording of one of its runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{HookedTransformer, Norm, narrowed};
 
-/// A model and a recording of it: decomposes the residual stream. See the [module](super).
+/// A model and a recording of one of its runs, for decomposing the residual stream. See the [module](super).
 ///
 /// ```
 /// use hooklens::activations::Stage;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", Record::all())?;
-/// let analysis = model.analyze(&cache)?.positions(-1)?; // the last position alone
+/// let analysis = model.analyze(&cache)?.positions(-1)?; // only the last position
 /// let parts = analysis.decompose_resid(Stage::Final)?;
 /// let rest = parts.sum() - analysis.stream(Stage::Final)?;
-/// assert!(rest.abs().max().into_scalar::<f32>() < 1e-4); // the parts are the whole
+/// assert!(rest.abs().max().into_scalar::<f32>() < 1e-4); // the parts sum to the stream
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -39,8 +39,8 @@ pub struct Analysis<'a> {
 
 /// Analysis of recordings by the model that made them. Part of the prelude.
 ///
-/// Hooks of a [`Hooked`] model act on runs; an analysis is of weights and of what a run left, so they show in it as far as
-/// they show in the recording.
+/// An analysis uses only weights and a recording, so the hooks of a [`Hooked`] model affect it only through the
+/// recording.
 pub trait Analyze {
     /// Analyzes a recording with the model that made it.
     ///
@@ -56,17 +56,19 @@ pub trait Analyze {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::OtherModel`] if another model made it, or this one with its norms folded
-    /// otherwise; [`InputError::Spread`](crate::InputError::Spread) if its blocks are on several devices;
-    /// [`InputError::NormalizedStream`](crate::InputError::NormalizedStream) if its stream is no sum.
+    /// [`AnalysisError::OtherModel`] if the recording was made by another model, or by this model with its norms folded
+    /// differently; [`InputError::Spread`](hooklens_model::error::InputError::Spread) if the model's blocks are on several devices;
+    /// [`InputError::NormalizedStream`](hooklens_model::error::InputError::NormalizedStream) if the residual stream is not a sum of its
+    /// parts.
     fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>>;
 }
-
 impl Analyze for HookedTransformer {
     fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
         check_origin(self.catalog(), cache.catalog())?;
         if let Err(HookError::OtherModel { recorded, model }) = cache.check_model(&self.identity()) {
-            return Err(AnalysisError::OtherModel { what: format!("there {recorded}, here {model}") }.into());
+            return Err(
+                AnalysisError::OtherModel { what: format!("recorded by {recorded}, analyzed with {model}") }.into()
+            );
         }
         self.check_sums("an analysis of the stream")?;
         self.check_one_place("an analysis")?;
@@ -83,17 +85,17 @@ impl Analyze for Hooked<'_, '_, HookedTransformer> {
     }
 }
 
-/// Whether what one model recorded means the same in another.
+/// Checks that activations recorded by one model have the same meaning in another.
 pub(crate) fn check_origin(model: &Arc<Catalog>, recorded: &Arc<Catalog>) -> Result<(), AnalysisError> {
     if Arc::ptr_eq(model, recorded) {
         return Ok(());
     }
     let names = |catalog: &Catalog| catalog.points().iter().map(|point| point.name.clone()).collect::<Vec<_>>();
     if names(model) != names(recorded) {
-        return Err(AnalysisError::OtherModel { what: "its hook points are not those of this model".into() });
+        return Err(AnalysisError::OtherModel { what: "its hook points differ from those of this model".into() });
     }
     if model.note() != recorded.note() {
-        let what = format!("there {}, here {}", recorded.note(), model.note());
+        let what = format!("in the recording's model {}, in this model {}", recorded.note(), model.note());
         return Err(AnalysisError::OtherModel { what });
     }
     Ok(())
@@ -105,7 +107,7 @@ impl<'a> Analysis<'a> {
         self.model
     }
 
-    /// Only these rows of the recording's batch.
+    /// Restricts the analysis to these rows of the recording's batch.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -121,9 +123,9 @@ impl<'a> Analysis<'a> {
     pub fn rows(mut self, rows: Range<usize>) -> Result<Self> {
         let [batch, _] = self.shape();
         if rows.is_empty() || rows.end > batch {
-            let expected = format!("rows within a batch of {batch}");
+            let expected = format!("a non-empty range within the {batch} rows of the batch");
             return Err(AnalysisError::Shape {
-                what: "the choice".into(),
+                what: "the row range".into(),
                 given: vec![rows.start, rows.end],
                 expected,
             }
@@ -134,9 +136,9 @@ impl<'a> Analysis<'a> {
         Ok(self)
     }
 
-    /// Only these positions of what was recorded, padding counted; negative ones count from the
-    /// end. Where rows have padding, record the positions wanted instead
-    /// ([`Record::positions`](crate::Record::positions)): one, a range, or a list.
+    /// Restricts the analysis to these recorded positions. Padding counts as positions, and negative positions count
+    /// from the end. If rows have padding, record only the positions you want instead
+    /// ([`Record::positions`](hooklens_hooks::Record::positions)), as one index, a range or a list.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -155,15 +157,15 @@ impl<'a> Analysis<'a> {
         Ok(self)
     }
 
-    /// Only one position of each row: the first row's, the second's, and so on, counted as in
-    /// [`Analysis::positions`]. The axis stays, with length one.
+    /// Restricts the analysis to one position per row, given in row order and counted as in [`Analysis::positions`].
+    /// The position axis is kept, with length 1.
     ///
     /// ```
     /// # use hooklens::activations::Stage;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record(["When Mary and John", "While John and Mary"], "*hook_resid_post")?;
-    /// let of_john = model.analyze(&cache)?.positions_of_rows([4, 2])?; // where each text has him
+    /// let of_john = model.analyze(&cache)?.positions_of_rows([4, 2])?; // position of "John" in each text
     /// let whole = model.analyze(&cache)?.stream(Stage::Final)?;
     /// let gap = of_john.stream(Stage::Final)?.narrow(0, 1, 1) - whole.slice([1..2, 2..3]);
     /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
@@ -171,25 +173,25 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] for one a row lacks, [`HookError::PositionsOfRows`] for another number of rows.
+    /// [`HookError::Positions`] if a row lacks its position, [`HookError::PositionsOfRows`] if the number of positions
+    /// is not the number of rows.
     pub fn positions_of_rows<P: Ordinal>(self, rows: impl IntoIterator<Item = P>) -> Result<Self> {
         self.positions(Positions::of_rows(rows))
     }
 
-    /// `[batch, pos]` of the rows and positions in use.
-    /// No components yet, of the places looked at.
+    /// An empty set of components at `place`, for the rows and positions in use.
     pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
         let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
         let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.compute_type()));
         Components::new(place, &self.made_of, zeros)
     }
 
-    /// Which rows and positions of which recording are looked at.
+    /// The rows and positions of the recording in use.
     pub(crate) fn made_of(&self) -> &Arc<MadeOf> {
         &self.made_of
     }
 
-    /// Fails unless the components are of the places looked at.
+    /// Fails unless the components were made from the rows and positions in use.
     pub(super) fn check_made_of(&self, components: &Components) -> Result<(), AnalysisError> {
         let (made_of, own) = (&components.made_of, &self.made_of);
         if Arc::ptr_eq(made_of, own) || made_of.is(own) {
@@ -200,17 +202,19 @@ impl<'a> Analysis<'a> {
         Err(AnalysisError::OtherPlaces { components, analysis, same_places })
     }
 
+    /// `[batch, pos]` of the rows and positions in use.
     fn shape(&self) -> [usize; 2] {
         self.looked_at.shape()
     }
 
-    /// What was recorded at a point whose first axes are batch and position, cut to the rows and
-    /// positions looked at, in the type and on the device of the model.
+    /// The recorded activation at a point whose first axes are batch and position, cut to the rows and positions in
+    /// use, in the model's dtype and on its device.
     pub(super) fn recorded<const D: usize>(&self, point: Point<D>) -> Result<Tensor<D>> {
         let held: Tensor<D> = self.cache.get(&point).map_err(not_recorded)?;
         self.cut(held)
     }
 
+    /// Cuts a recorded tensor to the rows and positions in use, in the model's dtype and on its device.
     pub(super) fn cut<const D: usize>(&self, held: Tensor<D>) -> Result<Tensor<D>> {
         let mut held = self.looked_at.of(held);
         let device = self.model.device();
@@ -220,7 +224,7 @@ impl<'a> Analysis<'a> {
         Ok(narrowed(held, self.model.compute_type()))
     }
 
-    /// What was recorded at a point whose axes are not batch and position, whole.
+    /// The whole recorded activation of a point whose axes are not batch and position.
     pub(super) fn raw(&self, name: String) -> Result<&'a Activation> {
         self.cache.activation(name).map_err(not_recorded)
     }
@@ -229,7 +233,7 @@ impl<'a> Analysis<'a> {
         stage.place(self.model.config())
     }
 
-    /// The residual stream at a stage, as it was recorded, `[batch, pos, d_model]`.
+    /// The residual stream at a stage, as recorded, `[batch, pos, d_model]`.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -243,14 +247,15 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`]: needs `*hook_resid_pre`, `*hook_resid_mid` or
-    /// `*hook_resid_post`.
+    /// [`AnalysisError::NotRecorded`] unless `*hook_resid_pre`, `*hook_resid_mid` or `*hook_resid_post`, as the stage
+    /// requires, was recorded.
     pub fn stream(&self, stage: Stage) -> Result<Tensor<3>> {
         let place = self.place(stage)?;
         self.stream_at(place)
     }
 
-    /// What is left at `place` of what was written in layer `layer`: blocks in between may multiply the stream.
+    /// The contribution at `place` of what layer `layer` wrote, after any scaling of the stream by the blocks in
+    /// between.
     pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
         let blocks = self.model.weights.blocks.iter().take(place.layers).skip(layer);
         let device = written.device();
@@ -270,13 +275,13 @@ impl<'a> Analysis<'a> {
             return self.recorded(hook::resid_post(last));
         }
         match (self.recorded(hook::resid_pre(layer)), layer) {
-            // The same tensor, unless a hook changed it in between.
+            // Equal to the previous layer's output, unless a hook changed it in between.
             (Err(_), 1..) if !self.is_edited(layer, "hook_resid_pre") => self.recorded(hook::resid_post(layer - 1)),
             (found, _) => found,
         }
     }
 
-    /// The norm that reads at a place, and the point of its scale.
+    /// The norm applied to the stream at a place, and the hook point of its scale.
     pub(super) fn norm_at(&self, place: ResolvedStage) -> Option<(&'a Norm, Point<3>)> {
         let weights = &self.model.weights;
         match place.reader {
@@ -286,8 +291,8 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Vectors made elsewhere, `[component, batch, pos, d_model]`, as components of the stream at a
-    /// stage: for a norm to be applied to, or logits attributed to.
+    /// Wraps arbitrary vectors, `[component, batch, pos, d_model]`, as components of the stream at a stage, so that a
+    /// norm can be applied to them or logits attributed to them.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -297,14 +302,14 @@ impl<'a> Analysis<'a> {
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let mary = model.tokens_to_residual_directions("Mary")?.unsqueeze_dim::<4>(0); // [1, 1, 1, d_model]
     /// let pushed = analysis.components(Stage::Final, ["push"], mary)?;
-    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // what adding it does to the logit
+    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // change of the logit if the vector is added
     /// assert!(gain.into_scalar::<f32>() > 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if there are not as many labels as vectors or these do not fit the
-    /// rows and positions looked at.
+    /// [`AnalysisError::Shape`] if the numbers of labels and vectors differ, or if the vectors do not match the rows
+    /// and positions in use.
     pub fn components(
         &self,
         stage: Stage,
@@ -316,7 +321,7 @@ impl<'a> Analysis<'a> {
         if vectors.dims() != [labels.len(), batch, pos, d_model] || labels.is_empty() {
             let expected = format!("[{}, {batch}, {pos}, {d_model}]", labels.len());
             let given = vectors.dims().to_vec();
-            return Err(AnalysisError::Shape { what: "the stack of vectors".into(), given, expected }.into());
+            return Err(AnalysisError::Shape { what: "the shape of the vectors".into(), given, expected }.into());
         }
         let mut components = self.no_components(self.place(stage)?);
         for (place, label) in labels.into_iter().enumerate() {
@@ -325,9 +330,8 @@ impl<'a> Analysis<'a> {
         Ok(components)
     }
 
-    /// The components as the reader of their stage sees them: through its norm, whose scale stays
-    /// what it was in the run. The norm's weight is applied where it has not been folded; its
-    /// bias, which belongs to no component, is not.
+    /// Applies the norm that reads at the components' stage, with its scale frozen at the value from the run. The
+    /// norm's weight is applied if it has not been folded. Its bias belongs to no component and is not applied.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -336,7 +340,7 @@ impl<'a> Analysis<'a> {
     /// let cache = model.record("When Mary and John", Record::all())?;
     /// let analysis = model.analyze(&cache)?;
     /// let normed = analysis.apply_ln(analysis.decompose_resid(Stage::Final)?)?;
-    /// // All parts together are what the unembedding reads, but for the norm's bias.
+    /// // The parts sum to the input of the unembedding, except for the norm's bias.
     /// let bias = model.weights.ln_final.b.as_ref().map(|bias| bias.val().unsqueeze::<3>());
     /// let whole = bias.map_or(normed.sum(), |bias| normed.sum() + bias);
     /// let gap = whole - cache.get(hook::final_normalized())?;
@@ -345,8 +349,8 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`]
-    /// for components that went through a norm already.
+    /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`] if a norm was already
+    /// applied to the components.
     pub fn apply_ln(&self, components: Components) -> Result<Components> {
         self.check_made_of(&components)?;
         self.check_norm(components.place)?;
@@ -362,8 +366,8 @@ impl<'a> Analysis<'a> {
         Ok(components.normed(norm)?)
     }
 
-    /// Each component put through the norm that reads at their stage as if it were all of the
-    /// stream, scale, weight and bias included: what the logit lens reads.
+    /// Applies the norm at the components' stage to each component as if it were the whole residual stream, computing a
+    /// separate scale for each, and including weight and bias. This is the input of the logit lens.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -378,7 +382,7 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Normed`] for components that went through a norm already.
+    /// [`AnalysisError::Normed`] if a norm was already applied to the components.
     pub fn normalize_each(&self, components: &Components) -> Result<Components> {
         if components.is_normed() {
             return Err(AnalysisError::Normed.into());
@@ -395,8 +399,8 @@ impl<'a> Analysis<'a> {
         Ok(each.normed(FrozenNorm { scale: None, centers: false, weight: None })?)
     }
 
-    /// One point's activations of the first `layers` layers as one, layers first: `E` is the
-    /// point's rank and one more.
+    /// Stacks the activations of one hook point over the first `layers` layers, with layer as the first axis. `E` must
+    /// be the point's rank plus one.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -408,7 +412,8 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`], or [`HookError::Rank`].
+    /// [`AnalysisError::NotRecorded`] if the point was not recorded in one of the layers; [`HookError::Rank`] if `E` is
+    /// wrong.
     pub fn stack_activation<const E: usize>(&self, name: &str, layers: usize) -> Result<Tensor<E>> {
         let n_layers = self.model.config().n_layers;
         if layers == 0 || layers > n_layers {
@@ -424,7 +429,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Names a selection that would have held the point.
+/// Converts the error into one that names a selection that includes the point.
 fn not_recorded(error: HookError) -> hooklens_model::error::Error {
     match error {
         HookError::NotRecorded { name, .. } => {

@@ -1,4 +1,4 @@
-//! Summands of the residual stream.
+//! [`Components`]: labeled summands of the residual stream.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::stage::{Reader, ResolvedStage};
 use super::term::Term;
 use crate::error::AnalysisError;
 
-/// Labeled vectors `[component, batch, pos, d_model]`, kept as factors until they are asked for.
+/// Labeled vectors `[component, batch, pos, d_model]`, stored as factors and multiplied out only on request.
 ///
-/// Made by the methods of [`Analysis`](super::Analysis).
+/// Created by the methods of [`Analysis`](super::Analysis).
 ///
 /// ```
 /// use hooklens::activations::Stage;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", "*hook_z")?;
-/// let heads = model.analyze(&cache)?.stack_head_results(Stage::Before(2))?; // two layers of four
+/// let heads = model.analyze(&cache)?.stack_head_results(Stage::Before(2))?; // four heads in each of two layers
 /// assert_eq!((heads.len(), heads.labels()[5].as_str()), (8, "L1H1"));
 /// assert_eq!(heads.vector("L1H1")?.dims(), [1, 5, 64]);
 /// let first_layer = heads.filter(|label| label.starts_with("L0"))?;
@@ -32,11 +32,11 @@ pub struct Components {
     pub(super) place: ResolvedStage,
     norm: Option<FrozenNorm>,
     pub(super) made_of: Arc<MadeOf>,
-    /// Zeros of one component's shape, for sums of none.
+    /// Zeros with the shape of one component, returned as the sum of no components.
     zeros: Tensor<3>,
 }
 
-/// A norm whose scale stays what it was in the run: then it is linear.
+/// A norm with its scale frozen at the value from the run, which makes it linear.
 #[derive(Debug, Clone)]
 pub(super) struct FrozenNorm {
     /// `[batch, pos, 1]`
@@ -51,7 +51,7 @@ impl Components {
         Self { labels: Vec::new(), terms: Vec::new(), place, norm: None, made_of: made_of.clone(), zeros }
     }
 
-    /// None yet, of the same places.
+    /// An empty set of components for the same rows and positions.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.place, &self.made_of, self.zeros.clone())
     }
@@ -75,7 +75,7 @@ impl Components {
         Ok(self)
     }
 
-    /// The same components, to be read by the last norm.
+    /// The same components, with the final norm as the norm that reads them.
     pub(super) fn read_at_the_end(mut self, layers: usize) -> Self {
         self.place = ResolvedStage { layers, attn: false, reader: Reader::Unembed };
         self
@@ -91,18 +91,18 @@ impl Components {
         &self.labels
     }
 
-    /// Number of components, at least one.
+    /// Number of components.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none: nothing of the kind has written to the stream yet.
+    /// Whether there are no components, because no part of this kind has written to the stream yet.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The vectors written out, `[component, batch, pos, d_model]`. Of neurons that is much: see
-    /// [`Components::project`] for what needs none of it.
+    /// All component vectors, `[component, batch, pos, d_model]`. For neurons this takes a lot of memory;
+    /// [`Components::project`] computes projections without materializing the vectors.
     pub fn vectors(&self) -> Tensor<4> {
         if self.terms.is_empty() {
             let [batch, pos, d_model] = self.shape();
@@ -123,13 +123,13 @@ impl Components {
     /// # let cache = model.record("When Mary and John", "*hook_z")?;
     /// let heads = model.analyze(&cache)?.stack_head_results(hooklens::activations::Stage::Final)?;
     /// assert_eq!(heads.vector("L3H0")?.dims(), [1, 5, 64]);
-    /// let told = heads.vector("L9H0").err().map(|error| error.to_string());
-    /// assert!(told.is_some_and(|told| told.starts_with("no component is called `L9H0`")));
+    /// let message = heads.vector("L9H0").err().map(|error| error.to_string());
+    /// assert!(message.is_some_and(|message| message.starts_with("no component is named `L9H0`")));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::UnknownComponent`].
+    /// [`AnalysisError::UnknownComponent`] if no component has this label.
     pub fn vector(&self, label: &str) -> Result<Tensor<3>, AnalysisError> {
         let one = self.filter(|own| own == label);
         let one =
@@ -144,7 +144,7 @@ impl Components {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// # let cache = model.record("When Mary and John", Record::all())?;
     /// let heads = model.analyze(&cache)?.stack_head_results(hooklens::activations::Stage::Before(1))?;
-    /// // Layer 0's heads and its output bias are what its attention adds.
+    /// // Layer 0's heads and its output bias sum to its attention output.
     /// let sum = heads.sum() + model.b_o().narrow(0, 0, 1).unsqueeze();
     /// assert!((sum - cache.get(hook::attn_out(0))?).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
@@ -158,7 +158,7 @@ impl Components {
         }
     }
 
-    /// Each component's share along a direction, without writing the vectors out.
+    /// Projects each component onto a direction without materializing the vectors.
     ///
     /// # Shapes
     /// - direction: `[batch or 1, pos or 1, d_model]`
@@ -170,12 +170,12 @@ impl Components {
     /// # let cache = model.record("When Mary and John", Record::all())?;
     /// let neurons = model.analyze(&cache)?.stack_neuron_results(hooklens::activations::Stage::Final)?;
     /// let mary = model.tokens_to_residual_directions("Mary")?;
-    /// assert_eq!(neurons.project(&mary)?.dims(), [1024, 1, 5]); // a number a neuron, not a vector
+    /// assert_eq!(neurons.project(&mary)?.dims(), [1024, 1, 5]); // one number per neuron, not a vector
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the direction fits neither one nor all rows and positions.
+    /// [`AnalysisError::Shape`] if the direction's batch and position axes are neither 1 nor those of the components.
     pub fn project(&self, direction: &Tensor<3>) -> Result<Tensor<3>, AnalysisError> {
         let [batch, pos, d_model] = self.shape();
         let given = direction.dims();
@@ -187,7 +187,7 @@ impl Components {
                 expected: format!("[{batch} or 1, {pos} or 1, {d_model}]"),
             });
         }
-        // With its scale given, the norm is a linear map: its transpose acts on the direction.
+        // With a frozen scale the norm is linear, so its transpose can be applied to the direction instead.
         let turned = match &self.norm {
             Some(norm) => norm.turn(direction.clone()),
             None => direction.clone(),
@@ -202,7 +202,7 @@ impl Components {
         })
     }
 
-    /// The components whose label passes.
+    /// The components whose label satisfies `keep`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -216,7 +216,7 @@ impl Components {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Nothing`] if none does.
+    /// [`AnalysisError::Nothing`] if no label satisfies `keep`.
     pub fn filter(&self, mut keep: impl FnMut(&str) -> bool) -> Result<Components, AnalysisError> {
         let mut kept = Components { labels: Vec::new(), terms: Vec::new(), ..self.clone() };
         let mut first = 0;
@@ -233,7 +233,7 @@ impl Components {
         kept.not_empty()
     }
 
-    /// What is handed to a user holds at least one component.
+    /// Fails if there are no components, so that users always get at least one.
     pub(super) fn not_empty(self) -> Result<Self, AnalysisError> {
         if self.labels.is_empty() { Err(AnalysisError::Nothing) } else { Ok(self) }
     }
@@ -258,7 +258,7 @@ impl FrozenNorm {
         }
     }
 
-    /// The transpose of all but the scale, applied to a direction.
+    /// Applies the transpose of the norm, except for the scale, to a direction.
     fn turn(&self, mut direction: Tensor<3>) -> Tensor<3> {
         if let Some(weight) = &self.weight {
             direction = direction * weight.clone().unsqueeze();

@@ -7,34 +7,34 @@ use hooklens_hooks::{HookError, Origin, Positions, RecordedRows};
 
 use super::made_of::MadeOf;
 
-/// Rows and positions of a recording of `[batch, pos]`.
+/// A selection of rows and positions from a recording of shape `[batch, pos]`.
 #[derive(Debug, Clone)]
 pub(super) struct Cut {
     recorded: [usize; 2],
     rows: Range<usize>,
     positions: Chosen,
-    /// The rows looked at.
+    /// The selected rows.
     columns: RecordedRows,
-    /// Whether positions were chosen: a further choice is one of these.
+    /// Whether positions were already selected. If so, a further selection is relative to them.
     chosen: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Chosen {
-    /// The same run of positions in every row.
+    /// The same contiguous range of positions in every row.
     Range(Range<usize>),
-    /// The positions of each row, as many in each.
+    /// The positions of each row, the same number in each.
     ByRow(Vec<Vec<usize>>),
 }
 
 impl Cut {
-    /// All of a recording.
+    /// Selects the whole recording.
     pub(super) fn whole([batch, len]: [usize; 2], columns: RecordedRows) -> Self {
         let positions = Chosen::Range(0..len);
         Self { recorded: [batch, len], rows: 0..batch, positions, columns, chosen: false }
     }
 
-    /// The rows and positions looked at.
+    /// The selected rows and positions.
     pub(super) fn made_of(&self, origin: &Origin) -> MadeOf {
         let places = match &self.positions {
             Chosen::Range(range) => vec![range.clone().collect(); self.rows.len()],
@@ -43,7 +43,7 @@ impl Cut {
         MadeOf::new(origin, self.rows.clone(), self.columns.columns(&places), self.chosen)
     }
 
-    /// `[batch, pos]` of the rows and positions in use.
+    /// `[batch, pos]` of the selection.
     pub(super) fn shape(&self) -> [usize; 2] {
         let len = match &self.positions {
             Chosen::Range(range) => range.len(),
@@ -52,7 +52,7 @@ impl Cut {
         [self.rows.len(), len]
     }
 
-    /// Of these the rows `rows`, which are among them.
+    /// Narrows the selection to `rows`, which are relative to the rows selected so far.
     pub(super) fn rows(mut self, rows: Range<usize>) -> Self {
         if let Chosen::ByRow(each) = &mut self.positions {
             *each = each[rows.clone()].to_vec();
@@ -62,11 +62,11 @@ impl Cut {
         self
     }
 
-    /// Of these the positions `positions`.
+    /// Narrows the selection to `positions`, which are relative to the positions selected so far.
     pub(super) fn positions(mut self, positions: &Positions) -> Result<Self, HookError> {
         let shape = self.shape();
         if !std::mem::replace(&mut self.chosen, true) {
-            // By the tokens of each row's text.
+            // The first selection counts positions by the tokens of each row's text.
             let rows = self.columns.choose(positions)?;
             let same = rows.windows(2).all(|pair| pair[0] == pair[1]);
             let run = rows.first().filter(|first| same && first.windows(2).all(|pair| pair[0] + 1 == pair[1]));
@@ -90,7 +90,7 @@ impl Cut {
         Ok(self)
     }
 
-    /// The part of a recorded tensor whose first axes are batch and position.
+    /// Cuts a recorded tensor, whose first axes are batch and position, to the selection.
     pub(super) fn of<const D: usize>(&self, mut held: Tensor<D>) -> Tensor<D> {
         let [batch, len] = self.recorded;
         if self.rows != (0..batch) {

@@ -1,4 +1,4 @@
-//! The residual stream by the layers that wrote to it.
+//! Decomposition of the residual stream by layer.
 
 use burn::tensor::Tensor;
 
@@ -12,11 +12,11 @@ use hooklens_model::error::Result;
 use hooklens_model::hook;
 
 impl Analysis<'_> {
-    /// The residual stream before each layer up to a stage, and at it: `0_pre`, `1_pre`, ..., and
-    /// last `final_post`, `2_pre` or `2_mid`. With `incl_mid` also what each MLP reads: `0_mid`, ...
+    /// The residual stream before each layer up to a stage, and at the stage: `0_pre`, `1_pre`, ..., and finally
+    /// `final_post`, `2_pre` or `2_mid`. With [`Per::Sublayer`], also the input of each MLP: `0_mid`, ...
     ///
-    /// These are not summands. [`Analysis::apply_ln`] sees all with the scale of the last one,
-    /// [`Analysis::normalize_each`] each with its own (the logit lens).
+    /// These are cumulative, not summands. [`Analysis::apply_ln`] applies the scale of the last one to all;
+    /// [`Analysis::normalize_each`] computes the scale of each (the logit lens).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -29,8 +29,8 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*hook_resid_pre`,
-    /// `*hook_resid_post`, and `*hook_resid_mid` where mids are asked for.
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless `*hook_resid_pre`, `*hook_resid_post`
+    /// and, with [`Per::Sublayer`], `*hook_resid_mid` were recorded.
     pub fn accumulated_resid(&self, stage: Stage, per: Per) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
@@ -54,8 +54,8 @@ impl Analysis<'_> {
         Ok(stack)
     }
 
-    /// The summands of the stream at a stage: `embed`, `pos_embed` where it is part of the stream,
-    /// and each layer's `0_attn_out`, `0_mlp_out`, ...
+    /// The summands of the residual stream at a stage: `embed`, `pos_embed` if the model adds it to the stream, and
+    /// `0_attn_out`, `0_mlp_out`, ... of each layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -67,8 +67,8 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `hook_embed`,
-    /// `hook_pos_embed`, `*hook_attn_out`, `*hook_mlp_out`.
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless `hook_embed`, `hook_pos_embed`,
+    /// `*hook_attn_out` and `*hook_mlp_out` were recorded.
     pub fn decompose_resid(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
@@ -91,9 +91,9 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// The summands of the stream at a stage, as fine as they come: heads (`L0H0`),
-    /// neurons (`L0N0`, `L0E1N0` in a mixture) or, without `expand_neurons`, MLPs (`0_mlp_out`),
-    /// then `embed`, `pos_embed` and `bias`, in TransformerLens's order.
+    /// The finest decomposition of the residual stream at a stage: heads (`L0H0`), then neurons (`L0N0`, or `L0E1N0` in
+    /// a mixture of experts) with [`Neurons::Apart`] or MLPs (`0_mlp_out`) with [`Neurons::Summed`], then `embed`,
+    /// `pos_embed` and `bias`, in TransformerLens's order.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -109,9 +109,8 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as
-    /// [`Analysis::decompose_resid`], [`Analysis::stack_head_results`] and
-    /// [`Analysis::stack_neuron_results`].
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as for [`Analysis::decompose_resid`],
+    /// [`Analysis::stack_head_results`] and [`Analysis::stack_neuron_results`].
     pub fn full_resid_decomposition(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
         let mut parts = self.written_to(stage, neurons)?;
         let apart = if neurons == Neurons::Apart { Apart::HeadsAndNeurons } else { Apart::Heads };
@@ -119,7 +118,7 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// What the model's own parts wrote to the stream, without what hooks added to it.
+    /// What the model's own components wrote to the stream, excluding what hooks added to it.
     pub(crate) fn written_to(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
         let place = self.place(stage)?;
         let mut parts = self.no_components(place);
@@ -139,7 +138,8 @@ impl Analysis<'_> {
             self.push_per_layer(layer, &mut parts)?;
         }
         self.push_embeddings(&mut parts)?;
-        // As long as the others, although usually the same everywhere; zeros where there is none.
+        // The bias is expanded to the shape of the other components, although it is usually constant. It is zero if
+        // no part has a bias.
         let [batch, pos, d_model] = parts.shape();
         let bias = match bias {
             Some(bias) => bias.expand([batch, pos, d_model]),
@@ -149,7 +149,8 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// What layer `layer` adds for its own inputs, if it has such and stands before the components' place.
+    /// Adds the output of layer `layer`'s per-layer input, if the model has one and the layer comes before the
+    /// components' place.
     fn push_per_layer(&self, layer: usize, parts: &mut Components) -> Result<()> {
         let place = parts.place;
         if self.model.config().per_layer_inputs.is_some() && layer < place.layers {
@@ -162,7 +163,7 @@ impl Analysis<'_> {
     fn push_embeddings(&self, parts: &mut Components) -> Result<()> {
         let place = parts.place;
         parts.push("embed", self.arrived(0, place, self.recorded(hook::embed())?));
-        // Shortformer's positions are read by queries and keys, and never part of the stream.
+        // Shortformer position embeddings are added to queries and keys, never to the stream.
         if self.model.config().positional == Positional::Learned {
             parts.push("pos_embed", self.arrived(0, place, self.recorded(hook::pos_embed())?));
         }

@@ -1,4 +1,4 @@
-//! Logits and differences of logits, as directions of the residual stream.
+//! [`Direction`]: logits and logit differences as directions in the residual stream.
 
 use crate::activations::ResidualDirections;
 use burn::tensor::Tensor;
@@ -7,7 +7,7 @@ use super::token_choice::TokenChoice;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// What the unembedding reads of the residual stream: the logit of a token, or a difference of logits.
+/// A direction in the residual stream that the unembedding maps to a token's logit, or to a difference of logits.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -15,7 +15,7 @@ use hooklens_model::model::HookedTransformer;
 /// let cache = model.record("When Mary and John went to the store, John gave a drink to", Record::all())?;
 /// let analysis = model.analyze(&cache)?.positions(-1)?;
 /// let layers = analysis.decompose_resid(Stage::Final)?;
-/// let mary = analysis.logit_attrs(&layers, "Mary")?; // a token alone
+/// let mary = analysis.logit_attrs(&layers, "Mary")?; // a single token
 /// let john = analysis.logit_attrs(&layers, "John")?;
 /// let both = analysis.logit_attrs(&layers, Direction::token("Mary").minus("John"))?;
 /// assert!((mary - john - both).abs().max().into_scalar::<f32>() < 1e-4);
@@ -28,19 +28,19 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// The logit of a token, by its text or id; or of one for each row, or for each row and position.
+    /// The logit of a token, given by text or id; or of one token per row, or per row and position.
     pub fn token(token: impl Into<TokenChoice>) -> Self {
         Self { token: token.into(), minus: Vec::new() }
     }
 
-    /// The same minus the logit of another token.
+    /// Subtracts the logit of another token.
     #[must_use]
     pub fn minus(mut self, wrong: impl Into<TokenChoice>) -> Self {
         self.minus.push(wrong.into());
         self
     }
 
-    /// The vector, `[batch or 1, pos or 1, d_model]`.
+    /// The direction as a vector, `[batch or 1, pos or 1, d_model]`.
     pub(super) fn vector(self, model: &HookedTransformer) -> Result<Tensor<3>> {
         let token = model.tokens_to_residual_directions(self.token)?;
         self.minus.into_iter().try_fold(token, |sum, wrong| Ok(sum - model.tokens_to_residual_directions(wrong)?))

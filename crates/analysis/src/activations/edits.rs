@@ -1,4 +1,4 @@
-//! What hooks changed in the run that an analysis is of.
+//! How an analysis accounts for what hooks changed in the recorded run.
 
 use super::analysis::Analysis;
 use super::components::Components;
@@ -6,14 +6,14 @@ use super::stage::{Reader, ResolvedStage};
 use crate::error::AnalysisError;
 use hooklens_model::error::Result;
 
-/// The component of what hooks added to the stream.
+/// Label of the component that holds what hooks added to the stream.
 const ADDED_BY_HOOKS: &str = "added by hooks";
 
-/// Points whose edits change the stream beside what layers write to it.
+/// Points where an edit changes the stream directly, rather than through a layer's output.
 const STREAM: &[&str] = &["hook_resid_pre", "hook_resid_mid", "hook_resid_post", "hook_resid_mid_per_layer"];
-/// Points between heads' outputs and what attention writes.
+/// Points between the heads' outputs and what attention writes to the stream.
 const HEADS: &[&str] = &["hook_attn_out", "ln1_post.hook_scale", "ln1_post.hook_normalized"];
-/// Points between neurons and what an MLP writes.
+/// Points between the neurons and what an MLP writes to the stream.
 const NEURONS: &[&str] = &[
     "hook_mlp_out",
     "mlp.hook_out",
@@ -27,7 +27,7 @@ const NEURONS: &[&str] = &[
     "mlp.shared_ln_post.hook_normalized",
 ];
 
-/// How finely a stream is taken apart.
+/// Granularity of a decomposition of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Apart {
     Layers,
@@ -36,7 +36,7 @@ pub(super) enum Apart {
 }
 
 impl Analysis<'_> {
-    /// The layers and sites of what hooks and parts changed.
+    /// Layer and site of each point that hooks or spliced parts changed.
     fn edited(&self) -> impl Iterator<Item = (Option<usize>, &str)> {
         self.cache.edited().map(|name| {
             let of_block = name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.'));
@@ -51,7 +51,8 @@ impl Analysis<'_> {
         self.edited().any(|edited| edited == (Some(layer), site))
     }
 
-    /// Adds what hooks added to the stream, where some changed it beside what these parts hold: with it they add up.
+    /// Adds a component for what hooks added to the stream, if a hook edited it at a point that `parts` do not account
+    /// for, so that the components still sum to the stream.
     pub(super) fn push_added(&self, apart: Apart, parts: &mut Components) -> Result<()> {
         let place = parts.place;
         let beside = |site: &str| {
@@ -67,7 +68,7 @@ impl Analysis<'_> {
         Ok(())
     }
 
-    /// Fails if a hook changed what the norm gave to the reader.
+    /// Fails if a hook changed the norm's output.
     pub(super) fn check_norm(&self, place: ResolvedStage) -> Result<(), AnalysisError> {
         let point = match place.reader {
             Reader::Attn(layer) => format!("blocks.{layer}.ln1.hook_normalized"),

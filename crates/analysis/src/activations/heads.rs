@@ -1,4 +1,4 @@
-//! The residual stream by the heads that wrote to it.
+//! Decomposition of the residual stream by attention head.
 
 use burn::tensor::Tensor;
 
@@ -10,8 +10,9 @@ use hooklens_model::error::Result;
 use hooklens_model::hook;
 
 impl Analysis<'_> {
-    /// Each head's output, summed into the stream before a stage: `L0H0`, `L0H1`, ..., those of gated delta nets and of Mamba 2 too. Where a model
-    /// normalizes attention's output before adding it, a head's share of that.
+    /// Each head's output to the residual stream before a stage: `L0H0`, `L0H1`, ... Includes the heads of gated delta
+    /// nets and of Mamba 2. If a model normalizes attention's output before adding it to the stream, the norm is
+    /// applied to each head's share with the scale from the run.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -28,9 +29,9 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs `*attn.hook_z` (those of `linear_attn`, `ssm` and `conv` too), and
-    /// `*ln1_post.hook_scale` where attention's output is normalized; an error before the first
-    /// layer, where no head has written.
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless `*attn.hook_z` was recorded (and the
+    /// same point of `linear_attn`, `ssm` and `conv`, if the model has them), with `*ln1_post.hook_scale` if
+    /// attention's output is normalized.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut heads = self.no_components(place);
@@ -40,7 +41,7 @@ impl Analysis<'_> {
         Ok(heads)
     }
 
-    /// The components and, as `remainder`, what the stream at their stage is besides their sum.
+    /// Appends a component `remainder`: the stream at the components' stage minus their sum.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -56,8 +57,8 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded): needs the stream there;
-    /// [`AnalysisError::Normed`](super::AnalysisError::Normed).
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless the stream at that stage was recorded;
+    /// [`AnalysisError::Normed`](super::AnalysisError::Normed) if a norm was already applied.
     pub fn with_remainder(&self, mut components: Components) -> Result<Components> {
         if components.is_normed() {
             return Err(super::AnalysisError::Normed.into());
@@ -68,13 +69,14 @@ impl Analysis<'_> {
         Ok(components)
     }
 
-    /// Adds a layer's heads, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
+    /// Adds a layer's heads to `parts` and returns the contribution of its output bias,
+    /// `[batch or 1, pos or 1, d_model]`.
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
-        let Some(mixed) = block.mixed() else { return Ok(None) };
+        let Some(output_projection) = block.output_projection() else { return Ok(None) };
         let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
-        let bias = || post.bias(mixed.bias.as_ref().map(|bias| bias.val().unsqueeze()));
-        // What a hook made of heads' results is what they wrote.
+        let bias = || post.bias(output_projection.bias.as_ref().map(|bias| bias.val().unsqueeze()));
+        // If a hook edited the heads' results, the edited values are what they wrote.
         if self.is_edited(layer, "attn.hook_result") {
             let results = self.recorded(hook::result(layer))?;
             let [batch, pos, heads, d_model] = results.dims();
@@ -93,7 +95,7 @@ impl Analysis<'_> {
         };
         let [batch, pos, heads, d_head] = z.dims();
         let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
-        let out = self.arrived(layer, parts.place, post.outputs(mixed.weight_in(z.dtype())));
+        let out = self.arrived(layer, parts.place, post.outputs(output_projection.weight_in(z.dtype())));
         let d_model = out.dims()[1];
         let out = out.reshape([heads, d_head, d_model]);
         parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });

@@ -1,4 +1,4 @@
-//! Direct logit attribution: each component's share of a token's logit.
+//! Direct logit attribution: the contribution of each component to a token's logit.
 
 use burn::tensor::Tensor;
 
@@ -8,12 +8,12 @@ use super::direction::Direction;
 use hooklens_model::error::Result;
 
 impl Analysis<'_> {
-    /// What each component adds to the logit of a token, or to the difference of two tokens' logits
-    /// ([`Direction`]), `[component, batch, pos]`, the last norm's scale held at what it was. Components
-    /// that went through no norm yet go through the last one first.
+    /// The contribution of each component to the logit of a token, or to a logit difference ([`Direction`]),
+    /// `[component, batch, pos]`, with the final norm's scale frozen at the value from the run. The final norm is
+    /// applied first to components to which no norm was applied.
     ///
-    /// Over all components of the final stream this adds up to the logit but for
-    /// [`Analysis::logit_bias`], before a soft cap.
+    /// For components that sum to the final stream, the contributions sum to the logit before any soft cap, except for
+    /// [`Analysis::logit_bias`].
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -24,7 +24,7 @@ impl Analysis<'_> {
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let parts = analysis.decompose_resid(Stage::Final)?;
     /// let shares = analysis.logit_attrs(&parts, Direction::token("Mary").minus("John"))?; // [component, 1, 1]
-    /// // Together, with the biases, they are the difference of the two logits.
+    /// // With the biases, they sum to the difference of the two logits.
     /// let bias = analysis.logit_bias().unwrap_or_else(|| Tensor::zeros([61], &model.device()));
     /// let logits = logits.narrow(1, 14, 1).reshape([61]) - bias;
     /// let [mary, john] = [1, 2].map(|id| logits.clone().narrow(0, id, 1));
@@ -33,10 +33,9 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Analysis::apply_ln`] and
-    /// [`tokens_to_residual_directions`](crate::HookedTransformer::tokens_to_residual_directions);
-    /// [`AnalysisError::Shape`](super::AnalysisError::Shape) for tokens that fit neither the batch
-    /// nor the positions.
+    /// As for [`Analysis::apply_ln`] and
+    /// `tokens_to_residual_directions`;
+    /// [`AnalysisError::Shape`](super::AnalysisError::Shape) if the tokens do not match the batch or the positions.
     pub fn logit_attrs(&self, components: &Components, direction: impl Into<Direction>) -> Result<Tensor<3>> {
         self.check_made_of(components)?;
         let direction = direction.into().vector(self.model)?;
@@ -47,8 +46,8 @@ impl Analysis<'_> {
         Ok(normed.project(&direction)?)
     }
 
-    /// The part of the logits no component has a share in: the last norm's bias and the
-    /// unembedding's, `[d_vocab_out]`; `None` if there is neither.
+    /// The part of the logits that belongs to no component: the contributions of the final norm's bias and the
+    /// unembedding bias, `[d_vocab_out]`. `None` if the model has neither.
     ///
     /// ```
     /// # use hooklens::prelude::*;

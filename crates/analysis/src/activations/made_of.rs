@@ -1,4 +1,4 @@
-//! Which rows and positions of which recording components were made of.
+//! The rows and positions of a recording from which components were made.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use hooklens_hooks::{ActivationCache, HookError, Origin, Positions, RecordedRows
 #[derive(Debug, Clone)]
 pub(crate) struct MadeOf {
     pub(super) origin: Origin,
-    /// The recording's rows.
+    /// Row indices in the recording.
     pub(super) rows: Vec<usize>,
-    /// Their columns.
+    /// Columns of those rows.
     columns: RecordedRows,
-    /// Whether positions were chosen: a further choice is one of these.
+    /// Whether positions were already selected. If so, a further selection is relative to them.
     chosen: bool,
 }
 
@@ -22,24 +22,25 @@ impl MadeOf {
         Self { origin: origin.clone(), rows: rows.collect(), columns, chosen }
     }
 
-    /// All of a recording.
+    /// The whole recording.
     pub(crate) fn whole(cache: &ActivationCache) -> Result<Self, HookError> {
         let columns = cache.recorded_rows()?.clone();
         Ok(Self::new(cache.origin(), 0..columns.positions().len(), columns, false))
     }
 
-    /// For each row the positions in its text, `None` at padding.
+    /// For each row, the position of each column in the row's text, `None` for padding.
     pub(super) fn positions(&self) -> Vec<Vec<Option<usize>>> {
         self.columns.positions()
     }
 
-    /// Whether both are of the same places of the same texts.
+    /// Whether both select the same positions of the same texts.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.positions() == other.positions()
             && self.origin.is_of_the_same_texts(&self.rows, &other.origin, &other.rows)
     }
 
-    /// The columns of each row that positions choose: by the tokens of its text, or among those chosen before.
+    /// The columns of each row that `positions` selects: counted by the tokens of the row's text, or relative to an
+    /// earlier selection.
     pub(crate) fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
         match self.chosen {
             true => positions.rows([self.rows.len(), self.positions().first().map_or(0, Vec::len)]),
@@ -47,12 +48,12 @@ impl MadeOf {
         }
     }
 
-    /// The same, of these columns of each row.
+    /// Narrows the selection to these columns of each row.
     pub(crate) fn at(&self, places: &[Vec<usize>]) -> Self {
         Self { columns: self.columns.columns(places), chosen: true, ..self.clone() }
     }
 
-    /// Whether a row's text may be these tokens, of which this holds all positions.
+    /// Whether a row's text may be these tokens. This can be ruled out only if all positions of the text are selected.
     pub(crate) fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
         let positions = self.columns.positions();
         let whole = self.columns.text_len(row) == Some(tokens.len())
@@ -77,7 +78,7 @@ impl fmt::Display for MadeOf {
     }
 }
 
-/// Numbers as ranges, `[0..5, 7]`; padding is `-`.
+/// Formats numbers as ranges, such as `[0..5, 7]`, with `-` for padding.
 fn listed(numbers: impl Iterator<Item = Option<usize>>) -> String {
     let numbers: Vec<Option<usize>> = numbers.collect();
     let follows = |a: &Option<usize>, b: &Option<usize>| matches!((a, b), (Some(a), Some(b)) if a + 1 == *b);

@@ -1,4 +1,4 @@
-//! Decomposition of the residual stream into what wrote it, and direct logit attribution.
+//! Decomposition of the residual stream into the components that wrote to it, and direct logit attribution.
 
 mod analysis;
 mod components;

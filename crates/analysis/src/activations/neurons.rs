@@ -1,4 +1,4 @@
-//! The residual stream by the neurons that wrote to it.
+//! Decomposition of the residual stream by MLP neuron.
 
 use std::ops::Range;
 
@@ -16,11 +16,12 @@ use hooklens_model::hook;
 use hooklens_model::model::{Moe, narrowed};
 
 impl Analysis<'_> {
-    /// Each neuron's output to the stream before a stage: `L0N0`, `L0N1`, ...; in a mixture
-    /// `L0E0N0`, ..., zero where a token was not routed to the expert, and `L0SN0`, ... of a shared one.
+    /// Each neuron's output to the residual stream before a stage: `L0N0`, `L0N1`, ... In a mixture of experts,
+    /// `L0E0N0`, ..., which are zero where a token was not routed to the expert, and `L0SN0`, ... for the shared
+    /// expert.
     ///
-    /// They are kept as activations and output weights. [`Components::project`] and
-    /// [`Analysis::logit_attrs`] never write the vectors out; [`Components::vectors`] does.
+    /// Stored as activations and output weights. [`Components::project`] and [`Analysis::logit_attrs`] never
+    /// materialize the vectors; [`Components::vectors`] does.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -33,9 +34,9 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`]: needs `*mlp.hook_post` (a mixture `*mlp.hook_expert_*` and
-    /// `*mlp.experts.*.hook_post`, not cut to some positions, and `*mlp.shared.hook_*` of a shared expert), and
-    /// `*ln2_post.hook_scale` where the MLP's output is normalized.
+    /// [`AnalysisError::NotRecorded`] unless `*mlp.hook_post` was recorded (for a mixture, `*mlp.hook_expert_*` and
+    /// `*mlp.experts.*.hook_post` at all positions, and `*mlp.shared.hook_*` if it has a shared expert), with
+    /// `*ln2_post.hook_scale` if the MLP's output is normalized.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = self.no_components(place);
@@ -45,7 +46,7 @@ impl Analysis<'_> {
         Ok(neurons)
     }
 
-    /// What some neurons of one layer add to the stream: see [`Analysis::stack_neuron_results`].
+    /// The outputs to the residual stream of some neurons of one layer: see [`Analysis::stack_neuron_results`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -57,22 +58,23 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// As there; [`AnalysisError::Shape`] for neurons the layer lacks.
+    /// As for [`Analysis::stack_neuron_results`]; [`AnalysisError::Shape`] if the layer has no such neurons.
     pub fn get_neuron_results(&self, layer: isize, neurons: Range<usize>) -> Result<Components> {
         let config = self.model.config();
         let place = self.place(Stage::Before(layer))?;
         let width = if config.has_mlp(place.layers) { config.d_mlp_of(place.layers) } else { 0 };
         if neurons.is_empty() || neurons.end > width {
-            let expected = format!("neurons within the {width} of an MLP");
+            let expected = format!("a non-empty range within the {width} neurons of the layer");
             let given = vec![neurons.start, neurons.end];
-            return Err(AnalysisError::Shape { what: "the choice".into(), given, expected }.into());
+            return Err(AnalysisError::Shape { what: "the neuron range".into(), given, expected }.into());
         }
         let mut parts = self.no_components(self.place(Stage::Final)?);
         self.push_neurons(place.layers, Some(neurons), &mut parts)?;
         Ok(parts)
     }
 
-    /// Adds a layer's neurons, and gives what its bias adds, `[batch or 1, pos or 1, d_model]`.
+    /// Adds a layer's neurons to `parts` and returns the contribution of its output bias,
+    /// `[batch or 1, pos or 1, d_model]`.
     pub(super) fn push_neurons(
         &self,
         layer: usize,
@@ -99,7 +101,7 @@ impl Analysis<'_> {
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())
             }
             (None, Some(moe), Some(mixture)) => {
-                // What the parts add may be normalized before it is what the mixture adds.
+                // The routed and shared outputs may each be normalized before they are added.
                 let norms = moe.norms.as_ref();
                 let of_experts =
                     self.post_norm(norms.map(|own| &own.experts_post), hook::experts_ln_post_scale(layer))?;
@@ -130,17 +132,18 @@ impl Analysis<'_> {
         Ok(post_norm.bias(bias))
     }
 
-    /// Each expert's neurons at every token, zero where the token was not routed to it.
+    /// The activations of each expert's neurons at every token, zero where the token was not routed to the expert.
     fn routed(&self, layer: usize, moe: &Moe, mixture: Experts) -> Result<Vec<Routed>> {
         let weights: Tensor<2> = self.raw(hook::expert_weights(layer).name())?.to_tensor()?;
         let indices = self.raw(format!("blocks.{layer}.mlp.hook_expert_indices"))?.to_ndarray()?;
         let (tokens, device) = (weights.dims()[0], weights.device());
         let chosen = mixture.per_token;
-        // A token's shares, in the order of its choices, which a hook may have changed since.
+        // Routing weights per token, in the order of the router's choices. A hook may have changed the recorded indices
+        // since.
         let (_, _, shares) = moe.routes(weights, mixture)?;
         let mut shares: Vec<f32> = hooklens_hooks::Activation::from(shares).to_ndarray()?.into_iter().collect();
         if mixture.scales_inputs {
-            shares.fill(1.0); // what is recorded has them
+            shares.fill(1.0); // the recorded activations already include the routing weights
         }
         let [batch, len] = self.cache.rows_recorded();
         let dense = |number: usize| {
@@ -168,10 +171,10 @@ impl Analysis<'_> {
     }
 }
 
-/// One expert's part in a layer.
+/// The contribution of one expert in a layer.
 struct Routed {
-    /// `[batch, pos, d_mlp]`, times the token's share.
+    /// `[batch, pos, d_mlp]`, multiplied by the routing weight.
     post: Tensor<3>,
-    /// `[batch, pos, 1]`
+    /// Routing weight, `[batch, pos, 1]`.
     share: Tensor<3>,
 }

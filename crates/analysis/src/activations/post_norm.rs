@@ -1,4 +1,4 @@
-//! Output norms (Gemma 2) applied to the parts of an output, with the scale frozen at that of the run.
+//! Output norms (as in Gemma 2) applied to parts of an output, with the scale frozen at the value from the run.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Point;
@@ -7,8 +7,8 @@ use super::analysis::Analysis;
 use hooklens_model::error::Result;
 use hooklens_model::model::Norm;
 
-/// A norm between a layer's output and the stream, or none. Its scale given it is linear, so it
-/// can be moved into the factors of each part.
+/// The norm between a layer's output and the stream, if there is one. With a frozen scale it is linear, so it can be
+/// folded into the factors of each part.
 pub(super) struct PostNorm<'m> {
     norm: Option<(&'m Norm, Tensor<3>)>,
 }
@@ -24,7 +24,7 @@ impl<'m> Analysis<'m> {
 }
 
 impl PostNorm<'_> {
-    /// Output vectors `[n, d_model]`, but for the scale.
+    /// Applies the norm, except for the scale, to output vectors `[n, d_model]`.
     pub(super) fn outputs(&self, mut out: Tensor<2>) -> Tensor<2> {
         let Some((norm, _)) = &self.norm else { return out };
         if norm.centers() {
@@ -36,7 +36,7 @@ impl PostNorm<'_> {
         }
     }
 
-    /// What the output vectors are multiplied by, `[batch, pos, n]`, with the scale.
+    /// Divides the coefficients of the output vectors, `[batch, pos, n]`, by the norm's scale.
     pub(super) fn factors(&self, factors: Tensor<3>) -> Tensor<3> {
         match &self.norm {
             Some((_, scale)) => factors / scale.clone(),
@@ -44,7 +44,7 @@ impl PostNorm<'_> {
         }
     }
 
-    /// The layer's bias after the norm, `[batch or 1, pos or 1, d_model]`, the norm's own bias added.
+    /// The layer's bias after the norm, `[batch or 1, pos or 1, d_model]`, including the norm's own bias.
     pub(super) fn bias(&self, bias: Option<Tensor<3>>) -> Option<Tensor<3>> {
         let Some((norm, scale)) = &self.norm else { return bias };
         let turned = bias.map(|bias| {
@@ -56,7 +56,7 @@ impl PostNorm<'_> {
     }
 }
 
-/// The sum of what there is.
+/// The sum of the given tensors, or `None` if both are `None`.
 pub(super) fn plus(one: Option<Tensor<3>>, other: Option<Tensor<3>>) -> Option<Tensor<3>> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one + other),

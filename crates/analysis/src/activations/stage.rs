@@ -1,9 +1,9 @@
-//! Stages of the residual stream.
+//! [`Stage`], [`Per`] and [`Neurons`]: where and how finely the residual stream is decomposed.
 
 use hooklens_model::config::TransformerConfig;
 use hooklens_model::error::InputError;
 
-/// A stage of the residual stream: a point at which a layer reads what earlier ones have written.
+/// A stage of the residual stream: a point where a component reads what earlier ones have written.
 ///
 /// ```
 /// use hooklens::activations::Stage;
@@ -11,7 +11,7 @@ use hooklens_model::error::InputError;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", Record::all())?;
 /// let count = |stage| Ok::<_, hooklens::Error>(model.analyze(&cache)?.decompose_resid(stage)?.len());
-/// // The embedding and its positions, then attention and MLP of each layer before the stage.
+/// // Token and position embeddings, then attention and MLP of each layer before the stage.
 /// assert_eq!(count(Stage::Before(2))?, 2 + 2 * 2);
 /// assert_eq!(count(Stage::BeforeMlp(2))?, 2 + 2 * 2 + 1);
 /// assert_eq!(count(Stage::Final)?, 2 + 4 * 2);
@@ -20,16 +20,15 @@ use hooklens_model::error::InputError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
-    /// What a layer's attention reads; negative layers count from the end.
+    /// The input of a layer's attention. Negative layers count from the end.
     Before(isize),
-    /// What a layer's MLP reads: in a block with parallel attention and MLP the same as
-    /// [`Stage::Before`].
+    /// The input of a layer's MLP. With parallel attention and MLP, the same as [`Stage::Before`].
     BeforeMlp(isize),
-    /// What the unembedding reads.
+    /// The input of the unembedding.
     Final,
 }
 
-/// How often along the residual stream something is read.
+/// How often the residual stream is read along the layers.
 ///
 /// ```
 /// use hooklens::activations::{Per, Stage};
@@ -50,7 +49,7 @@ pub enum Per {
     Sublayer,
 }
 
-/// Whether an MLP is one term of a sum or each of its neurons is.
+/// Whether an MLP is one term of a decomposition, or each of its neurons is.
 ///
 /// ```
 /// use hooklens::activations::{Neurons, Stage};
@@ -67,21 +66,22 @@ pub enum Neurons {
     /// An MLP's output is one term.
     #[default]
     Summed,
-    /// Each neuron's output is a term, and the MLP's bias part of the term `bias`.
+    /// Each neuron's output is a term, and the MLP's bias is part of the term `bias`.
     Apart,
 }
 
-/// A stage of one model: how many layers have written, and whether the next one's attention has.
+/// A stage resolved for one model: the number of layers that have written, and whether the next layer's attention has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResolvedStage {
-    /// Layers whose attention and MLP have both written.
+    /// Number of layers whose attention and MLP have both written.
     pub(super) layers: usize,
-    /// Whether the attention of the next layer has written too.
+    /// Whether the next layer's attention has written too.
     pub(super) attn: bool,
     /// The norm that reads here.
     pub(super) reader: Reader,
 }
 
+/// What reads the residual stream at a stage, with its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     Attn(usize),
@@ -90,14 +90,14 @@ pub(super) enum Reader {
 }
 
 impl ResolvedStage {
-    /// Layers whose attention has written.
+    /// Number of layers whose attention has written.
     pub(super) fn attn_layers(self) -> usize {
         self.layers + usize::from(self.attn)
     }
 }
 
 impl Stage {
-    /// How many layers' attention and how many layers' MLPs have written here.
+    /// The number of layers whose attention has written here, and the number whose MLP has.
     pub(crate) fn layers_before(self, config: &TransformerConfig) -> Result<(usize, usize), InputError> {
         let place = self.place(config)?;
         Ok((place.attn_layers(), place.layers))

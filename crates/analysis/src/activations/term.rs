@@ -1,8 +1,8 @@
-//! Summands of the residual stream, kept as factors.
+//! Summands of the residual stream, stored as factors.
 
 use burn::tensor::Tensor;
 
-/// One or several components of the stream.
+/// One or more components of the stream.
 #[derive(Debug, Clone)]
 pub(super) enum Term {
     /// A vector, `[batch, pos, d_model]`.
@@ -14,7 +14,7 @@ pub(super) enum Term {
 }
 
 impl Term {
-    /// How many components it is.
+    /// Number of components.
     pub(super) fn count(&self) -> usize {
         match self {
             Term::Vector(_) => 1,
@@ -23,7 +23,7 @@ impl Term {
         }
     }
 
-    /// The components written out, `[component, batch, pos, d_model]`.
+    /// Multiplies the components out, `[component, batch, pos, d_model]`.
     pub(super) fn vectors(&self) -> Tensor<4> {
         match self {
             Term::Vector(vector) => vector.clone().unsqueeze_dim(0),
@@ -40,7 +40,7 @@ impl Term {
         }
     }
 
-    /// The sum of the components, `[batch, pos, d_model]`, none of them written out.
+    /// The sum of the components, `[batch, pos, d_model]`, computed without multiplying them out.
     pub(super) fn sum(&self) -> Tensor<3> {
         match self {
             Term::Vector(vector) => vector.clone(),
@@ -57,8 +57,8 @@ impl Term {
         }
     }
 
-    /// Each component's share along `direction` `[batch or 1, pos or 1, d_model]`:
-    /// `[component, batch, pos]`. The direction is multiplied into the factors, so no component is written out.
+    /// Projects each component onto `direction`, `[batch or 1, pos or 1, d_model]`, giving `[component, batch, pos]`.
+    /// The direction is multiplied into the factors, so components are never multiplied out.
     pub(super) fn project(&self, direction: &Tensor<3>) -> Tensor<3> {
         let [rows, places, d_model] = direction.dims();
         let flat = || direction.clone().reshape([rows * places, d_model]);
@@ -80,7 +80,7 @@ impl Term {
         }
     }
 
-    /// The components numbered `places`, in that order.
+    /// Selects the components with these indices, in this order.
     pub(super) fn pick(&self, places: &[usize]) -> Term {
         let device = match self {
             Term::Vector(_) => return self.clone(),

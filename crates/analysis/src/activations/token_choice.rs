@@ -1,4 +1,4 @@
-//! The tokens whose logits are attributed.
+//! [`TokenChoice`]: the tokens whose logits are attributed.
 
 use burn::tensor::{Int, Tensor, TensorData};
 
@@ -6,26 +6,26 @@ use crate::error::AnalysisError;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{HookedTransformer, narrowed};
 
-/// A token, or one for each row, or one for each row and position.
+/// One token for all places, one per row, or one per row and position.
 ///
 /// ```
 /// use hooklens::activations::TokenChoice;
 /// assert_eq!(TokenChoice::from("Mary"), TokenChoice::Text("Mary".into())); // one token everywhere
 /// assert_eq!(TokenChoice::from(["Mary", "Tom"]), TokenChoice::Texts(vec!["Mary".into(), "Tom".into()]));
-/// assert_eq!(TokenChoice::from(vec![1, 3]), TokenChoice::Rows(vec![1, 3])); // one a row
+/// assert_eq!(TokenChoice::from(vec![1, 3]), TokenChoice::Rows(vec![1, 3])); // one per row
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenChoice {
-    /// A text that is one token.
+    /// A text that is a single token, used everywhere.
     Text(String),
-    /// A text that is one token for each row.
+    /// One text per row, each a single token.
     Texts(Vec<String>),
-    /// One id everywhere.
+    /// One token id, used everywhere.
     Id(u32),
-    /// An id for each row.
+    /// One token id per row.
     Rows(Vec<u32>),
-    /// An id for each row and position.
+    /// One token id per row and position.
     Places(Vec<Vec<u32>>),
 }
 
@@ -89,14 +89,14 @@ impl From<Vec<Vec<u32>>> for TokenChoice {
     }
 }
 
-/// Directions of the residual stream that raise the logits of tokens. Part of the prelude.
+/// Directions of the residual stream that raise the logits of tokens. In the prelude.
 pub trait ResidualDirections {
-    /// The direction of the residual stream that raises a token's logit: its column of the
-    /// unembedding, `[batch or 1, pos or 1, d_model]`. The last norm is not part of it.
+    /// The residual stream direction of a token's logit: the token's column of the unembedding,
+    /// `[batch or 1, pos or 1, d_model]`. Does not include the final norm.
     ///
     /// # Errors
-    /// A text that is not one token, an id without a logit, [`AnalysisError::Shape`] for rows of
-    /// unequal length.
+    /// Fails for text that is not a single token, for an id that has no logit, and with [`AnalysisError::Shape`] for
+    /// rows of unequal length.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -122,8 +122,8 @@ impl ResidualDirections for HookedTransformer {
         let pos = rows.first().map_or(0, Vec::len);
         if pos == 0 || rows.iter().any(|row| row.len() != pos) {
             let given = rows.iter().map(Vec::len).collect();
-            let expected = "rows of one length, at least one token each".into();
-            return Err(AnalysisError::Shape { what: "the choice of tokens".into(), given, expected }.into());
+            let expected = "equal lengths of at least one token".into();
+            return Err(AnalysisError::Shape { what: "the list of row lengths".into(), given, expected }.into());
         }
         self.check_head()?;
         let d_vocab = self.config().d_vocab_out;

@@ -32,7 +32,7 @@ use hooklens_model::model::{HookedTransformer, Norm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Writes {
-    /// The embedding, positions included.
+    /// The embedding, including position embeddings.
     Embed,
     /// A head: layer, head.
     Head(usize, usize),
@@ -51,9 +51,9 @@ pub enum Writes {
 pub enum Reads {
     /// A head's queries: layer, head.
     Query(usize, usize),
-    /// Keys: layer, key/value head.
+    /// A head's keys: layer, key/value head.
     Key(usize, usize),
-    /// Values: layer, key/value head.
+    /// A head's values: layer, key/value head.
     Value(usize, usize),
     /// A layer's MLP.
     Mlp(usize),
@@ -61,7 +61,7 @@ pub enum Reads {
     Logits,
 }
 
-/// Where the gradient is taken.
+/// Where the gradient of the metric is taken.
 ///
 /// ```
 /// # use hooklens::attribution::Gradient;
@@ -80,14 +80,14 @@ pub enum Reads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gradient {
-    /// In the run that is patched: edge attribution patching (EAP).
+    /// In the patched run: edge attribution patching (EAP).
     AtBase,
-    /// The mean over this many runs whose embeddings lie on the line from the patched run's to the
-    /// source's, at the middles of as many equal pieces: integrated gradients (EAP-IG).
+    /// The mean over this many runs, whose embeddings are interpolated between the patched run and the source run at
+    /// the midpoints of equal intervals: EAP with integrated gradients (EAP-IG).
     Integrated(usize),
 }
 
-/// Estimated change of the metric for each edge, were the reader given what the writer wrote in the source run.
+/// Estimated change of the metric for each edge, if the reader received the writer's output from the source run.
 ///
 /// ```
 /// # use hooklens::attribution::{Gradient, Reads, Writes};
@@ -104,7 +104,7 @@ pub enum Gradient {
 /// assert_eq!(edges.mean().values().shape(), [21, 53]);
 /// let (writer, reader, score) = edges.largest(1)[0];
 /// assert_eq!(edges.score(writer, reader), Some(score));
-/// assert_eq!(edges.score(Writes::Mlp(3), Reads::Query(0, 0)), None); // not in that order
+/// assert_eq!(edges.score(Writes::Mlp(3), Reads::Query(0, 0)), None); // the MLP writes after the query is read
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ impl Writes {
 }
 
 fn before(writer: Writes, reader: Reads, parallel: bool) -> bool {
-    // Twice the layer, one more for the second half of a block.
+    // Number the writes and reads in order: twice the layer, plus one for the second half of a block.
     let written = match writer {
         Writes::Embed => 0,
         Writes::Head(layer, _) => 2 * layer + if parallel { 2 } else { 1 },
@@ -160,7 +160,7 @@ impl fmt::Display for Reads {
 }
 
 impl EdgeScores {
-    /// The scores of several sets of examples as one: those of the first, then those of the second, and so on.
+    /// Concatenates scores along the example axis, in order.
     ///
     /// ```
     /// # use hooklens::attribution::{EdgeScores, Gradient};
@@ -178,24 +178,27 @@ impl EdgeScores {
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::Shares`]: no scores, or scores of other models' edges.
+    /// [`PatchError::Shares`] if there are no scores, or if they belong to models with different edges.
     pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
         let wrong = |what: &'static str| PatchError::Shares { what };
         let mut shares = shares.into_iter();
-        let Self { writers, readers, parallel, scores } = shares.next().ok_or_else(|| wrong("there are none"))?;
+        let Self { writers, readers, parallel, scores } =
+            shares.next().ok_or_else(|| wrong("no results were given"))?;
         let mut all = vec![scores];
         for share in shares {
             if (&share.writers, &share.readers, share.parallel) != (&writers, &readers, parallel) {
-                return Err(wrong("they are of other edges"));
+                return Err(wrong("their edges differ"));
             }
             all.push(share.scores);
         }
         let views: Vec<_> = all.iter().map(|scores| scores.values().view()).collect();
-        let values = ndarray::concatenate(ndarray::Axis(2), &views).map_err(|_| wrong("they are of other edges"))?;
-        // They may have been read from a file.
-        let [from, to, examples] = *values.shape() else { return Err(wrong("they are of other axes")) };
+        let values = ndarray::concatenate(ndarray::Axis(2), &views).map_err(|_| wrong("their edges differ"))?;
+        // The scores may have been read from a file.
+        let [from, to, examples] = *values.shape() else {
+            return Err(wrong("their axes are not [writer, reader, example]"));
+        };
         if [from, to] != [writers.len(), readers.len()] {
-            return Err(wrong("they are of other edges"));
+            return Err(wrong("their edges differ"));
         }
         let scores = LabeledArray::of(axes(&writers, &readers, examples), values);
         Ok(Self { writers, readers, parallel, scores })
@@ -206,7 +209,7 @@ impl EdgeScores {
         &self.scores
     }
 
-    /// The scores' means over examples, `[writer, reader]`.
+    /// The mean scores over examples, `[writer, reader]`.
     pub fn mean(&self) -> LabeledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
@@ -236,7 +239,7 @@ impl EdgeScores {
         (0..examples).map(|example| values[[from, to, example]]).sum::<f64>() / examples as f64
     }
 
-    /// The edges of the largest mean scores by magnitude, largest first.
+    /// The edges with the largest mean scores by magnitude, in descending order.
     pub fn largest(&self, count: usize) -> Vec<(Writes, Reads, f64)> {
         let mut edges = Vec::new();
         for (from, writer) in self.writers.iter().enumerate() {
@@ -253,11 +256,11 @@ impl EdgeScores {
 }
 
 impl Patching<'_> {
-    /// Scores every edge: the change of what the writer writes, times the gradient where the reader
-    /// reads. Grouped queries' keys and values have one reader for each key/value head.
+    /// Scores every edge: the change of the writer's output times the gradient at the reader's input. With
+    /// grouped-query attention there is one key reader and one value reader per key/value head.
     ///
-    /// Two forward passes and one backward for each example, and one more of each for each further step of
-    /// [`Gradient::Integrated`].
+    /// Per example, takes two forward passes for the recordings, plus one forward and one backward pass per step of
+    /// [`Gradient::Integrated`] (a single step for [`Gradient::AtBase`]).
     ///
     /// ```
     /// use hooklens::attribution::Gradient;
@@ -274,19 +277,19 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Prompts that are ablated rather than paired, no pieces at all, and as
-    /// [`Patching::attribution`].
+    /// Fails for ablations, which have no paired prompts, for `Gradient::Integrated(0)`, and as
+    /// [`Patching::attribution`] does.
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
         model.check_plain_layers("edge attribution")?;
         if !self.is_paired() {
-            return Err(InputError::NeedsPairs { what: "an attribution of edges" }.into());
+            return Err(InputError::NeedsPairs { what: "edge attribution" }.into());
         }
         let no_pieces = || InputError::Setting {
             name: "Gradient::Integrated",
             given: "0".into(),
-            allowed: "1 or more: gradients are averaged over so many pieces".into(),
+            allowed: "1 or more, the number of interpolation steps".into(),
         };
         let pieces = match gradient {
             Gradient::AtBase => 1,
@@ -358,7 +361,7 @@ fn readers(config: &TransformerConfig) -> Vec<Reads> {
     readers
 }
 
-/// Points that tell what the writers wrote.
+/// The points from which the writers' outputs are computed.
 fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     let mut points = vec!["hook_embed", "blocks.*.attn.hook_z"];
     if config.positional == hooklens_model::config::Positional::Learned {
@@ -373,7 +376,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     points
 }
 
-/// Source minus base of what each writer writes, `[writer, pos * d_model]`.
+/// Change of each writer's output, source minus base, `[writer, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
         let parts = model.analyze(cache)?.written_to(Stage::Final, Neurons::Summed)?;
@@ -385,8 +388,8 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
     Ok(change.reshape([writers, pos * d_model]))
 }
 
-/// The metric's gradient where each reader reads, `[reader, pos * d_model]`, in the example's run or
-/// one from other embeddings.
+/// The gradient of the metric at each reader's input, `[reader, pos * d_model]`, in the example's run or in a run on
+/// other embeddings.
 fn slopes_at_readers(
     model: &HookedTransformer,
     example: &Example<'_, HookedTransformer>,
@@ -423,7 +426,7 @@ fn slopes_at_readers(
     Ok(Tensor::cat(slopes, 0))
 }
 
-/// The gradient at each head's own input, `[head, pos * d_model]`, from that at its projection
+/// The gradient at each head's input, `[head, pos * d_model]`, from the gradient at its projection,
 /// `[1, pos, head, d_head]`.
 fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<2> {
     let [batch, pos, heads, d_head] = gradient.dims();

@@ -1,5 +1,5 @@
-//! Attribution patching (Nanda 2023): the first-order estimate of every patch, from two forward passes and one
-//! backward.
+//! Attribution patching (Nanda 2023): a first-order estimate of every patch, from two forward passes and one backward
+//! pass.
 
 mod edges;
 mod nodes;

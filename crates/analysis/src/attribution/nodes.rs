@@ -11,8 +11,8 @@ use hooklens_model::error::Result;
 use hooklens_model::hook::Axis;
 use hooklens_model::model::HookedTransformer;
 
-/// Activations of both runs, and gradients in the run that is patched: enough to estimate any number
-/// of sweeps (attribution patching, Nanda 2023).
+/// Activations of both runs and gradients in the unpatched run, from which any number of sweeps can be estimated
+/// (attribution patching, Nanda 2023).
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -34,18 +34,18 @@ pub struct Attribution<'m, M: Patchable = HookedTransformer> {
     examples: Vec<Slopes<M::Prompt>>,
 }
 
-/// One example's elementwise estimates, before they are summed over sites.
+/// Elementwise estimates of one example, before they are summed per site.
 struct Slopes<P> {
     prompt: P,
-    /// Difference times gradient at each point.
+    /// Difference times gradient, per point.
     shares: BTreeMap<PointId, ArrayD<f64>>,
     baseline: f64,
     source: Option<f64>,
 }
 
 impl<'m, M: Patchable> Patching<'m, M> {
-    /// Estimates all patches at these points: for each example a run of the source, a run that is
-    /// patched and one backward pass, whatever the number of points.
+    /// Estimates all patches at these points. Takes one source run, one unpatched run and one backward pass per
+    /// example, for any number of points.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -58,12 +58,13 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
     /// let attribution = patching.attribution("*hook_resid_pre")?;
     /// assert_eq!(attribution.resid_pre()?.mean().values().shape(), [4, 15]);
-    /// assert!(attribution.mlp_out().is_err()); // not among the points asked for
+    /// assert!(attribution.mlp_out().is_err()); // not among the selected points
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Unknown points, [`PatchError`](crate::patching::PatchError), and whatever a run reports.
+    /// Fails for unknown points, for points or prompts that cannot be patched
+    /// ([`PatchError`](crate::patching::PatchError)), and with any error of a run.
     pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m, M>> {
         let points = points.into();
         let catalog = self.model().catalog();
@@ -94,7 +95,7 @@ impl<M: Patchable> std::fmt::Debug for Attribution<'_, M> {
     }
 }
 
-/// `(patched - base) * gradient` per element; 0 where both are equal, so that `-inf - -inf` is not NaN.
+/// Elementwise `(patched - base) * gradient`; 0 where both are equal, so that `-inf - -inf` does not give NaN.
 fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -> ArrayD<f64> {
     let share = |held: &f32, patched: &f32, gradient: &f32| {
         if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
@@ -103,9 +104,8 @@ fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -
 }
 
 impl<M: Patchable> Attribution<'_, M> {
-    /// The estimated metric with each of these sites patched, one at a time: shaped and labeled as
-    /// [`Patching::sweep`] does it, so that [`PatchingResult::effect`] and
-    /// [`PatchingResult::normalized`] of the two can be compared.
+    /// The estimated metric with each of these sites patched, one at a time. Has the shape and labels of
+    /// [`Patching::sweep`], so that [`PatchingResult::effect`] and [`PatchingResult::normalized`] can be compared.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -123,8 +123,8 @@ impl<M: Patchable> Attribution<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// A point that is not among those the attribution was made for
-    /// ([`HookError::NotRecorded`](crate::HookError::NotRecorded)), and as [`Patching::sweep`].
+    /// [`HookError::NotRecorded`](hooklens_hooks::HookError::NotRecorded) for a point that the attribution was not computed for;
+    /// otherwise fails as [`Patching::sweep`] does.
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         let catalog = self.model.catalog();
         let points = sites.resolve(catalog)?;
@@ -173,7 +173,7 @@ macro_rules! named {
         /// ```
         ///
         /// # Errors
-        /// As [`Attribution::sweep`].
+        /// Same as [`Attribution::sweep`].
         pub fn $name(&self) -> Result<PatchingResult> {
             self.sweep(&Sites::new($points).per([$(Axis::$axis),*]))
         }
@@ -184,15 +184,15 @@ impl<M: Patchable> Attribution<'_, M> {
     named! {
         /// The residual stream before each layer, `[layer, pos]`.
         resid_pre "blocks.*.hook_resid_pre" [Pos];
-        /// What attention adds, `[layer, pos]`.
+        /// Attention output, `[layer, pos]`.
         attn_out "blocks.*.hook_attn_out" [Pos];
-        /// What the MLP adds, `[layer, pos]`.
+        /// MLP output, `[layer, pos]`.
         mlp_out "blocks.*.hook_mlp_out" [Pos];
-        /// Each head's output, `[layer, head]`.
+        /// Each head's output at all positions, `[layer, head]`.
         attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
         /// Each head's output at each position, `[layer, pos, head]`.
         attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
-        /// Each neuron, `[layer, d_mlp]`.
+        /// Each neuron's activation at all positions, `[layer, d_mlp]`.
         neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
     }
 }

@@ -4,14 +4,14 @@ use burn::tensor::Tensor;
 
 use hooklens_model::model::{Norm, widened};
 
-/// The gradient at a norm's input, given those at its output that come from several readers.
+/// Computes the gradient at a norm's input, given gradients at its output from several readers.
 ///
-/// With `c` the (centered) input, `s` its scale and `y = w c / s + b`: the scale depends on the input
-/// too, so along `c` itself nothing comes back.
+/// With `c` the (centered) input, `s` its scale and `y = w c / s + b`: since the scale depends on the input, the
+/// gradient along `c` itself vanishes.
 ///
 /// # Shapes
 /// - input: `[batch, pos, d_model]`
-/// - output: `[batch, pos, reader, d_model]`, as the gradient given
+/// - output: `[batch, pos, reader, d_model]`, like `gradient`
 pub(super) fn through_norm(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>) -> Tensor<4> {
     if !norm.is_norm() {
         return gradient;

@@ -9,7 +9,7 @@ use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Which of the later head's inputs the earlier head's output is read by.
+/// The input of the later head that reads the earlier head's output.
 ///
 /// ```
 /// use hooklens::circuits::Composition;
@@ -22,11 +22,11 @@ use hooklens_model::model::HookedTransformer;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Composition {
-    /// Its queries.
+    /// Query composition.
     Q,
-    /// Its keys.
+    /// Key composition.
     K,
-    /// Its values.
+    /// Value composition.
     V,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn composition_scores(model: &HookedTransformer, composition: Composi
         let count = later * heads;
         let of = |stack: &Tensor<4>| stack.clone().narrow(0, layer, 1).squeeze_dim::<3>(0);
         let after = |stack: &Tensor<4>| stack.clone().narrow(0, layer + 1, later);
-        // With `M` what lies between the outer factors, the square of the norm is
-        // `Σ (AᵀA M) ∘ (M DDᵀ)`: everything but one product is as small as a head.
+        // With the product `M` of the inner factors, the squared norm of `A M D` is
+        // `Σ (AᵀA M) ∘ (M DDᵀ)`, where every factor is only `d_head × d_head`.
         let out = of(&writers.b).reshape([heads * d_head, d_model]);
         let into =
             after(&readers.a).reshape([count, d_model, inner]).permute([1, 0, 2]).reshape([d_model, count * inner]);

@@ -1,4 +1,4 @@
-//! Singular values and eigenvalues of factored matrices.
+//! Singular value decomposition and eigenvalues of factored matrices.
 
 use burn::tensor::{Tensor, TensorData};
 use faer::Mat;
@@ -6,8 +6,8 @@ use faer::Mat;
 use super::factored_matrix::FactoredMatrix;
 use crate::error::MatrixError;
 
-/// `u · diag(s) · vh` of each matrix: singular values fall, the columns of `u` and the rows of `vh`
-/// are orthonormal.
+/// Singular value decomposition `u · diag(s) · vh` of each matrix: `s` is in descending order, and the columns of `u`
+/// and the rows of `vh` are orthonormal.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -22,21 +22,21 @@ use crate::error::MatrixError;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Svd<const D: usize> {
-    /// `[..., left, rank]`
+    /// Left singular vectors, `[..., left, rank]`.
     pub u: Tensor<D>,
-    /// `[..., 1, rank]`
+    /// Singular values, `[..., 1, rank]`.
     pub s: Tensor<D>,
-    /// `[..., rank, right]`
+    /// Right singular vectors, `[..., rank, right]`.
     pub vh: Tensor<D>,
 }
 
-/// Eigenvalues of each matrix, largest magnitude first.
+/// Eigenvalues of each matrix, in descending order of magnitude.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use hooklens::circuits::FactoredMatrix;
 /// let device = Device::flex();
-/// let turn = Tensor::<2>::from_floats([[0.0, -1.0], [1.0, 0.0]], &device); // by a right angle
+/// let turn = Tensor::<2>::from_floats([[0.0, -1.0], [1.0, 0.0]], &device); // rotation by a right angle
 /// let values = FactoredMatrix::new(turn, Tensor::eye(2, &device))?.eigenvalues()?;
 /// assert!(values.re.abs().max().into_scalar::<f32>() < 1e-6); // i and -i
 /// assert!((values.im.abs() - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
@@ -52,21 +52,21 @@ pub struct Eigenvalues<const D: usize> {
 }
 
 impl<const D: usize> FactoredMatrix<D> {
-    /// The singular value decomposition, in f64, of the small matrix between the factors.
+    /// The singular value decomposition, computed in f64 from the small matrix between the factors.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let svd = model.ov().svd()?; // of all heads at once
+    /// let svd = model.ov().svd()?; // all heads at once
     /// assert_eq!(svd.s.dims(), [4, 4, 1, 16]); // [layer, head, 1, rank]
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Numeric`].
+    /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn svd(&self) -> Result<Svd<D>, MatrixError> {
         let parts = self.each(|a, b| {
-            // `A = Q_a R_a` and `Bᵀ = Q_b R_b`: only the small `R_a R_bᵀ` needs a decomposition.
+            // With `A = Q_a R_a` and `Bᵀ = Q_b R_b`, only the small `R_a R_bᵀ` needs a decomposition.
             let (qa, qb) = (a.qr(), b.transpose().qr());
             let core = qa.thin_R() * qb.thin_R().transpose();
             let svd = core.thin_svd().map_err(|e| numeric("singular values", e))?;
@@ -79,19 +79,19 @@ impl<const D: usize> FactoredMatrix<D> {
         Ok(Svd { u, s, vh })
     }
 
-    /// The eigenvalues of the product that can differ from zero: `inner` many.
+    /// The `inner` eigenvalues of the product that can be nonzero.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use hooklens::circuits::FactoredMatrix;
     /// let column = Tensor::<2>::from_floats([[1.0], [2.0]], &Device::flex());
     /// let values = FactoredMatrix::new(column.clone(), column.transpose())?.eigenvalues()?;
-    /// assert!((values.re.into_scalar::<f32>() - 5.0).abs() < 1e-5); // the one that is not zero
+    /// assert!((values.re.into_scalar::<f32>() - 5.0).abs() < 1e-5); // the only nonzero one
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`].
+    /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`] if the decomposition fails.
     pub fn eigenvalues(&self) -> Result<Eigenvalues<D>, MatrixError> {
         self.ba()?;
         let parts = self.each(|a, b| {
@@ -109,7 +109,7 @@ impl<const D: usize> FactoredMatrix<D> {
         Ok(Eigenvalues { re, im })
     }
 
-    /// The same product from factors of equal weight: `U √S · √S Vᵀ`.
+    /// The same product with balanced factors: `U √S · √S Vᵀ`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -123,14 +123,15 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Numeric`].
+    /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn make_even(&self) -> Result<Self, MatrixError> {
         let Svd { u, s, vh } = self.svd()?;
         let root = s.sqrt();
         Self::new(u * root.clone(), root.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `S Vᵀ`, `[..., rank, right]`: the product up to an orthogonal map on its left.
+    /// Collapses the left factor: `S Vᵀ`, `[..., rank, right]`, equal to the product up to an orthogonal map on the
+    /// left.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -143,13 +144,14 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Numeric`].
+    /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn collapse_l(&self) -> Result<Tensor<D>, MatrixError> {
         let Svd { s, vh, .. } = self.svd()?;
         Ok(s.swap_dims(D - 2, D - 1) * vh)
     }
 
-    /// `U S`, `[..., left, rank]`: the product up to an orthogonal map on its right.
+    /// Collapses the right factor: `U S`, `[..., left, rank]`, equal to the product up to an orthogonal map on the
+    /// right.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -162,13 +164,13 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Numeric`].
+    /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn collapse_r(&self) -> Result<Tensor<D>, MatrixError> {
         let Svd { u, s, .. } = self.svd()?;
         Ok(u * s)
     }
 
-    /// What `of` makes of each pair of factors, on the host.
+    /// Calls `of` on each pair of factors, on the host.
     fn each<const N: usize>(
         &self,
         of: impl Fn(Mat<f64>, Mat<f64>) -> Result<[Mat<f64>; N], MatrixError>,
@@ -177,7 +179,7 @@ impl<const D: usize> FactoredMatrix<D> {
         a.into_iter().zip(b).map(|(a, b)| of(a, b)).collect()
     }
 
-    /// Stacks matrices under the leading axes of this one.
+    /// Stacks matrices along the leading axes of `self`.
     fn gathered<const N: usize>(&self, parts: Vec<[Mat<f64>; N]>) -> [Tensor<D>; N] {
         let (device, dtype) = (self.a.device(), self.a.dtype());
         std::array::from_fn(|which| {
@@ -197,9 +199,8 @@ impl<const D: usize> FactoredMatrix<D> {
 }
 
 impl<const D: usize> Eigenvalues<D> {
-    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues over the sum of
-    /// their magnitudes, from -1 to 1. Near 1, what goes in comes out with the same sign, as in the OV
-    /// circuit of a head that copies.
+    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues divided by the sum of their
+    /// magnitudes, from -1 to 1. For an OV circuit, a value near 1 means that the head copies.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -223,7 +224,7 @@ impl<const D: usize> Eigenvalues<D> {
     }
 }
 
-/// The matrices of a stack on the host.
+/// Reads the matrices of a stack to the host.
 pub(super) fn host<const D: usize>(stack: &Tensor<D>) -> Result<Vec<Mat<f64>>, MatrixError> {
     let dims = stack.dims();
     let (rows, columns) = (dims[D - 2], dims[D - 1]);

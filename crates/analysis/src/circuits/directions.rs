@@ -1,4 +1,4 @@
-//! Singular directions of weight matrices, read through the unembedding (Millidge and Black 2022).
+//! Singular directions of weight matrices, projected onto the vocabulary (Millidge and Black 2022).
 
 use crate::circuits::Circuits;
 use burn::tensor::{Tensor, TensorData};
@@ -7,7 +7,7 @@ use super::decompositions::{host, numeric};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
 
-/// A matrix one side of which is the residual stream.
+/// A weight matrix that reads from or writes to the residual stream.
 ///
 /// ```
 /// use hooklens::circuits::WeightMatrix;
@@ -21,22 +21,22 @@ use hooklens_model::model::HookedTransformer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WeightMatrix {
-    /// What a head moves: layer, head.
+    /// OV matrix of a head: layer, head.
     Ov(usize, usize),
-    /// What a layer's neurons read. (A norm's weight that was not folded is part of it.)
+    /// Input weights of a layer's MLP, including the norm's weight if it was not folded.
     MlpIn(usize),
-    /// What a layer's neurons write.
+    /// Output weights of a layer's MLP.
     MlpOut(usize),
 }
 
-/// Singular directions of a matrix in the residual stream, strongest first.
+/// Singular directions of a matrix in the residual stream, in descending order of singular values.
 ///
 /// ```
 /// use hooklens::circuits::WeightMatrix;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let strongest = model.singular_directions(WeightMatrix::MlpOut(3), 1)?;
-/// // What the model's last MLP writes most strongly, as tokens.
+/// // The token that the last MLP's strongest output direction promotes.
 /// let token = strongest.logits.argmax(1).into_scalar::<i64>() as u32;
 /// println!("{:.1} {}", strongest.values.into_scalar::<f32>(), model.to_string(&[token])?);
 /// let length = strongest.vectors.square().sum().into_scalar::<f32>();
@@ -50,7 +50,7 @@ pub struct Directions {
     pub values: Tensor<1>,
     /// Unit vectors, `[direction, d_model]`.
     pub vectors: Tensor<2>,
-    /// What each does to the logits, `[direction, d_vocab_out]`. A direction's sign is arbitrary.
+    /// Logits of each direction, `[direction, d_vocab_out]`. The sign of a direction is arbitrary.
     pub logits: Tensor<2>,
 }
 

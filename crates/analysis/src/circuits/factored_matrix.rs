@@ -1,12 +1,12 @@
-//! A matrix as the product of two thin ones.
+//! [`FactoredMatrix`]: a matrix stored as the product of two thin ones.
 
 use std::ops::Range;
 
 use crate::error::MatrixError;
 use burn::tensor::Tensor;
 
-/// `a · b`, never multiplied out unless asked for: `a` is `[..., left, inner]`, `b`
-/// `[..., inner, right]`, the axes before them alike.
+/// The product `a · b`, multiplied out only on request. `a` is `[..., left, inner]` and `b` is `[..., inner, right]`,
+/// with equal leading axes.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -26,27 +26,26 @@ pub struct FactoredMatrix<const D: usize> {
 }
 
 impl<const D: usize> FactoredMatrix<D> {
-    /// The product of two matrices. Where one has length one along an axis before the last two, it
-    /// is repeated.
+    /// The product of two matrices. Leading axes of length 1 are broadcast.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use hooklens::circuits::FactoredMatrix;
     /// let device = Device::flex();
-    /// // One left factor for three right ones.
+    /// // One left factor for three right factors.
     /// let many = FactoredMatrix::new(Tensor::<3>::ones([1, 2, 4], &device), Tensor::ones([3, 4, 5], &device))?;
     /// assert_eq!(many.dims(), [3, 2, 5]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`].
+    /// [`MatrixError::Shapes`] if the inner lengths or the leading axes do not match.
     pub fn new(a: Tensor<D>, b: Tensor<D>) -> Result<Self, MatrixError> {
-        const { assert!(D >= 2, "a matrix has two axes at least") };
+        const { assert!(D >= 2, "a matrix has at least two axes") };
         let (left, right) = (a.dims(), b.dims());
         let fails = |reason| Err(MatrixError::Shapes { left: left.to_vec(), right: right.to_vec(), reason });
         if left[D - 1] != right[D - 2] {
-            return fails("the inner lengths differ");
+            return fails("the inner dimensions differ");
         }
         let (mut wide_a, mut wide_b) = (left, right);
         for axis in 0..D - 2 {
@@ -54,7 +53,7 @@ impl<const D: usize> FactoredMatrix<D> {
                 (a, b) if a == b => {}
                 (1, b) => wide_a[axis] = b,
                 (a, 1) => wide_b[axis] = a,
-                _ => return fails("the axes before the last two differ"),
+                _ => return fails("the leading dimensions cannot be broadcast"),
             }
         }
         let widened = |t: Tensor<D>, from: [usize; D], to: [usize; D]| if from == to { t } else { t.expand(to) };
@@ -78,7 +77,7 @@ impl<const D: usize> FactoredMatrix<D> {
         dims
     }
 
-    /// Length of the axis the factors meet at: no rank is larger.
+    /// Length of the inner axis, an upper bound on the rank.
     pub fn inner(&self) -> usize {
         self.a.dims()[D - 1]
     }
@@ -98,8 +97,7 @@ impl<const D: usize> FactoredMatrix<D> {
         self.a.clone().matmul(self.b.clone())
     }
 
-    /// The factors the other way round, `[..., inner, inner]`: it has the product's eigenvalues other
-    /// than zero.
+    /// The factors multiplied in reverse order, `[..., inner, inner]`. Has the same nonzero eigenvalues as the product.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -137,25 +135,25 @@ impl<const D: usize> FactoredMatrix<D> {
         Self { a: self.b.clone().swap_dims(D - 2, D - 1), b: self.a.clone().swap_dims(D - 2, D - 1) }
     }
 
-    /// This times a matrix `[..., right, x]`.
+    /// Multiplies by a matrix `[..., right, x]` on the right.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// // What a head makes of each token, as logits: the full OV circuit, but for the embedding.
+    /// // The logits that a head's output adds for each input direction: the full OV circuit without the embedding.
     /// let to_logits = model.ov().at(3, 0)?.times_matrix(model.w_u())?;
     /// assert_eq!((to_logits.dims(), to_logits.inner()), ([64, 61], 16));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`].
+    /// [`MatrixError::Shapes`] if the shapes do not match.
     pub fn times_matrix(&self, matrix: Tensor<D>) -> Result<Self, MatrixError> {
         let right = Self::new(self.b.clone(), matrix)?;
         Self::new(self.a.clone(), right.ab())
     }
 
-    /// A matrix `[..., x, left]` times this.
+    /// Multiplies by a matrix `[..., x, left]` on the left.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -166,25 +164,25 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`].
+    /// [`MatrixError::Shapes`] if the shapes do not match.
     pub fn after_matrix(&self, matrix: Tensor<D>) -> Result<Self, MatrixError> {
         let left = Self::new(matrix, self.a.clone())?;
         Self::new(left.ab(), self.b.clone())
     }
 
-    /// This times another, kept with the smaller of the two inner lengths.
+    /// Multiplies by another factored matrix on the right, keeping the smaller inner length.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let both = model.ov().at(0, 1)?.times(&model.ov().at(1, 2)?)?; // one head behind another
+    /// let both = model.ov().at(0, 1)?.times(&model.ov().at(1, 2)?)?; // one head after another
     /// let by_hand = model.ov().at(0, 1)?.ab().matmul(model.ov().at(1, 2)?.ab());
     /// assert!((both.ab() - by_hand).abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`].
+    /// [`MatrixError::Shapes`] if the shapes do not match.
     pub fn times(&self, other: &Self) -> Result<Self, MatrixError> {
         let middle = Self::new(self.b.clone(), other.a.clone())?.ab();
         if self.inner() <= other.inner() {
@@ -194,7 +192,7 @@ impl<const D: usize> FactoredMatrix<D> {
         }
     }
 
-    /// Every element times a number.
+    /// Multiplies every element by a number.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -209,13 +207,12 @@ impl<const D: usize> FactoredMatrix<D> {
         Self { a: self.a.clone() * by, b: self.b.clone() }
     }
 
-    /// Root of the sum of squares of each matrix, `[..., 1, 1]`, from the factors alone:
-    /// `‖AB‖² = Σ (AᵀA) ∘ (BBᵀ)`.
+    /// Frobenius norm of each matrix, `[..., 1, 1]`, computed from the factors: `‖AB‖² = Σ (AᵀA) ∘ (BBᵀ)`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let norms = model.ov().norm(); // of all heads, none of them multiplied out
+    /// let norms = model.ov().norm(); // all heads, without multiplying out
     /// assert_eq!(norms.dims(), [4, 4, 1, 1]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -225,7 +222,7 @@ impl<const D: usize> FactoredMatrix<D> {
         (left * right).sum_dim(D - 1).sum_dim(D - 2).clamp_min(0.0).sqrt()
     }
 
-    /// Some rows of the product.
+    /// A range of rows of the product.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -238,13 +235,13 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Index`].
+    /// [`MatrixError::Index`] for an empty or invalid range.
     pub fn rows(&self, rows: Range<usize>) -> Result<Self, MatrixError> {
         let rows = within("rows", rows, self.dims()[D - 2])?;
         Ok(Self { a: self.a.clone().narrow(D - 2, rows.start, rows.len()), b: self.b.clone() })
     }
 
-    /// Some columns of the product.
+    /// A range of columns of the product.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -255,7 +252,7 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Index`].
+    /// [`MatrixError::Index`] for an empty or invalid range.
     pub fn columns(&self, columns: Range<usize>) -> Result<Self, MatrixError> {
         let columns = within("columns", columns, self.dims()[D - 1])?;
         Ok(Self { a: self.a.clone(), b: self.b.clone().narrow(D - 1, columns.start, columns.len()) })
@@ -267,19 +264,19 @@ pub(super) fn within(what: &'static str, given: Range<usize>, len: usize) -> Res
 }
 
 impl FactoredMatrix<4> {
-    /// One head's matrix, of those of all layers `[layer, head, ...]`.
+    /// The matrix of one head, from a stack `[layer, head, ...]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let head = model.qk().at(2, 3)?;
     /// assert_eq!((head.dims(), head.inner()), ([64, 64], 16));
-    /// assert_eq!(model.qk().at(9, 0).unwrap_err().to_string(), "layer 9 is not within 4");
+    /// assert_eq!(model.qk().at(9, 0).unwrap_err().to_string(), "layer 9 out of range; there are 4");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Index`].
+    /// [`MatrixError::Index`] for an invalid layer or head.
     pub fn at(&self, layer: usize, head: usize) -> Result<FactoredMatrix<2>, MatrixError> {
         let [layers, heads, ..] = self.a.dims();
         within("layer", layer..layer + 1, layers)?;
@@ -290,7 +287,7 @@ impl FactoredMatrix<4> {
 }
 
 impl FactoredMatrix<3> {
-    /// One matrix of several.
+    /// One matrix of a stack.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -302,7 +299,7 @@ impl FactoredMatrix<3> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Index`].
+    /// [`MatrixError::Index`] for an invalid index.
     pub fn at(&self, place: usize) -> Result<FactoredMatrix<2>, MatrixError> {
         within("matrix", place..place + 1, self.a.dims()[0])?;
         let one = |t: &Tensor<3>| t.clone().narrow(0, place, 1).squeeze_dim::<2>(0);

@@ -1,4 +1,4 @@
-//! QK and OV circuits (Elhage et al. 2021): what a head attends to and moves, read from its weights.
+//! QK and OV circuits (Elhage et al. 2021): what a head attends to and what it moves, computed from its weights.
 
 mod composition;
 #[cfg(feature = "decompositions")]

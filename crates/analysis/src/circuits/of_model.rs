@@ -1,4 +1,4 @@
-//! All layers' weights as one tensor, by TransformerLens's names, on the model's first device.
+//! Weights of all layers stacked into one tensor, with TransformerLens's names, on the model's first device.
 
 use burn::tensor::Tensor;
 
@@ -9,15 +9,15 @@ use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::labeled::LabeledArray;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::{Attention, Block, HookedTransformer, Linear, narrowed};
+use hooklens_model::model::HookedTransformer;
 
-/// Which biases are added up.
+/// Which biases are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Biases {
-    /// Those of attention and MLPs.
+    /// Biases of attention and MLPs.
     All,
-    /// Those of attention.
+    /// Biases of attention only.
     Attention,
 }
 
@@ -28,7 +28,7 @@ pub trait Circuits {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// // How much head 1 of layer 0 would look from each token to each, positions apart.
+    /// // Attention scores of head 1 of layer 0 between all pairs of tokens, without positions.
     /// let scores = model.qk().at(0, 1)?.after_matrix(model.w_e())?.times_matrix(model.w_e().transpose())?;
     /// assert_eq!(scores.dims(), [61, 61]); // [query, key]
     /// # Ok::<(), hooklens::Error>(())
@@ -47,8 +47,7 @@ pub trait Circuits {
     /// ```
     fn ov(&self) -> FactoredMatrix<4>;
 
-    /// The sum of all biases added to the stream before a stage, `[d_model]`, with those of MLPs or
-    /// without.
+    /// The sum of all biases added to the residual stream before a stage, `[d_model]`, with or without those of MLPs.
     ///
     /// ```
     /// use hooklens::circuits::Biases;
@@ -62,13 +61,13 @@ pub trait Circuits {
     /// ```
     ///
     /// # Errors
-    /// A layer the model lacks, and models that normalize attention's and the MLP's outputs, where
-    /// what a bias adds depends on the rest.
+    /// Fails if the model has no such layer, and for models that normalize the outputs of attention and MLPs, where the
+    /// contribution of a bias depends on the activations.
     fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>>;
 
-    /// `‖OV · R‖ / (‖OV‖ ‖R‖)` of every earlier head's OV and every later head's R, which is QK, its
-    /// transpose or OV (Elhage et al. 2021): `[writer, reader]`, both labeled `L0H0`, ...; zero
-    /// where the reader's layer is not later.
+    /// Composition scores (Elhage et al. 2021): `‖OV · R‖ / (‖OV‖ ‖R‖)` for every earlier head's OV and every later
+    /// head's R, which is QK, its transpose, or OV. Shape `[writer, reader]`, both labeled `L0H0`, ...; zero unless the
+    /// reader is in a later layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -80,10 +79,11 @@ pub trait Circuits {
     /// ```
     ///
     /// # Errors
-    /// If the weights can't be read from their device; [`InputError::NoAttention`](crate::InputError::NoAttention).
+    /// Fails if the weights cannot be read from their device;
+    /// [`InputError::NoAttention`](hooklens_model::error::InputError::NoAttention).
     fn composition_scores(&self, composition: Composition) -> Result<LabeledArray>;
 
-    /// The `count` strongest singular directions of a matrix (Millidge and Black 2022).
+    /// The `count` singular directions of a matrix with the largest singular values (Millidge and Black 2022).
     ///
     /// ```
     /// use hooklens::circuits::WeightMatrix;
@@ -95,7 +95,7 @@ pub trait Circuits {
     /// ```
     ///
     /// # Errors
-    /// A layer, head or MLP the model lacks, more directions than there are.
+    /// Fails if the model has no such layer, head or MLP, or if `count` is 0 or exceeds the rank.
     #[cfg(feature = "decompositions")]
     fn singular_directions(&self, matrix: WeightMatrix, count: usize) -> Result<Directions>;
 }
@@ -110,23 +110,23 @@ impl Circuits for HookedTransformer {
     }
 
     fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
-        self.check_sums("what the biases add up to")?;
-        self.check_plain_writes("what the biases add up to")?;
+        self.check_sums("the accumulated bias")?;
+        self.check_plain_writes("the accumulated bias")?;
         if self.config().post_norms {
-            // What a bias adds there depends on the rest.
-            return Err(InputError::PostNorms { what: "what the biases add up to" }.into());
+            // Where outputs are normalized, the contribution of a bias depends on the activations.
+            return Err(InputError::PostNorms { what: "the accumulated bias" }.into());
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
         let device = self.device();
         let mut sum = Tensor::zeros([self.config().d_model], (&device, self.compute_type()));
         for (layer, block) in self.weights.blocks.iter().enumerate() {
             if layer < attn_layers {
-                sum = sum + self.mixed_bias(block).to_device(&device);
+                sum = sum + self.output_bias(block).to_device(&device);
             }
             if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&mlp.output).to_device(&device);
             }
-            // A shared expert that every token has the whole of adds its bias whole.
+            // A shared expert without a gate adds its whole bias at every token.
             let shared = block.moe.as_ref().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
             if let Some(shared) = shared.filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&shared.output).to_device(&device);

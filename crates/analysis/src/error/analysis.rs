@@ -2,85 +2,89 @@
 
 use thiserror::Error;
 
-/// A recording that can't be analyzed as asked.
+/// An error of an analysis of recorded activations.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", "*hook_resid_post")?;
 /// let analysis = model.analyze(&cache)?;
-/// let told = analysis.stack_head_results(hooklens::activations::Stage::Final).err();
+/// let message = analysis.stack_head_results(hooklens::activations::Stage::Final).err();
 /// assert_eq!(
-///     told.map(|error| error.to_string()).as_deref(),
-///     Some("this needs `blocks.0.attn.hook_z`, which was not recorded; record `*attn.hook_z` as well"),
+///     message.map(|error| error.to_string()).as_deref(),
+///     Some("this analysis needs `blocks.0.attn.hook_z`, which was not recorded; record `*attn.hook_z` as well"),
 /// );
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AnalysisError {
-    /// The point this needs is not in the recording.
-    #[error("this needs `{point}`, which was not recorded; record `{record}` as well")]
+    /// The recording lacks a hook point that the analysis needs.
+    #[error("this analysis needs `{point}`, which was not recorded; record `{record}` as well")]
     NotRecorded {
-        /// The point.
+        /// Name of the point.
         point: String,
-        /// A selection that would hold it.
+        /// A selection that would record it.
         record: String,
     },
-    /// The recording was made by a model with other points, or with weights processed otherwise.
-    #[error("the recording is of another model: {what}")]
+    /// The recording comes from a model with different hook points or differently processed weights.
+    #[error("the recording comes from a different model: {what}")]
     OtherModel {
-        /// How the two differ.
+        /// How the two models differ.
         what: String,
     },
-    /// Components of one recording, row or position, with an analysis of another.
-    #[error("the components are of {components}, and the analysis is of {analysis}{}; make the components by this analysis", other_recording(*same_places))]
+    /// The components and the analysis cover different recordings, rows or positions.
+    #[error(
+        "the components cover {components}, but the analysis covers {analysis}{}; compute the components with this \
+         analysis",
+        other_recording(*same_places)
+    )]
     OtherPlaces {
         /// Rows and positions of the components.
         components: String,
-        /// Rows and positions that the analysis looks at.
+        /// Rows and positions of the analysis.
         analysis: String,
-        /// Whether these are the same, in different recordings.
+        /// Whether rows and positions are equal, but the recordings differ.
         same_places: bool,
     },
-    /// A hook changed what a norm gave, so that its readers saw something else than the stream through the norm.
-    #[error("a hook edited `{point}`: what was read there is not made of these components")]
+    /// A hook edited a norm's output, so the layers that read it saw something other than the normalized stream.
+    #[error("a hook edited `{point}`, so these components do not sum to what was read there")]
     EditedNorm {
-        /// The point.
+        /// Name of the point.
         point: String,
     },
-    /// Tensors that were to be combined differ in shape.
+    /// Tensors to be combined differ in shape.
     #[error("{what} is {given:?}; expected {expected}")]
     Shape {
-        /// What has the wrong shape.
+        /// Name of the value that has the wrong shape.
         what: String,
-        /// Its shape.
+        /// Actual shape.
         given: Vec<usize>,
-        /// What was expected.
+        /// Expected shape.
         expected: String,
     },
-    /// No component fits.
-    #[error("no component is called `{label}`; there are {}", some(labels))]
+    /// No component has this label.
+    #[error("no component is named `{label}`; available: {}", some(labels))]
     UnknownComponent {
-        /// The label asked for.
+        /// The requested label.
         label: String,
-        /// Those there are.
+        /// Available labels.
         labels: Vec<String>,
     },
-    /// Nothing is left, or nothing has written to the stream yet.
-    #[error("there is no such component: nothing of the kind has written to the stream there")]
+    /// There is no such component, or nothing has written to the stream at this point.
+    #[error("there are no such components: nothing of this kind has written to the residual stream there")]
     Nothing,
-    /// Components that a norm was applied to already.
-    #[error("a norm was applied to these components already")]
+    /// A norm has already been applied to the components.
+    #[error("a norm was already applied to these components")]
     Normed,
 }
 
-/// What to say if the places are the same.
+/// Message suffix for equal rows and positions of different recordings.
 fn other_recording(same_places: bool) -> &'static str {
-    if same_places { ", of another recording" } else { "" }
+    if same_places { " of a different recording" } else { "" }
 }
 
-/// The first few of many.
+/// Lists the first few labels.
 fn some(labels: &[String]) -> String {
     match labels.len() {
         0..=12 => labels.join(", "),

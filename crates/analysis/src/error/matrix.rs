@@ -4,49 +4,49 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-/// Matrices that don't fit each other, or can't be decomposed.
+/// Matrices that are incompatible or cannot be decomposed.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use hooklens::circuits::FactoredMatrix;
 /// let ones = |shape| Tensor::<2>::ones(shape, &Device::flex());
-/// let told = FactoredMatrix::new(ones([2, 3]), ones([4, 2])).unwrap_err().to_string();
-/// assert!(told.starts_with("[2, 3] and [4, 2] can't be multiplied: "), "{told}");
+/// let message = FactoredMatrix::new(ones([2, 3]), ones([4, 2])).unwrap_err().to_string();
+/// assert!(message.starts_with("[2, 3] and [4, 2] can't be multiplied: "), "{message}");
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MatrixError {
-    /// Shapes that can't be multiplied.
+    /// The shapes cannot be multiplied.
     #[error("{left:?} and {right:?} can't be multiplied: {reason}")]
     Shapes {
         /// Shape of the left matrix.
         left: Vec<usize>,
         /// Shape of the right matrix.
         right: Vec<usize>,
-        /// Why.
+        /// Why the shapes are incompatible.
         reason: &'static str,
     },
-    /// An index out of range.
-    #[error("{what} {} is not within {len}", asked(given))]
+    /// An index is out of range.
+    #[error("{what} {} out of range; there are {len}", asked(given))]
     Index {
-        /// What was asked for: a layer, a head, rows, columns.
+        /// Kind of index: a layer, a head, rows or columns.
         what: &'static str,
-        /// The place asked for.
+        /// The requested index or range.
         given: Range<usize>,
-        /// How many there are.
+        /// Number of valid indices.
         len: usize,
     },
-    /// A decomposition that did not converge.
-    #[error("no {what}: {reason}")]
+    /// A decomposition did not converge.
+    #[error("cannot compute {what}: {reason}")]
     Numeric {
-        /// The decomposition.
+        /// Name of the decomposition.
         what: &'static str,
         /// What the algorithm reported.
         reason: String,
     },
 }
 
-/// One place by its number, several as a range.
+/// Formats a single index as a number, several as a range.
 fn asked(given: &std::ops::Range<usize>) -> String {
     if given.len() == 1 { given.start.to_string() } else { format!("{given:?}") }
 }

@@ -1,8 +1,8 @@
-//! What can go wrong with a sweep.
+//! Errors of patching sweeps.
 
 use thiserror::Error;
 
-/// A sweep that can't be made as asked.
+/// A patching sweep that cannot be run as requested.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -12,136 +12,142 @@ use thiserror::Error;
 /// # let clean = "When Mary and John went to the store, John gave a drink to";
 /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-/// let told = Patching::new(&model, clean, "When Mary and John", metric).map(drop).unwrap_err().to_string();
-/// assert_eq!(told, "example 0 has 15 clean and 5 corrupted tokens; the prompts of a pair must be of one length");
+/// let error = Patching::new(&model, clean, "When Mary and John", metric).map(drop).unwrap_err().to_string();
+/// assert_eq!(error, "example 0 has 15 clean and 5 corrupted tokens; the prompts of a pair must have the same length");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PatchError {
-    /// Clean and corrupted prompts of different lengths: their positions do not correspond.
+    /// The clean and corrupted prompts differ in length, so their positions do not correspond.
     #[error(
-        "example {example} has {clean} clean and {corrupted} corrupted tokens; the prompts of a pair must be of one length"
+        "example {example} has {clean} clean and {corrupted} corrupted tokens; the prompts of a pair must have the \
+         same length"
     )]
     Lengths {
-        /// The example.
+        /// Index of the example.
         example: usize,
-        /// Tokens of the clean prompt.
+        /// Number of tokens in the clean prompt.
         clean: usize,
-        /// Tokens of the corrupted prompt.
+        /// Number of tokens in the corrupted prompt.
         corrupted: usize,
     },
-    /// Results that can't be joined.
-    #[error("the results are no shares of one sweep: {what}")]
+    /// Results cannot be combined into one sweep.
+    #[error("cannot join the results: {what}")]
     Shares {
-        /// What is wrong.
+        /// Why the results cannot be combined.
         what: &'static str,
     },
-    /// More prompts of one kind than of the other.
-    #[error("{clean} clean prompts, but {corrupted} corrupted ones")]
+    /// There are different numbers of clean and corrupted prompts.
+    #[error("{clean} clean and {corrupted} corrupted prompts were given; the numbers must be equal")]
     Examples {
-        /// Clean prompts.
+        /// Number of clean prompts.
         clean: usize,
-        /// Corrupted prompts.
+        /// Number of corrupted prompts.
         corrupted: usize,
     },
-    /// A sweep over positions needs examples of one length.
+    /// A sweep over positions needs examples of equal length.
     #[error(
-        "example {example} has {given} tokens where the first has {expected}; a sweep over {axis} needs one length"
+        "example {example} has {given} tokens but example 0 has {expected}; a sweep over {axis} needs examples of \
+         equal length"
     )]
     Uneven {
-        /// The axis swept over.
+        /// Name of the swept axis.
         axis: String,
-        /// The example.
+        /// Index of the example.
         example: usize,
-        /// Tokens of the first.
+        /// Number of tokens in the first example.
         expected: usize,
-        /// Tokens of this one.
+        /// Number of tokens in this example.
         given: usize,
     },
-    /// A metric of an encoder reads the logits of the one masked token.
+    /// An encoder's metric needs exactly one masked token, whose logits it reads.
     #[error(
-        "the prompt has {given} masked tokens; a metric reads the logits of one (`Metric::all` reads those of every position)"
+        "the prompt has {given} masked tokens; this metric reads the logits of exactly one (`Metric::all` reads the \
+         logits of every position)"
     )]
     Masks {
-        /// Masked tokens of the prompt.
+        /// Number of masked tokens in the prompt.
         given: usize,
     },
-    /// A point without such an axis.
+    /// The point lacks the axis.
     #[error("`{point}` has no axis `{axis}`; its axes are {axes}")]
     Axis {
-        /// The point.
+        /// Name of the point.
         point: String,
-        /// The axis asked for.
+        /// The requested axis.
         axis: &'static str,
-        /// Those it has.
+        /// Axes of the point.
         axes: String,
     },
-    /// A point whose tensor can't be patched example by example.
+    /// The point's tensor cannot be patched per example.
     #[error("`{point}` can't be patched: {reason}")]
     Point {
-        /// The point.
+        /// Name of the point.
         point: String,
-        /// Why not.
+        /// Why the point cannot be patched.
         reason: &'static str,
     },
-    /// Points of different shapes in one sweep.
-    #[error("`{point}` has {given} places where `{first}` has {expected}; sweep over them apart")]
+    /// Points in one sweep differ in shape.
+    #[error("`{point}` has {given} indices to sweep over but `{first}` has {expected}; sweep over them separately")]
     Shapes {
-        /// The first point.
+        /// Name of the first point.
         first: String,
-        /// Places it is swept over at.
+        /// Number of indices swept over at the first point.
         expected: usize,
-        /// Another point.
+        /// Name of the other point.
         point: String,
-        /// Places of that one.
+        /// Number of indices swept over at the other point.
         given: usize,
     },
-    /// The metric gave no number.
+    /// The metric returned a non-finite value.
     #[error("the metric is {value} for example {example} {site}")]
     NotANumber {
-        /// Where the patch was: `with blocks.3.attn.hook_z head 2 patched`.
+        /// Description of the patch, such as `with blocks.3.attn.hook_z head 2 patched`.
         site: String,
-        /// The example.
+        /// Index of the example.
         example: usize,
-        /// What it gave.
+        /// The value returned.
         value: f64,
     },
-    /// The metric gave another number of values than there were rows.
-    #[error("the metric gave {given} values for {rows} rows of logits")]
+    /// The metric returned the wrong number of values.
+    #[error("the metric returned {given} values for {rows} rows of logits; expected one value per row")]
     MetricShape {
-        /// Rows of logits it was given.
+        /// Number of rows of logits that the metric was given.
         rows: usize,
-        /// Values it gave.
+        /// Number of values that the metric returned.
         given: usize,
     },
-    /// Runs between which no share of a difference can be told.
-    #[error("no share of the difference: the metric is {unpatched} unpatched{}", beside(*clean))]
+    /// The effect cannot be normalized: the metrics of the two runs are equal or, for an ablation, the metric is zero.
+    #[error("cannot normalize by zero: the metric is {unpatched} without a patch{}", beside(*clean))]
     NoDifference {
-        /// The metric without a patch: the mean over examples.
+        /// Unpatched metric, averaged over examples.
         unpatched: f64,
-        /// That of the run patches come from; none of ablations, whose effect is a share of the unpatched metric.
+        /// Metric of the run that patches come from; `None` for ablations, whose effect is normalized by the unpatched
+        /// metric.
         clean: Option<f64>,
     },
-    /// A metric for another number of examples.
+    /// The metric was created for a different number of examples.
     #[error("the metric names tokens for {given} examples, but there are {examples}")]
     MetricExamples {
-        /// Examples it names tokens for.
+        /// Number of examples that the metric names tokens for.
         given: usize,
-        /// Examples there are.
+        /// Number of examples.
         examples: usize,
     },
-    /// A dataset to take means of that does not fit.
-    #[error("the mean of `{point}` can't be taken: {reason}")]
+    /// The prompts of a mean ablation cannot be averaged.
+    #[error("cannot average `{point}` over the prompts: {reason}")]
     Mean {
-        /// The point.
+        /// Name of the point.
         point: String,
-        /// Why not.
+        /// Why they cannot be averaged.
         reason: String,
     },
 }
 
-/// The metric of the run patches come from, beside the unpatched one.
+/// Message suffix with the metric of the run that patches come from.
 fn beside(clean: Option<f64>) -> String {
-    clean.map_or(String::new(), |clean| format!(" and {clean} in the run that patches come from"))
+    clean.map_or(String::new(), |clean| {
+        format!(" and {clean} in the run that patches come from, so their difference is zero")
+    })
 }

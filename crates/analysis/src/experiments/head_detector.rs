@@ -23,24 +23,24 @@ use hooklens_model::tokens::Tokens;
 ///     Ok::<_, hooklens::Error>(found.largest(1)[0].1)
 /// };
 /// assert!(score(HeadPattern::Induction)? > 0.4);
-/// let everywhere = ndarray::Array2::ones((8, 8)); // a pattern of one's own
+/// let everywhere = ndarray::Array2::ones((8, 8)); // a custom pattern
 /// assert!((score(HeadPattern::Given(everywhere))? - 1.0).abs() < 1e-4);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum HeadPattern {
-    /// At the token before.
+    /// Attention to the previous token.
     PreviousToken,
-    /// At earlier occurrences of the token.
+    /// Attention to earlier occurrences of the same token.
     DuplicateToken,
-    /// At the tokens after earlier occurrences of the token.
+    /// Attention to the tokens after earlier occurrences of the same token.
     Induction,
-    /// Here, `[query, key]`: how much, for rows of one length.
+    /// A custom pattern, `[query, key]`, with the expected attention for rows of this length.
     Given(Array2<f32>),
 }
 
-/// How an attention pattern and the expected one are compared.
+/// How an attention pattern is compared with the expected one.
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadError, HeadPattern};
@@ -48,21 +48,21 @@ pub enum HeadPattern {
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let text = "king drum sun star king drum sun";
 /// let by = |error| model.detect_heads(text, &HeadDetection::new(HeadPattern::PreviousToken).error(error));
-/// // By the share of attention, or by the distance from the pattern: other numbers.
+/// // The share of attention and the distance from the pattern give different scores.
 /// assert_ne!(by(HeadError::Mul)?, by(HeadError::Abs)?);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// The share of all queries' attention that goes where it is expected: `Σ attention · expected / Σ attention`.
+    /// The fraction of all attention that matches the pattern: `Σ attention · expected / Σ attention`.
     #[default]
     Mul,
-    /// One minus the mean over queries of the distance between the two.
+    /// One minus the absolute difference between the patterns, summed over keys and averaged over queries.
     Abs,
 }
 
-/// Options of [`HookedTransformer::detect_heads`].
+/// Options of `HookedTransformer::detect_heads`.
 ///
 /// ```
 /// use hooklens::experiments::{HeadDetection, HeadPattern};
@@ -89,28 +89,28 @@ impl HeadDetection {
         Self { pattern, error: HeadError::Mul, exclude_bos: false, exclude_current_token: false }
     }
 
-    /// Uses this comparison.
+    /// Sets how patterns are compared.
     #[must_use]
     pub fn error(mut self, error: HeadError) -> Self {
         self.error = error;
         self
     }
 
-    /// Leaves out attention to the first token, where heads attend when they find nothing else.
+    /// Excludes attention to the first token, where heads attend when they find nothing else.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;
         self
     }
 
-    /// Leaves out each query's attention to its own position.
+    /// Excludes each query's attention to its own position.
     #[must_use]
     pub fn exclude_current_token(mut self) -> Self {
         self.exclude_current_token = true;
         self
     }
 
-    /// The score of a pattern `[query, key]` on `ids`.
+    /// The score of a pattern `[query, key]`.
     fn score(&self, pattern: ArrayView2<'_, f32>, expected: &Array2<f32>) -> f64 {
         let counts =
             |query: usize, key: usize| !(self.exclude_bos && key == 0 || self.exclude_current_token && query == key);
@@ -144,9 +144,9 @@ impl HeadDetection {
             HeadPattern::Induction => mark(&|query, key| key > 0 && key - 1 != query && ids[key - 1] == ids[query]),
             HeadPattern::Given(given) if given.dim() == (len, len) => given.clone(),
             HeadPattern::Given(given) => {
-                let expected = format!("[{len}, {len}], a query and a key for each token");
+                let expected = format!("[{len}, {len}], one query and one key per token");
                 let given = given.shape().to_vec();
-                return Err(AnalysisError::Shape { what: "the pattern expected".into(), given, expected });
+                return Err(AnalysisError::Shape { what: "the given pattern".into(), given, expected });
             }
         })
     }
@@ -191,9 +191,9 @@ pub(super) fn attention_between(
     let chosen = |ids: &[u32]| -> Result<HeadDetection> {
         let len = ids.len();
         if from >= len || to.iter().any(|to| *to >= len) || to.is_empty() {
-            let expected = format!("positions within the row's {len} tokens");
+            let expected = format!("a query and at least one key, within the row's {len} tokens");
             let given = [&[from], to].concat();
-            return Err(AnalysisError::Shape { what: "the choice of positions".into(), given, expected }.into());
+            return Err(AnalysisError::Shape { what: "the list of positions".into(), given, expected }.into());
         }
         let mark = |(query, key)| f32::from(u8::from(query == from && to.contains(&key)));
         Ok(HeadDetection::new(HeadPattern::Given(Array2::from_shape_fn((len, len), mark))))
@@ -201,7 +201,7 @@ pub(super) fn attention_between(
     let mut mean: Option<LabeledArray> = None;
     for row in 0..batch {
         let ids = tokens.real(row);
-        // One query's attention is the whole's share times the number of queries.
+        // The score is a fraction of the attention of all queries, so it is multiplied by their number.
         let queries = ids.len() as f64 / batch as f64;
         let own = detect_heads(model, Input::from(&ids), &chosen(&ids)?)?.map(|share| share * queries);
         mean = Some(match mean {

@@ -10,15 +10,15 @@ use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// A head's mean attention to the previous token, duplicate tokens and induction targets, each from 0 to 1.
+/// A head's mean attention to the previous token, to duplicate tokens and to induction targets, each from 0 to 1.
 ///
-/// A score is the mean of `Σ pattern[query, key]` over the queries that have such a place, the sum running over the keys
-/// that are one. The query itself is no such place, also where the token before it is its own; a beginning-of-sequence
-/// token is a key and a token like others, and padding is neither. A score is 0 where no query has such a place.
+/// A score is the sum of `pattern[query, key]` over a query's matching keys, averaged over the queries that have any.
+/// Only keys before the query count, even if the query's token repeats the previous one. BOS tokens count like any
+/// other token, and padding is ignored. A score is 0 if no query has matching keys.
 ///
-/// These are the scores that `hooklens dump`, `hooklens attention` and `hooklens heads` print. TransformerLens's
-/// `detect_head`, which counts the attention of *all* queries, also of those that have nothing to look for, is
-/// [`HookedTransformer::detect_heads`]: its numbers are others, and mostly lower.
+/// `hooklens dump`, `hooklens attention` and `hooklens heads` print these scores. `HookedTransformer::detect_heads`
+/// implements TransformerLens's `detect_head`, which averages over *all* queries, including those without matching
+/// keys, so its scores differ and are mostly lower.
 ///
 /// ```
 /// use hooklens::experiments::head_scores;
@@ -27,26 +27,26 @@ use hooklens_model::tokens::Tokens;
 /// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
 /// let cache = model.record(&tokens, "*hook_pattern")?;
 /// let scores = head_scores(cache.activation("pattern0")?, &tokens)?;
-/// // Heads of layer 0 look one back; those of layer 1 read from there what to copy.
+/// // Heads of layer 0 attend to the previous token; those of layer 1 use that to find what to copy.
 /// assert!(scores.iter().any(|head| head.previous_token > 0.4 && head.induction < 0.2));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct HeadScores {
-    /// To the token right before the query: the key `query - 1`.
+    /// Attention to the previous token: the key `query - 1`.
     pub previous_token: f32,
-    /// To earlier occurrences of the query's token: keys below `query` whose token is `tokens[query]`.
+    /// Attention to earlier occurrences of the query's token: keys below `query` whose token is `tokens[query]`.
     pub duplicate_token: f32,
-    /// To the tokens right after earlier occurrences of the query's token: keys below `query` behind a token that is
-    /// `tokens[query]`. What follows there is what an induction head predicts here (Olsson et al. 2022).
+    /// Attention to tokens after earlier occurrences of the query's token: keys below `query` whose previous token is
+    /// `tokens[query]`. These are the tokens that an induction head predicts (Olsson et al. 2022).
     pub induction: f32,
 }
 
-/// Scores of every head of one layer, from its pattern `[batch, head, query, key]` on `tokens`.
+/// Scores every head of one layer, given its pattern `[batch, head, query, key]` on `tokens`.
 ///
 /// # Errors
-/// If the pattern is not of rank four or can't be read from its device.
+/// Fails if the pattern does not have rank four or cannot be read from its device.
 ///
 /// ```
 /// use hooklens::experiments::head_scores;
@@ -92,24 +92,25 @@ pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<Label
     Ok(LabeledArray::of(axes, scores.into_dyn()))
 }
 
-/// What the scores are of, in their order.
+/// Names of the scores, in order.
 const PATTERNS: [&str; 3] = ["previous token", "duplicate token", "induction"];
 
-/// Scores of one layer's heads over several batches.
+/// Accumulated scores of one layer's heads over several batches.
 #[derive(Debug, Clone, Default)]
 pub struct HeadSums {
     heads: Vec<HeadScores>,
-    /// Queries that had such a place: before them, of their token, after their token.
+    /// Number of queries with a previous token, with a duplicate, and with an induction target.
     counts: [usize; 3],
 }
 
 impl HeadSums {
-    /// Adds what one batch shows.
+    /// Adds the scores of one batch.
     pub fn add(&mut self, pattern: &Activation, tokens: &Tokens) -> Result<()> {
         let given @ [rows, heads, queries, keys] = pattern.to_tensor::<4>()?.dims();
         let [batch, len] = tokens.shape();
         if [rows, queries, keys] != [batch, len, len] {
-            let (what, expected) = ("the pattern".to_string(), format!("[{batch}, head, {len}, {len}], as the tokens"));
+            let what = "the pattern".to_string();
+            let expected = format!("[{batch}, head, {len}, {len}], to match the tokens");
             return Err(AnalysisError::Shape { what, given: given.to_vec(), expected }.into());
         }
         let pattern = pattern.to_ndarray()?;
@@ -133,7 +134,7 @@ impl HeadSums {
         Ok(())
     }
 
-    /// The scores of all batches together.
+    /// The mean scores over all batches.
     pub fn means(&self) -> Vec<HeadScores> {
         let mean = |sum: f32, count: usize| if count == 0 { 0.0 } else { sum / count as f32 };
         let of = |sums: &HeadScores| HeadScores {

@@ -1,9 +1,9 @@
-//! Indirect object identification (Wang et al. 2022) in a small grammar: the task of the embedded model `ioi`.
+//! Indirect object identification (Wang et al. 2022) with a small grammar, the task of the embedded model `ioi`.
 
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
-/// The names that sentences are made with.
+/// The names used in IOI sentences.
 ///
 /// ```
 /// assert!(hooklens::experiments::NAMES.contains(&"Mary"));
@@ -19,8 +19,7 @@ const TIMES: [&str; 3] = ["in the morning", "at night", "after lunch"];
 const GIFTS: [&str; 4] = ["gave", "handed", "passed", "sold"];
 const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "hat", "coin"];
 
-/// A sentence that ends right before its indirect object (Wang et al. 2022), with its corrupted
-/// counterpart for patching.
+/// A sentence that ends right before its indirect object (Wang et al. 2022), with a corrupted version for patching.
 ///
 /// ```
 /// let prompt = &hooklens::experiments::ioi_prompts(1, 7)[0];
@@ -30,17 +29,17 @@ const THINGS: [&str; 8] = ["drink", "ball", "book", "ring", "apple", "letter", "
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoiPrompt {
-    /// `When Mary and John went to the store, John gave a drink to`
+    /// The sentence: `When Mary and John went to the store, John gave a drink to`.
     pub text: String,
-    /// The same with the other name as subject, of as many tokens: `..., Mary gave a drink to`.
+    /// The sentence with the other name as subject, with the same number of tokens: `..., Mary gave a drink to`.
     pub corrupted: String,
-    /// The indirect object, the answer: the name that occurs once in `text`.
+    /// The indirect object, which is the right answer: the name that occurs once in `text`.
     pub answer: &'static str,
-    /// The subject, the wrong answer: the name that occurs twice in `text`.
+    /// The subject, which is the wrong answer: the name that occurs twice in `text`.
     pub wrong: &'static str,
 }
 
-/// Prompts drawn by the seed, all of one shape and hence of one length.
+/// Random prompts for a seed, all with the same structure and length.
 ///
 /// ```
 /// let prompts = hooklens::experiments::ioi_prompts(3, 0);
@@ -58,8 +57,8 @@ fn prompt(rng: &mut dyn RngCore) -> IoiPrompt {
     IoiPrompt { text: sentence.until_given(wrong), corrupted: sentence.until_given(answer), answer, wrong }
 }
 
-/// One text of the kind the model is trained on: two sentences, each usually one in which a name
-/// comes twice, sometimes one with a third giver and so no telling who receives.
+/// A random training text of the embedded model: two sentences. In most, one of the two names is the giver; in some,
+/// the giver is a third name, so the receiver cannot be predicted.
 ///
 /// ```
 /// use rand_chacha::ChaCha8Rng;
@@ -82,14 +81,14 @@ fn three_names(rng: &mut dyn RngCore) -> [&'static str; 3] {
     std::array::from_fn(|_| names.next().unwrap_or(NAMES[0]))
 }
 
-/// The part of a sentence that does not depend on who gives.
+/// The parts of a sentence that do not depend on the giver.
 struct Sentence {
     scene: String,
     gift: String,
 }
 
 impl Sentence {
-    /// Two people, named in either order, meet somewhere at some time.
+    /// Draws a sentence in which two people, named in random order, meet somewhere.
     fn draw(rng: &mut dyn RngCore, mut people: [&str; 2], time: &str) -> Self {
         let pick = |rng: &mut dyn RngCore, from: &[&'static str]| from.choose(rng).copied().unwrap_or_default();
         people.shuffle(rng);

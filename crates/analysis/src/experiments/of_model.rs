@@ -9,29 +9,31 @@ use crate::labeled::LabeledArray;
 
 /// Short experiments on a model: scores of heads, tests of prompts. Part of the prelude.
 pub trait Experiments {
-    /// The [`HeadScores`] of every head on these tokens, `[pattern, layer, head]`: `previous token`, `duplicate token`,
-    /// `induction`.
-    ///
-    /// ```
-    /// use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let scores = model.head_scores("king drum sun star king drum sun star")?;
-    /// let best = scores.largest(1);
-    /// println!("{}: L{}H{} {:.2}", best[0].0[0], best[0].0[1], best[0].0[2], best[0].1);
-    /// assert_eq!(scores.values().shape(), [3, 2, 4]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
+    /// Previous-token, duplicate-token and induction scores of every head on these texts or tokens,
+    /// `[pattern, layer, head]`. The function [`head_scores`](super::head_scores()) in the example scores the heads of
+    /// one layer, given a recorded pattern.
     ///
     /// # Errors
-    /// As [`HookedModel::record`].
+    /// Same as `HookedModel::record`.
+    ///
+    /// ```
+    /// use hooklens::experiments::head_scores;
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
+    /// let cache = model.record(&tokens, hook::pattern(1))?;
+    /// let best = head_scores(cache.activation("pattern1")?, &tokens)?;
+    /// assert!(best.iter().any(|head| head.induction > 0.6));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     fn head_scores(&self, input: impl Into<Input>) -> Result<LabeledArray>;
 
-    /// TransformerLens's `detect_head`: how much each head attends where it is expected to on these tokens, `[layer, head]`,
-    /// the mean over rows. Padding is no part of a row.
+    /// Scores how much each head attends as expected on these tokens, averaged over rows, `[layer, head]`
+    /// (TransformerLens's `detect_head`). Padding is ignored.
     ///
-    /// All queries count, also those that have no such place; so on a text whose first half has nothing to look back to,
-    /// a perfect induction head comes to one half. [`HookedTransformer::head_scores`] counts the queries that have one,
-    /// and is what the command line prints.
+    /// All queries count, including those with no expected key, so on a text whose second half repeats the first, a
+    /// perfect induction head scores about one half. [`HookedTransformer::head_scores`], which the command line prints,
+    /// averages only over queries that have an expected key.
     ///
     /// ```
     /// use hooklens::experiments::{HeadDetection, HeadPattern};
@@ -44,11 +46,11 @@ pub trait Experiments {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for a pattern of another length.
+    /// Same as `HookedModel::record`; `AnalysisError::Shape` for a pattern of the wrong length.
     fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabeledArray>;
 
-    /// How much each head attends from one position to others, `[layer, head]`: the sum over the
-    /// positions looked at, the mean over rows. Positions count a row's real tokens.
+    /// How much each head attends from position `from` to the positions `to`, `[layer, head]`: summed over `to` and
+    /// averaged over rows. Positions count a row's tokens without padding.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -60,12 +62,12 @@ pub trait Experiments {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`]; [`AnalysisError::Shape`] for positions a row lacks.
+    /// Same as `HookedModel::record`; `AnalysisError::Shape` for positions outside a row.
     fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabeledArray>;
 
-    /// Ranks an answer's tokens among the model's predictions after a prompt, with the `top` most
-    /// likely tokens there. An answer that begins a new word needs the space before it where the
-    /// tokenizer keeps spaces.
+    /// Ranks the tokens of an answer among the model's predictions after a prompt, and lists the `top` most likely
+    /// tokens at each position. If the tokenizer keeps spaces, an answer that starts a new word must include the space
+    /// before it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -77,7 +79,8 @@ pub trait Experiments {
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, or a text it refuses; [`Error::NotANumber`] for logits that give no probabilities.
+    /// Fails if there is no tokenizer or it rejects a text; `Error::NotANumber` for logits that give no
+    /// probabilities.
     fn test_prompt(&self, prompt: &str, answer: &str, top: usize) -> Result<PromptReport>;
 }
 

@@ -1,4 +1,4 @@
-//! A store of key-value caches, looked up by prefix.
+//! [`PrefixStore`]: key-value caches, looked up by prefix.
 
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{CacheError, InputError, Result};
@@ -6,9 +6,9 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// Caches of prefixes, looked up by their tokens. The common prefix of two is stored once. A store
-/// serves one model with the weights it had at the first look-up; a cache made under interventions
-/// is never returned for a clean prefix.
+/// Key-value caches of prefixes, looked up by their tokens. Common prefixes are computed and stored once. A store
+/// serves one model, with the weights it had at the first lookup. Caches made under interventions are never used for
+/// clean prefixes.
 ///
 /// ```
 /// use hooklens::experiments::PrefixStore;
@@ -33,8 +33,8 @@ impl<'m> PrefixStore<'m> {
         Self { model, held: Vec::new(), tokens_run: 0 }
     }
 
-    /// A cache of one row that holds this prefix, ready to go on from: computed if it is new, and
-    /// then only where it differs from those held.
+    /// A cache with one row that contains this prefix, ready for continuation. Only the tokens after the longest stored
+    /// prefix are computed.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -42,7 +42,7 @@ impl<'m> PrefixStore<'m> {
     /// # use hooklens::experiments::PrefixStore;
     /// let mut store = PrefixStore::new(&model);
     /// store.get("king drum sun star")?;
-    /// let mut cache = store.get("king drum fox")?; // two words of it are new
+    /// let mut cache = store.get("king drum fox")?; // one new word
     /// assert_eq!((store.len(), store.tokens_run()), (2, 5 + 1));
     /// let logits = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(logits.dims()[..2], [1, 1]);
@@ -50,14 +50,16 @@ impl<'m> PrefixStore<'m> {
     /// ```
     ///
     /// # Errors
-    /// As [`DecoderModel::prefill`](crate::DecoderModel::prefill); a prefix is one row without padding.
+    /// Same as [`DecoderModel::prefill`](hooklens_model::model::DecoderModel::prefill); also fails if the prefix is not a single row
+    /// without padding.
     pub fn get(&mut self, prefix: impl Into<hooklens_model::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         let whole = self.model.config().has_states();
         let thresholds = self.model.config().rotation_thresholds();
         let alike = |held: &[u32]| {
             let alike = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-            // A state can't be brought back to an earlier position, nor keys that were rotated for another length.
+            // Recurrent states cannot be rolled back, nor can keys whose rotation depends on the text's length be
+            // reused.
             let by_length = thresholds.iter().any(|own| held.len().max(tokens.len()) > own.context);
             let apart = (whole && alike < held.len()) || (by_length && held.len() != tokens.len());
             if apart { 0 } else { alike }
@@ -69,7 +71,7 @@ impl<'m> PrefixStore<'m> {
         let mut found = None;
         for (known, place) in nearest {
             let mut fork = self.held[place].1.fork(1)?;
-            // A sliding cache may have dropped keys that an earlier position needs: then the next best one.
+            // A sliding-window cache may have dropped keys that an earlier position needs. Try the next best one.
             match fork.truncate(known) {
                 Ok(()) => {
                     found = Some((fork, known));
@@ -92,7 +94,7 @@ impl<'m> PrefixStore<'m> {
         Ok(cache)
     }
 
-    /// Adds a prefix computed elsewhere.
+    /// Adds a cache of a prefix that was computed elsewhere.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -102,15 +104,15 @@ impl<'m> PrefixStore<'m> {
     /// store.insert("king drum", model.prefill("king drum")?)?;
     /// store.get("king drum sun")?;
     /// assert_eq!(store.tokens_run(), 1);
-    /// // A cache made under hooks that edit is refused.
+    /// // A cache made under editing hooks is rejected.
     /// let edited = model.hooks([hook::z(0).edit(|z, _| z.zeros_like())]).prefill("fox")?;
     /// assert!(store.insert("fox", edited).is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Intervened`] if hooks edited while it was made, [`CacheError::Length`] or
-    /// [`CacheError::Batch`] if it is not one row of these tokens.
+    /// [`CacheError::Intervened`] if hooks edited activations while the cache was made, [`CacheError::Length`] or
+    /// [`CacheError::Batch`] if the cache is not one row of these tokens.
     pub fn insert(&mut self, prefix: impl Into<hooklens_model::driver::Input>, mut cache: KeyValueCache) -> Result<()> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         if !cache.interventions().is_empty() {
@@ -145,17 +147,17 @@ impl<'m> PrefixStore<'m> {
         Ok(tokens.row(0).to_vec())
     }
 
-    /// Prefixes held.
+    /// Number of stored prefixes.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether no prefix is held.
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Tokens that had to be run so far.
+    /// Number of tokens computed so far.
     pub fn tokens_run(&self) -> usize {
         self.tokens_run
     }

@@ -1,4 +1,4 @@
-//! Batches of prompts whose shared prefix is computed once.
+//! [`SharedPrefix`]: batches of prompts whose shared prefix is computed once.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{HookedTransformer, Output};
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Number of tokens that all rows begin with, leaving each at least one of its own.
+/// Number of tokens that all rows start with, leaving at least one token of each row.
 ///
 /// ```
 /// use hooklens::experiments::common_prefix;
@@ -27,8 +27,8 @@ pub fn common_prefix(rows: &[Vec<u32>]) -> usize {
     rows.iter().map(shared).min().unwrap_or(0)
 }
 
-/// Runs batches of prompts and computes each batch's common prefix once, reusing what it has in
-/// common with the batch before (a prefix tree walked in order). Sort the prompts to share most.
+/// Runs batches of prompts, computing each batch's common prefix once and reusing what it shares with the previous
+/// batch (like walking a prefix tree in order). Sort the prompts to share as much as possible.
 ///
 /// ```
 /// use hooklens::experiments::SharedPrefix;
@@ -64,7 +64,7 @@ impl<'m> SharedPrefix<'m> {
         Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0, identity }
     }
 
-    /// Tokens of the current prefix.
+    /// Number of tokens in the current prefix.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -74,13 +74,13 @@ impl<'m> SharedPrefix<'m> {
         self.tokens.is_empty()
     }
 
-    /// Tokens that did not have to be run so far.
+    /// Number of tokens that did not have to be computed so far.
     pub fn saved(&self) -> usize {
         self.saved
     }
 
-    /// What a run of these rows gives, shorter ones padded at the right: logits (as asked for when
-    /// this was made) and recordings of whole rows.
+    /// Runs these rows, padding shorter ones on the right. Returns logits as selected in [`SharedPrefix::new`], and
+    /// recordings of whole rows.
     ///
     /// ```
     /// use hooklens::experiments::SharedPrefix;
@@ -88,14 +88,14 @@ impl<'m> SharedPrefix<'m> {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut prefix = SharedPrefix::new(&model, Record::default(), Logits::Last);
     /// prefix.run(&[vec![0, 51, 59, 21], vec![0, 51, 59, 22]])?;
-    /// let next = prefix.run(&[vec![0, 51, 59, 23], vec![0, 51, 59, 24]])?; // three of each are known
+    /// let next = prefix.run(&[vec![0, 51, 59, 23], vec![0, 51, 59, 24]])?; // three tokens of each row are known
     /// assert_eq!((next.logits.map(|logits| logits.dims()), prefix.saved()), (Some([2, 1, 63]), 3 + 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; recordings of points that have no positions, such as a
-    /// mixture's experts, can't be put together ([`HookError::Stitch`](crate::HookError::Stitch)).
+    /// Same as [`HookedModel::run`]; [`HookError::Stitch`](hooklens_hooks::HookError::Stitch) for recordings of points without
+    /// positions, such as a mixture's experts, which cannot be concatenated.
     pub fn run(&mut self, rows: &[Vec<u32>]) -> Result<Output> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
@@ -103,12 +103,13 @@ impl<'m> SharedPrefix<'m> {
         self.run_sharing(rows, common_prefix(rows))
     }
 
-    /// [`SharedPrefix::run`] with the first `shared` tokens, which all rows begin with, computed once.
+    /// Runs rows like [`SharedPrefix::run`], sharing exactly the first `shared` tokens, which all rows must have in
+    /// common.
     pub fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
-        // Keys that are rotated by the length of their text can't be shared by texts of several.
+        // Keys whose rotation depends on the length of the text cannot be shared by texts of different lengths.
         let by_length = rows.iter().any(|row| self.model.config().outgrows(row.len()));
         let shared = if by_length { 0 } else { shared };
-        // Positions count in each whole row, wherever its prefix ends.
+        // Positions are counted in whole rows, wherever the prefix ends.
         let places = self.record.places_in(rows.iter().map(Vec::len))?;
         let in_prefix = places.as_ref().is_some_and(|places| places.iter().flatten().any(|place| *place < shared));
         let suffixes = match &places {
@@ -140,12 +141,12 @@ impl<'m> SharedPrefix<'m> {
         Ok(output)
     }
 
-    /// Makes this the current prefix, recorded if `whole`; gives the number of tokens that had to be run for it.
+    /// Makes `prefix` the current prefix, recorded if `whole`, and returns the number of tokens computed for it.
     fn move_to(&mut self, prefix: &[u32], whole: bool) -> Result<usize> {
         let alike = self.tokens.iter().zip(prefix).take_while(|(a, b)| a == b).count();
-        // A state can't be brought back to an earlier position.
+        // Recurrent states cannot be rolled back to an earlier position.
         let state = alike < self.tokens.len() && self.model.config().has_states();
-        // Positions of the prefix that no batch before asked for were not recorded.
+        // If no earlier batch needed recordings of the prefix, they were not made.
         let unrecorded = whole && self.recorded.is_none() && !self.record.selects_nothing();
         let kept = if state || unrecorded { 0 } else { alike };
         if kept < self.tokens.len() {
@@ -162,7 +163,7 @@ impl<'m> SharedPrefix<'m> {
         let record = if whole { self.record.clone().positions(Positions::All) } else { Record::default() };
         let options = ForwardOptions::new().logits(logits).record(record).kv_cache(&mut self.cache);
         let output = self.model.run(vec![rest.to_vec()], options.identity(&self.identity))?;
-        // The cache holds them now, also if what was recorded of them is not to be had.
+        // Updated before the recordings are stitched, because the cache contains the tokens even if that fails.
         self.tokens.extend(rest);
         self.made = match (self.made.take(), output.logits) {
             (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),

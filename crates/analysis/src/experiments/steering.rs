@@ -11,8 +11,8 @@ use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// The difference between what two kinds of prompts make of one point of the residual stream, to be
-/// added elsewhere (Turner et al. 2023).
+/// A steering vector: the difference between the activations of two kinds of prompts at a point of the residual stream,
+/// to be added in other runs (Turner et al. 2023).
 ///
 /// ```
 /// use hooklens::experiments::SteeringVector;
@@ -27,15 +27,15 @@ use hooklens_model::model::HookedTransformer;
 #[derive(Debug, Clone)]
 pub struct SteeringVector {
     point: String,
-    /// `[d_model]`
+    /// Direction, `[d_model]`.
     vector: Tensor<1>,
-    /// The model whose stream it is a direction in, where it is known.
+    /// The model whose residual stream the direction belongs to, if known.
     model: Option<Arc<ModelIdentity>>,
 }
 
 impl SteeringVector {
-    /// The mean at the last tokens of the first prompts minus that of the second, at a point whose
-    /// tensor is `[batch, pos, d]`.
+    /// The mean activation at the last token of the `towards` prompts minus that of the `away_from` prompts, at a point
+    /// of shape `[batch, pos, d]`.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;
@@ -48,7 +48,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`]; [`HookError::Rank`] for a point of another rank.
+    /// Same as [`HookedModel::record`]; [`HookError::Rank`] for a point of another rank.
     pub fn between(
         model: &HookedTransformer,
         towards: impl Into<Input>,
@@ -67,9 +67,8 @@ impl SteeringVector {
         Ok(Self { point: name, vector: towards - away_from, model: Some(model.identity()) })
     }
 
-    /// A function vector (Todd et al. 2024): what some heads, each a layer and a number, write at the
-    /// last tokens of prompts, its mean over the prompts summed over the heads. To be added to the
-    /// stream after a layer.
+    /// A function vector (Todd et al. 2024): the outputs of some heads, given as `(layer, head)`, at the last tokens of
+    /// prompts, averaged over prompts and summed over heads. Meant to be added to the residual stream after a layer.
     ///
     /// ```
     /// use hooklens::experiments::{SteeringVector, ioi_prompts};
@@ -82,7 +81,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::record`]; [`AnalysisError::UnknownComponent`] for a head there is not.
+    /// Same as [`HookedModel::record`]; [`AnalysisError::UnknownComponent`] for a head that does not exist.
     pub fn of_heads(
         model: &HookedTransformer,
         prompts: impl Into<Input>,
@@ -105,7 +104,7 @@ impl SteeringVector {
         Ok(Self { point: name, vector: sum, model: Some(model.identity()) })
     }
 
-    /// A direction found elsewhere, `[d]`, for a point whose tensor is `[batch, pos, d]`.
+    /// A steering vector from a given direction, `[d]`, for a point of shape `[batch, pos, d]`.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;
@@ -129,7 +128,7 @@ impl SteeringVector {
         &self.vector
     }
 
-    /// The point it is for.
+    /// The name of the point that the vector is added at.
     pub fn point(&self) -> &str {
         &self.point
     }
@@ -156,8 +155,7 @@ impl SteeringVector {
         self.for_its_model(hook.that_uses(format!("add a direction of strength {strength:?}"), &added))
     }
 
-    /// Takes the direction out of the stream at every position: what is along it is made zero
-    /// (directional ablation).
+    /// A hook that removes the component along the direction at every position (directional ablation).
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;
@@ -177,7 +175,7 @@ impl SteeringVector {
         let size = self.vector.clone().square().sum().sqrt();
         let length = hooklens_hooks::Activation::from(size.clone()).to_ndarray()?[[0]];
         if length == 0.0 || !length.is_finite() {
-            let source = format!("a direction of length {length}").into();
+            let source = format!("the direction has length {length}; it must be nonzero and finite").into();
             return Err(HookError::Failed { point: self.point.clone(), source }.into());
         }
         let unit = self.vector.clone() / size;
@@ -190,7 +188,8 @@ impl SteeringVector {
         Ok(self.for_its_model(hook.that_uses("take out a direction", &self.vector)))
     }
 
-    /// A model of other weights, or processed otherwise, has other directions.
+    /// Restricts a hook to the vector's model, because the direction means something else under other weights or
+    /// processing.
     fn for_its_model(&self, hook: Hook<'static>) -> Hook<'static> {
         match &self.model {
             Some(model) => hook.for_model(model),
@@ -199,12 +198,12 @@ impl SteeringVector {
     }
 }
 
-/// An error for a vector that is not as wide as the stream that a hook gets.
+/// Fails unless the vector is as wide as the hooked stream.
 fn check_width(what: &str, vector: &Tensor<1>, stream: &Tensor<3>) -> Result<(), AnalysisError> {
     let [_, _, width] = stream.dims();
     if vector.dims() == [width] {
         return Ok(());
     }
-    let expected = format!("[{width}], as wide as the point");
+    let expected = format!("[{width}], the width of the activation");
     Err(AnalysisError::Shape { what: what.into(), given: vector.dims().to_vec(), expected })
 }

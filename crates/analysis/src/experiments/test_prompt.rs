@@ -16,16 +16,16 @@ use hooklens_model::model::HookedTransformer;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let prompt = "When Mary and John went to the store, John gave a drink to";
 /// let report = model.test_prompt(prompt, "Mary .", 1)?;
-/// assert_eq!((report.prompt.len(), report.answer.len()), (15, 2)); // each token behind those before it
+/// assert_eq!((report.prompt.len(), report.answer.len()), (15, 2)); // one entry per answer token
 /// assert!(report.to_string().contains(r#"answer "Mary"  rank 0"#));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PromptReport {
-    /// The prompt's tokens, a beginning-of-sequence token included if the model got one.
+    /// The prompt's tokens, including the BOS token if one was prepended.
     pub prompt: Vec<String>,
-    /// The answer's tokens, in order; each is predicted from the prompt and those before it.
+    /// The answer's tokens in order, each predicted from the prompt and the answer tokens before it.
     pub answer: Vec<AnswerToken>,
 }
 
@@ -44,15 +44,15 @@ pub struct PromptReport {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct AnswerToken {
-    /// Its text.
+    /// The token's text.
     pub text: String,
-    /// Its rank among all tokens, 0 for the most likely.
+    /// The token's rank among all tokens, 0 for the most likely.
     pub rank: usize,
-    /// Its logit.
+    /// The token's logit.
     pub logit: f32,
-    /// Its probability.
+    /// The token's probability.
     pub probability: f32,
-    /// The most likely tokens there: text, logit, probability.
+    /// The most likely tokens at that position: text, logit, probability.
     pub top: Vec<(String, f32, f32)>,
 }
 

@@ -1,4 +1,4 @@
-//! The logit lens of encoders and of the decoder behind an encoder.
+//! The logit lens of encoders and encoder-decoders.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::Result;
 
-/// The logit lens of encoders and encoder-decoders. Part of the prelude; that of a [`HookedTransformer`] is
+/// The logit lens of encoders and encoder-decoders. Part of the prelude. For a `HookedTransformer`, see
 /// [`Analysis::logit_lens`](crate::activations::Analysis::logit_lens).
 pub trait LogitLens: HookedModel {
     /// The logit lens (nostalgebraist 2020): the masked-token head applied to the stream before each layer and after
@@ -23,13 +23,13 @@ pub trait LogitLens: HookedModel {
     /// let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// let reading = model.logit_lens([2, 5, 9, 3])?;
     /// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
-    /// // The last stage is what the model says.
+    /// // The last stage is the model's own prediction.
     /// assert!(reading.kl_to_final().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`] and [`HookedEncoder::unembed`].
+    /// Same as [`HookedModel::run`] and [`HookedEncoder::unembed`].
     fn logit_lens(&self, input: impl Into<Self::Input>) -> Result<LensReading>;
 }
 
@@ -51,7 +51,7 @@ impl LogitLens for HookedEncoderDecoder {
     }
 }
 
-/// The streams before each layer of a stack of blocks and after the last, unembedded.
+/// Decodes the stream before each layer of a stack of blocks and after the last.
 fn through<M: HookedModel>(
     model: &M,
     input: M::Input,

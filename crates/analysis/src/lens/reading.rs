@@ -1,4 +1,4 @@
-//! Logits decoded from each stage of the residual stream.
+//! [`LensReading`]: logits decoded from each stage of the residual stream.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::activations::{Analysis, MadeOf, Per, Stage};
 use hooklens_model::error::ProcessingError;
 use hooklens_model::error::{Error, InputError, Result};
 
-/// Logits at every stage of the stream, `[stage, batch, pos, d_vocab_out]`.
+/// Logits decoded from every stage of the residual stream, `[stage, batch, pos, d_vocab_out]`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -30,7 +30,7 @@ use hooklens_model::error::{Error, InputError, Result};
 pub struct LensReading {
     labels: Vec<String>,
     logits: Tensor<4>,
-    /// The rows and positions it is of.
+    /// The rows and positions that were read.
     made_of: Arc<MadeOf>,
 }
 
@@ -38,23 +38,23 @@ pub struct LensReading {
 pub type TopTokens = Vec<(u32, f32)>;
 
 impl Analysis<'_> {
-    /// The logit lens (nostalgebraist 2020): the last norm and the unembedding applied to the stream before each layer
-    /// ([`Per::Sublayer`]: also before each MLP) and after the last.
+    /// The logit lens (nostalgebraist 2020): the final norm and the unembedding applied to the stream before each layer
+    /// (with [`Per::Sublayer`], also before each MLP) and after the last.
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](crate::AnalysisError::NotRecorded), as
+    /// [`AnalysisError::NotRecorded`](crate::activations::AnalysisError::NotRecorded), as for
     /// [`Analysis::accumulated_resid`].
     pub fn logit_lens(&self, per: Per) -> Result<LensReading> {
         self.through(per, |_, stream| Ok(stream))
     }
 
-    /// The tuned lens (Belrose et al. 2023): as the logit lens, each stream first translated by what
-    /// was learned for its layer.
+    /// The tuned lens (Belrose et al. 2023): like the logit lens, but each stream is first transformed by its layer's
+    /// learned translator.
     ///
     /// # Errors
-    /// As [`Analysis::logit_lens`]; a lens for another number of layers or another width;
-    /// [`ProcessingError::Centered`] for a model whose stream was centered. Other steps of processing leave the stream, and
-    /// the reading's probabilities, as they are.
+    /// Same as [`Analysis::logit_lens`]; also fails if the lens has a different number of layers or width, and with
+    /// [`ProcessingError::Centered`] for a model whose stream was centered. Other processing steps do not change the
+    /// stream, or the probabilities of the reading.
     pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
         lens.check(self.model())?;
         self.through(Per::Layer, |place, stream| Ok(lens.translate(place, stream)))
@@ -76,12 +76,12 @@ impl LensReading {
         Self { labels, logits, made_of }
     }
 
-    /// Whether a row may be of these tokens.
+    /// Whether a row may consist of these tokens.
     pub fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
         self.made_of.may_be_of(row, tokens)
     }
 
-    /// The reading at these positions only.
+    /// Restricts the reading to these positions.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -92,7 +92,7 @@ impl LensReading {
     /// ```
     ///
     /// # Errors
-    /// Positions that are no range within those read.
+    /// Fails for positions outside those that were read.
     pub fn positions(self, positions: impl Into<Positions>) -> Result<Self> {
         let places = self.made_of.choose(&positions.into())?;
         let device = self.logits.device();
@@ -105,7 +105,7 @@ impl LensReading {
         Ok(Self { logits, made_of: Arc::new(self.made_of.at(&places)), ..self })
     }
 
-    /// Stages, from `0_pre` to `final_post`.
+    /// Labels of the stages, from `0_pre` to `final_post`.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
@@ -123,7 +123,7 @@ impl LensReading {
     /// The `count` most likely tokens of each stage, row and position, most likely first.
     ///
     /// # Errors
-    /// If the logits can't be read from their device.
+    /// Fails if the logits cannot be read from their device.
     pub fn top(&self, count: usize) -> Result<Vec<Vec<Vec<TopTokens>>>> {
         let log_probs = self.host()?;
         let place = |place: ndarray::ArrayViewD<'_, f32>| {
@@ -141,18 +141,18 @@ impl LensReading {
         Ok(log_probs.axis_iter(Axis(0)).map(stages).collect())
     }
 
-    /// A token's rank among all, 0 for the most likely, `[stage, batch, pos]`.
+    /// The rank of a token among all tokens, 0 for the most likely, `[stage, batch, pos]`.
     ///
     /// # Errors
-    /// An id without a logit.
+    /// Fails for an id that has no logit.
     pub fn rank(&self, token: u32) -> Result<Array3<usize>> {
         self.of_token(token, |place, own| place.iter().filter(|other| **other > own).count())
     }
 
-    /// A token's probability, `[stage, batch, pos]`.
+    /// The probability of a token, `[stage, batch, pos]`.
     ///
     /// # Errors
-    /// An id without a logit.
+    /// Fails for an id that has no logit.
     pub fn prob(&self, token: u32) -> Result<Array3<f32>> {
         self.of_token(token, |_, own| own.exp())
     }
@@ -163,7 +163,7 @@ impl LensReading {
         -(log_probs.clone().exp() * log_probs).sum_dim(3).squeeze_dim::<3>(3)
     }
 
-    /// Kullback-Leibler divergence of the final distribution from each stage's, `[stage, batch, pos]`, in nats.
+    /// Kullback-Leibler divergence KL(final ‖ stage) for each stage, `[stage, batch, pos]`, in nats.
     pub fn kl_to_final(&self) -> Tensor<3> {
         let log_probs = self.log_probs();
         let last = log_probs.clone().narrow(0, self.labels.len() - 1, 1);

@@ -1,4 +1,4 @@
-//! The tuned lens (Belrose et al. 2023): an affine translator for each layer.
+//! The tuned lens (Belrose et al. 2023): one affine translator per layer.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::error::{LoadError, ProcessingError, Result};
 use hooklens_model::model::HookedTransformer;
 
-/// One affine map per layer, from the stream before it to the basis that the last norm reads:
-/// `h + h Wᵀ + b` (Belrose et al. 2023).
+/// A tuned lens (Belrose et al. 2023): one affine map per layer, `h + h Wᵀ + b`, from the stream before the layer to
+/// the basis that the final norm reads.
 ///
 /// ```
 /// use hooklens::lens::TunedLens;
@@ -19,7 +19,7 @@ use hooklens_model::model::HookedTransformer;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("params.safetensors");
-/// // Translators that change nothing, in the package's format: `h + h 0 + 0`.
+/// // Identity translators in the package's format: `h + h 0 + 0`.
 /// let device = model.device();
 /// let weight = Activation::from(Tensor::<2>::zeros([64, 64], &device));
 /// let bias = Activation::from(Tensor::<1>::zeros([64], &device));
@@ -35,27 +35,26 @@ use hooklens_model::model::HookedTransformer;
 /// ```
 #[derive(Debug, Clone)]
 pub struct TunedLens {
-    /// `[d_model, d_model]`, out first as PyTorch has it, and `[1, d_model]`.
+    /// Weight `[d_model, d_model]`, in PyTorch's layout with outputs first, and bias `[1, d_model]`.
     translators: Vec<(Tensor<2>, Tensor<2>)>,
 }
 
 impl TunedLens {
-    /// Reads a safetensors file of the `tuned-lens` package's tensors, `0.weight`, `0.bias`,
-    /// `1.weight`, ... (its own `params.pt` is converted by
-    /// `safetensors.torch.save_file(torch.load("params.pt"), "params.safetensors")`).
+    /// Loads a safetensors file with the `tuned-lens` package's tensors, `0.weight`, `0.bias`, `1.weight`, ... Convert
+    /// the package's own `params.pt` with `safetensors.torch.save_file(torch.load("params.pt"), "params.safetensors")`.
     ///
     /// ```
     /// # use burn::tensor::Device;
     /// use hooklens::lens::TunedLens;
-    /// let told = TunedLens::load("no-such-lens.safetensors", &Device::flex()).unwrap_err().to_string();
-    /// assert_eq!(told, "can't read no-such-lens.safetensors"); // why, its source says
+    /// let message = TunedLens::load("no-such-lens.safetensors", &Device::flex()).unwrap_err().to_string();
+    /// assert_eq!(message, "can't read no-such-lens.safetensors"); // the error's source gives the reason
     /// ```
     ///
     /// # Errors
-    /// A file that can't be read, a tensor that is missing or of another shape.
+    /// Fails if the file cannot be read, or if a tensor is missing or has the wrong shape.
     pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
         let files = WeightFiles::open(&[path.as_ref().to_path_buf()])?;
-        // What the package's own state dict calls them, or a whole module's.
+        // The prefix that tensors have if the state dict of the whole module was saved.
         let prefix = if files.info("layer_translators.0.weight").is_some() { "layer_translators." } else { "" };
         let read = |name: String, expected: &[usize]| -> Result<Tensor<2>, LoadError> {
             let data = files.read(&name, DType::F32)?;
@@ -81,18 +80,18 @@ impl TunedLens {
             let weight = read(format!("{prefix}{layer}.weight"), &[width, width])?;
             Ok((weight, read(format!("{prefix}{layer}.bias"), &[width])?))
         };
-        // At least the first, or the error that it is missing.
+        // Reads at least layer 0, so that a file without translators is an error.
         let translators = (0..layers.max(1)).map(translator).collect::<Result<_, LoadError>>()?;
         Ok(Self { translators })
     }
 
-    /// Layers it has translators for.
+    /// Number of layers with a translator.
     pub fn n_layers(&self) -> usize {
         self.translators.len()
     }
 
-    /// An error for a model that it was not trained on, as far as that can be seen: of another shape, or with a centered
-    /// stream. Nothing makes the translators fit that one: the mean that they read is gone.
+    /// Fails if the lens was evidently not trained on this model: the dimensions differ, or the model's stream is
+    /// centered and so lacks the mean that the translators read.
     pub(super) fn check(&self, model: &HookedTransformer) -> Result<()> {
         let given = [self.translators.len(), self.translators[0].1.dims()[1]];
         let expected = [model.config().n_layers, model.config().d_model];
@@ -106,7 +105,8 @@ impl TunedLens {
         }
     }
 
-    /// The stream before a layer, translated; that after the last layer as it is.
+    /// Applies the translator of a layer to the stream before it. The stream after the last layer is returned
+    /// unchanged.
     pub(super) fn translate(&self, layer: usize, stream: Tensor<3>) -> Tensor<3> {
         let Some((weight, bias)) = self.translators.get(layer) else { return stream };
         let dtype = stream.dtype();

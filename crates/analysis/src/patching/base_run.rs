@@ -1,4 +1,4 @@
-//! The run that patches go into, with all that restarts need of it.
+//! The unpatched run, with everything needed to restart from it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// One prompt's run: the logits a metric reads, the points to be patched and, of a decoder, what runs from a layer and
-/// position on need: the stream before each layer, keys and values.
+/// The unpatched run on one prompt: the logits that a metric reads, the points to patch and, for a decoder, what is
+/// needed to resume from a layer and position: the residual stream before each layer, and keys and values.
 pub(super) struct BaseRun {
     /// Number of tokens.
     len: usize,
-    /// The prompt's tokens, where runs can begin in this one.
+    /// The prompt's tokens, if runs can resume from this one; otherwise empty.
     tokens: Vec<u32>,
-    /// `[1, pos, d_model]` before each layer.
+    /// Residual stream before each layer, `[1, pos, d_model]`.
     resid_pre: Vec<Tensor<3>>,
-    /// `None` for bidirectional models, whose positions all depend on each other, and for those with states.
+    /// `None` for bidirectional models, where all positions depend on each other, and for models with recurrent states.
     kv_cache: Option<KeyValueCache>,
     pub(super) logits: Tensor<3>,
     pub(super) recorded: ActivationCache,
-    /// The stream after the last layer.
+    /// Hook point of the stream after the last layer.
     after: Point<3>,
-    /// The decoder's, for its many runs; none where the whole model runs.
+    /// The decoder's identity, computed once for all resumed runs; `None` if the whole model is rerun.
     identity: Option<Arc<ModelIdentity>>,
 }
 
-/// The point of the stream after the last layer.
+/// Hook point of the residual stream after the last layer.
 fn after(config: &TransformerConfig) -> Point<3> {
     if config.residual_norms { hook::normalized_resid_post(-1) } else { hook::resid_post(-1) }
 }
 
 impl BaseRun {
-    /// A run that others can begin in.
+    /// Runs a decoder so that other runs can resume from this one.
     pub(super) fn of_decoder(
         model: &HookedTransformer,
         tokens: &[u32],
@@ -49,8 +49,8 @@ impl BaseRun {
         logits: Logits,
     ) -> Result<Self> {
         let n_layers = model.config().n_layers;
-        // What a gated delta net carries on can't be had of every position.
-        // Rotations that change with the length of the text can't go on from a shorter one.
+        // A gated delta net's state is not available at every position, and rotations that change with the length of
+        // the text cannot be continued from a shorter text.
         let restarts =
             !model.config().bidirectional && !model.config().has_states() && !model.config().outgrows(tokens.len());
         let identity = model.identity();
@@ -79,7 +79,7 @@ impl BaseRun {
         })
     }
 
-    /// A run of a model whose other runs begin at the beginning.
+    /// Runs a model whose patched runs start from the beginning.
     pub(super) fn whole<M: Patchable>(model: &M, example: &Example<'_, M>, points: Selection) -> Result<Self> {
         let (prompt, needs) = (example.prompt, example.metric.needs());
         let options = M::making(example.options().record(Record::new(points)), needs);
@@ -104,14 +104,15 @@ impl BaseRun {
         self.len
     }
 
-    /// The stream before a layer from a position on, `[count, pos, d_model]`, `count` times the same.
+    /// The stream before a layer from position `first` on, repeated `count` times, `[count, pos, d_model]`.
     pub(super) fn stream(&self, layer: usize, first: usize, count: usize) -> Tensor<3> {
         let stream = &self.resid_pre[layer];
         let [_, len, d_model] = stream.dims();
         stream.clone().narrow(1, first, len - first).expand([count, len - first, d_model])
     }
 
-    /// Options of a run of that stream, from this layer up to another. Parts of the model may read the tokens.
+    /// Options for resuming from that stream, over this range of layers. Includes the tokens because parts of the model
+    /// may read them.
     pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
         let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
         let mut options = ForwardOptions::new();
@@ -119,15 +120,14 @@ impl BaseRun {
         Ok(options.start_at_layer(layers.start as isize).stop_at_layer(layers.end as isize).tokens(&tokens))
     }
 
-    /// The stream after the last layer, `[count, pos, d_model]`, `count` times the same.
+    /// The stream after the last layer, repeated `count` times, `[count, pos, d_model]`.
     pub(super) fn stream_after(&self, count: usize) -> Result<Tensor<3>> {
         let last = self.recorded.get(self.after.clone())?;
         let [_, len, d_model] = last.dims();
         Ok(last.expand([count, len, d_model]))
     }
 
-    /// Keys and values of the positions before one, for any number of rows; `None` if there are
-    /// none.
+    /// Keys and values of the positions before `first`, for any number of rows; `None` if there are no such positions.
     pub(super) fn before(&mut self, first: usize) -> Result<Option<KeyValueCache>> {
         let Some(cache) = self.kv_cache.as_mut().filter(|_| first > 0) else { return Ok(None) };
         let mut before = cache.fork(1)?;
@@ -136,7 +136,7 @@ impl BaseRun {
         Ok(Some(before))
     }
 
-    /// Whether positions before a patch can be left alone.
+    /// Whether positions before a patch do not have to be recomputed.
     pub(super) fn is_causal(&self) -> bool {
         self.kv_cache.is_some()
     }

@@ -1,4 +1,4 @@
-//! One pair of prompts.
+//! One example of a patching sweep: a pair of prompts, or a prompt and an ablation.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::sweep::Patching;
 use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
 use hooklens_model::error::{InputError, Result};
 
-/// One example of a [`Patching`]: a prompt whose run is patched, and where patches come from.
+/// One example of a [`Patching`]: the prompt whose run is patched, and the source of the patches.
 pub(crate) struct Example<'p, M: Patchable> {
     model: &'p M,
     pub(crate) number: usize,
-    /// Number of examples.
+    /// Total number of examples.
     of: usize,
     pub(crate) prompt: &'p M::Prompt,
     pub(crate) metric: &'p Metric,
@@ -25,14 +25,14 @@ pub(crate) struct Example<'p, M: Patchable> {
     means: Option<&'p Means>,
 }
 
-/// What is patched in: the points' tensors of a whole run, and the metric in the run they are of.
+/// The values to patch in, as whole tensors per point, and the metric of the run they come from, if any.
 pub(crate) struct FromSource {
     pub(crate) values: BTreeMap<PointId, Activation>,
     pub(crate) metric: Option<f64>,
 }
 
 impl<M: Patchable> Patching<'_, M> {
-    /// What `of` makes of each example, with patches at these points.
+    /// Calls `of` on each example, with patches at these points, and collects the results.
     pub(crate) fn each_example<R>(
         &self,
         ids: &[PointId],
@@ -60,7 +60,7 @@ impl<M: Patchable> Patching<'_, M> {
 }
 
 impl<M: Patchable> Example<'_, M> {
-    /// The unpatched run.
+    /// Runs the example without patches.
     pub(super) fn base_run(&self, points: Selection) -> Result<BaseRun> {
         match self.model.restarts(self.prompt) {
             Some((decoder, tokens)) => BaseRun::of_decoder(decoder, tokens, points, self.metric.needs()),
@@ -68,12 +68,12 @@ impl<M: Patchable> Example<'_, M> {
         }
     }
 
-    /// The metric of a run of this prompt or its source's.
+    /// Computes the metric from the logits of a run on this prompt or its source.
     pub(super) fn read(&self, logits: Tensor<3>, which: &str) -> Result<f64> {
         Ok(read_values(self.metric.judge(logits, self.number)?, self.number, |_| which.to_string())?[0])
     }
 
-    /// The unpatched run with gradients of the metric, and the metric.
+    /// Runs the example without patches, with gradients of the metric. Returns the output and the metric.
     pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
         let mut judged = None;
         let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
@@ -81,7 +81,7 @@ impl<M: Patchable> Example<'_, M> {
         let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
             let read = self.model.read(scored, self.prompt, needs);
             let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
-            // A metric that fails is reported below; what is returned then is not used.
+            // A failing metric is reported below, and the value returned here is then not used.
             let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
             judged = Some(made);
             number
@@ -94,8 +94,8 @@ impl<M: Patchable> Example<'_, M> {
         Ok((output, read_values(judged, self.number, |_| "without a patch".to_string())?[0]))
     }
 
-    /// Recordings of the unpatched run.
-    /// Options of a run whose rows are copies of this example: hooks of a scope act on them as on its row of the batch.
+    /// Options of a run whose rows are copies of this example, so that scoped hooks treat each copy as the example's
+    /// row of the batch.
     pub(crate) fn options<'h>(&self) -> ForwardOptions<'h> {
         ForwardOptions::new().copies_of(self.number, self.of)
     }
@@ -105,11 +105,12 @@ impl<M: Patchable> Example<'_, M> {
         Ok(self.model.run(M::copies(prompt, 1)?, options)?.cache().take())
     }
 
+    /// Records points in the unpatched run.
     pub(crate) fn own_run(&self, points: &[&str]) -> Result<ActivationCache> {
         self.recorded(self.prompt, points)
     }
 
-    /// Recordings of the run that patches come from.
+    /// Records points in the run that patches come from.
     pub(crate) fn source_run(&self, points: &[&str]) -> Result<ActivationCache> {
         match self.source {
             Source::Run(prompts) => self.recorded(&prompts[self.number], points),
@@ -117,7 +118,7 @@ impl<M: Patchable> Example<'_, M> {
         }
     }
 
-    /// What is patched into a run that recorded these activations.
+    /// The values to patch into a run that recorded `unpatched`.
     pub(crate) fn source(&self, unpatched: &ActivationCache, ids: &[PointId]) -> Result<FromSource> {
         let catalog = self.model.catalog();
         let of = |recorded: &ActivationCache, id: PointId| -> Result<Activation> {
@@ -133,7 +134,7 @@ impl<M: Patchable> Example<'_, M> {
                 let options = M::making(self.options().record(names.as_slice()), needs);
                 let mut output = self.model.run(M::copies(prompt, 1)?, options)?;
                 let logits = self.model.read(M::scored(&output)?, prompt, needs)?;
-                let metric = Some(self.read(logits, "in the source's run")?);
+                let metric = Some(self.read(logits, "in the run that patches come from")?);
                 let recorded = output.cache();
                 Ok(FromSource { values: each(&|id| of(recorded, id))?, metric })
             }
@@ -142,7 +143,7 @@ impl<M: Patchable> Example<'_, M> {
                     let like = of(unpatched, id)?;
                     let shape = like.shape().to_vec();
                     let flat: Tensor<1> = like.reshape(&[like.len()]).to_tensor()?;
-                    // Where a query may not look, its score stays minus infinity.
+                    // Masked attention scores stay minus infinity.
                     let hidden = flat.clone().equal_elem(f32::NEG_INFINITY);
                     let zero = flat.zeros_like().mask_fill(hidden, f32::NEG_INFINITY);
                     Ok(Activation::from(zero).reshape(&shape))

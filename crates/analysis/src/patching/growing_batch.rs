@@ -1,4 +1,4 @@
-//! Many patches as one batch that grows from layer to layer.
+//! [`GrowingBatch`]: many patches run as one batch that grows from layer to layer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,40 +11,40 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// One patch: a block of one point's tensor, replaced in a row of its own.
+/// One patch: replaces a block of one point's tensor, in its own row of the batch.
 #[derive(Debug, Clone)]
 pub(super) struct Patch {
-    /// Its number in the sweep.
+    /// Index of the patch in the sweep.
     pub(super) number: usize,
     pub(super) point: PointId,
-    /// Block of the whole run's tensor `[1, ...]`; first that of the batch, which is `0..1`.
+    /// Block in the tensor of a whole run, `[1, ...]`. The first range is the batch axis, `0..1`.
     pub(super) block: Vec<Range<usize>>,
-    /// First position that it changes.
+    /// First position that the patch changes.
     pub(super) first: usize,
 }
 
-/// Patches that begin at one position, run from layer to layer as one batch: a row joins at its
-/// patch's layer, with the unpatched stream, is patched there, and runs on with the others. What
-/// stands before the position comes from the unpatched run's keys and values.
+/// Patches that start at the same position, run from layer to layer as one batch. A row joins at the layer of its patch
+/// with the unpatched stream, is patched there, and continues with the others. Positions before the patch are read from
+/// the unpatched run's key-value cache.
 pub(super) struct GrowingBatch<'r> {
     pub(super) model: &'r HookedTransformer,
     pub(super) base: &'r mut BaseRun,
-    /// Values to patch in, whole as the point's tensor in a run of the whole prompt.
+    /// Values to patch in, each the point's whole tensor in a run on the whole prompt.
     pub(super) values: &'r BTreeMap<PointId, Activation>,
-    /// Points at which rows that joined in an earlier layer are given the unpatched values, and
-    /// whether the rows of the layer itself are too.
+    /// Points at which rows that joined in an earlier layer get the unpatched values, and whether rows that join in the
+    /// layer itself do too.
     pub(super) frozen: &'r [(&'static str, bool)],
-    /// Points of layers whose rows are wanted.
+    /// Layers and points to record.
     pub(super) watch: &'r [(usize, PointId)],
 }
 
-/// The stream after the last layer, and the rows recorded at watched points, `[row, pos, d_model]`.
-pub(super) type Arrived = (Tensor<3>, BTreeMap<PointId, Tensor<3>>);
+/// The stream after the last layer, and the recorded rows of watched points, `[row, pos, d_model]`.
+pub(super) type BatchOutput = (Tensor<3>, BTreeMap<PointId, Tensor<3>>);
 
 impl GrowingBatch<'_> {
-    /// Runs patches sorted by layer, all with the same first position; shows `see` the stream before
-    /// each layer, of the patches that have joined by then.
-    pub(super) fn run(&mut self, patches: &[Patch], see: &mut dyn FnMut(usize, &Tensor<3>)) -> Result<Arrived> {
+    /// Runs patches, which must be sorted by layer and have the same first position. Calls `see` before each layer with
+    /// the stream of the patches that have joined so far.
+    pub(super) fn run(&mut self, patches: &[Patch], see: &mut dyn FnMut(usize, &Tensor<3>)) -> Result<BatchOutput> {
         let catalog = self.model.catalog().clone();
         let layer_of = |patch: &Patch| catalog.info(patch.point).layer.unwrap_or(0);
         let first = patches[0].first;
@@ -60,7 +60,7 @@ impl GrowingBatch<'_> {
                 (Some(rows), 0) => rows,
                 (Some(rows), _) => {
                     let fresh = self.base.stream(layer, first, fresh);
-                    // The layer before may be on another device.
+                    // The previous layer may be on another device.
                     Tensor::cat(vec![rows.to_device(&fresh.device()), fresh], 0)
                 }
                 (None, _) => self.base.stream(layer, first, fresh),
@@ -85,7 +85,7 @@ impl GrowingBatch<'_> {
         Ok((rows, seen))
     }
 
-    /// A hook for each point patched in a layer.
+    /// One hook per patched point in a layer.
     fn patching<'p>(&'p self, catalog: &Catalog, new: &'p [Patch], joined: usize, first: usize) -> Vec<Hook<'p>> {
         let mut by_point: BTreeMap<PointId, Vec<(usize, &Patch)>> = BTreeMap::new();
         for (place, patch) in new.iter().enumerate() {
@@ -102,7 +102,7 @@ impl GrowingBatch<'_> {
                     }
                     let mut place = source.clone();
                     place[0] = *row..row + 1;
-                    // Rotated keys come with those before them, everything else without.
+                    // Rotated keys include the cached positions; other tensors do not.
                     if let Some(axis) = axis.filter(|axis| tensor.shape()[*axis] < values.shape()[*axis]) {
                         place[axis] = source[axis].start - first..source[axis].end - first;
                     }
@@ -115,7 +115,7 @@ impl GrowingBatch<'_> {
         by_point.into_iter().map(hook).collect()
     }
 
-    /// Hooks that give rows the unpatched values in a layer.
+    /// Hooks that replace a layer's frozen activations with the unpatched values.
     fn holding<'p>(&'p self, catalog: &Catalog, layer: usize, joined: usize, first: usize) -> Vec<Hook<'p>> {
         let frozen = self.frozen.iter().filter_map(|(suffix, fresh)| {
             let id = catalog.find(&format!("blocks.{layer}.{suffix}")).ok()?;
@@ -140,7 +140,7 @@ impl GrowingBatch<'_> {
     }
 }
 
-/// The axis whose places are positions of the run.
+/// The axis that indexes positions of the run.
 pub(super) fn position_axis(point: &PointInfo) -> Option<usize> {
     point.axes.iter().position(|axis| matches!(axis, Axis::Pos | Axis::Query))
 }

@@ -1,4 +1,4 @@
-//! How the sites of a sweep are numbered and labeled.
+//! [`Layout`]: numbering and labels of the sites of a sweep.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::tokens::Tokenizer;
 
-/// What one example gave: the metric without a patch and, if it is a run, in the source's, and a
-/// value a site.
+/// Results of one example: the metric without a patch, the metric in the source run if there is one, and the metric per
+/// site.
 pub(crate) struct Found {
     pub(crate) baseline: f64,
     pub(crate) source: Option<f64>,
@@ -23,7 +23,7 @@ pub(crate) struct Found {
 }
 
 impl PatchingResult {
-    /// Puts what the examples gave under the labels of the swept axes.
+    /// Builds the labeled result from per-example values.
     pub(crate) fn new(mut axes: Vec<LabeledAxis>, found: &[Found]) -> Self {
         axes.push(LabeledAxis::numbered("example", found.len()));
         let shape: Vec<usize> = axes.iter().map(|axis| axis.labels.len()).collect();
@@ -38,19 +38,19 @@ impl PatchingResult {
     }
 }
 
-/// The sites of a sweep, point by point.
+/// The sites of a sweep, grouped by point.
 pub(crate) struct Layout {
     pub(crate) axes: Vec<LabeledAxis>,
-    /// Sites a point.
+    /// Number of sites per point.
     per_point: usize,
-    /// Shape of each point's swept axes.
+    /// Lengths of the swept axes, the same for each point.
     shape: Vec<usize>,
     points: Vec<String>,
 }
 
 impl Layout {
-    /// The sites at these points, whose tensors in a run on the first of these prompts have the shapes that `shape_of`
-    /// tells.
+    /// Lays out the sites at these points. `shape_of` returns the shape of a point's tensor in a run on the first
+    /// prompt.
     pub(crate) fn new<M: Patchable>(
         model: &M,
         points: &[(PointId, Vec<usize>)],
@@ -91,7 +91,7 @@ impl Layout {
         Ok(Self { axes, per_point, shape, points: names })
     }
 
-    /// Whether another example's sites have the same places.
+    /// Checks that the sites of another example have the same shape.
     pub(crate) fn check(
         &self,
         example: usize,
@@ -113,7 +113,7 @@ impl Layout {
         self.points.len() * self.per_point
     }
 
-    /// The places of a site along the swept axes.
+    /// Indices of a site along the swept axes.
     fn places(&self, number: usize) -> Vec<usize> {
         let mut rest = number % self.per_point.max(1);
         let mut places: Vec<usize> = self
@@ -138,7 +138,7 @@ impl Layout {
         name
     }
 
-    /// A patch for every site; with `skip` those that would change nothing are left out.
+    /// One patch per site. With `skip`, patches that would change nothing are omitted.
     pub(super) fn patches(
         &self,
         points: &[(PointId, Vec<usize>)],
@@ -153,7 +153,7 @@ impl Layout {
             let point = catalog.info(*id);
             let unpatched = recorded.activation(&*point.name)?.to_ndarray()?;
             let patched = values[id].to_ndarray()?;
-            // Minus infinity in both is no difference.
+            // Equal values and matching NaNs do not count as a difference.
             let differ =
                 ndarray::Zip::from(&unpatched).and(&patched).map_collect(|a, b| a != b && !(a.is_nan() && b.is_nan()));
             let positions = position_axis(point);
@@ -185,10 +185,10 @@ impl Layout {
     }
 }
 
-/// The axis that tells points apart: layers, if there is one point a layer.
+/// The axis that distinguishes points: `layer` if they differ only by layer, otherwise `point`.
 fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabeledAxis {
     let infos: Vec<_> = points.iter().map(|(id, _)| catalog.info(*id)).collect();
-    // The name with the layer left out.
+    // The point's name without the layer.
     let of_stack = |point: &&PointInfo| {
         let (stack, site) = point.name.split_once(&format!(".{}.", point.layer?))?;
         Some((stack.to_string(), site.to_string()))
@@ -200,7 +200,7 @@ fn first_axis(points: &[(PointId, Vec<usize>)], catalog: &Catalog) -> LabeledAxi
     LabeledAxis::new("point", infos.iter().map(|point| point.name.to_string()))
 }
 
-/// An axis in the words of a sweep.
+/// The name of an axis in sweep results.
 fn axis_name(axis: Axis) -> &'static str {
     match axis {
         Axis::Query => "dest_pos",
@@ -210,7 +210,7 @@ fn axis_name(axis: Axis) -> &'static str {
     }
 }
 
-/// `3: gave`, or numbers where there is no tokenizer or the prompts differ.
+/// Labels such as `3: gave`, or plain numbers if there is no tokenizer or the prompts differ.
 pub fn position_labels(tokenizer: Option<&Tokenizer>, prompts: &[&[u32]], len: usize) -> Vec<String> {
     let label = |place: usize| {
         let first = prompts.first()?.get(place)?;

@@ -1,4 +1,4 @@
-//! What is asked of the logits: one number a row.
+//! [`Metric`]: a number per row of logits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use hooklens_model::error::{BoxError, InputError, Result};
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
 
-/// A number for each row of logits. It is told which example the rows are of, and may be
-/// differentiated.
+/// A function from logits to one number per row. It also receives the index of the example that the rows belong to, and
+/// may be differentiated.
 ///
 /// ```
 /// use hooklens::patching::Metric;
@@ -31,14 +31,15 @@ type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
-/// In a notebook, make a metric of your own in the cell that differentiates it: a function runs as the cell compiled it
-/// that wrote it, and Burn keeps a graph for each.
+/// In a notebook, define a custom metric in the same cell that differentiates it. A closure runs the code compiled with
+/// the cell that defines it, and Burn keeps a separate autodiff graph for each cell.
 #[derive(Clone)]
 pub struct Metric {
     judge: Judge,
 }
 
-/// What is known by name is kept as data, so that the code that judges is that of who asks (see [`Metric`]).
+/// Built-in metrics are stored as data, not closures, so that they run in the caller's compilation unit (see
+/// [`Metric`]).
 #[derive(Clone)]
 enum Judge {
     LogitDiff { answer: Vec<u32>, wrong: Vec<u32> },
@@ -49,7 +50,7 @@ enum Judge {
 }
 
 impl Metric {
-    /// A number from each row's last logits, `[row, d_vocab_out]` of one example to `[row]`.
+    /// A metric computed from the last logits, `[row, d_vocab_out]` of one example to `[row]`.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -71,8 +72,8 @@ impl Metric {
         Self { judge: Judge::Last(Arc::new(judge)) }
     }
 
-    /// A number from each row's logits at every position, `[row, pos, d_vocab_out]` of one example
-    /// to `[row]`. It costs the unembedding of every position.
+    /// A metric computed from the logits at every position, `[row, pos, d_vocab_out]` of one example to `[row]`. This
+    /// requires unembedding every position.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -82,7 +83,7 @@ impl Metric {
     /// # let clean = "When Mary and John went to the store, John gave a drink to";
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-    /// // How large the logits are, at every position.
+    /// // The mean square of the logits at all positions.
     /// let size = Metric::all(|logits: Tensor<3>, _example| {
     ///     let [rows, pos, vocab] = logits.dims();
     ///     logits.square().reshape([rows, pos * vocab]).mean_dim(1).squeeze_dim::<1>(1)
@@ -94,7 +95,8 @@ impl Metric {
         Self { judge: Judge::All(Arc::new(judge)) }
     }
 
-    /// The last logit of one token minus that of another: for all examples, or one for each.
+    /// The logit difference of two tokens at the last position, with the same tokens for all examples or one pair per
+    /// example.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -105,16 +107,16 @@ impl Metric {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let towards_mary = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?;
-    /// assert!(towards_mary.baseline()[0] < 0.0); // Mary gives: the answer is John
+    /// assert!(towards_mary.baseline()[0] < 0.0); // Mary gives, so the answer is John
     /// assert!(towards_mary.source().is_some_and(|clean| clean[0] > 0.0));
-    /// // With several examples a token for each.
+    /// // With several examples, one token per example.
     /// assert!(Metric::logit_diff(&model, ["Mary", "Tom"], ["John", "Anna"]).is_ok());
-    /// assert!(Metric::logit_diff(&model, "Mary John", "Tom").is_err()); // not one token
+    /// assert!(Metric::logit_diff(&model, "Mary John", "Tom").is_err()); // not a single token
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// A text that is not one token, an id without a logit.
+    /// Fails for text that is not a single token and for an id that has no logit.
     pub fn logit_diff(
         model: &impl Patchable,
         answer: impl Into<TokenChoice>,
@@ -124,7 +126,7 @@ impl Metric {
         Ok(Self { judge: Judge::LogitDiff { answer, wrong } })
     }
 
-    /// The last logit of a token: for all examples, or one for each.
+    /// The logit of a token at the last position, with the same token for all examples or one per example.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -143,12 +145,13 @@ impl Metric {
     /// ```
     ///
     /// # Errors
-    /// A text that is not one token, an id without a logit.
+    /// Fails for text that is not a single token and for an id that has no logit.
     pub fn logit(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
         Ok(Self { judge: Judge::Logit(ids(model, answer.into())?) })
     }
 
-    /// The log-probability of a token as the next one, in nats: for all examples, or one for each.
+    /// The log-probability of a token as the next token, in nats, with the same token for all examples or one per
+    /// example.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -165,12 +168,12 @@ impl Metric {
     /// ```
     ///
     /// # Errors
-    /// A text that is not one token, an id without a logit.
+    /// Fails for text that is not a single token and for an id that has no logit.
     pub fn log_prob(model: &impl Patchable, answer: impl Into<TokenChoice>) -> Result<Self> {
         Ok(Self { judge: Judge::LogProb(ids(model, answer.into())?) })
     }
 
-    /// Logits it needs.
+    /// Which logits the metric reads.
     pub(crate) fn needs(&self) -> Logits {
         match self.judge {
             Judge::All(_) => Logits::All,
@@ -178,7 +181,7 @@ impl Metric {
         }
     }
 
-    /// Whether it can judge so many examples.
+    /// Checks that the metric has tokens for this number of examples.
     pub(crate) fn check_examples(&self, examples: usize) -> Result<(), PatchError> {
         let known = match &self.judge {
             Judge::LogitDiff { answer, wrong } => known(answer).or(known(wrong)),
@@ -191,7 +194,7 @@ impl Metric {
         }
     }
 
-    /// The number of each row, `[row]`, of logits as [`Metric::needs`] says.
+    /// Computes the metric of each row, `[row]`, from the logits that [`Metric::needs`] names.
     pub(crate) fn judge(&self, logits: Tensor<3>, example: usize) -> Result<Tensor<1>, PatchError> {
         let [rows, _, d_vocab] = logits.dims();
         let last = |logits: Tensor<3>| logits.reshape([rows, d_vocab]);
@@ -212,8 +215,7 @@ impl Metric {
     }
 }
 
-/// The values on the host, none of which may be no number; `site` tells where row so-and-so was
-/// patched.
+/// Reads the values to the host and fails if one is NaN. `site` describes what was patched in a row.
 pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize) -> String) -> Result<Vec<f64>> {
     let unreadable = |source: BoxError| HookError::Io { name: "the metric".into(), source };
     let data = hooklens_hooks::read(values).map_err(|e| unreadable(e.into()))?.convert::<f64>();
@@ -224,10 +226,10 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
     }
 }
 
-/// Token ids: one, or one an example.
+/// Resolves token ids: one for all examples, or one per example.
 fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
     let ids = match choice {
-        // Of the language that is written, where another is read.
+        // For translation models, tokens of the target language.
         TokenChoice::Text(text) => vec![model.tokenizer()?.target().single(&text)?],
         TokenChoice::Texts(texts) => {
             let tokenizer = model.tokenizer()?.target();
@@ -237,7 +239,7 @@ fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
         TokenChoice::Rows(rows) => rows,
         TokenChoice::Places(_) => {
             let (given, allowed) =
-                ("a token a position".into(), "one token, or one an example: the last logits are read");
+                ("one token per position".into(), "one token, or one per example: only the last logits are read");
             return Err(InputError::Setting { name: "answer", given, allowed: allowed.into() }.into());
         }
     };

@@ -1,4 +1,4 @@
-//! Which activation matters: put one from another run in its place and see what the model says.
+//! Activation patching: replaces activations of one run with those of another and measures the effect on the logits.
 
 mod base_run;
 mod example;

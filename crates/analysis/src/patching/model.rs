@@ -1,10 +1,11 @@
-//! What patching asks of a model, whichever its kind.
+//! What patching requires from each kind of model.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Axis, PointId, Segment};
 
 use super::{Ablation, PatchPrompts};
 use crate::error::PatchError;
+use hooklens_model::driver::private::Spliceable;
 use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
@@ -12,11 +13,11 @@ use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// A model whose activations can be patched: a decoder, an encoder with a masked-token head, an encoder with a decoder,
-/// or one of these with hooks that stay.
+/// A model whose activations can be patched: a decoder, an encoder with a masked-token head, an encoder-decoder, or one
+/// of these with scoped hooks.
 ///
-/// What a [`Metric`](super::Metric) reads of a decoder are the logits behind the last token, of an encoder those of the
-/// masked token, and of an encoder with a decoder those behind the decoder's last token.
+/// A [`Metric`](super::Metric) reads the logits after the last token of a decoder, at the masked token of an encoder,
+/// and after the last decoder token of an encoder-decoder.
 ///
 /// ```
 /// use hooklens::patching::Metric;
@@ -27,15 +28,15 @@ use hooklens_model::tokens::Tokens;
 /// let patching = model.patching(clean, corrupted).logit_diff(4, 8)?;
 /// let encoder = patching.sweep(&Sites::new("encoder.*.hook_resid_pre").per([Axis::Pos]))?; // [layer, pos]
 /// let shares = encoder.normalized()?;
-/// // All that differs before the first layer is the second token.
+/// // Before the first layer, only the second token differs.
 /// assert!((shares.values()[[0, 1]] - 1.0).abs() < 1e-3 && shares.values()[[0, 0]] == 0.0);
 /// let crossed = patching.sweep(&Sites::new("decoder.*.cross_attn.hook_z").per([Axis::Head]))?; // [layer, head]
 /// assert_eq!(crossed.mean().values().shape(), [2, model.config().n_heads]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait PatchModel: Patchable {
-    /// Patches of what the clean prompts make, into the runs on the corrupted ones: say next what is measured. The two
-    /// are of the same number and, pair by pair, the same length.
+    /// Patches activations of the clean prompts into runs on the corrupted prompts. Choose a metric on the returned
+    /// value. There must be as many clean as corrupted prompts, and each pair must have the same length.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -50,7 +51,7 @@ pub trait PatchModel: Patchable {
         PatchPrompts::pairs(self, clean.into(), corrupted.into())
     }
 
-    /// Ablations in the runs on these prompts: say next what is measured.
+    /// Ablates activations in runs on these prompts. Choose a metric on the returned value.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -67,7 +68,7 @@ pub trait PatchModel: Patchable {
 
 impl<M: Patchable> PatchModel for M {}
 
-/// What differs between the kinds.
+/// What differs between the kinds of models.
 pub trait Patchable: HookedModel {
     /// One prompt without padding.
     type Prompt: Clone;
@@ -75,32 +76,32 @@ pub trait Patchable: HookedModel {
     /// The prompts of an input.
     fn prompts(&self, input: Self::Input) -> Result<Vec<Self::Prompt>>;
 
-    /// Copies of a prompt as one batch.
+    /// A batch of copies of a prompt.
     fn copies(prompt: &Self::Prompt, count: usize) -> Result<Self::Input>;
 
     /// Number of tokens of each text in a prompt.
     fn lengths(prompt: &Self::Prompt) -> Vec<usize>;
 
-    /// The tokens that stand along an axis of positions.
+    /// The tokens along a position axis of a point.
     fn tokens_along<'p>(&self, prompt: &'p Self::Prompt, point: PointId, axis: Axis) -> &'p [u32];
 
-    /// Number of logits a position.
+    /// Number of logits per position.
     fn d_vocab_out(&self) -> usize;
 
-    /// Options of a run whose logits a metric reads.
+    /// Options for a run that computes the logits a metric reads.
     fn making<'h>(options: ForwardOptions<'h>, needs: Logits) -> ForwardOptions<'h> {
         options.logits(needs)
     }
 
-    /// The logits a metric reads, `[row, 1, d_vocab]` or at every position, of a run on `prompt`.
+    /// The logits a metric reads from a run on `prompt`: `[row, 1, d_vocab]`, or all positions.
     fn read(&self, scored: Self::Scored, prompt: &Self::Prompt, needs: Logits) -> Result<Tensor<3>>;
 
-    /// The decoder whose runs can be taken up again at a layer and position, and the prompt's tokens.
+    /// The decoder, if its runs can be resumed at a layer and position, with the prompt's tokens.
     fn restarts<'p>(&'p self, _prompt: &'p Self::Prompt) -> Option<(&'p HookedTransformer, &'p [u32])> {
         None
     }
 
-    /// A run of copies of a prompt whose hooks are at these points.
+    /// Runs copies of a prompt with hooks at these points.
     fn run_copies(
         &self,
         prompt: &Self::Prompt,
@@ -140,16 +141,16 @@ impl Patchable for HookedTransformer {
     }
 
     fn restarts<'p>(&'p self, prompt: &'p Vec<u32>) -> Option<(&'p HookedTransformer, &'p [u32])> {
-        // Layers that read more than the stream before them can't start from it alone.
+        // Layers with inputs besides the preceding residual stream cannot be resumed from the stream alone.
         let config = self.config();
         let more = config.per_layer_inputs.is_some()
             || config.shared_keys.iter().any(Option::is_some)
-            || self.points.splices.reach_back(self.catalog());
+            || self.points().splices.reach_back(self.catalog());
         (!more).then_some((self, prompt))
     }
 }
 
-/// A text's tokens and the type of each.
+/// A text's tokens and their token types.
 #[derive(Debug, Clone)]
 pub struct EncoderPrompt {
     tokens: Vec<u32>,
@@ -206,7 +207,7 @@ impl Patchable for HookedEncoder {
     }
 }
 
-/// What the encoder reads, and what the decoder has written.
+/// Encoder input tokens and decoder tokens.
 #[derive(Debug, Clone)]
 pub struct EncoderDecoderPrompt {
     encoder: Vec<u32>,
@@ -234,7 +235,7 @@ impl Patchable for HookedEncoderDecoder {
         let segment = self.catalog().info(point).segment;
         let of_encoder = match segment {
             Segment::Encoder | Segment::CrossKeys => true,
-            // A pattern of cross attention has the decoder's queries and the encoder's keys.
+            // Cross-attention patterns have decoder queries and encoder keys.
             _ => axis == Axis::Key && self.attends_to_encoder(point),
         };
         if of_encoder { &prompt.encoder } else { &prompt.decoder }
@@ -248,7 +249,7 @@ impl Patchable for HookedEncoderDecoder {
         Ok(logits)
     }
 
-    /// Where no hook is in the encoder, it runs once for all copies.
+    /// Runs the encoder once for all copies unless it has hooks.
     fn run_copies(
         &self,
         prompt: &EncoderDecoderPrompt,
@@ -296,7 +297,7 @@ impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
     }
 }
 
-/// Rows of tokens without their padding.
+/// Rows of tokens without padding.
 fn rows(tokens: &Tokens) -> Result<Vec<Vec<u32>>> {
     let [batch, _] = tokens.shape();
     let rows: Vec<Vec<u32>> = (0..batch).map(|row| tokens.real(row)).collect();

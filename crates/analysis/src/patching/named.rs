@@ -1,4 +1,4 @@
-//! The sweeps everyone speaks of, by TransformerLens's names.
+//! Common sweeps, with TransformerLens's names.
 
 use hooklens_hooks::Axis;
 use ndarray::{Axis as Along, concatenate};
@@ -27,7 +27,7 @@ macro_rules! named {
         /// ```
         ///
         /// # Errors
-        /// As [`Patching::sweep`].
+        /// Same as [`Patching::sweep`].
         pub fn $name(&self) -> Result<PatchingResult> {
             self.sweep(&Sites::new($points).per([$(Axis::$axis),*]))
         }
@@ -38,40 +38,40 @@ impl<M: Patchable> Patching<'_, M> {
     named! {
         /// The residual stream before each layer, `[layer, pos]`.
         resid_pre "blocks.*.hook_resid_pre" [Pos];
-        /// The residual stream before each MLP, `[layer, pos]`.
+        /// The residual stream between attention and MLP, `[layer, pos]`.
         resid_mid "blocks.*.hook_resid_mid" [Pos];
-        /// What attention adds, `[layer, pos]`.
+        /// Attention output, `[layer, pos]`.
         attn_out "blocks.*.hook_attn_out" [Pos];
-        /// What the MLP adds, `[layer, pos]`.
+        /// MLP output, `[layer, pos]`.
         mlp_out "blocks.*.hook_mlp_out" [Pos];
         /// Each head's output at each position, `[layer, pos, head]`.
         attn_head_out_by_pos "blocks.*.attn.hook_z" [Pos, Head];
         /// Each head's query at each position, `[layer, pos, head]`.
         attn_head_q_by_pos "blocks.*.attn.hook_q" [Pos, Head];
-        /// Each key at each position, `[layer, pos, kv_head]`.
+        /// Each head's key at each position, `[layer, pos, kv_head]`.
         attn_head_k_by_pos "blocks.*.attn.hook_k" [Pos, Head];
-        /// Each value at each position, `[layer, pos, kv_head]`.
+        /// Each head's value at each position, `[layer, pos, kv_head]`.
         attn_head_v_by_pos "blocks.*.attn.hook_v" [Pos, Head];
-        /// Where each head looks from each position, `[layer, head, dest_pos]`.
+        /// Each head's attention pattern at each query position, `[layer, head, dest_pos]`.
         attn_head_pattern_by_pos "blocks.*.attn.hook_pattern" [Head, Query];
-        /// How much each head looks from each position to each, `[layer, head, dest_pos, src_pos]`.
+        /// Each entry of each head's attention pattern, `[layer, head, dest_pos, src_pos]`.
         attn_head_pattern_dest_src_pos "blocks.*.attn.hook_pattern" [Head, Query, Key];
-        /// Each head's output, `[layer, head]`.
+        /// Each head's output at all positions, `[layer, head]`.
         attn_head_out_all_pos "blocks.*.attn.hook_z" [Head];
-        /// Each head's queries, `[layer, head]`.
+        /// Each head's queries at all positions, `[layer, head]`.
         attn_head_q_all_pos "blocks.*.attn.hook_q" [Head];
-        /// Each head's keys, `[layer, kv_head]`.
+        /// Each head's keys at all positions, `[layer, kv_head]`.
         attn_head_k_all_pos "blocks.*.attn.hook_k" [Head];
-        /// Each head's values, `[layer, kv_head]`.
+        /// Each head's values at all positions, `[layer, kv_head]`.
         attn_head_v_all_pos "blocks.*.attn.hook_v" [Head];
-        /// Where each head looks, `[layer, head]`.
+        /// Each head's whole attention pattern, `[layer, head]`.
         attn_head_pattern_all_pos "blocks.*.attn.hook_pattern" [Head];
-        /// Each neuron at all positions, `[layer, d_mlp]`.
+        /// Each neuron's activation at all positions, `[layer, d_mlp]`.
         neurons_all_pos "blocks.*.mlp.hook_post" [DMlp];
     }
 
-    /// Output, queries, keys, values and pattern of each head, `[activation, layer, head]`: of
-    /// models whose heads all have keys of their own.
+    /// Output, queries, keys, values and pattern of each head at all positions, `[activation, layer, head]`. Requires a
+    /// model without grouped-query attention.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -88,8 +88,7 @@ impl<M: Patchable> Patching<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::sweep`]; [`PatchError::Shapes`](super::PatchError::Shapes) under grouped-query
-    /// attention.
+    /// Same as [`Patching::sweep`]; [`PatchError::Shapes`](super::PatchError::Shapes) for grouped-query attention.
     pub fn attn_head_all_pos_every(&self) -> Result<PatchingResult> {
         stacked(vec![
             ("out", self.attn_head_out_all_pos()?),
@@ -117,11 +116,11 @@ impl<M: Patchable> Patching<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::attn_head_all_pos_every`].
+    /// Same as [`Patching::attn_head_all_pos_every`].
     pub fn attn_head_by_pos_every(&self) -> Result<PatchingResult> {
         let mut pattern = self.attn_head_pattern_by_pos()?;
         let out = self.attn_head_out_by_pos()?;
-        // Heads come before positions there, and behind them in the others.
+        // Patterns have the head axis before the position axis; the other sweeps have it after.
         let turned = pattern.values.values().clone().permuted_axes(ndarray::IxDyn(&[0, 2, 1, 3]));
         pattern.values = LabeledArray::of(out.values.axes().to_vec(), turned);
         stacked(vec![
@@ -133,8 +132,7 @@ impl<M: Patchable> Patching<'_, M> {
         ])
     }
 
-    /// The stream before each layer, what attention adds and what the MLP adds,
-    /// `[activation, layer, pos]`.
+    /// Residual stream before each layer, attention output and MLP output, `[activation, layer, pos]`.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -151,13 +149,13 @@ impl<M: Patchable> Patching<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::sweep`].
+    /// Same as [`Patching::sweep`].
     pub fn block_every(&self) -> Result<PatchingResult> {
         stacked(vec![("resid_pre", self.resid_pre()?), ("attn_out", self.attn_out()?), ("mlp_out", self.mlp_out()?)])
     }
 }
 
-/// Sweeps of one shape as one, along a new first axis.
+/// Stacks sweeps of the same shape along a new first axis.
 fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
     let first = &sweeps[0].1;
     let names = LabeledAxis::new("activation", sweeps.iter().map(|(name, _)| *name));

@@ -1,4 +1,4 @@
-//! Path patching: what a head does to chosen readers, and through them to the logits.
+//! Path patching: effects of heads on chosen receivers, and through them on the logits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::labeled::LabeledAxis;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 
-/// What reads at the end of a path.
+/// The end of a path: what reads the patched stream.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -27,11 +27,11 @@ use hooklens_model::error::{InputError, Result};
 /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// let patching = Patching::new(&model, clean, corrupted, metric)?;
-/// // What do the queries of the last layer's heads hear from the heads before?
+/// // How do the queries of the last layer's heads depend on earlier heads?
 /// let queries: Vec<Receiver> = (0..4).map(|head| Receiver::Query(-1, head)).collect();
 /// let heard = patching.path_from_heads(&queries, Freeze::AttentionAndMlps)?;
 /// assert_eq!(heard.mean().values().shape(), [4, 4]);
-/// assert!(heard.effect().values()[[3, 0]].abs() < 1e-4); // a head of the last layer comes too late
+/// assert!(heard.effect().values()[[3, 0]].abs() < 1e-4); // the receiver's own layer writes too late
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum Receiver {
     Logits,
 }
 
-/// What keeps its unpatched activation on the way from a sender to a receiver.
+/// What keeps its unpatched activation along the path from a sender to a receiver.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -62,21 +62,21 @@ pub enum Receiver {
 /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// let through = |frozen| patching.path_from_heads(&[Receiver::Logits], frozen);
 /// let (direct, by_mlps) = (through(Freeze::AttentionAndMlps)?, through(Freeze::Attention)?);
-/// // Behind the last layer's heads stands one MLP; where the path leads through it matters.
+/// // One MLP comes after the last layer's heads, so it matters whether paths may pass through it.
 /// assert_ne!(direct.effect(), by_mlps.effect());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Freeze {
-    /// All attention and all MLPs: only the direct path is taken.
+    /// All attention and all MLPs, leaving only the direct path.
     #[default]
     AttentionAndMlps,
-    /// All attention: paths through MLPs count as direct, as in Wang et al. 2022.
+    /// All attention. Paths through MLPs count as direct, as in Wang et al. 2022.
     Attention,
 }
 
-/// A receiver of this model: the point it reads at, its layer, and which head, if any.
+/// A receiver resolved for one model: its layer, the point it reads at, and its head. The logits have none of these.
 struct Reader {
     layer: Option<usize>,
     point: Option<PointId>,
@@ -84,11 +84,12 @@ struct Reader {
 }
 
 impl Patching<'_> {
-    /// The metric when the receivers, and no one else, read what each head would have written in
-    /// the source's run, `[layer, head]`: path patching (Goldowsky-Dill et al. 2023). First each
-    /// head's output is patched, what is `frozen` kept, and what comes to the receivers is
-    /// recorded; then the receivers are given that in a run in which nothing is frozen. A head that
-    /// writes after all receivers have read changes nothing.
+    /// Path patching (Goldowsky-Dill et al. 2023): the metric when only the receivers see each head's output from the
+    /// source run, `[layer, head]`.
+    ///
+    /// First, each head's output is patched while the `frozen` activations are kept, and the receivers' inputs are
+    /// recorded. Then the receivers get those inputs in a run in which nothing is frozen. A head that writes after all
+    /// receivers have read has no effect.
     ///
     /// ```
     /// use hooklens::patching::{Freeze, Metric, Patching, Receiver};
@@ -103,11 +104,11 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// A receiver the model lacks, and as [`Patching::sweep`].
+    /// Fails if the model lacks a receiver, and as [`Patching::sweep`] does.
     pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
         if config.per_layer_inputs.is_some() || config.shared_keys.iter().any(Option::is_some) {
-            let with = "layers that read more than the stream before them (`per_layer_inputs`, `shared_keys`)";
+            let with = "layers that read more than the preceding residual stream (`per_layer_inputs`, `shared_keys`)";
             return Err(InputError::NotDefined { what: "path patching", with }.into());
         }
         let (attending, heads): (Vec<usize>, _) = (config.attending().collect(), config.n_heads);
@@ -158,7 +159,7 @@ impl Patching<'_> {
         ))
     }
 
-    /// The metric of each patch whose change comes to the readers only.
+    /// The metric of each patch when its change reaches only the readers.
     fn paths(
         &self,
         base: &mut BaseRun,
@@ -170,7 +171,7 @@ impl Patching<'_> {
     ) -> Result<Tensor<1>> {
         let n_layers = self.model().config().n_layers;
         let layer_of = |patch: &Patch| self.model().catalog().info(patch.point).layer.unwrap_or(0);
-        // An MLP reads after its layer's attention has written: its stream is that of no layer's start.
+        // An MLP reads after its layer's attention has written, so its input is not the stream at the start of a layer.
         let mlps: Vec<(usize, PointId)> = readers
             .iter()
             .filter(|reader| reader.head.is_none())
@@ -189,7 +190,7 @@ impl Patching<'_> {
             return judge(&self.metric, self.model(), arrived, base, 0, example);
         }
         let first = readers.iter().filter_map(|reader| reader.layer).min().unwrap_or(0);
-        // Rows whose sender has not written yet read the unpatched stream.
+        // Rows whose sender has not written yet have the unpatched stream.
         let whole = |rows: Option<&Tensor<3>>, base: &BaseRun, layer: usize| match rows {
             Some(rows) if rows.dims()[0] == patches.len() => rows.clone(),
             Some(rows) => {
@@ -224,7 +225,7 @@ impl Patching<'_> {
                 }
             }
         }
-        // A direct path to the logits goes beside those through the other receivers.
+        // The direct path to the logits is added to the paths through the other receivers.
         let beside = readers.iter().any(|reader| reader.layer.is_none());
         let options = base.options(first..n_layers, 0, patches.len())?;
         let mut last = self.model().forward_with(base.stream(first, 0, patches.len()), options.hooks(hooks))?;
@@ -253,7 +254,7 @@ impl Patching<'_> {
                 config.n_heads
             };
             if head >= heads {
-                let allowed = format!("one of the {heads} at `{}`", info.name);
+                let allowed = format!("one of the {heads} heads of `{}`", info.name);
                 return Err(InputError::Setting { name: "head", given: head.to_string(), allowed }.into());
             }
         }

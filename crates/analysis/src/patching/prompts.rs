@@ -1,4 +1,4 @@
-//! Prompts of a sweep before it is said what is measured.
+//! Prompts of a sweep whose metric is not chosen yet.
 
 use burn::tensor::Tensor;
 
@@ -7,7 +7,7 @@ use super::{Ablation, Metric, Patching};
 use crate::activations::TokenChoice;
 use hooklens_model::error::Result;
 
-/// Prompts whose runs are patched; what is measured makes a [`Patching`] of them. See
+/// Prompts to patch, without a metric yet; choosing a metric returns a [`Patching`]. See
 /// [`PatchModel::patching`](super::PatchModel::patching).
 ///
 /// ```
@@ -20,7 +20,7 @@ use hooklens_model::error::Result;
 /// assert_eq!(heads.effect().largest(1)[0].0, nats.effect().largest(1)[0].0); // the same head
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[must_use = "say what is measured"]
+#[must_use = "choose a metric to get a `Patching`"]
 pub struct PatchPrompts<'m, M: Patchable> {
     model: &'m M,
     /// Prompts whose runs are patched.
@@ -28,7 +28,7 @@ pub struct PatchPrompts<'m, M: Patchable> {
     from: PatchesFrom<M::Input>,
 }
 
-/// Where patches come from.
+/// The source of the patches.
 enum PatchesFrom<I> {
     Clean(I),
     Ablation(Ablation<I>),
@@ -43,10 +43,10 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
         Self { model, base: prompts, from: PatchesFrom::Ablation(ablation) }
     }
 
-    /// Measures the logit of one token minus that of another: see [`Metric::logit_diff`].
+    /// Measures a logit difference: see [`Metric::logit_diff`].
     ///
     /// # Errors
-    /// As [`Metric::logit_diff`] and [`Patching::new`].
+    /// Same as [`Metric::logit_diff`] and [`Patching::new`].
     pub fn logit_diff(self, answer: impl Into<TokenChoice>, wrong: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
         let metric = Metric::logit_diff(self.model, answer, wrong)?;
         self.metric(metric)
@@ -55,7 +55,7 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
     /// Measures the logit of a token: see [`Metric::logit`].
     ///
     /// # Errors
-    /// As [`Metric::logit`] and [`Patching::new`].
+    /// Same as [`Metric::logit`] and [`Patching::new`].
     pub fn logit(self, answer: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
         let metric = Metric::logit(self.model, answer)?;
         self.metric(metric)
@@ -64,13 +64,13 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
     /// Measures the log-probability of a token, in nats: see [`Metric::log_prob`].
     ///
     /// # Errors
-    /// As [`Metric::log_prob`] and [`Patching::new`].
+    /// Same as [`Metric::log_prob`] and [`Patching::new`].
     pub fn log_prob(self, answer: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
         let metric = Metric::log_prob(self.model, answer)?;
         self.metric(metric)
     }
 
-    /// Measures a number of your own from each row's logits, `[row, d_vocab_out]` of one example to `[row]`: see
+    /// Measures a custom function of each row's last logits, `[row, d_vocab_out]` of one example to `[row]`: see
     /// [`Metric::last`].
     ///
     /// ```
@@ -82,15 +82,15 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::new`].
+    /// Same as [`Patching::new`].
     pub fn of(self, judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Result<Patching<'m, M>> {
         self.metric(Metric::last(judge))
     }
 
-    /// Measures this.
+    /// Measures this metric.
     ///
     /// # Errors
-    /// As [`Patching::new`].
+    /// Same as [`Patching::new`].
     pub fn metric(self, metric: Metric) -> Result<Patching<'m, M>> {
         match self.from {
             PatchesFrom::Clean(clean) => Patching::new(self.model, clean, self.base, metric),
@@ -101,6 +101,6 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
 
 impl<M: Patchable> std::fmt::Debug for PatchPrompts<'_, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("PatchPrompts(nothing is measured yet)")
+        f.write_str("PatchPrompts(no metric chosen)")
     }
 }

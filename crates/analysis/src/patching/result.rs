@@ -1,4 +1,4 @@
-//! What a sweep found.
+//! The result of a patching sweep.
 
 use ndarray::{ArrayD, Axis};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 
-/// The metric with each place patched, for every example, and what it is without a patch.
+/// The metric with each site patched, for every example, and the metric without a patch.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -34,8 +34,8 @@ pub struct PatchingResult {
 }
 
 impl PatchingResult {
-    /// The results of sweeps over the same places as one: examples of the first, then those of the second, and so on. A
-    /// position at which their tokens differ is labeled by its number.
+    /// Concatenates the results of sweeps over the same sites along the example axis, in order. A position where their
+    /// tokens differ is labeled with its number.
     ///
     /// ```
     /// # use hooklens::patching::{Metric, Patching, PatchingResult};
@@ -52,29 +52,29 @@ impl PatchingResult {
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::Shares`]: no results, or results of sweeps that differ.
+    /// [`PatchError::Shares`] if there are no results or if the sweeps differ.
     pub fn joined(results: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
         let wrong = |what: &'static str| PatchError::Shares { what };
         let mut results = results.into_iter();
-        let Self { values, mut baseline, mut source } = results.next().ok_or_else(|| wrong("there are none"))?;
+        let Self { values, mut baseline, mut source } = results.next().ok_or_else(|| wrong("no results were given"))?;
         let (mut axes, mut arrays) = (values.axes().to_vec(), vec![values.values().clone()]);
         for result in results {
             let others = result.values.axes();
             let alike = |(one, other): (&LabeledAxis, &LabeledAxis)| one.name == other.name;
             if axes.len() != others.len() || !axes.iter().zip(others).all(alike) {
-                return Err(wrong("they are over other axes"));
+                return Err(wrong("their axes differ"));
             }
             let swept = axes.len() - 1;
             for (axis, other) in axes[..swept].iter_mut().zip(others) {
                 if axis.labels.len() != other.labels.len() {
-                    return Err(wrong("they are over other places"));
+                    return Err(wrong("their axis lengths differ"));
                 }
                 for (place, (label, other)) in axis.labels.iter_mut().zip(&other.labels).enumerate() {
                     let number = place.to_string();
                     let position = |label: &str| label == number || label.starts_with(&format!("{number}: "));
                     if label != other {
                         if !(position(label) && position(other)) {
-                            return Err(wrong("they are over other places"));
+                            return Err(wrong("their axis labels differ"));
                         }
                         *label = number;
                     }
@@ -83,20 +83,20 @@ impl PatchingResult {
             match (&mut source, result.source) {
                 (Some(all), Some(own)) => all.extend(own),
                 (None, None) => {}
-                _ => return Err(wrong("patches come from runs in some, and from none in others")),
+                _ => return Err(wrong("some took patches from source runs and others did not")),
             }
             baseline.extend(result.baseline);
             arrays.push(result.values.values().clone());
         }
         let last = axes.len() - 1;
         let views: Vec<_> = arrays.iter().map(|array| array.view()).collect();
-        let values = ndarray::concatenate(Axis(last), &views).map_err(|_| wrong("they are over other places"))?;
+        let values = ndarray::concatenate(Axis(last), &views).map_err(|_| wrong("their axis lengths differ"))?;
         let examples = values.shape()[last];
         axes[last] = LabeledAxis::numbered(axes[last].name.clone(), examples);
         Ok(Self { values: LabeledArray::of(axes, values), baseline, source })
     }
 
-    /// The metric of every example, an axis a swept one and last `example`.
+    /// The metric of every example, with one axis per swept axis and a last axis `example`.
     pub fn values(&self) -> &LabeledArray {
         &self.values
     }
@@ -112,7 +112,7 @@ impl PatchingResult {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
-    /// assert_eq!(found.baseline().len(), 1); // an example
+    /// assert_eq!(found.baseline().len(), 1); // one example
     /// assert!(found.source().is_some_and(|clean| clean[0] > found.baseline()[0]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -120,8 +120,7 @@ impl PatchingResult {
         &self.baseline
     }
 
-    /// The metric of every example in the run the patches come from; `None` for ablations by
-    /// zeros or means.
+    /// The metric of every example in the run that patches come from; `None` for zero and mean ablations.
     pub fn source(&self) -> Option<&[f64]> {
         self.source.as_deref()
     }
@@ -131,7 +130,7 @@ impl PatchingResult {
         self.over_examples(|each| each.iter().sum::<f64>() / each.len() as f64)
     }
 
-    /// Standard error of the mean over examples; no number for a single one.
+    /// Standard error of the mean over examples; NaN for a single example.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -157,7 +156,7 @@ impl PatchingResult {
         })
     }
 
-    /// Mean over examples of what the patch changes.
+    /// Mean change of the metric over examples.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -170,7 +169,7 @@ impl PatchingResult {
     /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
     /// let (effect, mean) = (found.effect(), found.mean());
     /// assert!((effect.values()[[1, 10]] - (mean.values()[[1, 10]] - found.baseline()[0])).abs() < 1e-9);
-    /// assert_eq!(effect.values()[[0, 0]], 0.0); // both runs begin alike
+    /// assert_eq!(effect.values()[[0, 0]], 0.0); // the first token is the same in both runs
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn effect(&self) -> LabeledArray {
@@ -178,9 +177,9 @@ impl PatchingResult {
         self.mean().map(|value| value - baseline)
     }
 
-    /// The share of the way from the unpatched run to the source's that the patch goes: 0 is no
-    /// effect, 1 all of it (means over examples). An ablation without a source run gives the
-    /// change as a share of the baseline.
+    /// The effect as a fraction of the difference between the unpatched run and the source run: 0 is no effect, 1 is
+    /// the whole difference (means over examples). For an ablation without a source run, the change as a fraction of
+    /// the baseline.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -191,13 +190,14 @@ impl PatchingResult {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let shares = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?.normalized()?;
-    /// assert!((shares.values()[[0, 10]] - 1.0).abs() < 1e-3); // the one token that differs: all of it
+    /// assert!((shares.values()[[0, 10]] - 1.0).abs() < 1e-3); // the only token that differs accounts for all of it
     /// assert_eq!(shares.values()[[0, 3]], 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::NoDifference`] where the two runs' metrics are equal, and no share can be told.
+    /// [`PatchError::NoDifference`] if the metrics of the two runs are equal (or, without a source run, if the baseline
+    /// is 0).
     pub fn normalized(&self) -> Result<LabeledArray, PatchError> {
         let unpatched = mean(&self.baseline);
         let clean = self.source.as_deref().map(mean);
@@ -208,8 +208,8 @@ impl PatchingResult {
         Ok(self.mean().map(|value| (value - unpatched) / way))
     }
 
-    /// CSV with a row per place: its labels, then the mean over examples, its standard error, the effect, and
-    /// the normalized effect, which is left empty where [`PatchingResult::normalized`] can't tell it.
+    /// CSV with a row per site: its labels, then the mean over examples, its standard error, the effect, and the
+    /// normalized effect, which is empty if [`PatchingResult::normalized`] fails.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -228,7 +228,7 @@ impl PatchingResult {
         self.csv(CsvLabels::Exact)
     }
 
-    /// [`PatchingResult::to_csv`] with labels of a kind.
+    /// [`PatchingResult::to_csv`] with this style of labels.
     pub fn csv(&self, labels: CsvLabels) -> String {
         let names = self.swept_axes().iter().map(|axis| axis.name.as_str());
         let columns = names.chain(["mean", "standard_error", "effect", "normalized"]);
@@ -250,7 +250,7 @@ impl PatchingResult {
         LabeledArray::of(self.swept_axes().to_vec(), over)
     }
 
-    /// All axes but that of the examples.
+    /// All axes except the example axis.
     pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
         let axes = self.values.axes();
         &axes[..axes.len() - 1]

@@ -1,12 +1,11 @@
-//! Where to patch: points, and the axes along which one place after the other is patched.
+//! [`Sites`]: the points and axes of a sweep.
 
 use hooklens_hooks::{Axis, Catalog, PointId, PointInfo, Selection};
 
 use crate::error::PatchError;
 use hooklens_model::error::Result;
 
-/// Points and axes of a sweep: every place along the axes is patched by itself, all along the
-/// other axes at once.
+/// Points and axes of a sweep. Each index along the swept axes is patched separately; each patch covers all other axes.
 ///
 /// ```
 /// use hooklens::hook::Axis;
@@ -21,13 +20,13 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Each of these points whole.
+    /// Patches each of these points as a whole.
     pub fn new(points: impl Into<Selection>) -> Self {
         Self { selection: points.into(), axes: Vec::new() }
     }
 
-    /// One place along these axes after the other. [`Axis::Head`] means key/value heads at points
-    /// that have those. The order is the points' own.
+    /// Patches each index along these axes separately. [`Axis::Head`] means key/value heads at points that have them.
+    /// In results, the axes keep the order they have at the point.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -48,17 +47,17 @@ impl Sites {
         self
     }
 
-    /// The points asked for.
+    /// The selected points.
     pub(super) fn selection(&self) -> &Selection {
         &self.selection
     }
 
-    /// The points in firing order.
+    /// The selected points in firing order.
     pub fn points(&self, catalog: &Catalog) -> Result<Vec<PointId>> {
         Ok(self.resolve(catalog)?.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// The points in firing order, each with the places of the swept axes among its own.
+    /// The selected points in firing order, each with the indices of the swept axes in its shape.
     pub(crate) fn resolve(&self, catalog: &Catalog) -> Result<Vec<(PointId, Vec<usize>)>> {
         let ids = self.selection.resolve(catalog)?;
         Ok(ids.into_iter().map(|id| Ok((id, self.swept(catalog.info(id))?))).collect::<Result<Vec<_>, PatchError>>()?)
@@ -67,10 +66,10 @@ impl Sites {
     fn swept(&self, point: &PointInfo) -> Result<Vec<usize>, PatchError> {
         let fails = |reason| Err(PatchError::Point { point: point.name.to_string(), reason });
         if point.integer {
-            return fails("it holds integers");
+            return fails("its values are integers");
         }
         if point.axes.first() != Some(&Axis::Batch) {
-            return fails("its rows are not those of the batch");
+            return fails("its first axis is not the batch");
         }
         let mut places = Vec::new();
         for axis in &self.axes {

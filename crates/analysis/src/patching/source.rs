@@ -1,4 +1,4 @@
-//! Where patches come from.
+//! The source of patches: another run, zeros or means.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::error::PatchError;
 use hooklens_model::driver::{ForwardOptions, Input, Logits, RunOutput};
 use hooklens_model::error::Result;
 
-/// What an activation is replaced by when it is ablated.
+/// What replaces an ablated activation.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -32,31 +32,31 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Ablation<I = Input> {
-    /// Zeros. (Of attention scores, where a query may look.)
+    /// Zeros. Masked attention scores stay minus infinity.
     Zero,
-    /// Its mean over all rows and positions of these prompts. Scores and patterns, whose rows
-    /// mean something else at every position, want [`Ablation::MeanByPosition`].
+    /// The mean over all rows and positions of these prompts. Attention scores and patterns, whose rows mean something
+    /// different at each position, require [`Ablation::MeanByPosition`].
     Mean(I),
-    /// Its mean over these prompts, position by position; they must be of the examples' length.
+    /// The mean over these prompts at each position. The prompts must have the same length as the examples.
     MeanByPosition(I),
-    /// What it is in these prompts' runs, one for each example (resampling).
+    /// Activations from runs on these prompts, one per example (resample ablation).
     Resample(I),
 }
 
-/// Patches of one sweep.
+/// The source of a sweep's patches.
 pub(super) enum Source<P> {
-    /// What a run of another prompt makes, one for each example.
+    /// Activations of a run on another prompt, one per example.
     Run(Vec<P>),
     /// Zeros.
     Zero,
-    /// Means of prompts.
+    /// Means over prompts.
     Mean { prompts: Vec<P>, by_position: bool },
 }
 
-/// Means of the points of one sweep.
+/// Mean activations of the points of one sweep.
 pub(super) type Means = HashMap<PointId, Activation>;
 
-/// The mean of each point over prompts.
+/// Computes the mean activation of each point over prompts.
 pub(super) fn means<M: Patchable>(
     model: &M,
     prompts: &[M::Prompt],
@@ -67,7 +67,7 @@ pub(super) fn means<M: Patchable>(
     let mut sums: HashMap<PointId, (ArrayD<f64>, f64)> = HashMap::new();
     let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
     for (number, prompt) in prompts.iter().enumerate() {
-        // One by one: padding has no part in a mean.
+        // One prompt at a time, so that padding does not enter the mean.
         let options = ForwardOptions::new().logits(Logits::None).copies_of(number, prompts.len());
         let options = options.record(Record::new(Selection::from(names.as_slice())));
         let recorded = model.run(M::copies(prompt, 1)?, options)?.cache().take();
@@ -78,10 +78,14 @@ pub(super) fn means<M: Patchable>(
             let mut count = 1.0;
             if !by_position {
                 if point.axes.contains(&Axis::Query) {
-                    return Err(fails("scores and patterns have another meaning at each position").into());
+                    return Err(fails(
+                        "attention scores and patterns are not comparable across positions; use \
+                         `Ablation::MeanByPosition`",
+                    )
+                    .into());
                 }
                 let axis = point.axes.iter().position(|axis| *axis == Axis::Pos);
-                let axis = Along(axis.ok_or_else(|| fails("it has no positions"))?);
+                let axis = Along(axis.ok_or_else(|| fails("it has no position axis"))?);
                 count = values.len_of(axis) as f64;
                 values = values.sum_axis(axis).insert_axis(axis);
             }
@@ -109,14 +113,14 @@ pub(super) fn means<M: Patchable>(
     Ok(sums.into_iter().map(|(id, sum)| (id, mean(sum))).collect())
 }
 
-/// The mean at every place of an activation of this shape.
+/// Expands a mean to the shape of an activation.
 pub(super) fn mean_like(mean: &Activation, like: &Activation, point: &PointInfo) -> Result<Activation, PatchError> {
     if mean.shape() == like.shape() {
         return Ok(mean.clone());
     }
     let axis = point.axes.iter().position(|axis| *axis == Axis::Pos).filter(|axis| mean.shape()[*axis] == 1);
     let Some(axis) = axis else {
-        let reason = format!("the prompts give {:?}, the examples {:?}", mean.shape(), like.shape());
+        let reason = format!("the mean has shape {:?}, but the examples have {:?}", mean.shape(), like.shape());
         return Err(PatchError::Mean { point: point.name.to_string(), reason });
     };
     Ok(Activation::cat(&vec![mean.clone(); like.shape()[axis]], axis))

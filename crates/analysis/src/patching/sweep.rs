@@ -1,4 +1,4 @@
-//! Sweeps: one patch after the other, as few computations as will do.
+//! Patching sweeps, with as little computation as possible.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ use hooklens_model::driver::{ForwardOptions, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Tokens that run together in one batch of patches.
+/// Number of tokens in one batch of patches.
 const TOKENS_AT_ONCE: usize = 4096;
 
 type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 
-/// Pairs of prompts and what is asked of them. See the [module](super).
+/// Pairs of prompts and a metric. See the [module](super).
 ///
 /// ```
 /// use hooklens::hook::Axis;
@@ -51,8 +51,8 @@ pub struct Patching<'m, M: Patchable = HookedTransformer> {
 }
 
 impl<'m, M: Patchable> Patching<'m, M> {
-    /// Patches of what the clean prompts make, into the runs on the corrupted ones. The two are of
-    /// the same number and, pair by pair, the same length.
+    /// Patches activations of the clean prompts into runs on the corrupted prompts. There must be as many clean as
+    /// corrupted prompts, and each pair must have the same length.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -68,8 +68,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::Examples`], [`PatchError::Lengths`], [`PatchError::MetricExamples`], or tokens
-    /// the model can't be run on.
+    /// [`PatchError::Examples`], [`PatchError::Lengths`], [`PatchError::MetricExamples`], or an error for tokens that
+    /// the model cannot run on.
     pub fn new(
         model: &'m M,
         clean: impl Into<M::Input>,
@@ -85,7 +85,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(Self { model, base, source: Source::Run(clean), metric, progress: None })
     }
 
-    /// Ablations in the runs on these prompts.
+    /// Ablates activations in runs on these prompts.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -95,7 +95,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// # let clean = "When Mary and John went to the store, John gave a drink to";
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-    /// // Which head is missed most when it writes nothing?
+    /// // Which head matters most when its output is set to zero?
     /// let ablated = Patching::ablating(&model, clean, Ablation::Zero, metric)?.attn_head_out_all_pos()?;
     /// let lost = ablated.effect().map(|change| -change);
     /// assert!(lost.largest(1)[0].1 > 0.5); // in logits
@@ -103,7 +103,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::new`], of resampling.
+    /// [`PatchError::MetricExamples`]; for resampling, also fails as [`Patching::new`] does.
     pub fn ablating(
         model: &'m M,
         prompts: impl Into<M::Input>,
@@ -128,8 +128,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(Self { model, base, source, metric, progress: None })
     }
 
-    /// The same pairs the other way round: what the corrupted prompts make, patched into the runs
-    /// on the clean ones. Ablations stay as they are.
+    /// Swaps the runs: patches activations of the corrupted prompts into runs on the clean prompts. Does not change
+    /// ablations.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -153,7 +153,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         self
     }
 
-    /// Tells how many of how many patches are done, from time to time during a sweep.
+    /// Calls `tell` from time to time during a sweep, with the number of finished patches and the total.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -190,8 +190,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         self.base.len()
     }
 
-    /// The metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. Points
-    /// that are not one a layer are labeled by their names on an axis `point`.
+    /// The metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. If the points differ in
+    /// more than the layer, the first axis is `point` instead and labeled by their names.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -208,14 +208,14 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// Unknown points and axes, shapes that fit no array, [`PatchError::NotANumber`] naming the
-    /// site, and whatever a run reports.
+    /// Fails for unknown points and axes, for points of different shapes, with [`PatchError::NotANumber`] naming the
+    /// site, and with any error of a run.
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         self.sweep_from(sites, &self.source, true)
     }
 
-    /// The sweep with every site patched by what is there already, nothing left out: the control.
-    /// All its values are the baseline's, but for rounding.
+    /// A control sweep that patches every site with its unpatched value, without skipping any. All values equal the
+    /// baseline, up to rounding.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -232,13 +232,13 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Patching::sweep`].
+    /// Same as [`Patching::sweep`].
     pub fn identity_control(&self, sites: &Sites) -> Result<PatchingResult> {
         self.sweep_from(sites, &Source::Run(self.base.clone()), false)
     }
 
     fn sweep_from(&self, sites: &Sites, source: &Source<M::Prompt>, skip: bool) -> Result<PatchingResult> {
-        // Runs follow one another: LibTorch's threads would wait for work in a loop through each one's beginning.
+        // Many short runs follow one another, and LibTorch's idle threads would spin through the start of each.
         #[cfg(feature = "libtorch")]
         let _alone = self.base.first().and_then(|prompt| self.model.restarts(prompt)).map(|(decoder, _)| {
             hooklens_model::cpu::OneThread::for_kernels_on(&decoder.device(), decoder.compute_type())
@@ -269,7 +269,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(PatchingResult::new(axes, &found))
     }
 
-    /// Runs patches of one example and puts the metric of each where its number says.
+    /// Runs the patches of one example and stores each metric in `found` at the patch's number.
     fn run(
         &self,
         base: &mut BaseRun,
@@ -310,7 +310,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
                 }
             }
         }
-        // Runs of an encoder and a decoder are cheaper where only the decoder is patched.
+        // Runs of an encoder-decoder are cheaper if only the decoder is patched, so patches are grouped by segment.
         everywhere.sort_by_key(|patch| patch.point);
         let in_encoder = |patch: &Patch| catalog.info(patch.point).segment == Segment::Encoder;
         for of_one_segment in everywhere.chunk_by(|a, b| in_encoder(a) == in_encoder(b)) {
@@ -321,7 +321,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(())
     }
 
-    /// Whole runs, as one batch.
+    /// Runs the whole model on one batch of patches and computes their metrics.
     fn judge_whole(
         &self,
         prompt: &M::Prompt,
@@ -350,7 +350,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)
     }
 
-    /// Patches of whole prompts that run together.
+    /// Number of whole-prompt patches per batch.
     pub(super) fn rows_at_once(&self, base: &BaseRun) -> usize {
         (TOKENS_AT_ONCE / base.len()).max(1)
     }
@@ -370,7 +370,7 @@ impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     }
 }
 
-/// The metric of a decoder's streams that have passed the last layer, from position `first` on.
+/// Computes the metric from a decoder's residual stream after the last layer, which starts at position `first`.
 pub(super) fn judge(
     metric: &Metric,
     model: &HookedTransformer,

@@ -1,31 +1,32 @@
-//! How much work a pass is: bytes of weights read, and arithmetic of the products with them.
+//! Work done by a forward pass: bytes of weights read, and arithmetic operations in matrix products with them.
 
 use serde::Serialize;
 
 use hooklens_model::model::{HookedTransformer, Linear};
 
-/// Bytes of weights that are read and arithmetic of the products with them; attention's own is left out.
+/// Bytes of weights read, and floating-point operations of the matrix products with them. Attention scores and values
+/// are not counted.
 ///
 /// ```
-/// use hooklens::benchmark::{Work, measure};
+/// use hooklens_cli::benchmark::{Work, measure};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let decoding = &measure(&model, Work::Decode, 1)?[0];
-/// // Every token reads every weight once, and multiplies and adds.
+/// // For each token, every weight is read once and takes part in one multiplication and one addition.
 /// assert!(decoding.amount.is_some_and(|amount| amount.flops == amount.bytes / 4.0 * 2.0));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Amount {
-    /// Bytes of weights read, each weight once a pass.
+    /// Bytes of weights read, counting each weight once per pass.
     pub bytes: f64,
-    /// Additions and multiplications.
+    /// Number of additions and multiplications.
     pub flops: f64,
 }
 
 impl Amount {
-    /// Of a pass over so many tokens, with all their logits.
+    /// Work of a forward pass over `tokens` tokens that computes all logits.
     pub(super) fn of_pass(model: &HookedTransformer, tokens: usize) -> Self {
         let mut sum = Amount { bytes: 0.0, flops: 0.0 };
         let weights = &model.weights;
@@ -53,14 +54,14 @@ impl Amount {
         sum
     }
 
-    /// A product of so many rows, its weight read so often.
+    /// Adds the work of multiplying `rows` input rows by a weight that is read `read` times.
     fn add(&mut self, map: &Linear, rows: f64, read: f64) {
         let elements = map.shape().iter().product::<usize>() as f64;
         self.flops += 2.0 * rows * elements;
         self.bytes += read * map.size() as f64;
     }
 
-    /// So many passes one after the other.
+    /// Total work of `passes` consecutive passes.
     pub(super) fn times(self, passes: f64) -> Self {
         Self { bytes: passes * self.bytes, flops: passes * self.flops }
     }

@@ -1,4 +1,4 @@
-//! What this machine's processor can do at most: the bounds that work is compared with.
+//! Peak performance of this machine's CPU, as bounds to compare workloads with.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,29 +9,29 @@ use serde::Serialize;
 
 use super::amount::Amount;
 
-/// How fast this machine reads memory and multiplies, with all its threads: measured, the best of several tries.
+/// Memory bandwidth and arithmetic throughput of this machine with all threads, measured as the best of several tries.
 ///
 /// ```
-/// use hooklens::benchmark::Machine;
+/// use hooklens_cli::benchmark::Machine;
 /// let machine = Machine::measured();
 /// assert!(machine.bytes_per_second > 1e8 && machine.flops > 1e8);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Machine {
-    /// Bytes read from memory in a second.
+    /// Memory read bandwidth, in bytes per second.
     pub bytes_per_second: f64,
-    /// Additions and multiplications of `f32` in a second.
+    /// `f32` additions and multiplications per second.
     pub flops: f64,
 }
 
-/// Tries of each.
+/// Number of tries per measurement.
 const TRIES: usize = 5;
 
 impl Machine {
-    /// Measures it: a quarter of a second, and 128 MB for a moment.
+    /// Measures this machine. Takes about a quarter of a second, and 128 MB of memory.
     pub fn measured() -> Self {
-        // More than caches hold, and as much arithmetic as keeps every thread busy.
+        // The matrix is larger than the caches, and the product keeps every thread busy.
         let (long, wide, square) = (1 << 13, 1 << 12, 1 << 10);
         let matrix = vec![0.5; long * wide];
         let bytes_per_second = 4.0 * matrix.len() as f64 / least(|| product((1, long, wide), &matrix));
@@ -39,25 +39,25 @@ impl Machine {
         Self { bytes_per_second, flops }
     }
 
-    /// The least milliseconds that so much work takes, and which of the two it waits for.
+    /// Lower bound on the time that `work` takes, in milliseconds, and the resource that bounds it.
     pub fn least_ms(&self, work: Amount) -> (f64, Bound) {
         let (read, computed) = (work.bytes / self.bytes_per_second, work.flops / self.flops);
         if read > computed { (1e3 * read, Bound::Memory) } else { (1e3 * computed, Bound::Arithmetic) }
     }
 }
 
-/// What work waits for.
+/// The resource that bounds a workload.
 ///
 /// ```
-/// use hooklens::benchmark::Bound;
+/// use hooklens_cli::benchmark::Bound;
 /// assert_eq!(Bound::Memory.to_string(), "memory");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
-    /// Reading weights.
+    /// Memory bandwidth: reading weights.
     Memory,
-    /// Multiplying and adding.
+    /// Arithmetic throughput.
     Arithmetic,
 }
 
@@ -67,7 +67,7 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// The least seconds of several tries.
+/// Minimum time over several tries, in seconds, after a warm-up run.
 fn least(mut work: impl FnMut()) -> f64 {
     let mut time = || {
         let start = Instant::now();

@@ -27,7 +27,7 @@ use hooklens_model::model::{DecoderModel, HookedTransformer};
 /// A workload.
 ///
 /// ```
-/// use hooklens::benchmark::Work;
+/// use hooklens_cli::benchmark::Work;
 /// assert_eq!("decode".parse::<Work>().ok(), Some(Work::Decode));
 /// assert_eq!(Work::ALL.len(), 7);
 /// ```
@@ -35,28 +35,29 @@ use hooklens_model::model::{DecoderModel, HookedTransformer};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Work {
-    /// A forward pass with all logits, of a short text and of a long one.
+    /// Forward passes with all logits, on a short text and on a long one.
     Forward,
-    /// A forward pass that records every point.
+    /// A forward pass that records every hook point.
     Cache,
-    /// Gradients of one logit with respect to every layer's stream.
+    /// Gradients of one logit with respect to the residual stream at every layer.
     Gradients,
-    /// One token after another behind a prompt.
+    /// Generating one token at a time after a prompt.
     Decode,
-    /// Many suffixes behind one prefix.
+    /// Many suffixes after one shared prefix.
     Prefix,
-    /// A patching sweep over `hook_resid_pre`, every layer and position.
+    /// A patching sweep over `hook_resid_pre` at every layer and position.
     Patch,
-    /// 64 tokens after each of 256 continuations of one prefix, and the same with the prefix in every row: a GPU's work.
+    /// Generating 64 tokens for each of 256 continuations of one prefix, once with a shared prefix and once with a copy
+    /// per row. Meant for GPUs.
     Branches,
 }
 
 impl Work {
-    /// Every kind, in the order of the table.
+    /// All workloads, in the order of the table.
     pub const ALL: [Work; 7] =
         [Work::Forward, Work::Cache, Work::Gradients, Work::Decode, Work::Prefix, Work::Patch, Work::Branches];
 
-    /// What is done where nothing is asked for: all but what takes a GPU.
+    /// Workloads that run by default: all except those meant for GPUs.
     const USUAL: [Work; 6] = [Work::Forward, Work::Cache, Work::Gradients, Work::Decode, Work::Prefix, Work::Patch];
 }
 
@@ -73,7 +74,7 @@ impl FromStr for Work {
             "patch" => Ok(Work::Patch),
             "branches" => Ok(Work::Branches),
             other => Err(format!(
-                "`{other}` is no work; known are forward, cache, gradients, decode, prefix, patch, branches"
+                "unknown workload `{other}`; expected forward, cache, gradients, decode, prefix, patch or branches"
             )),
         }
     }
@@ -82,7 +83,7 @@ impl FromStr for Work {
 /// Measured time and memory of one workload.
 ///
 /// ```
-/// use hooklens::benchmark::{Work, measure};
+/// use hooklens_cli::benchmark::{Work, measure};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let timing = &measure(&model, Work::Decode, 2)?[0];
@@ -94,17 +95,17 @@ impl FromStr for Work {
 pub struct Timing {
     /// The workload and its sizes.
     pub name: String,
-    /// Tokens run (of a sweep: what one run a site would run).
+    /// Number of tokens processed. For a sweep, the number that a separate run for each site would process.
     pub tokens: usize,
     /// Minimum over rounds, in milliseconds.
     pub min_ms: f64,
     /// Median over rounds, in milliseconds.
     pub median_ms: f64,
-    /// Peak resident memory of the process, weights included, in bytes; `None` where the system does not report it.
+    /// Peak resident memory of the process in bytes, including weights; `None` if the system does not report it.
     pub peak_bytes: Option<u64>,
-    /// Bytes that the devices' allocators have reserved after the work, where they tell (those of CubeCL do).
+    /// Bytes reserved by the devices' allocators after the work, if they report it (CubeCL's do).
     pub device_bytes: Option<u64>,
-    /// How much a decoder's work is, where it is known: one pass, or several of one length.
+    /// Work done in one round, for workloads of a decoder where it can be computed.
     pub amount: Option<Amount>,
 }
 
@@ -118,29 +119,29 @@ impl fmt::Display for Timing {
     }
 }
 
-/// A model that can be measured.
+/// A model that can be benchmarked.
 pub trait BenchModel: Patchable {
-    /// What [`Work::Patch`] patches at every position.
+    /// Hook points that [`Work::Patch`] patches at every position.
     #[doc(hidden)]
     const STREAMS: &'static str;
 
-    /// Kinds of work that this model can do.
+    /// Workloads that this model supports and runs by default.
     #[doc(hidden)]
     const WORK: &'static [Work];
 
-    /// A row of tokens as the model's input.
+    /// Builds the model's input from a row of tokens.
     #[doc(hidden)]
     fn of_row(row: Vec<u32>) -> Self::Input;
 
-    /// Number of ids the model takes.
+    /// Size of the model's vocabulary.
     #[doc(hidden)]
     fn ids(&self) -> usize;
 
-    /// As many positions as are wanted, or as the model has.
+    /// Returns `wanted` positions, or the model's maximum if that is lower.
     #[doc(hidden)]
     fn room(&self, wanted: usize) -> usize;
 
-    /// The decoder, if it is one.
+    /// The model as a decoder, if it is one.
     #[doc(hidden)]
     fn decoder(&self) -> Option<&HookedTransformer> {
         None
@@ -160,7 +161,7 @@ impl BenchModel for HookedTransformer {
     }
 
     fn room(&self, wanted: usize) -> usize {
-        // A small model's position table may end before.
+        // A small model's position embeddings may cover fewer positions.
         if self.check_length(wanted).is_ok() { wanted } else { self.config().n_ctx.min(wanted) }
     }
 
@@ -203,13 +204,13 @@ impl BenchModel for HookedEncoderDecoder {
     }
 }
 
-/// Measures a workload over `rounds` rounds, after one to warm up, on arbitrary tokens.
+/// Measures a workload over `rounds` rounds on arbitrary tokens, after a warm-up round.
 ///
 /// # Errors
-/// No rounds, and whatever a run reports.
+/// If `rounds` is 0, the model does not support the workload, or a run fails.
 ///
 /// ```
-/// use hooklens::benchmark::{Work, measure};
+/// use hooklens_cli::benchmark::{Work, measure};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// for timing in measure(&model, Work::Forward, 1)? {
@@ -270,7 +271,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let mut taken = Vec::new();
             reset_peak();
             for _ in 0..rounds {
-                // The prompt's own run is no decoding.
+                // The prompt's forward pass is not part of decoding.
                 let mut steps = model.generate_steps(&prompt, options())?;
                 steps.next().transpose()?;
                 let start = Instant::now();
@@ -330,24 +331,24 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
     Ok(timings)
 }
 
-/// The decoder that this work needs.
+/// The model as a decoder, for workloads that need one.
 fn decoder<'m, M: BenchModel>(model: &'m M, work: &'static str) -> Result<&'m HookedTransformer> {
-    let allowed = "forward, cache or patch of a model that is no decoder".to_string();
+    let allowed = "forward, cache or patch for a model that is not a decoder".to_string();
     Ok(model.decoder().ok_or(InputError::Setting { name: "work", given: work.into(), allowed })?)
 }
 
-/// The rounds and the model of a measurement.
+/// Settings of a measurement.
 struct Times<'d> {
     rounds: usize,
     devices: &'d [Device],
 }
 
 impl Times<'_> {
-    /// What each round takes, after one to warm up.
+    /// Times each round of `run`, after a warm-up round.
     fn of(&self, name: String, tokens: usize, mut run: impl FnMut() -> Result<()>) -> Result<Timing> {
         let mut round = || {
             run()?;
-            // A device may still be at work when the call returns.
+            // Device work may still be running when the call returns.
             synchronize(self.devices)
         };
         round()?;
@@ -377,13 +378,13 @@ impl Times<'_> {
     }
 }
 
-/// Resets the process's peak memory counter, where the system can.
+/// Resets the process's peak memory counter, if the system supports it.
 fn reset_peak() {
     #[cfg(target_os = "linux")]
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The process's peak resident memory since the reset, in bytes.
+/// Peak resident memory of the process since the last reset, in bytes.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -12,17 +12,17 @@ use hooklens_features::{Labels, Opened, open};
 
 #[derive(Debug, Args)]
 pub(super) struct ConvertArgs {
-    /// A dictionary's file or folder, or the folder of transcoders of all layers
+    /// A dictionary file or folder, or a folder with transcoders of all layers
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// The point that it reads, where its files don't say it
+    /// The hook point that the dictionary reads, if its files don't say
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// The factor that its inputs are multiplied by, where its files leave it out
+    /// The factor that the dictionary's inputs are multiplied by, if its files don't say
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f32>,
-    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object; of transcoders of all layers
-    /// `layer,latent,label`, or an object of objects
+    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object; for transcoders of all layers, a
+    /// .csv of `layer,latent,label` or an object of objects
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// The folder to write
@@ -49,7 +49,7 @@ pub(super) fn run(args: &ConvertArgs) -> CliResult {
         }
         Opened::Transcoders(mut all) => {
             if args.at.is_some() || args.scale.is_some() {
-                return Err(Failure::Usage("--at and --scale are for one dictionary".into()));
+                return Err(Failure::Usage("--at and --scale require a single dictionary".into()));
             }
             if let Some(path) = &args.labels {
                 all = all.with_labels(Labels::read_by_layer(path)?)?;

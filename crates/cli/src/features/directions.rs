@@ -1,4 +1,4 @@
-//! Directions that are shown: vectors of a file, or what sets two files of texts apart.
+//! Directions for dashboards: vectors from a file, or the difference between two sets of prompts.
 
 use std::path::{Path, PathBuf};
 
@@ -15,34 +15,34 @@ use hooklens_model::tokens::{PaddingSide, Tokens};
 
 #[derive(Debug, Args)]
 pub(super) struct DirectionArgs {
-    /// Show directions at the point that --at names: vectors, or matrices with a direction a row, of a .safetensors,
-    /// .npz or .pt file, or of a .json array
+    /// Show directions at the point given with --at: vectors, or matrices with one direction per row, from a
+    /// .safetensors, .npz or .pt file, or a .json array
     #[arg(long, value_name = "FILE", requires = "at", conflicts_with_all = ["dictionary", "neurons", "heads", "more"])]
     direction: Option<PathBuf>,
-    /// Show the direction from the last tokens of the prompts of --less to those of this file, at the point that --at
-    /// names
+    /// Show the direction from the mean activation at the last tokens of the --less prompts to that of the prompts in
+    /// this file, at the point given with --at
     #[arg(long, value_name = "FILE", requires_all = ["less", "at"], conflicts_with_all = ["dictionary", "neurons", "heads"])]
     more: Option<PathBuf>,
-    /// A file of prompts to compare those of --more with
+    /// A file of prompts to subtract from those of --more
     #[arg(long, value_name = "FILE", requires = "more")]
     less: Option<PathBuf>,
-    /// The point that directions are of, or that a dictionary reads where its files don't say it
+    /// The hook point that directions apply to, or that a dictionary reads if its files don't say
     #[arg(long, value_name = "POINT", conflicts_with_all = ["neurons", "heads"])]
     pub(super) at: Option<String>,
 }
 
 impl DirectionArgs {
-    /// The files it reads.
+    /// Files that the directions are read from.
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
         [&self.direction, &self.more, &self.less].into_iter().flatten().cloned()
     }
 
-    /// Whether directions are to be shown.
+    /// Whether directions were requested.
     pub(super) fn is_asked(&self) -> bool {
         self.direction.is_some() || self.more.is_some()
     }
 
-    /// The directions, if any are asked for.
+    /// The requested directions, if any.
     pub(super) fn units(&self, model: &HookedTransformer) -> Result<Option<Units>, Failure> {
         let Some(point) = &self.at else { return Ok(None) };
         if let Some(path) = &self.direction {
@@ -51,7 +51,7 @@ impl DirectionArgs {
         let (Some(more), Some(less)) = (&self.more, &self.less) else { return Ok(None) };
         let [more, less] = [rows(model, more, None)?, rows(model, less, None)?];
         if more.is_empty() || less.is_empty() {
-            return Err(Failure::Failed("there are no prompts to compare".into()));
+            return Err(Failure::Failed("--more and --less must each contain a prompt".into()));
         }
         let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
         let padded = |rows: &[Vec<u32>]| Tokens::padded(rows, pad, PaddingSide::Right);
@@ -60,7 +60,7 @@ impl DirectionArgs {
     }
 }
 
-/// Directions of a file, with the names of their tensors.
+/// Reads directions from a file, labeled with the names of their tensors.
 fn of_file(path: &Path, point: &str) -> Result<Units, Failure> {
     let named = direction_file::read(path)?;
     let (count, width) = (named.len(), named.first().map_or(0, |(_, row)| row.len()));

@@ -15,13 +15,13 @@ use crate::terminal::{note, print_json, stdout};
 use crate::{CliResult, Failure, any_model};
 use hooklens_data::dump::{DumpModel, hash_of_rows};
 use hooklens_features::{
-    Dictionary, EvaluateOptions, Evaluation, EvaluationShare, Labels, Opened, SetEvaluation, Transcoders,
+    Dictionary, EvaluateOptions, Evaluation, EvaluationShard, Labels, Opened, SetEvaluation, Transcoders,
 };
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::model::HookedTransformer;
 use hooklens_plot::Histogram;
 
-/// Latents above which decoder rows are compared only when asked.
+/// Number of latents above which decoder rows are compared only if `--cosines` is given.
 const MANY: usize = 8192;
 
 #[derive(Debug, Args)]
@@ -36,19 +36,19 @@ pub(super) struct EvalArgs {
     layer: LayerArg,
     #[command(flatten)]
     corpus: CorpusArg,
-    /// The point that it reads, where its files don't say it
+    /// The hook point that the dictionary reads, if its files don't say
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// Leave the token of a prompt's beginning out of every measure, whatever the dictionary says
+    /// Exclude the BOS token from every measure, whatever the dictionary's configuration says
     #[arg(long, conflicts_with = "all_tokens")]
     without_bos: bool,
-    /// Labels of latents, for the .csv: a .csv of `latent,label`, or a .json object
+    /// Labels of latents to include in a .csv output: a .csv of `latent,label`, or a .json object
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Prompts computed together
+    /// Number of prompts computed together
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// Compare decoder rows with each other, whatever their number
+    /// Compute cosines between decoder rows even for large dictionaries
     #[arg(long)]
     cosines: bool,
     /// Print JSON
@@ -56,50 +56,52 @@ pub(super) struct EvalArgs {
     json: bool,
     #[command(flatten)]
     csv: CsvArg,
-    /// The file --out is .json; .csv with a line a latent; .svg, .png or .html with the histogram of densities
+    /// The --out file can be .json; .csv with one row per latent; or .svg, .png or .html with a histogram of densities
     #[command(flatten)]
     share: ShareArgs,
 }
 
 impl EvalArgs {
-    fn told(&self) -> Told {
-        Told { json: self.json, csv: self.csv }
+    fn told(&self) -> ReportOptions {
+        ReportOptions { json: self.json, csv: self.csv }
     }
 }
 
 pub(super) fn run(args: &EvalArgs) -> CliResult {
     let [path] = &args.model.dictionary[..] else {
-        return Err(Failure::Usage("--dictionary names the one that is measured".into()));
+        return Err(Failure::Usage("exactly one --dictionary is required".into()));
     };
     spare(args.share.path(), args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()))?;
     args.share.file()?;
     if args.share.shard()?.is_some() && args.labels.is_some() {
-        return Err(Failure::Usage("--labels are for the .csv, which shares do not write".into()));
+        return Err(Failure::Usage("--labels applies to .csv output, which --shard does not write".into()));
     }
     let model =
         any_model::plain_decoder("features eval", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     match args.layer.open(path, &args.model)? {
         Opened::Dictionary(one) => of_one(args, &model, one),
-        Opened::Transcoders(_) if args.at.is_some() => Err(Failure::Usage("--at is for one dictionary".into())),
+        Opened::Transcoders(_) if args.at.is_some() => {
+            Err(Failure::Usage("--at requires a single dictionary; choose one with --layer N".into()))
+        }
         Opened::Transcoders(all) => of_all(args, &model, &all),
     }
 }
 
-/// What is read, how it is measured, and of which share it is.
+/// Prompts and options of an evaluation, and the shard it belongs to.
 struct Asked {
     prompts: Vec<Vec<u32>>,
     options: EvaluateOptions,
     share: Option<Share>,
 }
 
-/// What is asked for; nothing of a share that is done.
+/// Collects what to evaluate; `None` if the shard was already evaluated.
 fn asked(
     args: &EvalArgs,
     model: &HookedTransformer,
     one: &Dictionary,
     hash: impl Fn() -> hooklens_model::error::Result<String>,
 ) -> Result<Option<Asked>, Failure> {
-    one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
+    one.compatibility_warnings_on(model, one.metadata().prepend_bos).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let cosines = args.cosines || one.latents() <= MANY;
     let bos = args.without_bos.then(|| model.bos_token()).flatten();
@@ -128,7 +130,7 @@ fn asked(
     Ok(Some(Asked { prompts, options, share: Some(share) }))
 }
 
-/// A bar for this many prompts.
+/// A progress bar over prompts.
 fn bar(prompts: usize) -> ProgressBar {
     let bar = ProgressBar::new(prompts as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
@@ -148,7 +150,7 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
         return Ok(());
     };
     let bar = bar(prompts.len());
-    let measured = EvaluationShare::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
+    let measured = EvaluationShard::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
@@ -159,14 +161,14 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
 fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliResult {
     let Some(first) = all.layers().first() else { return Ok(()) };
     if args.labels.is_some() {
-        return Err(Failure::Usage("--labels are those of one dictionary; --layer N names one".into()));
+        return Err(Failure::Usage("--labels requires a single dictionary; choose one with --layer N".into()));
     }
     let Some(Asked { prompts, options, share }) = asked(args, model, first, || all.fingerprint())? else {
         return Ok(());
     };
     let bar = bar(prompts.len());
     let measured =
-        EvaluationShare::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
+        EvaluationShard::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
@@ -177,62 +179,63 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     }
 }
 
-/// Joins the shares of an evaluation, and tells it.
+/// Merges the shards of an evaluation and reports the result.
 pub(crate) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
-    let mut shares: Vec<EvaluationShare> = Vec::new();
+    let mut shares: Vec<EvaluationShard> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
     }
-    let all = EvaluationShare::joined(shares)?;
-    let (none, how) = (Labels::default(), Told { json: false, csv });
+    let all = EvaluationShard::joined(shares)?;
+    let (none, how) = (Labels::default(), ReportOptions { json: false, csv });
     match all.layers() {
         1 => told(all.evaluation()?, &none, how, out),
         layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
     }
 }
 
-/// How an evaluation is printed.
+/// How an evaluation is reported.
 #[derive(Clone, Copy)]
-struct Told {
+struct ReportOptions {
     json: bool,
     csv: CsvArg,
 }
 
-fn told(measured: Evaluation, labels: &Labels, told: Told, out: Option<&OutFile>) -> CliResult {
+fn told(measured: Evaluation, labels: &Labels, told: ReportOptions, out: Option<&OutFile>) -> CliResult {
     if let Some(file) = out {
         Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, told.csv.labels()) }
             .write(file, |path| picture([&measured], path))?;
     }
     if told.json {
-        // Where the file is would be no JSON.
+        // Naming the output file here would make the output invalid JSON.
         return Ok(print_json(&measured.to_json())?);
     }
     write!(stdout(), "{measured}")?;
     said_file(out)
 }
 
-fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], told: Told, out: Option<&OutFile>) -> CliResult {
+fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], told: ReportOptions, out: Option<&OutFile>) -> CliResult {
     if let Some(file) = out {
         let each = measured.layers.iter().zip(labels.iter().copied());
         Finding { json: measured.to_json(), csv: csv(each, true, told.csv.labels()) }
             .write(file, |path| picture(&measured.layers, path))?;
     }
     if told.json {
-        // Where the file is would be no JSON.
+        // Naming the output file here would make the output invalid JSON.
         return Ok(print_json(&measured.to_json())?);
     }
     write!(stdout(), "{measured}")?;
     said_file(out)
 }
 
-/// The histogram of the densities of all latents.
+/// Saves a histogram of the densities of all active latents.
 fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) -> CliResult {
     let all = measured.into_iter().flat_map(|one| &one.density).filter(|density| **density > 0.0);
     let active = all.map(|density| density.log10());
     Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
 }
 
-/// A row per latent, with its label where some have one, of several layers with the layer in front.
+/// CSV with one row per latent, starting with a layer column if there are several layers, and with labels if there are
+/// any.
 fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool, kind: CsvLabels) -> String {
     let all: Vec<_> = all.into_iter().collect();
     let labeled = all.iter().any(|(_, labels)| !labels.is_empty());

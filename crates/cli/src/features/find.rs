@@ -20,7 +20,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::token_text;
 
-/// Tokens that a latent promotes, in its line.
+/// Number of promoted tokens listed per latent.
 const PROMOTED: usize = 4;
 
 #[derive(Debug, Args)]
@@ -33,19 +33,19 @@ pub(super) struct FindArgs {
     process: ProcessArg,
     #[command(flatten)]
     layer: LayerArg,
-    /// The prompt whose latents are looked for
+    /// The prompt to find latents on
     #[arg(long, value_name = "TEXT", required_unless_present = "more", conflicts_with_all = ["more", "less"])]
     prompt: Option<String>,
-    /// A position of the prompt; -1 is the last (default: wherever a latent is most active)
+    /// A position in the prompt; -1 is the last (default: each latent's most active position)
     #[arg(long, value_name = "POSITION", allow_hyphen_values = true, conflicts_with = "answer")]
     position: Option<isize>,
-    /// By what they do to this token's logit behind the prompt, instead of by activation
+    /// Rank by attribution to this token's logit after the prompt, instead of by activation
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     answer: Option<String>,
-    /// Less what they do to this one's
+    /// Attribute the difference between the logits of --answer and of this token
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Option<String>,
-    /// A file of prompts in which latents are more active than in those of --less
+    /// A file of prompts to find latents for: those more active here than on the prompts of --less
     #[arg(long, value_name = "FILE", requires = "less")]
     more: Option<PathBuf>,
     /// A file of prompts to compare those of --more with
@@ -54,7 +54,7 @@ pub(super) struct FindArgs {
     /// Labels of latents: a .csv of `latent,label`, or a .json object
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Latents to list
+    /// How many latents to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Print JSON
@@ -62,7 +62,7 @@ pub(super) struct FindArgs {
     json: bool,
 }
 
-/// The token ids of a file's prompts.
+/// Tokenizes the prompts of a file.
 pub(super) fn rows(
     model: &HookedTransformer,
     path: &Path,
@@ -77,7 +77,7 @@ pub(super) fn rows(
 
 pub(super) fn run(args: &FindArgs) -> CliResult {
     let [path] = &args.model.dictionary[..] else {
-        return Err(Failure::Usage("--dictionary names the one whose latents are looked for".into()));
+        return Err(Failure::Usage("exactly one --dictionary is required".into()));
     };
     let mut dictionary = args.layer.one(path, &args.model)?;
     if let Some(path) = &args.labels {
@@ -108,7 +108,7 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
             let left_out = dictionary.metadata().exclude_special_tokens.ids(&model)?;
             (latents_by_difference(&model, &dictionary, &more, &less, &left_out)?, Vec::new())
         }
-        _ => return Err(Failure::Usage("--prompt, or --more and --less, say where to look".into())),
+        _ => return Err(Failure::Usage("--prompt, or --more and --less, is required".into())),
     };
     told(args, &model, &dictionary, &found[..args.top.min(found.len())], &prompt)
 }

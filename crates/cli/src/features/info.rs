@@ -13,7 +13,7 @@ use hooklens_io::numerals::grouped;
 
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
-    /// A dictionary's file or folder, or the folder of transcoders of all layers
+    /// A dictionary file or folder, or a folder with transcoders of all layers
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// Print JSON
@@ -75,7 +75,7 @@ fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
 }
 
 fn of_all(all: &Transcoders) -> Vec<(&'static str, Value)> {
-    let kind = if all.is_cross_layer() { "cross-layer transcoder" } else { "transcoders, one a layer" };
+    let kind = if all.is_cross_layer() { "cross-layer transcoder" } else { "transcoders, one per layer" };
     let Some(first) = all.layers().first() else { return vec![("kind", kind.into())] };
     let latents: usize = all.layers().iter().map(Dictionary::latents).sum();
     vec![

@@ -1,4 +1,4 @@
-//! Folders that a command writes to alone.
+//! Exclusive access to output folders.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,18 @@ use hooklens_hooks::FolderLock;
 use crate::Failure;
 use crate::out::unwritten;
 
-/// Folders that no other process writes to meanwhile. Those that were made for this and are empty at the end are removed.
+/// Locks on output folders against other processes. On drop, removes folders that [`Locked::take`] created and that are
+/// still empty.
 pub(super) struct Locked {
     locks: Vec<FolderLock>,
     made: Vec<PathBuf>,
 }
 
 impl Locked {
-    /// Makes folders and locks them.
+    /// Creates the folders and locks them.
     ///
     /// # Errors
-    /// If one can't be made, or another process writes to it.
+    /// If a folder can't be created, or another process holds its lock.
     pub(super) fn take<'p>(folders: impl IntoIterator<Item = &'p Path>) -> Result<Self, Failure> {
         let mut folders: Vec<&Path> = folders.into_iter().collect();
         folders.sort_unstable();
@@ -37,7 +38,7 @@ impl Drop for Locked {
     fn drop(&mut self) {
         self.locks.clear();
         for folder in self.made.iter().rev() {
-            // What holds something stays.
+            // Fails on a folder that is not empty, which is then kept.
             std::fs::remove_dir(folder).ok();
         }
     }

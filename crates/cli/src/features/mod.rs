@@ -23,11 +23,11 @@ pub(super) struct FeaturesArgs {
 
 #[derive(Debug, Subcommand)]
 enum FeaturesCommand {
-    /// Describe a dictionary, without reading its matrices
+    /// Describe a dictionary without reading its weights
     #[command(after_help = "Example:
   hooklens features info ./gemma-scope-2b-pt-res/layer_12/width_16k/average_l0_82")]
     Info(info::InfoArgs),
-    /// Write a dictionary in SAELens's format, or transcoders of all layers in circuit-tracer's
+    /// Convert a dictionary to SAELens's format, or transcoders of all layers to circuit-tracer's
     #[command(after_help = "Example:
   hooklens features convert ./layers.10 --out ./layers.10-saelens")]
     Convert(convert::ConvertArgs),
@@ -38,13 +38,13 @@ enum FeaturesCommand {
   hooklens features train --model ./gpt2 --dump ./activations --at blocks.6.mlp.hook_in --writes blocks.6.hook_mlp_out \\
     --latents 12288 --out ./transcoder")]
     Train(Box<train::TrainArgs>),
-    /// Measure how well a dictionary, or transcoders of all layers, stand for a model's activations
+    /// Measure how well a dictionary, or transcoders of all layers, reconstruct a model's activations
     #[command(after_help = "Examples:
   hooklens features eval --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --out measures.json
   hooklens features eval --model embedded:ioi --dictionary embedded:ioi-transcoders --prompts prompts.txt
   hooklens features eval --model embedded:ioi --dictionary embedded:ioi-transcoders --layer 2 --prompts prompts.txt")]
     Eval(Box<eval::EvalArgs>),
-    /// Make a page of latents: what makes them active, and what they make of the next token
+    /// Make a dashboard of latents: the texts that activate them, and their effect on the next token
     #[command(after_help = "Examples:
   hooklens features show --model embedded:ioi --dictionary embedded:ioi-sae --prompts prompts.txt --out latents.html
   hooklens features show --model ./gpt2 --dictionary ./sae --prompts corpus.txt --concatenate 128 --latents 1,5 \\
@@ -55,7 +55,8 @@ enum FeaturesCommand {
   hooklens features show --model ./gpt2 --more french.txt --less english.txt --at blocks.6.hook_resid_post \
     --prompts corpus.txt --out french.html")]
     Show(Box<show::ShowArgs>),
-    /// Find latents by their activations on a prompt, by what they do to a token, or by the difference of texts
+    /// Find latents by activation on a prompt, by attribution to a token, or by the difference between two sets of
+    /// texts
     #[command(after_help = "Examples:
   hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae --prompt 'When Mary and John went'
   hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\

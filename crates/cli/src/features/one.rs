@@ -1,4 +1,4 @@
-//! The dictionary that a command is about: one, or a layer of a set of transcoders.
+//! The `--layer` option, which picks one layer from a set of transcoders.
 
 use std::path::Path;
 
@@ -13,18 +13,21 @@ use hooklens_model::model::HookedTransformer;
 
 #[derive(Debug, Args)]
 pub(super) struct LayerArg {
-    /// The layer that is meant, of a set of transcoders
+    /// The layer to use from a set of transcoders
     #[arg(long, value_name = "N", requires = "dictionary")]
     layer: Option<usize>,
 }
 
 impl LayerArg {
-    /// What is at a path, and of a set of transcoders the layer that was named, if one was.
+    /// Opens the dictionary or transcoders at `path`, narrowed to `--layer` if given.
     pub(super) fn open(&self, path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
         let opened = match (open(path)?, self.layer) {
             (Opened::Transcoders(all), Some(layer)) => Opened::Dictionary(all.layer(layer)?),
             (Opened::Dictionary(_), Some(_)) => {
-                let told = format!("{} is one dictionary; --layer is for transcoders of all layers", path.display());
+                let told = format!(
+                    "--layer requires transcoders of several layers, but {} is a single dictionary",
+                    path.display()
+                );
                 return Err(Failure::Usage(told));
             }
             (opened, None) => opened,
@@ -32,7 +35,7 @@ impl LayerArg {
         Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
     }
 
-    /// The same where it has to be one dictionary.
+    /// Like [`LayerArg::open`], but fails unless the result is a single dictionary.
     pub(super) fn one(&self, path: &Path, arg: &ModelArg) -> Result<Dictionary, Failure> {
         match self.open(path, arg)? {
             Opened::Dictionary(one) => Ok(one),
@@ -40,18 +43,18 @@ impl LayerArg {
                 let (path, count) = (path.display(), all.layers().len());
                 Err(Failure::Usage(match all.is_cross_layer() {
                     true => format!(
-                        "{path} is a cross-layer transcoder of {count} layers, and this is about one dictionary"
+                        "{path} is a cross-layer transcoder of {count} layers, but a single dictionary is required"
                     ),
-                    false => format!("{path} has {count} layers; --layer N names one"),
+                    false => format!("{path} has {count} layers; choose one with --layer N"),
                 }))
             }
         }
     }
 }
 
-/// Says what does not agree between a dictionary and a model that reads prompts as the dictionary's files say, and at which
-/// tokens it is not used.
+/// Prints notes on mismatches between a dictionary and a model that tokenizes prompts as the dictionary's files say,
+/// and on the tokens to which the dictionary is not applied.
 pub(super) fn tell(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
-    one.concerns_on(model, one.metadata().prepend_bos).iter().for_each(note);
+    one.compatibility_warnings_on(model, one.metadata().prepend_bos).iter().for_each(note);
     without_tokens(one, model)
 }

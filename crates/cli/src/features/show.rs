@@ -15,7 +15,7 @@ use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
 use hooklens_features::{DashboardOptions, Labels, Units, dashboards};
 
-/// Units that are shown unless some are named.
+/// Number of units shown if `--latents` is not given.
 const SHOWN: usize = 50;
 
 #[derive(Debug, Args)]
@@ -30,30 +30,30 @@ pub(super) struct ShowArgs {
     layer: LayerArg,
     #[command(flatten)]
     corpus: CorpusArg,
-    /// Show the neurons of this layer's MLP, in the place of a dictionary's latents
+    /// Show the neurons of this layer's MLP instead of a dictionary's latents
     #[arg(long, value_name = "LAYER", conflicts_with_all = ["dictionary", "heads"])]
     neurons: Option<usize>,
-    /// Show the heads of this layer, by the norm of what they write
+    /// Show the heads of this layer, with the norm of their output as the activation
     #[arg(long, value_name = "LAYER", conflicts_with = "dictionary")]
     heads: Option<usize>,
     #[command(flatten)]
     direction: DirectionArgs,
-    /// The latents to show, separated by commas (default: the 50 that are active most)
+    /// The latents to show, separated by commas (default: the 50 with the highest density)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     latents: Vec<usize>,
-    /// A text whose activations are shown beside, by which the list can be sorted
+    /// A text whose activations are shown alongside; the list can be sorted by them
     #[arg(long, value_name = "TEXT")]
     query: Option<String>,
     /// Labels of latents: a .csv of `latent,label`, or a .json object
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
-    /// Keep activations of neurons and heads at the token of a prompt's beginning (of latents: --all-tokens)
+    /// Include activations of neurons and heads at the BOS token (for latents: --all-tokens)
     #[arg(long, conflicts_with = "dictionary")]
     with_bos: bool,
-    /// Prompts computed together
+    /// Number of prompts computed together
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// The file to write: .html, one page that needs nothing else; .jsonl, Neuronpedia's JSON, a latent a line
+    /// Output: a self-contained .html page, or a .jsonl file with Neuronpedia's JSON, one latent per line
     #[arg(long, value_name = "FILE.html|FILE.jsonl")]
     out: PathBuf,
 }
@@ -62,7 +62,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     let page = match args.out.extension().and_then(|ending| ending.to_str()) {
         Some("html" | "htm") => true,
         Some("jsonl") => false,
-        _ => return Err(Failure::Usage("the name of --out ends in .html or .jsonl".into())),
+        _ => return Err(Failure::Usage("--out must end in .html or .jsonl".into())),
     };
     if let Some(latent) = given_twice(&args.latents) {
         return Err(Failure::Usage(format!("--latents names {latent} twice")));
@@ -78,7 +78,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         _ => None,
     };
     if args.neurons.is_none() && args.heads.is_none() && opened.is_none() && !args.direction.is_asked() {
-        let told = "--dictionary, --neurons, --heads, --direction or --more says what to show";
+        let told = "exactly one --dictionary, or --neurons, --heads, --direction or --more, is required";
         return Err(Failure::Usage(told.into()));
     }
     let model =
@@ -88,7 +88,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         (_, Some(layer), ..) => (Units::heads(layer), None),
         (_, _, Some(directions), _) => (directions, None),
         (.., Some(dictionary)) => (Units::latents(&dictionary)?, Some(dictionary)),
-        (.., None) => return Err(Failure::Usage("--at is the point of --direction or --more".into())),
+        (.., None) => return Err(Failure::Usage("--at requires --direction or --more".into())),
     };
     let units = match &args.labels {
         Some(path) => units.with_labels(Labels::read(path)?),

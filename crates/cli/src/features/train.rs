@@ -24,7 +24,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::model::HookedTransformer;
 use hooklens_plot::{Line, LinePlot};
 
-/// Steps that are logged at least, if there are as many.
+/// Minimum number of logged steps, unless the training run has fewer steps.
 const LOGGED: usize = 100;
 
 #[derive(Debug, Args)]
@@ -35,17 +35,17 @@ pub(super) struct TrainArgs {
     dtype: DtypeArg,
     #[command(flatten)]
     process: ProcessArg,
-    /// A dump to train on, in the place of prompts, of a store too (s3://bucket/folder) in a build that reads them; may be
-    /// given again
+    /// A dump to train on instead of prompts; in a build that reads object stores, also s3://bucket/folder; may be
+    /// given several times
     #[arg(long, value_name = "FILE.safetensors|FOLDER", conflicts_with_all = ["prompt", "prompts", "concatenate"])]
     dump: Vec<PathBuf>,
     #[command(flatten)]
     corpus: CorpusArg,
-    /// The points to train autoencoders of, separated by commas: one for each, from one pass. Or the point that a
-    /// transcoder reads
+    /// The hook points to train autoencoders on, separated by commas; all are trained in one pass. For a transcoder,
+    /// the point that it reads
     #[arg(long, value_name = "POINT,...", value_delimiter = ',', required_unless_present = "cross_layer")]
     at: Vec<String>,
-    /// Train a transcoder that writes this point
+    /// Train a transcoder that writes to this point
     #[arg(long, value_name = "POINT", conflicts_with = "cross_layer")]
     writes: Option<String>,
     /// Train a cross-layer transcoder of all MLPs
@@ -54,94 +54,97 @@ pub(super) struct TrainArgs {
     /// Give the transcoder a skip connection
     #[arg(long)]
     skip_connection: bool,
-    /// Number of latents, of a cross-layer transcoder a layer
+    /// Number of latents (per layer, for a cross-layer transcoder)
     #[arg(long, value_name = "N")]
     latents: usize,
-    /// The kind
+    /// The architecture
     #[arg(long, value_enum, default_value = "batchtopk")]
     architecture: Kind,
-    /// Active latents a token: chosen (batchtopk, topk, matryoshka) or aimed at (jumprelu)
+    /// Active latents per token: exact (batchtopk, topk, matryoshka) or a target (jumprelu)
     #[arg(long, default_value_t = 32.0)]
     k: f64,
-    /// The weight of the penalty of l1 and gated, or of jumprelu's L0 without --k
+    /// Sparsity coefficient of l1 and gated; for jumprelu, use an L0 penalty with this coefficient instead of the --k
+    /// target
     #[arg(long, value_name = "NUMBER")]
     coefficient: Option<f32>,
-    /// Penalize jumprelu's latents by the tanh of their activations, instead of aiming at --k
+    /// Use the tanh sparsity penalty for jumprelu, instead of the --k target
     #[arg(long)]
     tanh: bool,
-    /// Widths of matryoshka's prefixes, separated by commas (default: an eighth, a quarter, a half)
+    /// Prefix widths for matryoshka, separated by commas (default: 1/8, 1/4 and 1/2 of the latents)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     widths: Vec<usize>,
-    /// Tokens to train on; the prompts are gone through again if there are fewer
+    /// Number of tokens to train on; prompts are repeated if they have fewer
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     tokens: usize,
-    /// Tokens a step
+    /// Number of tokens per step
     #[arg(long, value_name = "N", default_value_t = 2048)]
     batch_size: usize,
     /// The learning rate (default: 2e-4 / sqrt(latents / 16384), at most 2e-3)
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f32>,
-    /// What random numbers begin with; the same seed gives the same file
+    /// Random seed; training with the same seed writes the same file
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens without activity after which a latent is dead (default: a tenth of all, at most 10 million)
+    /// Number of tokens without an activation after which a latent counts as dead (default: a tenth of --tokens, at
+    /// most 10 million)
     #[arg(long, value_name = "N")]
     dead_after: Option<usize>,
     #[command(flatten)]
     knobs: Knobs,
-    /// Train on activations as they are, instead of scaling them to a mean norm of sqrt(width)
+    /// Train on activations as they are, instead of scaling them to a mean norm of sqrt(d_in)
     #[arg(long)]
     no_normalize: bool,
-    /// Keep the activations of the token of a prompt's beginning
+    /// Include activations at the BOS token
     #[arg(long)]
     with_bos: bool,
     /// Write a checkpoint after every N tokens
     #[arg(long, value_name = "N")]
     checkpoint_every: Option<usize>,
-    /// Go on from the checkpoint in the folder
+    /// Resume from the checkpoint in the output folder
     #[arg(long)]
     resume: bool,
-    /// Train only the I-th of N shares of the points --at. `auto` is the share of a task of a Slurm job array, of `srun`, or
-    /// (with its number, auto/N) of a Kubernetes indexed job; it goes on with what an earlier run left
+    /// Train only the I-th of N shards of the --at points. `auto` takes the shard from a Slurm job array, from `srun`,
+    /// or (as auto/N) from a Kubernetes indexed job, and resumes what an earlier run left
     #[arg(long, value_name = "I/N|auto[/N]", conflicts_with_all = ["cross_layer", "writes"])]
     shard: Option<ShardArg>,
-    /// The folder to write: the dictionary with training.csv and training.svg; of several, one in a folder of each point
+    /// The output folder, for the dictionary, training.csv and training.svg; with several points, one subfolder per
+    /// point
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
 
-/// Settings whose defaults serve.
+/// Settings whose defaults usually work.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Knobs")]
+#[command(next_help_heading = "Advanced options")]
 struct Knobs {
-    /// The share of the training in which the learning rate rises from 0
+    /// Fraction of training, at its start, during which the learning rate warms up from 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     warm_up: f64,
-    /// The share of the training, its end, in which the learning rate falls to 0
+    /// Fraction of training, at its end, during which the learning rate decays to 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
     decay: f64,
-    /// The share of the training in which penalties rise from 0
+    /// Fraction of training, at its start, during which sparsity penalties warm up from 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     penalty_warm_up: f64,
-    /// Adam's decays (default: 0.9,0.999; of jumprelu 0,0.999)
+    /// Adam's betas (default: 0.9,0.999; for jumprelu 0,0.999)
     #[arg(long, value_name = "FIRST,SECOND", value_delimiter = ',')]
     betas: Vec<f32>,
-    /// The largest norm of a step's gradients; 0 for any
+    /// Clip the gradient norm to this; 0 turns clipping off
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
     clip: f32,
-    /// Batches that are held and shuffled together
+    /// Number of batches that are buffered and shuffled together
     #[arg(long, value_name = "N", default_value_t = 32)]
     buffer: usize,
-    /// The weight of the loss in which dead latents reconstruct what the others miss; 0 for none
+    /// Weight of the auxiliary loss, in which dead latents reconstruct the residual error; 0 turns it off
     #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
     revive: f32,
-    /// Norm of decoder rows at the beginning
+    /// Initial norm of decoder rows
     #[arg(long, value_name = "NORM", default_value_t = 0.1)]
     decoder_norm: f32,
-    /// Width of the window around a threshold of jumprelu in which it gets gradients (default: 0.5; with --tanh 2)
+    /// Bandwidth of the gradient estimate around jumprelu thresholds (default: 0.5; with --tanh 2)
     #[arg(long, value_name = "WIDTH")]
     bandwidth: Option<f32>,
-    /// Thresholds of jumprelu at the beginning
+    /// Initial jumprelu threshold
     #[arg(long, value_name = "NUMBER", default_value_t = 0.1)]
     threshold: f32,
 }
@@ -164,17 +167,17 @@ impl Knobs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// Of a batch the k largest a token on average
+    /// BatchTopK: the k * batch largest activations of a batch
     Batchtopk,
-    /// The k largest of each token
+    /// TopK: the k largest activations of each token
     Topk,
-    /// A threshold a latent
+    /// JumpReLU: a learned threshold per latent
     Jumprelu,
-    /// A gate and a magnitude
+    /// Gated: separate gate and magnitude
     Gated,
-    /// A penalty of activations
+    /// ReLU with an L1 penalty
     L1,
-    /// BatchTopK whose first latents reconstruct alone too
+    /// Matryoshka BatchTopK: prefixes of the latents reconstruct on their own, too
     Matryoshka,
 }
 
@@ -210,7 +213,7 @@ impl TrainArgs {
             (_, true) => vec![Training::cross_layer(layers, self.latents)],
             (Some(write), _) => match &self.at[..] {
                 [read] => vec![Training::transcoder(read, write, self.latents).skip(self.skip_connection)],
-                _ => return Err(Failure::Usage("a transcoder reads one point".into())),
+                _ => return Err(Failure::Usage("--writes requires exactly one --at point".into())),
             },
             (None, _) => self.at.iter().map(|point| Training::autoencoder(point, self.latents)).collect(),
         };
@@ -234,10 +237,10 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.dump.clone());
     spare(Some(&args.out), inputs)?;
     if args.skip_connection && args.writes.is_none() {
-        return Err(Failure::Usage("--skip-connection is for a transcoder, which --writes asks for".into()));
+        return Err(Failure::Usage("--skip-connection requires --writes".into()));
     }
     if !matches!(args.knobs.betas.len(), 0 | 2) {
-        return Err(Failure::Usage("--betas are two numbers with a comma between them".into()));
+        return Err(Failure::Usage("--betas requires two numbers, separated by a comma".into()));
     }
     let options = args.model.processed(args.dtype.dtype, args.process)?;
     let model = any_model::decoder("features train", &args.model, options)?;
@@ -255,7 +258,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         Training::check_point(&model, name)?;
     }
     if let Some(name) = given_twice(&args.at) {
-        return Err(Failure::Usage(format!("--at names {name} twice, and each point has one folder")));
+        return Err(Failure::Usage(format!("--at names {name} twice")));
     }
     let several = !args.cross_layer && args.writes.is_none() && (args.at.len() > 1 || args.shard.is_some());
     let mut folders: Vec<PathBuf> = match several {
@@ -272,7 +275,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         place = Place { out: args.out.join(name_of(shard)), resume };
         let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
         if folders.is_empty() {
-            note(format!("share {shard} of {} points has none of them", args.at.len()));
+            note(format!("shard {shard} of {} points is empty, so there is nothing to train", args.at.len()));
             return Ok(());
         }
         if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
@@ -282,16 +285,20 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
                 true => run.identity_on_model(&model, &prompts()?)?,
             };
             folders.iter().zip(&told).try_for_each(|(folder, told)| check_finished(folder, told))?;
-            note(format!("share {shard} of {} points is done: {} of them", args.at.len(), folders.len()));
+            note(format!(
+                "shard {shard} of {} points is already complete: its {} points have been trained",
+                args.at.len(),
+                folders.len()
+            ));
             return Ok(());
         }
     }
-    // Until all is saved: what is there is looked at, and gone on from, by one process.
+    // Held until everything is saved, so that only one process checks for and resumes a checkpoint.
     let locked = Locked::take(folders.iter().chain([&place.out]).map(PathBuf::as_path))?;
     nothing_lost(&place, &folders)?;
     let stop = signals::stop();
     let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
-    // Of a short training every step is logged.
+    // Short training runs log every step.
     let steps = args.tokens / args.batch_size.max(1);
     let log_every = (steps / LOGGED).clamp(1, 10);
     let run = TrainingRun::new(trainings)
@@ -326,7 +333,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
             let tokens: usize = prompts.iter().map(Vec::len).sum();
             if tokens < args.tokens {
                 note(format!(
-                    "the prompts have {tokens} tokens, and are gone through {:.1} times",
+                    "the prompts have {tokens} tokens; training passes over them {:.1} times",
                     args.tokens as f64 / tokens as f64
                 ));
             }
@@ -337,7 +344,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let trained = trained?;
     if let Some(left) = trained.iter().map(|one| one.left).max().filter(|left| *left > 0) {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} tokens are left; {again} goes on", grouped(left))));
+        return Err(Failure::Stopped(format!("{} tokens are left; continue with {again}", grouped(left))));
     }
     for (one, folder) in trained.iter().zip(&folders) {
         save(one, folder)?;
@@ -345,65 +352,64 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     run.remove_checkpoint()?;
     drop(locked);
     if args.shard.is_some() {
-        // Of a share the checkpoint's folder is nothing else's; it may never have been made.
+        // A shard's checkpoint folder is used for nothing else. It may never have been created.
         std::fs::remove_dir(&place.out).ok();
     }
     trained.iter().zip(&folders).try_for_each(|(one, folder)| told(one, folder))
 }
 
-/// Whether the dumps' prompts begin with the beginning-of-sequence token, where they record that.
+/// Checks that the dumps hold activations of this model. Returns whether their prompts begin with the
+/// beginning-of-sequence token, if they record it.
 ///
 /// # Errors
-/// Activations of another model, or of this one processed or edited otherwise.
+/// If the activations are from another model, or from this model with other processing or edits.
 fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bool>, Failure> {
     let none: [&str; 0] = [];
     let store = ActivationStore::new(&args.dump, none);
     for dump in store.unidentified()? {
-        note(format!("{} does not record which model's activations it holds", dump.display()));
+        note(format!("{} does not record which model its activations come from", dump.display()));
     }
     Ok(store.check_model(model)?.and_then(|dumped| dumped.prepend_bos))
 }
 
-/// Where a training's checkpoint is, and whether it goes on from there.
+/// Folder of a training run's checkpoint, and whether to resume from it.
 struct Place {
     out: PathBuf,
     resume: bool,
 }
 
-/// Whether a folder holds a dictionary.
+/// Whether a folder contains a dictionary.
 fn is_finished(folder: &Path) -> bool {
     DICTIONARY.iter().any(|file| folder.join(file).exists())
 }
 
-/// Files of which a folder with a dictionary has one at least.
+/// A folder with a dictionary contains at least one of these files.
 const DICTIONARY: [&str; 3] = ["cfg.json", "config.yaml", "sae_weights.safetensors"];
 
-/// The file that says how a dictionary was trained.
+/// File that records how a dictionary was trained.
 const TOLD: &str = "training.json";
 
-/// An error for a dictionary that was trained otherwise, or of which nothing says how.
+/// Fails if the dictionary in `folder` was trained with other settings or data, or does not record how it was trained.
 fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {
     let path = folder.join(TOLD);
     let failed = |reason: String| {
-        let told = format!("{} holds a dictionary {reason}; choose another place", folder.display());
+        let told = format!("{} already contains a dictionary {reason}; choose another --out", folder.display());
         Err(Failure::Failed(told.into()))
     };
     let before = hooklens_io::regular::read(&path).ok();
     let before = before.and_then(|bytes| serde_json::from_slice::<TrainingIdentity>(&bytes).ok());
-    let Some(before) = before else { return failed(format!("whose training {TOLD} does not tell")) };
+    let Some(before) = before else { return failed(format!("without a readable {TOLD}")) };
     match before.difference(now) {
         None => Ok(()),
-        Some(Difference::Version(reason)) => failed(format!("whose {TOLD} can't be compared: {reason}")),
+        Some(Difference::Version(reason)) => failed(format!("whose {TOLD} cannot be compared: {reason}")),
         Some(Difference::Setting(name, [before, now])) => {
-            failed(format!("that was trained with other settings: `{name}` is {before} there, and {now} here"))
+            failed(format!("that was trained with other settings: `{name}` was {before} and is now {now}"))
         }
-        Some(Difference::Data([before, now])) => {
-            failed(format!("that was trained with other data: {before}, and here {now}"))
-        }
+        Some(Difference::Data([before, now])) => failed(format!("that was trained on other data: {before}, not {now}")),
     }
 }
 
-/// An error where the result would replace one that is there, or begin anew what could go on.
+/// Fails if training would overwrite an existing dictionary, or restart one that has a checkpoint.
 fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     let own = |path: &Path| check_own_file(path).map_err(|e| unwritten(path, &e));
     own(&TrainingRun::checkpoint_in(&place.out))?;
@@ -415,23 +421,25 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     let out = place.out.display();
     let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
     let told = match (place.resume, interrupted) {
-        // What a training wrote before it was killed it writes again.
+        // A killed training run may have left some of its output files. Resuming overwrites them.
         (true, true) => return Ok(()),
         (false, true) => {
-            Some(format!("{out} holds the checkpoint of a training; --resume goes on, or choose another place"))
+            Some(format!("{out} contains a training checkpoint; continue it with --resume, or choose another --out"))
         }
         _ => folders.iter().chain([&place.out]).find(|folder| is_finished(folder)).map(|folder| {
             let there = folder.display();
             match place.resume {
-                true => format!("{there} holds a dictionary, and {out} no checkpoint to go on from: it is finished"),
-                false => format!("{there} holds a dictionary; choose another place"),
+                true => format!(
+                    "{there} already contains a finished dictionary, and {out} contains no checkpoint to resume"
+                ),
+                false => format!("{there} already contains a dictionary; choose another --out"),
             }
         }),
     };
     told.map_or(Ok(()), |told| Err(Failure::Failed(told.into())))
 }
 
-/// Writes a dictionary, its log and the picture of it: all together, or none.
+/// Writes a dictionary, its training log and a plot of the log, all or none of them.
 fn save(one: &Trained, folder: &Path) -> CliResult {
     let mut files = Together::new();
     let mut add = |name: &str, bytes: &[u8]| {
@@ -449,7 +457,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
         let plot = LinePlot::new("tokens", "explained variance", [explained])?;
         add("training.svg", plot.to_svg()?.as_bytes())?;
     }
-    // The description last: what is there with one is whole.
+    // The configuration comes last, so a folder that has one is complete.
     match &one.dictionary {
         Opened::Dictionary(own) => own.add_files(folder, &mut files)?,
         Opened::Transcoders(all) => all.add_files(folder, &mut files)?,
@@ -457,7 +465,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
     files.finish().map_err(|e| unwritten(folder, &e))
 }
 
-/// Prints what was trained and where it is.
+/// Prints statistics of the trained dictionary and where it was saved.
 fn told(one: &Trained, folder: &Path) -> CliResult {
     let latents: usize = match &one.dictionary {
         Opened::Dictionary(own) => own.latents(),

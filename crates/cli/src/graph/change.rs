@@ -1,4 +1,4 @@
-//! What is asked of a graph beside it: features changed, and what a head's score is made of.
+//! The `--set` and `--looks` options: feature interventions, and the decomposition of an attention score.
 
 use std::fmt;
 
@@ -13,27 +13,27 @@ use hooklens_model::generation::GenerateOptions;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::token_text;
 
-/// A feature and what it becomes.
+/// A feature intervention given with `--set`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Set(FeatureEdit);
 
 impl Set {
-    /// The only position it changes.
+    /// The position that the edit changes, or `None` if the edit also applies to all later positions.
     pub(super) fn one_position(&self) -> Option<usize> {
         (!self.0.is_onward()).then(|| self.0.position())
     }
 }
 
-/// As it is written, without the value.
+/// Formats the edit as on the command line, without the value.
 impl fmt::Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.0.layer(), self.0.position(), self.0.latent())
     }
 }
 
-/// Reads `3:14:12=0`, `3:14+:12=x2`.
+/// Parses `3:14:12=0` or `3:14+:12=x2`.
 pub(super) fn set(text: &str) -> Result<Set, String> {
-    let wrong = || "write LAYER:POS:LATENT=VALUE, as 3:14:12=0, 3:14:12=x2 or 3:14+:12=5".to_string();
+    let wrong = || "expected LAYER:POS:LATENT=VALUE, such as 3:14:12=0, 3:14:12=x2 or 3:14+:12=5".to_string();
     let (place, value) = text.split_once('=').ok_or_else(wrong)?;
     let [layer, pos, latent] = place.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
@@ -46,15 +46,15 @@ pub(super) fn set(text: &str) -> Result<Set, String> {
     Ok(Set(if onward { edit.onward() } else { edit }))
 }
 
-/// What a model says with features changed.
+/// A model's output with features changed.
 pub(super) struct Changed {
-    /// Tokens with their probabilities before and after, the likeliest of either.
+    /// The most likely tokens, with their probabilities before and after.
     pub(super) tokens: Vec<(String, f32, f32)>,
-    /// What it goes on with, before and after.
+    /// Generated continuations before and after.
     pub(super) texts: Option<[String; 2]>,
 }
 
-/// The model without and with features changed; nothing where none is.
+/// Runs the model without and with features changed; `None` if no changes are given.
 pub(super) fn changed(
     graph: &AttributionGraph,
     model: &HookedTransformer,
@@ -74,7 +74,7 @@ pub(super) fn changed(
         let last = logits.narrow(1, graph.tokens().len() - 1, 1);
         Ok(burn::tensor::activation::softmax(last, 2).into_data().iter::<f32>().collect())
     };
-    // A position behind the prompt is that of a token to come.
+    // Positions after the prompt belong to tokens that are not generated yet.
     let (within, _): (Vec<FeatureEdit>, Vec<FeatureEdit>) =
         edits.iter().partition(|edit| new.is_none() || edit.position() < graph.tokens().len());
     let (before, after) = (probabilities(&[])?, probabilities(&within)?);
@@ -100,23 +100,23 @@ impl Changed {
     }
 }
 
-/// A head, and from where to where it looks.
+/// An attention head, with a query and a key position.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Looks {
+pub(super) struct ScoreQuery {
     pub(super) head: (usize, usize),
     pub(super) positions: [usize; 2],
 }
 
-/// Reads `3.0:14:2`.
-pub(super) fn looks(text: &str) -> Result<Looks, String> {
-    let wrong = || "write LAYER.HEAD:FROM:TO, as 3.0:14:2".to_string();
+/// Parses `3.0:14:2`.
+pub(super) fn looks(text: &str) -> Result<ScoreQuery, String> {
+    let wrong = || "expected LAYER.HEAD:FROM:TO, such as 3.0:14:2".to_string();
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
     let [head, query, key] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
     let (layer, head) = head.split_once('.').ok_or_else(wrong)?;
-    Ok(Looks { head: (number(layer)?, number(head)?), positions: [number(query)?, number(key)?] })
+    Ok(ScoreQuery { head: (number(layer)?, number(head)?), positions: [number(query)?, number(key)?] })
 }
 
-impl Looks {
+impl ScoreQuery {
     pub(super) fn pairs(
         self,
         graph: &AttributionGraph,

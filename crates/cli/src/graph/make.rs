@@ -1,4 +1,4 @@
-//! `hooklens graph`: one prompt's graph, the mean of several prompts', the difference of two.
+//! `hooklens graph`: the graph of one prompt, the mean over several prompts, or the difference of two.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use hooklens_hooks::DType;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::change::{self, Set};
-use super::tell::{self, Told};
+use super::tell::{self, GraphReport};
 use crate::any_model::{dictionary, without_tokens};
 use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::out::{said, spare};
@@ -22,12 +22,12 @@ use hooklens_model::error::Result as LibResult;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::token_text;
 
-/// A graph that takes longer than this, in seconds, is announced.
+/// Graphs estimated to take longer than this many seconds are announced with a note.
 const LONG: f64 = 3.0;
-/// Deviations beyond which a graph is not taken for one: of a row as a share of what it sums, of an intervention as a share
-/// of the largest edge of what was changed. Sums of `f32` are true to far less; weights rounded to 16 bits are not.
+/// Maximum deviation of an accepted graph: relative to the row's sum for rows, and to the largest edge of the edited
+/// source for interventions. In `f32`, rounding stays well below this; with weights rounded to 16 bits it does not.
 const PROVEN: f32 = 1e-4;
-/// The variable of reproducible builds that gives the date of outputs.
+/// Environment variable of reproducible builds that sets the date of outputs.
 const SOURCE_DATE: &str = "SOURCE_DATE_EPOCH";
 
 #[derive(Debug, Args)]
@@ -38,91 +38,93 @@ pub(crate) struct MakeArgs {
     dtype: DtypeArg,
     #[command(flatten)]
     process: ProcessArg,
-    /// The prompt whose next token is explained
+    /// The prompt whose next token to explain
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "ioi", "pairs"])]
     prompt: Option<String>,
     /// The prompt as token ids: 1,2,3
     #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "prompt")]
     tokens: Option<TokenRows>,
-    /// The graph of the prompt minus that of this one, of as many tokens
+    /// Subtract the graph of this prompt, which must have the same number of tokens
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     against: Option<String>,
-    /// The mean of the graphs of so many prompts of the grammar that embedded:ioi was trained on
+    /// Average the graphs of N prompts from the grammar that embedded:ioi was trained on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000), conflicts_with_all = ["prompt", "tokens", "answer", "wrong", "pairs"])]
     ioi: Option<u32>,
-    /// The mean of the graphs of prompts of as many tokens: a file with {"clean": ..., "answer": ..., "wrong": ...} a line
+    /// Average the graphs of prompts of equal token count: a file with one {"clean": ..., "answer": ..., "wrong": ...}
+    /// per line
     #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "tokens", "answer", "wrong"])]
     pairs: Option<PathBuf>,
-    /// In the place of a dictionary, this many neurons of each MLP and position: those that write most
+    /// Instead of a dictionary, use the N neurons of each MLP with the largest outputs at each position
     #[arg(long, value_name = "N", conflicts_with = "dictionary")]
     neurons: Option<usize>,
-    /// Explain this token's logit (default: those of the likeliest tokens); may be given several times
+    /// Explain this token's logit (default: the logits of the most likely tokens); may be given several times
     #[arg(long, value_name = "TEXT")]
     answer: Vec<String>,
-    /// The same by the token's id; several with commas between them
+    /// Explain the logit of the token with this id; several are separated by commas
     #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with_all = ["answer", "ioi", "pairs"])]
     answer_token: Vec<u32>,
-    /// Minus this one's
+    /// Subtract this token's logit from that of --answer
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Vec<String>,
-    /// Minus the logit of the token with this id
+    /// Subtract the logit of the token with this id from that of --answer-token
     #[arg(long, value_name = "ID,...", value_delimiter = ',', requires = "answer_token")]
     wrong_token: Vec<u32>,
-    /// Explain the stream behind the last token along these directions, as the unembedding reads it: vectors, or matrices with
-    /// a direction a row, of a .safetensors, .npz or .pt file, or of a .json array
+    /// Explain the final residual stream at the last token along these directions, as the unembedding reads it:
+    /// vectors, or matrices with one direction per row, from a .safetensors, .npz or .pt file, or a .json array
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ioi", "pairs"])]
     direction: Option<PathBuf>,
-    /// Explain so many of the likeliest tokens, or fewer that have --likely-share of the probability
+    /// Explain at most N of the most likely tokens, stopping at --likely-share of the probability
     #[arg(long, value_name = "N", default_value_t = 10)]
     likely: usize,
-    /// The probability of all tokens that are explained
+    /// Total probability of the tokens to explain
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share, allow_negative_numbers = true)]
     likely_share: f64,
-    /// Features of the graph at most, those with the largest influence
+    /// Maximum number of features in the graph; those with the largest influence are kept
     #[arg(long, value_name = "N", default_value_t = 7500)]
     max_nodes: usize,
-    /// Keep effects in this folder, and go on from those that an interrupted run left there
+    /// Save computed effects in this folder, and resume from those that an interrupted run left there
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["against", "ioi", "pairs"])]
     resume: Option<PathBuf>,
-    /// Effects that are kept in memory, as 2GB; more of them go to a temporary file
+    /// Memory for effects, e.g. 2GB; the rest goes to a temporary file
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1GiB")]
     memory: u64,
-    /// Positions at the beginning without features (default: the beginning-of-sequence token; with --all-tokens none)
+    /// Number of leading positions without features (default: the beginning-of-sequence token; with --all-tokens, none)
     #[arg(long, value_name = "N")]
     leave_out: Option<usize>,
-    /// The share of influence whose nodes are kept
+    /// Keep the nodes that make up this fraction of the total influence
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share, allow_negative_numbers = true)]
     node_share: f64,
-    /// The share of influence whose edges are kept
+    /// Keep the edges that make up this fraction of the total influence
     #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = share, allow_negative_numbers = true)]
     edge_share: f64,
-    /// Join features that act alike: whose effects have at least this cosine
+    /// Group features whose effects have at least this cosine similarity
     #[arg(long, value_name = "COSINE", value_parser = share)]
     group: Option<f64>,
-    /// Change so many features (and tokens, where there are fewer), one at a time, and compare what follows with the graph's
-    /// edges
+    /// Verify the graph: change N features (and tokens, if there are fewer features) one at a time, and compare the
+    /// effects with the graph's edges
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "5", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["against", "ioi", "pairs"])]
     check: Option<u32>,
-    /// Say which attention heads carried each effect that is printed
+    /// Show which attention heads carried each printed effect
     #[arg(long, conflicts_with_all = ["against", "ioi", "pairs"])]
     heads: bool,
-    /// Say what a head's score from a position to an earlier one is made of: pairs of what asks and what answers
+    /// Decompose a head's attention score from a position to an earlier one into pairs of query-side and key-side
+    /// sources
     #[arg(long, value_name = "LAYER.HEAD:FROM:TO", value_parser = change::looks, conflicts_with_all = ["against", "ioi", "pairs"])]
-    looks: Option<change::Looks>,
-    /// Change a feature and say what the model says then, nothing held: 3:14:12=0 (layer 3, position 14, latent 12), x2 for
-    /// twice what it is, 14+ for the position and all behind it; may be given several times
+    looks: Option<change::ScoreQuery>,
+    /// Change a feature without freezing anything, and show how the output changes: 3:14:12=0 (layer 3, position 14,
+    /// latent 12); x2 doubles its activation, 14+ also changes all later positions; may be given several times
     #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = change::set, conflicts_with_all = ["against", "ioi", "pairs"])]
     set: Vec<Set>,
-    /// Go on for so many tokens, with features changed and without
+    /// Generate N tokens with the features changed and without
     #[arg(long, value_name = "N", requires = "set")]
     generate: Option<usize>,
-    /// Effects and paths to print
+    /// How many effects and paths to print
     #[arg(long, value_name = "N", default_value_t = 8)]
     top: usize,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write what is kept: .html, one page that needs nothing else; .json, Neuronpedia's schema
+    /// Write the pruned graph: a self-contained .html page, or .json in Neuronpedia's schema
     #[arg(long, value_name = "FILE.html|FILE.json")]
     out: Option<PathBuf>,
 }
@@ -141,7 +143,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let page = match args.out.as_deref().map(|out| out.extension().and_then(|ending| ending.to_str())) {
         None | Some(Some("json")) => false,
         Some(Some("html" | "htm")) => true,
-        Some(_) => return Err(Failure::Usage("the name of --out ends in .html or .json".into())),
+        Some(_) => return Err(Failure::Usage("--out must end in .html or .json".into())),
     };
     spare(
         args.out.as_deref(),
@@ -150,12 +152,12 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let date = date()?;
     let (replacement, dictionaries) = replacement(args)?;
     let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
-    // The first one says how prompts begin.
+    // The first dictionary decides whether prompts start with a BOS token.
     let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
-    dictionaries.iter().flat_map(|one| one.concerns_on(&model, prepend_bos)).for_each(note);
+    dictionaries.iter().flat_map(|one| one.compatibility_warnings_on(&model, prepend_bos)).for_each(note);
     let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
     if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
-        return Err(Failure::Usage("one --wrong for all, or one for each --answer".into()));
+        return Err(Failure::Usage("expected one --wrong for all answers, or one per --answer".into()));
     }
     let graph = graph(args, &model, &replacement, prepend_bos)?;
     report_left_out(args, &graph, &model, &dictionaries)?;
@@ -167,7 +169,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
         groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
-    let mut told = Told {
+    let mut told = GraphReport {
         graph: &graph,
         pruned: &pruned,
         words: &words,
@@ -200,15 +202,17 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     }
     let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
     if graph.deviation() > PROVEN && model.dtype() == DType::F32 {
-        return Err(failed("the graph does not sum to the model's values", graph.deviation()));
+        return Err(failed("the graph's contributions do not sum to the model's values", graph.deviation()));
     }
     match check {
-        Some(check) if check.deviation > PROVEN => Err(failed("interventions are not what edges say", check.deviation)),
+        Some(check) if check.deviation > PROVEN => {
+            Err(failed("interventions differ from what the edges predict", check.deviation))
+        }
         _ => Ok(()),
     }
 }
 
-/// Reports where the graph has no features though its prompt has tokens there.
+/// Prints notes on positions where the graph has no features.
 fn report_left_out(
     args: &MakeArgs,
     graph: &AttributionGraph,
@@ -218,22 +222,24 @@ fn report_left_out(
     dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
     let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
     let each = each.collect::<LibResult<Vec<_>>>()?;
-    // Whether none of them is used at a token.
+    // Whether no dictionary is used at this token.
     let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
     let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
     for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
         let text = token_text(model.tokenizer().ok(), id);
-        note(format!("--set {set} changes nothing: the dictionary is not used at {text:?}"));
+        note(format!("--set {set} has no effect: the dictionary is not applied at {text:?}"));
     }
     let by_default = args.leave_out.is_none() && graph.left_out() > 0;
     if let Some(id) = graph.tokens().first().filter(|id| by_default && !is_excluded(id)) {
         let text = token_text(model.tokenizer().ok(), *id);
-        note(format!("position 0 has no features: {text:?} begins every prompt; --leave-out 0 keeps them"));
+        note(format!(
+            "position 0 has no features, because {text:?} begins every prompt; pass --leave-out 0 to compute them"
+        ));
     }
     Ok(())
 }
 
-/// What features are, and a dictionary of each set of them.
+/// What replaces the model's activations, with the first dictionary of each given set.
 fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
     if let Some(count) = args.neurons {
         return Ok((Replacement::neurons(count), Vec::new()));
@@ -242,8 +248,8 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         return match &*args.model.model {
             "embedded:ioi" => Ok(opened(open("embedded:ioi-transcoders")?)),
             _ => {
-                let told = "--dictionary names the transcoders or autoencoders whose latents are the graph's features; \
-                            --neurons N takes the MLPs' neurons";
+                let told = "--dictionary (transcoders or autoencoders, whose latents become features) or --neurons N \
+                            (neurons of the MLPs) is required";
                 Err(Failure::Usage(told.into()))
             }
         };
@@ -257,7 +263,10 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         match dictionary(path, &args.model)? {
             Opened::Dictionary(one) => all.push(one),
             Opened::Transcoders(own) if own.is_cross_layer() => {
-                let told = format!("{} is across layers, and takes no other beside it", path.display());
+                let told = format!(
+                    "{} is a cross-layer transcoder and cannot be combined with other dictionaries",
+                    path.display()
+                );
                 return Err(Failure::Usage(told));
             }
             Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
@@ -285,7 +294,7 @@ fn graph(
 ) -> Result<AttributionGraph, Failure> {
     let base = GraphOptions::new().likely(args.likely, args.likely_share).max_nodes(args.max_nodes);
     let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
-    // A beginning-of-sequence token has features only where all tokens are asked for.
+    // With `--all-tokens`, the beginning-of-sequence token gets features, too.
     let leave_out = args.leave_out.or(args.model.all_tokens.then_some(0));
     let base = leave_out.into_iter().fold(base, GraphOptions::leaving_out);
     let base = args.resume.iter().fold(base, GraphOptions::resumable);
@@ -333,11 +342,11 @@ fn graph(
     let row = match (&args.prompt, &args.tokens) {
         (Some(text), _) => model.prompt_row(text, prepend_bos)?,
         (None, Some(rows)) => rows.one("--tokens")?,
-        (None, None) => return Err(Failure::Usage("a graph is of one prompt".into())),
+        (None, None) => return Err(Failure::Usage("--prompt or --tokens is required".into())),
     };
     let graph = one(model, row, replacement, &options)?;
     let Some(text) = &args.against else { return Ok(graph) };
-    // The same targets, whatever is likely behind the other prompt.
+    // Use the same targets for the other prompt, whatever its most likely tokens are.
     let again = match answers.is_empty() && args.direction.is_none() {
         false => options,
         true => graph.nodes().iter().fold(base, |options, node| match node.kind {
@@ -349,8 +358,8 @@ fn graph(
     Ok(graph.minus(&other)?)
 }
 
-/// An error for a target that is zero, or that another one is already: it would count twice. Texts that differ by spaces may
-/// be one token.
+/// Rejects a target that is zero, or that was already given, since it would count twice. Texts that differ in
+/// whitespace may encode to the same token.
 fn check_target(
     taken: &[(u32, Option<u32>)],
     ids: (u32, Option<u32>),
@@ -381,11 +390,14 @@ fn one(
     let graph = AttributionGraph::with_progress(model, row, replacement, options, |told| {
         if told.done == 0 && told.damaged > 0 {
             let damaged = numerals::bytes(told.damaged);
-            note(format!("rows of effects in the folder of --resume are damaged: {damaged} are computed again"));
+            note(format!("the --resume folder has damaged rows of effects: {damaged} have to be recomputed"));
         }
         if told.done == 0 && told.seconds > LONG {
             let memory = numerals::bytes(told.bytes as u64);
-            note(format!("{} features, about {:.0} s and {memory} beside the model", told.of, told.seconds));
+            note(format!(
+                "{} features: this takes about {:.0} s, and {memory} of memory in addition to the model",
+                told.of, told.seconds
+            ));
         }
         bar.set_length(told.of as u64);
         bar.set_position(told.done as u64);
@@ -394,7 +406,7 @@ fn one(
     graph
 }
 
-/// The time that the file says it was made at, in milliseconds since 1970: by default none, so that the same graph is the
+/// Creation time to store in the file, in milliseconds since 1970. `None` by default, so that the same graph makes the
 /// same file.
 fn date() -> Result<Option<u64>, Failure> {
     let Some(text) = std::env::var_os(SOURCE_DATE) else { return Ok(None) };
@@ -402,13 +414,13 @@ fn date() -> Result<Option<u64>, Failure> {
     match seconds.and_then(|seconds| seconds.checked_mul(1000)) {
         Some(milliseconds) => Ok(Some(milliseconds)),
         None => Err(Failure::Usage(format!(
-            "{SOURCE_DATE} is `{}`, and has to be whole seconds since 1970",
+            "{SOURCE_DATE} is `{}`; expected whole seconds since 1970",
             text.to_string_lossy()
         ))),
     }
 }
 
-/// A share or a cosine, from 0 to 1.
+/// Parses a fraction or cosine, from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),

@@ -11,14 +11,14 @@ use super::CliResult;
 use make::MakeArgs;
 use view::ViewArgs;
 
-/// The arguments of a graph, or of a command on one.
+/// Arguments that make a graph, or a subcommand that works on one.
 #[derive(Debug)]
 pub(super) enum GraphArgs {
     Make(Box<MakeArgs>),
     View(ViewArgs),
 }
 
-// By hand, as clap's derive has no command that takes arguments of its own or a command.
+// Implemented by hand, because clap's derive does not support a command with either its own arguments or a subcommand.
 impl FromArgMatches for GraphArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         match matches.subcommand() {
@@ -35,7 +35,7 @@ impl FromArgMatches for GraphArgs {
 
 impl Args for GraphArgs {
     fn augment_args(command: Command) -> Command {
-        let view = Command::new("view").about("Describe a graph that was written, by whatever tool, and make its page");
+        let view = Command::new("view").about("Summarize a graph file, written by any tool, and make its page");
         MakeArgs::augment_args(command)
             .subcommand(ViewArgs::augment_args(view))
             .subcommand_negates_reqs(true)

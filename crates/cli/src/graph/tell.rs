@@ -1,11 +1,11 @@
-//! A graph in words.
+//! Text and JSON output for graphs.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::change::{Changed, Looks};
+use super::change::{Changed, ScoreQuery};
 use crate::CliResult;
 use crate::terminal::{print_json, stdout};
 use hooklens_features::graph::{
@@ -15,41 +15,41 @@ use hooklens_io::numerals::grouped;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Tokens that a feature raises, and that it lowers, of those that are kept.
+/// Number of promoted and of suppressed tokens to keep per feature.
 pub(super) const TOKENS: usize = 5;
-/// Of these, in a line.
+/// Number of promoted tokens printed per line.
 const RAISED: usize = 3;
-/// Heads in a line.
+/// Number of heads printed per line.
 const HEADS: usize = 2;
 
-/// What is printed of a graph.
-pub(super) struct Told<'g> {
+/// The results to print for a graph.
+pub(super) struct GraphReport<'g> {
     pub(super) graph: &'g AttributionGraph,
     pub(super) pruned: &'g PrunedGraph,
     pub(super) words: &'g FeatureTokens,
     pub(super) groups: &'g [(String, Vec<usize>)],
     pub(super) check: Option<GraphCheck>,
-    /// The effects on the first target by head.
+    /// Effects on the first target, split by attention head.
     pub(super) heads: Option<HeadEffects>,
     pub(super) changed: Option<Changed>,
-    pub(super) looks: Option<(Looks, AttentionPairs)>,
+    pub(super) looks: Option<(ScoreQuery, AttentionPairs)>,
     pub(super) top: usize,
 }
 
-/// What a group of features is called: by the token that most of them raise.
+/// Name of a feature group, from the token that most of its members promote.
 pub(super) fn group_name(number: usize, members: &[usize], words: &FeatureTokens) -> String {
     let mut raised: BTreeMap<&str, usize> = BTreeMap::new();
     for token in members.iter().filter_map(|node| words.get(node)).flat_map(|[raised, _]| raised) {
         *raised.entry(token.trim()).or_default() += 1;
     }
     match raised.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 1) {
-        Some((token, _)) => format!("raise {token}"),
+        Some((token, _)) => format!("promote {token}"),
         None => format!("group {}", number + 1),
     }
 }
 
-impl Told<'_> {
-    /// Targets, by what they count.
+impl GraphReport<'_> {
+    /// Target nodes with their weights, highest weight first.
     fn targets(&self) -> Vec<(usize, f32)> {
         let nodes = self.graph.nodes().iter().enumerate();
         let mut targets: Vec<(usize, f32)> = nodes
@@ -62,7 +62,7 @@ impl Told<'_> {
         targets
     }
 
-    /// Splits the effects on the first target by the head that carried them.
+    /// Splits the effects on the first target by the attention heads that carried them.
     pub(super) fn split_by_head(&mut self, model: &HookedTransformer, replacement: &Replacement) -> Result<()> {
         if let Some((target, _)) = self.targets().first() {
             self.heads = Some(self.graph.heads(model, replacement, *target)?);
@@ -70,7 +70,7 @@ impl Told<'_> {
         Ok(())
     }
 
-    /// Which heads carried most of a node's effect on the first target.
+    /// The heads that carried most of a node's effect on the first target.
     fn by_heads(&self, source: usize) -> String {
         let Some(heads) = &self.heads else { return String::new() };
         let mut parts: Vec<String> = heads
@@ -81,10 +81,10 @@ impl Told<'_> {
         parts.extend(
             heads.direct(source).filter(|direct| *direct != 0.0).map(|direct| format!("directly {direct:+.3}")),
         );
-        format!("  by {}", parts.join(", "))
+        format!("  via {}", parts.join(", "))
     }
 
-    /// What acts most on a node: its number and its effect.
+    /// Nodes with the largest effects on a node: index and effect.
     fn inputs(&self, node: usize) -> Vec<(usize, f32)> {
         let effects = self.graph.effects_on(node).unwrap_or_default();
         let mut inputs: Vec<(usize, f32)> =
@@ -94,13 +94,14 @@ impl Told<'_> {
         inputs
     }
 
-    /// Nodes of the strongest paths to the first target.
+    /// Nodes on the strongest paths to the first target.
     pub(super) fn on_paths(&self) -> Vec<usize> {
         let Some((target, _)) = self.targets().first().copied() else { return Vec::new() };
         self.graph.paths(self.pruned, target, self.top).into_iter().flat_map(|path| path.nodes).collect()
     }
 
-    /// What features, errors, tokens with positions, constants, and features that the graph leaves out add to a node.
+    /// Contributions to a node from features, errors, token and position embeddings, constants, and features not in the
+    /// graph.
     fn parts(&self, node: usize) -> [f32; 5] {
         let mut parts = [0.0; 5];
         let effects = self.graph.effects_on(node).unwrap_or_default();
@@ -119,7 +120,7 @@ impl Told<'_> {
         parts
     }
 
-    /// Features of the graph.
+    /// Number of features in the graph.
     fn features(&self) -> usize {
         self.graph.nodes().iter().filter(|node| node.is_feature()).count()
     }
@@ -127,7 +128,7 @@ impl Told<'_> {
     fn raised(&self, node: usize) -> String {
         let Some([raised, _]) = self.words.get(&node) else { return String::new() };
         let raised: Vec<String> = raised.iter().take(RAISED).map(|text| format!("{text:?}")).collect();
-        format!("  raises {}", raised.join(" "))
+        format!("  promotes {}", raised.join(" "))
     }
 
     pub(super) fn text(&self) -> CliResult {
@@ -144,19 +145,19 @@ impl Told<'_> {
         let scores = graph.scores();
         writeln!(
             out,
-            "{}{active} active features; every row sums to its value, to {:.1e}; replacement score {:.3}, completeness {:.3}",
+            "{}{active} active features; rows sum to their values within {:.1e}; replacement {:.3}, completeness {:.3}",
             grouped(all),
             graph.deviation(),
             scores.replacement,
             scores.completeness,
         )?;
-        writeln!(out, "kept: {features} features, {errors} errors, {} edges", grouped(self.pruned.edges().len()))?;
+        writeln!(out, "kept: {features} features, {errors} error nodes, {} edges", grouped(self.pruned.edges().len()))?;
         if let Some(check) = self.check {
             let GraphCheck { edits, tokens, edges, deviation, .. } = check;
             let tokens = if tokens > 0 { format!(" and {tokens} tokens") } else { String::new() };
             writeln!(
                 out,
-                "checked: {edits} features{tokens} changed, {} edges agree to {deviation:.1e}",
+                "checked: {edits} features{tokens} changed, {} edges agree within {deviation:.1e}",
                 grouped(edges)
             )?;
         }
@@ -181,7 +182,7 @@ impl Told<'_> {
         }
         let paths = graph.paths(self.pruned, target, self.top);
         if !paths.is_empty() {
-            writeln!(out, "\nstrongest paths, by their share of all that acts:")?;
+            writeln!(out, "\nstrongest paths, by share of the total influence:")?;
         }
         for path in paths {
             writeln!(out, "  {:6.2}%  {}", 100.0 * path.share, graph.path_words(&path))?;
@@ -194,31 +195,31 @@ impl Told<'_> {
         if !others.is_empty() {
             writeln!(out, "\nother targets: {}", others.join(", "))?;
         }
-        if let Some((Looks { head: (layer, head), positions: [query, key] }, pairs)) = &self.looks {
+        if let Some((ScoreQuery { head: (layer, head), positions: [query, key] }, pairs)) = &self.looks {
             let text = |pos: usize| graph.token_texts().get(pos).map_or("", String::as_str);
             writeln!(
                 out,
-                "\nhead {layer}.{head} from {query} {:?} to {key} {:?}: a score of {:+.2}, of it",
+                "\nhead {layer}.{head} from {query} {:?} to {key} {:?}: attention score {:+.2}, of which:",
                 text(*query),
                 text(*key),
                 pairs.score
             )?;
             for pair in &pairs.strongest {
                 let (asks, answers) = (self.side(pair.query), self.side(pair.key));
-                writeln!(out, "  {:+8.3}  {asks} looks for {answers}", pair.score)?;
+                writeln!(out, "  {:+8.3}  query {asks}, key {answers}", pair.score)?;
             }
         }
         if let Some(changed) = &self.changed {
-            writeln!(out, "\nwith features changed, probabilities before and after:")?;
+            writeln!(out, "\nprobabilities before and after changing features:")?;
             for (token, before, after) in &changed.tokens {
                 writeln!(out, "  {before:.3} {after:.3}  {token:?}")?;
             }
             if let Some([before, after]) = &changed.texts {
-                writeln!(out, "goes on: {before:?}\nand changed: {after:?}")?;
+                writeln!(out, "continuation: {before:?}\nwith changes: {after:?}")?;
             }
         }
         if !self.groups.is_empty() {
-            writeln!(out, "\ngroups that act alike:")?;
+            writeln!(out, "\ngroups of features with similar effects:")?;
         }
         for (name, members) in self.groups {
             let members: Vec<String> = members.iter().map(|node| graph.words(*node)).collect();
@@ -227,7 +228,7 @@ impl Told<'_> {
         Ok(())
     }
 
-    /// One side of a score.
+    /// Label of one side of an attention pair.
     fn side(&self, node: Option<usize>) -> String {
         node.map_or("a constant".to_string(), |node| self.graph.words(node))
     }

@@ -11,15 +11,15 @@ use crate::out::{said, spare};
 use crate::terminal::{note, stdout};
 use hooklens_features::graph::GraphFile;
 
-/// Ids that a note names.
+/// Maximum number of ids listed in a note.
 const NAMED: usize = 5;
 
 #[derive(Debug, Args)]
 pub(crate) struct ViewArgs {
-    /// A graph in Neuronpedia's JSON, of hooklens, circuit-tracer or another tool
+    /// A graph in Neuronpedia's JSON, from hooklens, circuit-tracer or another tool
     #[arg(value_name = "FILE.json")]
     file: PathBuf,
-    /// The page to write (default: the file's name with .html)
+    /// The page to write (default: the file's name, with extension .html)
     #[arg(long, value_name = "FILE.html")]
     out: Option<PathBuf>,
 }
@@ -32,20 +32,20 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     let list = |key: &str| json[key].as_array().map_or(&[][..], Vec::as_slice);
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for node in list("nodes") {
-        *kinds.entry(node["feature_type"].as_str().unwrap_or("of no kind")).or_default() += 1;
+        *kinds.entry(node["feature_type"].as_str().unwrap_or("of unknown type")).or_default() += 1;
     }
     let repeated = graph.repeated_ids();
     if !repeated.is_empty() {
         let left_out: usize = repeated.iter().map(|(_, count)| count - 1).sum();
         let nodes = if left_out == 1 { "1 node is".into() } else { format!("{left_out} nodes are") };
         let some = named(repeated.iter().map(|(id, _)| *id));
-        note(format!("{nodes} not shown: another has the same `node_id` ({some}), and its links are the first one's"));
+        note(format!("{nodes} not shown: an earlier node has the same `node_id` ({some}) and receives the links"));
     }
     let unknown = graph.ids_without_node();
     if !unknown.is_empty() {
         let ids = if unknown.len() == 1 { "1 id is".into() } else { format!("{} ids are", unknown.len()) };
         let some = named(unknown.iter().copied());
-        note(format!("{ids} pinned, grouped or labeled without a node of that `node_id`, and left out: {some}"));
+        note(format!("{ids} pinned, grouped or labeled, but no node has that `node_id`; left out: {some}"));
     }
     graph.save_page(&out)?;
     let mut to = stdout();
@@ -62,7 +62,7 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
     said(&out)
 }
 
-/// The first of some ids.
+/// The first few ids, as a list.
 fn named<'i>(ids: impl Iterator<Item = &'i str>) -> String {
     let all: Vec<&str> = ids.collect();
     let more = if all.len() > NAMED { ", ..." } else { "" };

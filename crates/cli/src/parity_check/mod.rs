@@ -1,9 +1,9 @@
 //! Compares a model's activations with those of a reference implementation, point by point.
 //!
-//! A reference is a safetensors file with `tokens` `[batch, pos]`, perhaps `attention_mask`, of an encoder perhaps
-//! `token_types`, of an encoder-decoder `decoder_tokens` and `decoder_attention_mask`, and any of `logits` and the
-//! model's hook points under their names. `scripts/reference_dump.py` writes one from Hugging Face; a file that
-//! `hooklens dump` wrote is one too.
+//! A reference is a safetensors file with `tokens` `[batch, pos]` and optionally `attention_mask`; `token_types` for
+//! encoders; `decoder_tokens` and `decoder_attention_mask` for encoder-decoders; and any of `logits` and the model's
+//! hook points under their names. `scripts/reference_dump.py` writes one from a Hugging Face model, and files written
+//! by `hooklens dump` work, too.
 //!
 //! ```
 //! use hooklens::dump::Dump;
@@ -12,8 +12,8 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let file = folder.path().join("reference.safetensors");
 //! Dump::new("resid_post1").logits(Logits::All).run(&model, &[vec![0, 51, 59]], &file)?;
-//! let half = LoadOptions::new().dtype(DType::BF16); // how much is lost?
-//! let report = hooklens::parity::compare("embedded:induction", half, &file)?;
+//! let half = LoadOptions::new().dtype(DType::BF16); // how much precision is lost?
+//! let report = hooklens_cli::parity_check::compare("embedded:induction", half, &file)?;
 //! assert!(report.worst().is_some_and(|worst| worst.relative() > 1e-4 && worst.relative() < 0.1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -36,30 +36,30 @@ use hooklens_model::error::{InputError, LoadError, Result};
 use hooklens_model::model::HookedTransformer;
 use reference::Reference;
 
-/// The difference of one tensor from the reference's.
+/// Difference between one of the model's tensors and the reference's.
 ///
 /// ```
-/// use hooklens::parity::Comparison;
+/// use hooklens_cli::parity_check::Comparison;
 /// let off = Comparison { name: "logits".into(), shape: vec![1, 3, 63], largest: 20.0, difference: 0.5 };
 /// assert_eq!(off.relative(), 0.025);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// The hook point, or `logits`.
+    /// Name of the hook point, or `logits`.
     pub name: String,
-    /// Its shape.
+    /// Shape of the tensor.
     pub shape: Vec<usize>,
-    /// The reference's largest magnitude.
+    /// Largest magnitude in the reference tensor.
     pub largest: f32,
-    /// The largest difference; infinite where one is infinite or NaN and the other is not.
+    /// Largest absolute difference; infinite if one side is infinite or NaN where the other is not.
     pub difference: f32,
 }
 
 impl Comparison {
-    /// The largest difference as a share of the reference's largest magnitude.
+    /// Largest difference relative to the largest magnitude in the reference.
     ///
     /// ```
-    /// use hooklens::parity::Comparison;
+    /// use hooklens_cli::parity_check::Comparison;
     /// let off = |difference| Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference };
     /// assert_eq!((off(1.0).relative(), off(0.0).relative()), (0.25, 0.0));
     /// ```
@@ -68,21 +68,21 @@ impl Comparison {
     }
 }
 
-/// A model compared with a reference.
+/// Result of comparing a model with a reference.
 ///
 /// ```
-/// use hooklens::parity::{Comparison, ParityReport};
+/// use hooklens_cli::parity_check::{Comparison, ParityReport};
 /// let one = |name: &str, difference| {
 ///     Comparison { name: name.into(), shape: vec![2], largest: 1.0, difference }
 /// };
 /// let compared = vec![one("hook_embed", 0.0), one("resid", 0.1), one("logits", 0.2)];
 /// let report = ParityReport { compared };
-/// assert_eq!(report.first_beyond(0.05).map(|first| first.name.as_str()), Some("resid")); // where it begins
+/// assert_eq!(report.first_beyond(0.05).map(|first| first.name.as_str()), Some("resid")); // where they diverge
 /// assert_eq!(report.worst().map(|worst| worst.name.as_str()), Some("logits"));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParityReport {
-    /// Every tensor, in firing order, the logits last.
+    /// All compared tensors in firing order, with the logits last.
     pub compared: Vec<Comparison>,
 }
 
@@ -90,17 +90,18 @@ impl ParityReport {
     /// The tensor with the largest relative difference.
     ///
     /// ```
-    /// use hooklens::parity::ParityReport;
+    /// use hooklens_cli::parity_check::ParityReport;
     /// assert!(ParityReport { compared: vec![] }.worst().is_none());
     /// ```
     pub fn worst(&self) -> Option<&Comparison> {
         self.compared.iter().max_by(|a, b| a.relative().total_cmp(&b.relative()))
     }
 
-    /// The first tensor, in firing order, that differs by more than `tolerance`: where the computations part.
+    /// The first tensor, in firing order, that differs by more than `tolerance`. This is where the computations
+    /// diverge.
     ///
     /// ```
-    /// use hooklens::parity::{Comparison, ParityReport};
+    /// use hooklens_cli::parity_check::{Comparison, ParityReport};
     /// let off = Comparison { name: "logits".into(), shape: vec![3], largest: 4.0, difference: 1.0 };
     /// let report = ParityReport { compared: vec![off] };
     /// assert!(report.first_beyond(0.2).is_some() && report.first_beyond(0.3).is_none());
@@ -123,12 +124,12 @@ impl fmt::Display for ParityReport {
     }
 }
 
-/// Runs a model on a reference's tokens and compares every tensor the reference holds. What either says at
-/// padding is left out.
+/// Runs a model on a reference's tokens and compares every tensor that the reference contains. Values at padding are
+/// ignored.
 ///
 /// # Errors
-/// No such model or file; [`LoadError::Reference`] for a file without tokens, with nothing to compare, or with a
-/// tensor of another shape; [`HookError`](crate::HookError) for a name that is no point of the model.
+/// If the model or file can't be loaded; [`LoadError::Reference`] for a file without tokens, with nothing to compare,
+/// or with a tensor of another shape; [`HookError`](hooklens_hooks::HookError) for a name that is not a hook point of the model.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -137,7 +138,7 @@ impl fmt::Display for ParityReport {
 /// # let file = folder.path().join("reference.safetensors");
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// Dump::new("*hook_resid_post").run(&model, &[vec![1, 2, 3]], &file)?;
-/// let report = hooklens::parity::compare("embedded:induction", LoadOptions::new(), &file)?;
+/// let report = hooklens_cli::parity_check::compare("embedded:induction", LoadOptions::new(), &file)?;
 /// assert!(report.first_beyond(1e-6).is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -173,7 +174,7 @@ pub fn compare(model: impl AsRef<str>, options: LoadOptions, reference: impl AsR
     }
 }
 
-/// These points, or the error that one is not there.
+/// Records these points, or fails if one does not exist.
 fn record(catalog: &Catalog, points: &[String]) -> Result<Record> {
     for point in points {
         catalog.find(point)?;
@@ -192,13 +193,13 @@ fn compared(reference: &Reference, cache: &ActivationCache, logits: Option<Tenso
         compared.push(reference.compare("logits", &Activation::from(logits).to_ndarray()?, axes)?);
     }
     if compared.is_empty() {
-        let reason = "it holds neither `logits` nor a hook point".to_string();
+        let reason = "it contains neither `logits` nor a hook point".to_string();
         return Err(LoadError::Reference { path: reference.path.clone(), reason }.into());
     }
     Ok(ParityReport { compared })
 }
 
-/// The largest difference and the largest expected magnitude, of the elements that `counts` tells.
+/// Largest difference and largest expected magnitude, over the elements selected by `counts`.
 fn distance(given: &ArrayD<f32>, expected: &ArrayD<f32>, counts: impl Fn(&[usize]) -> bool) -> (f32, f32) {
     let (mut difference, mut largest) = (0f32, 0f32);
     for ((place, a), b) in given.indexed_iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! The file of a reference run.
+//! Reading of reference files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use hooklens_io::regular;
 use hooklens_model::error::{LoadError, Result};
 use hooklens_model::tokens::Tokens;
 
-/// What the file holds besides points.
+/// Names of tensors that are not hook points.
 const INPUTS: [&str; 6] =
     ["tokens", "attention_mask", "token_types", "decoder_tokens", "decoder_attention_mask", "logits"];
 
-/// The tensors of a reference.
+/// A reference file's tensors.
 #[derive(Debug)]
 pub(super) struct Reference {
     pub(super) path: PathBuf,
@@ -27,14 +27,14 @@ pub(super) struct Reference {
 impl Reference {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
         let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
-        let unsound = "its header is unsound, or the file is not as long as that says";
+        let unsound = "its header is invalid, or does not match the length of the file";
         let stored = SafeTensors::deserialize(&bytes).map_err(|e| LoadError::refused(path, unsound, e))?;
         let mut tensors = BTreeMap::new();
         for (name, view) in stored.tensors() {
             let values = floats(view.dtype(), view.data())
                 .ok_or_else(|| LoadError::DType { name: name.clone(), given: format!("{:?}", view.dtype()) })?;
             let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values)
-                .map_err(|e| LoadError::refused(path, &format!("`{name}` is no array"), e))?;
+                .map_err(|e| LoadError::refused(path, &format!("`{name}` does not match its shape"), e))?;
             tensors.insert(name, array);
         }
         Ok(Self { path: path.to_path_buf(), tensors })
@@ -44,34 +44,34 @@ impl Reference {
         LoadError::Reference { path: self.path.clone(), reason }
     }
 
-    /// Whether there is such a tensor.
+    /// Whether the file contains this tensor.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// The names of points.
+    /// Names of the hook points in the file.
     pub(super) fn points(&self) -> Vec<String> {
         self.tensors.keys().filter(|name| !INPUTS.contains(&name.as_str())).cloned().collect()
     }
 
-    /// The rows of a table of ids, if it is there.
+    /// Rows of an integer table, or `None` if it is missing.
     pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<Vec<u32>>>, LoadError> {
         let Some(table) = self.tensors.get(name) else { return Ok(None) };
         let whole = |x: &f32| *x >= 0.0 && x.fract() == 0.0 && *x < 16_777_216.0;
         if table.ndim() != 2 || table.is_empty() || !table.iter().all(whole) {
-            return Err(self.wrong(format!("`{name}` is no table [batch, pos] of ids")));
+            return Err(self.wrong(format!("`{name}` must be a [batch, pos] table of non-negative integers")));
         }
         Ok(Some(table.rows().into_iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect()))
     }
 
-    /// Tokens with their mask.
+    /// Tokens with their attention mask.
     pub(super) fn tokens(&self, name: &str, mask: &str) -> Result<Tokens> {
-        let ids = self.ids(name)?.ok_or_else(|| self.wrong(format!("it has no `{name}`")))?;
+        let ids = self.ids(name)?.ok_or_else(|| self.wrong(format!("`{name}` is missing")))?;
         let tokens = Tokens::new(ids)?;
         match self.ids(mask)? {
             Some(mask) => {
                 if mask.iter().flatten().all(|real| *real == 0) {
-                    return Err(self.wrong("its mask leaves no token to compare".to_string()).into());
+                    return Err(self.wrong("its attention mask excludes every token".to_string()).into());
                 }
                 Ok(tokens.with_mask(mask.iter().map(|row| row.iter().map(|real| *real != 0).collect()).collect())?)
             }
@@ -79,15 +79,17 @@ impl Reference {
         }
     }
 
-    /// A tensor compared with this one, padding left out.
+    /// Compares a tensor with the reference's, ignoring padding.
     pub(super) fn compare(&self, name: &str, given: &ArrayD<f32>, axes: &[Axis]) -> Result<Comparison, LoadError> {
         let expected =
             self.tensors.get(name).ok_or_else(|| LoadError::MissingTensor { name: name.into(), nearest: vec![] })?;
         if given.shape() != expected.shape() {
             let (expected, given) = (expected.shape().to_vec(), given.shape().to_vec());
-            return Err(self.wrong(format!("`{name}` is {expected:?} in it, and the model's {given:?}")));
+            return Err(
+                self.wrong(format!("`{name}` has shape {expected:?}, but the model's tensor has shape {given:?}"))
+            );
         }
-        // A decoder's points, and the logits of a model with one, stand at its own tokens.
+        // Decoder points are indexed by the decoder's tokens, and so are the logits of a model with a decoder.
         let decoded = name.starts_with("decoder") || (name == "logits" && self.holds("decoder_tokens"));
         let mask = self.tensors.get(if decoded { "decoder_attention_mask" } else { "attention_mask" });
         let position = axes.iter().position(|axis| matches!(axis, Axis::Pos | Axis::Query));

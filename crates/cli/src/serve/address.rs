@@ -1,18 +1,19 @@
-//! Where to listen, and who connects.
+//! Addresses to listen on, and addresses of clients.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// The addresses a name stands for.
+/// Resolves `HOST:PORT` to socket addresses.
 pub(super) fn resolve(listen: &str) -> std::io::Result<Vec<SocketAddr>> {
     Ok(listen.to_socket_addrs()?.collect())
 }
 
-/// Whether only this machine reaches all of them.
+/// Whether all addresses are loopback addresses.
 pub(super) fn are_here(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
 }
 
-/// What stands for an address: of IPv6 the network of 64 bits, as one machine has all of its addresses.
+/// Address to count a client by: IPv6 addresses are reduced to their /64 network, because one machine owns all
+/// addresses in it.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

@@ -1,4 +1,4 @@
-//! The process of a session, as the server in front of it sees it.
+//! The server's view of a session process.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,62 +17,62 @@ use super::ServeArgs;
 use super::head;
 use super::report::Report;
 
-/// How long a process may take to begin: it may have to wake a GPU.
+/// Time that a session process may take to start, which may include initializing a GPU.
 const START: Duration = Duration::from_secs(60);
 
-/// How long it may take to answer.
+/// Time that a session process may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What happens to a connection to the process.
+/// Events of a connection to the session process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It will be let through to the check of its token.
+    /// The process will check the connection's token.
     Expected,
-    /// It may compute.
+    /// The connection was authorized.
     Opened,
-    /// It may not.
+    /// The connection was refused.
     Refused,
-    /// The process closed it.
+    /// The process closed the connection.
     Ended,
 }
 
-/// The process; ended when dropped.
+/// A session process. Killed on drop.
 #[derive(Debug)]
 pub(super) struct Child {
     process: Process,
     input: Mutex<ChildStdin>,
     address: SocketAddr,
-    heard: Arc<Heard>,
+    heard: Arc<ChildMessage>,
 }
 
-/// What its output is sorted into.
+/// State built from the process's output.
 #[derive(Debug, Default)]
-struct Heard {
+struct ChildMessage {
     connections: Mutex<HashMap<SocketAddr, Sender<Event>>>,
     ended: AtomicBool,
 }
 
 impl Child {
     pub(super) fn start(args: &ServeArgs) -> Result<Self, String> {
-        let program = program().map_err(|e| format!("where this program lies is not known: {e}"))?;
+        let program = program().map_err(|e| format!("cannot find the path of this program: {e}"))?;
         let mut command = Command::new(program);
-        // What it prints is shown as text, not colored.
+        // Its output is printed as text, so it should not contain color codes.
         command.env("NO_COLOR", "1").args(["serve", "--session", "--device", &args.device.join(",")]);
         if let Some(bytes) = args.memory() {
             command.args(["--max-memory", &bytes.to_string()]);
         }
-        // Its token is in the environment it inherits: arguments can be read by everybody.
+        // The token is passed through the inherited environment, since other users can read arguments.
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|e| format!("the process of a session does not start: {e}"))?;
+            .map_err(|e| format!("cannot start a session process: {e}"))?;
         let (Some(mut input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err("the process of a session has no pipes".to_string());
+            return Err("the session process has no pipes".to_string());
         };
         let secret = secret()?;
         let (begun, begins) = channel();
-        let heard = Arc::new(Heard::default());
+        let heard = Arc::new(ChildMessage::default());
         let thread = {
             let (heard, secret) = (heard.clone(), secret.clone());
             std::thread::Builder::new().spawn(move || heard.listen(BufReader::new(output), &secret, &begun))
@@ -82,12 +82,12 @@ impl Child {
         let Some(address) = address else {
             let _ = process.kill();
             let _ = process.wait();
-            return Err("the process of a session ended before it was ready".to_string());
+            return Err("the session process ended before it was ready".to_string());
         };
         Ok(Self { process, input: Mutex::new(input), address, heard })
     }
 
-    /// Whether it would open a session: starts one, answers a request, and ends it.
+    /// Checks that sessions can be opened, by starting one, sending a request, and ending it.
     pub(super) fn try_out(args: &ServeArgs) -> Result<(), String> {
         let child = Self::start(args)?;
         let (events, heard) = channel();
@@ -99,50 +99,51 @@ impl Child {
             .and_then(|()| stream.read_exact(&mut answer));
         match answered {
             Ok(()) if answer == *b"HTTP/1.1 101" => Ok(()),
-            _ => Err("the process of a session does not serve; its memory may be too small".to_string()),
+            _ => Err("the session process does not serve; its memory limit may be too low".to_string()),
         }
     }
 
-    /// Whether it has not ended.
+    /// Whether the process is still running.
     pub(super) fn lives(&self) -> bool {
         !self.heard.ended.load(Ordering::Acquire)
     }
 
-    /// A connection, of which it tells the sender; the receiver is the same channel's.
+    /// Opens a connection to the process. Its events go to `events`, the sender of the channel that `heard` receives
+    /// from.
     pub(super) fn connect(&self, events: &Sender<Event>, heard: &Receiver<Event>) -> Result<Connection<'_>, String> {
-        let lost = |e: std::io::Error| format!("the process of a session can't be reached: {e}");
+        let lost = |e: std::io::Error| format!("cannot reach the session process: {e}");
         let stream = TcpStream::connect_timeout(&self.address, ANSWER).map_err(lost)?;
         stream.set_nodelay(true).map_err(lost)?;
         let from = stream.local_addr().map_err(lost)?;
         self.heard.connections().insert(from, events.clone());
         let connection = Connection { stream, from, child: self };
         if !self.lives() {
-            return Err("the process of a session has ended".to_string());
+            return Err("the session process has ended".to_string());
         }
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(input, "{from}").and_then(|()| input.flush()).map_err(lost)?;
         drop(input);
         match heard.recv_timeout(ANSWER) {
             Ok(Event::Expected) => Ok(connection),
-            _ => Err("the process of a session does not answer".to_string()),
+            _ => Err("the session process does not respond".to_string()),
         }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Nobody is connected to it; what it still computes is for nobody.
+        // No client is connected any more, so its remaining work can be discarded.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-impl Heard {
+impl ChildMessage {
     fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Sender<Event>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sorts the lines until there are no more; what is no report is Burn's log, and goes on to our own output.
+    /// Dispatches the process's output until it ends. Lines that are not reports are Burn's log, and are printed.
     fn listen(&self, lines: impl BufRead, secret: &str, begun: &Sender<SocketAddr>) {
         for line in lines.split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
@@ -170,7 +171,7 @@ impl Heard {
     }
 }
 
-/// A connection to the process; forgotten when dropped.
+/// A connection to the process. Removed from the process's connections on drop.
 #[derive(Debug)]
 pub(super) struct Connection<'a> {
     pub(super) stream: TcpStream,
@@ -184,13 +185,13 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// This program. On Linux it is found even if its file has been replaced since it was started.
+/// Path of this program. On Linux it stays valid even if the file has been replaced since the program started.
 fn program() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
 fn secret() -> Result<String, String> {
     let mut bytes = [0; 16];
-    OsRng.try_fill_bytes(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+    OsRng.try_fill_bytes(&mut bytes).map_err(|e| format!("cannot get random numbers from the system: {e}"))?;
     Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }

@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Handling of one client connection.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -12,31 +12,31 @@ use super::guard::Guard;
 use super::head::{self, Refusal};
 use super::places::Place;
 
-/// Length in bytes of the first message at most: it holds a version, numbers and the token.
+/// Maximum length of the first message, in bytes. It contains a version, numbers and the token.
 const LONGEST_FIRST: u64 = 64 << 10;
 
-/// How much is copied at a time.
+/// Size of the copy buffer, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// How long the other end may take to close what is over.
+/// Time that the other end has to close a finished connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why a connection was ended.
+/// Why a connection ended.
 #[derive(Debug)]
 enum End {
-    /// Either end closed it.
+    /// Either side closed it.
     Closed,
-    /// It asked for what it does not get.
+    /// Its request was refused.
     Refused(Refusal),
-    /// The session's process did not let it in.
+    /// The session process did not authorize it.
     Unauthorized,
-    /// No complete first message came in time.
+    /// No complete first message arrived in time.
     NoMessage,
-    /// A message was too long or no message.
+    /// A message was too long or malformed.
     Message(Violation),
-    /// As many sessions as allowed are open.
+    /// The maximum number of sessions is open.
     Full,
-    /// This machine could not do its part.
+    /// The server failed to start or reach the session process.
     Failed(String),
 }
 
@@ -45,12 +45,14 @@ impl fmt::Display for End {
         match self {
             End::Closed => write!(f, "closed"),
             End::Refused(refusal) => write!(f, "refused: {}", refusal.status()),
-            End::Unauthorized => write!(f, "refused: its first message opened no session"),
-            End::NoMessage => write!(f, "cut off: its first message did not come in time"),
-            End::Message(Violation::Overlong(length)) => write!(f, "cut off: a message of {length} bytes is too long"),
-            End::Message(Violation::Malformed) => write!(f, "cut off: this is not the protocol"),
-            End::Full => write!(f, "cut off: as many sessions as allowed are open"),
-            End::Failed(reason) => write!(f, "cut off: {reason}"),
+            End::Unauthorized => write!(f, "refused: its first message did not open a session"),
+            End::NoMessage => write!(f, "disconnected: its first message did not arrive in time"),
+            End::Message(Violation::Overlong(length)) => {
+                write!(f, "disconnected: a message of {length} bytes is too long")
+            }
+            End::Message(Violation::Malformed) => write!(f, "disconnected: malformed message"),
+            End::Full => write!(f, "disconnected: the maximum number of sessions is open"),
+            End::Failed(reason) => write!(f, "disconnected: {reason}"),
         }
     }
 }
@@ -67,14 +69,14 @@ impl From<Violation> for End {
     }
 }
 
-/// The places a connection takes, until all of it is over: its last words and its session's process included.
+/// Slots held by a connection until it is completely over, including final answers and its session process.
 #[derive(Debug)]
 struct Taken {
     pending: Option<Place>,
     session: Option<Place>,
 }
 
-/// Serves the connection to its end, and says why that was unless an end closed it.
+/// Serves a connection to its end. Logs why it ended, unless one side closed it.
 pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending: Place) {
     let mut taken = Taken { pending: Some(pending), session: None };
     let end = run(guard, client, peer, &mut taken).unwrap_or_else(|end| end);
@@ -88,13 +90,13 @@ pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending
     }
 }
 
-/// How it ended: once it had a process, or before.
+/// Handles the connection. Returns `Err` if it ends before its session process is reached.
 fn run(guard: &Guard, client: &TcpStream, peer: SocketAddr, taken: &mut Taken) -> Result<End, End> {
     client.set_nodelay(true)?;
     client.set_write_timeout(Some(guard.times.first))?;
     let head = read_head(client, Instant::now() + guard.times.head);
     if matches!(head, Err(End::Refused(Refusal::Slow))) {
-        // It kept a place from others.
+        // A slow client occupies a slot that others could use.
         guard.note_failure(peer.ip());
     }
     let (head, behind) = head?;
@@ -104,7 +106,7 @@ fn run(guard: &Guard, client: &TcpStream, peer: SocketAddr, taken: &mut Taken) -
     let (events, heard) = channel();
     let connection = child.connect(&events, &heard).map_err(End::Failed)?;
     let server = &connection.stream;
-    // Not the client's own words, of which another reader could make something else.
+    // Sends our own request instead of the client's bytes, which another parser might read differently.
     (&*server).write_all(head::request(key).as_bytes())?;
     std::thread::scope(|scope| {
         let (over, is_over) = channel();
@@ -119,7 +121,7 @@ fn run(guard: &Guard, client: &TcpStream, peer: SocketAddr, taken: &mut Taken) -
     })
 }
 
-/// The way from the client to the session's process.
+/// The direction from the client to the session process.
 struct Up<'a> {
     guard: &'a Guard,
     client: &'a TcpStream,
@@ -133,7 +135,7 @@ impl Up<'_> {
         let behind = match self.open(behind) {
             Ok(behind) => behind,
             Err(end) => {
-                // Whatever the reason, it cost a process.
+                // Each failure counts against the client, because it cost a process.
                 self.guard.note_failure(peer.ip());
                 return end;
             }
@@ -149,13 +151,14 @@ impl Up<'_> {
         }
     }
 
-    /// Passes the first message on and waits for what becomes of it. Gives what came behind it.
+    /// Forwards the first message and waits for the session process to authorize it. Returns the bytes that follow the
+    /// message.
     fn open(&mut self, mut bytes: Vec<u8>) -> Result<Vec<u8>, End> {
         let (deadline, mut total) = (Instant::now() + self.guard.times.first, 0);
         let behind = loop {
             let passed = self.frames.pass(&bytes)?;
             total += passed.count as u64;
-            // Pings and empty frames are no message, however many.
+            // Pings and empty frames are not messages, so their total size is limited, too.
             if total > 2 * LONGEST_FIRST {
                 return Err(End::Message(Violation::Overlong(total)));
             }
@@ -176,7 +179,7 @@ impl Up<'_> {
         }
     }
 
-    /// Passes on all that comes until the client closes.
+    /// Forwards everything until the client closes.
     fn copy(&mut self, behind: Vec<u8>) -> Result<(), End> {
         self.client.set_read_timeout(None)?;
         self.client.set_write_timeout(None)?;
@@ -197,7 +200,7 @@ impl Up<'_> {
         }
     }
 
-    /// Ends both directions: at once, or when the last words have been said.
+    /// Closes both directions, at once or after a final exchange.
     fn close(&self, end: &End) {
         match end {
             End::Closed => {
@@ -224,7 +227,7 @@ impl Up<'_> {
     }
 }
 
-/// Passes on what the session's process answers, until it closes. A client that then does not is cut off.
+/// Forwards the session process's answers until it closes, then disconnects the client if it does not close in time.
 fn answers(mut server: &TcpStream, mut client: &TcpStream, events: &Sender<Event>, is_over: &Receiver<()>) {
     let mut buffer = vec![0; BUFFER];
     while let Ok(count @ 1..) = server.read(&mut buffer) {
@@ -239,7 +242,7 @@ fn answers(mut server: &TcpStream, mut client: &TcpStream, events: &Sender<Event
     let _ = server.shutdown(Shutdown::Both);
 }
 
-/// The head of the request, and what came behind it.
+/// Reads the request's head. Returns it, and the bytes that follow it.
 fn read_head(client: &TcpStream, deadline: Instant) -> Result<(Vec<u8>, Vec<u8>), End> {
     let mut bytes = vec![];
     loop {
@@ -258,7 +261,7 @@ fn read_head(client: &TcpStream, deadline: Instant) -> Result<(Vec<u8>, Vec<u8>)
     }
 }
 
-/// What comes next, at most 16 KiB; empty at the end of the stream, `None` if nothing came in time.
+/// Reads up to 16 KiB. Returns an empty vector at the end of the stream and `None` on timeout.
 fn read_before(mut client: &TcpStream, deadline: Instant) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; 16 << 10];
     loop {
@@ -279,7 +282,7 @@ fn read_before(mut client: &TcpStream, deadline: Instant) -> std::io::Result<Opt
     }
 }
 
-/// Says why there is no session.
+/// Answers the request with a refusal.
 fn answer(mut client: &TcpStream, refusal: Refusal) {
     let (status, ends) = (refusal.status(), "Connection: close\r\nContent-Length: 0\r\n\r\n");
     let said = client.write_all(format!("HTTP/1.1 {status}\r\n{ends}").as_bytes());
@@ -288,7 +291,7 @@ fn answer(mut client: &TcpStream, refusal: Refusal) {
     }
 }
 
-/// Reads what still comes: closed with unread bytes, a connection loses the words on their way to the client.
+/// Reads pending input. Closing a socket with unread bytes would discard data on its way to the client.
 fn drain(client: &TcpStream) {
     let deadline = Instant::now() + LINGER;
     for _ in 0..64 {
@@ -298,7 +301,7 @@ fn drain(client: &TcpStream) {
     }
 }
 
-/// Has the system ask a silent client whether it is still there: one that vanished gives its place back in 30 s.
+/// Enables TCP keep-alive, so that the slot of a client that vanished is freed after 30 s.
 #[cfg(unix)]
 fn keep_alive(client: &TcpStream) {
     use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
@@ -308,6 +311,6 @@ fn keep_alive(client: &TcpStream) {
         .and_then(|()| set_tcp_keepcnt(client, 4));
 }
 
-/// Nothing: only the client's own closing is noticed.
+/// Does nothing on this platform: only a closed connection is noticed.
 #[cfg(not(unix))]
 fn keep_alive(_client: &TcpStream) {}

@@ -1,4 +1,4 @@
-//! Connections that failed to open a session, by address: who guesses tokens is refused for a while.
+//! Failed connection attempts per address. Clients that guess tokens are refused for a while.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::address::network;
 
-/// How many failures of each address lie how far back.
+/// Recent failures per address.
 #[derive(Debug)]
 pub(super) struct Failures {
     most: u32,
@@ -21,24 +21,24 @@ struct Count {
 }
 
 impl Failures {
-    /// An address with `most` failures within this time is refused until it has passed.
+    /// Refuses addresses with `most` failures within the period `within`, until the period has passed.
     pub(super) fn new(most: u32, within: Duration) -> Self {
         Self { most, within, counts: HashMap::new() }
     }
 
-    /// Notes a failure.
+    /// Records a failure.
     pub(super) fn note(&mut self, address: IpAddr, now: Instant) {
         let within = self.within;
         self.counts.retain(|_, count| now.saturating_duration_since(count.since) < within);
         let count = self.counts.entry(network(address)).or_insert(Count { failures: 0, since: now });
         count.failures += 1;
-        // The time of refusal runs from the failure that brought it about.
+        // The refusal period starts at the failure that triggers it.
         if count.failures == self.most {
             count.since = now;
         }
     }
 
-    /// Whether the address is to be refused now.
+    /// Whether connections from the address are refused at `now`.
     pub(super) fn refuses(&self, address: IpAddr, now: Instant) -> bool {
         let recent = |count: &&Count| now.saturating_duration_since(count.since) < self.within;
         self.counts.get(&network(address)).filter(recent).is_some_and(|count| count.failures >= self.most)
@@ -63,7 +63,7 @@ mod tests {
         assert!(failures.refuses("::ffff:10.0.0.1".parse().unwrap(), start + minute));
         assert!(!failures.refuses(other, start + minute));
         assert!(!failures.refuses(one, start + Duration::from_secs(110)));
-        // What lies long back counts no more, and takes no memory.
+        // Old failures are no longer counted and take no memory.
         failures.note(other, start + 3 * minute);
         assert_eq!(failures.counts.len(), 1);
     }

@@ -1,39 +1,39 @@
-//! The frames of a WebSocket client, watched as they pass (RFC 6455).
+//! Parsing of a WebSocket client's frames as they are forwarded (RFC 6455).
 
-/// Length of a frame's header at most: two bytes, eight of length, four of mask.
+/// Maximum length of a frame header: two bytes, eight of length, four of mask.
 pub(super) const LONGEST_HEADER: usize = 14;
 
-/// What no client of ours sends.
+/// Protocol violations by a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// A message longer than allowed: its length, as far as it is known.
+    /// A message is longer than allowed. Contains its length so far, in bytes.
     Overlong(u64),
-    /// Not a client's frame.
+    /// Not a valid client frame.
     Malformed,
 }
 
-/// Where in the stream of frames a connection is.
+/// Parser state within the stream of frames.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// The longest message allowed, in bytes.
+    /// Maximum message length, in bytes.
     pub(super) limit: u64,
     header: [u8; LONGEST_HEADER],
-    /// How many bytes of the header are known.
+    /// Number of header bytes read so far.
     known: usize,
-    /// How much of the frame's payload is still to come.
+    /// Number of payload bytes of the current frame still to come.
     left: u64,
-    /// Length of the message so far, over its frames, and whether one is open.
+    /// Length of the current message so far, summed over its frames, and whether it is still open.
     message: u64,
     open: bool,
-    /// Whether the frame that is passing ends a message.
+    /// Whether the current frame ends a message.
     last: bool,
 }
 
-/// What [`Frames::pass`] took of the bytes it was given.
+/// What [`Frames::pass`] consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) count: usize,
-    /// A message ends with the last of them.
+    /// Whether a message ends with the last byte consumed.
     pub(super) message_ends: bool,
 }
 
@@ -43,7 +43,7 @@ impl Frames {
         Self { limit, header, known: 0, left: 0, message: 0, open: false, last: false }
     }
 
-    /// Takes bytes up to the end of a message, or all there are.
+    /// Consumes bytes up to the end of a message, or all of them.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<Passed, Violation> {
         let mut count = 0;
         loop {
@@ -83,7 +83,7 @@ impl Frames {
         }
     }
 
-    /// Checks the header and sets what is to come.
+    /// Validates the header and starts the frame's payload.
     fn begin(&mut self) -> Result<(), Violation> {
         let [first, second, extended @ ..] = &self.header;
         let (fin, code) = (first & 0x80 != 0, first & 0x0f);
@@ -115,7 +115,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Whether the frame that has passed ended a message.
+    /// Whether the frame that was just consumed ended a message.
     fn ended(&mut self) -> bool {
         std::mem::take(&mut self.last)
     }
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A client's frame, its payload all zeros and its mask too.
+    /// A client frame with a zero payload and a zero mask.
     fn frame(first: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![first];
         match length {
@@ -139,7 +139,7 @@ mod tests {
         bytes
     }
 
-    /// Where messages end, with the stream given in pieces cut at these places.
+    /// Offsets at which messages end, with the stream split at `cuts`.
     fn ends(stream: &[u8], limit: u64, cuts: &[usize]) -> Result<Vec<usize>, Violation> {
         let (mut frames, mut at, mut found) = (Frames::new(limit), 0, vec![]);
         for &cut in cuts.iter().chain([&stream.len()]) {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn messages_end_where_they_do_however_the_stream_is_cut() {
-        // Whole messages, one in three frames with a ping between, an empty one, one whose length takes eight bytes.
+        // Whole messages, one in three frames with a ping in between, an empty one, and one with an eight-byte length.
         let parts = [
             frame(0x82, 5),
             frame(0x02, 200),

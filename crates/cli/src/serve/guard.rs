@@ -1,4 +1,4 @@
-//! The server in front of the sessions: takes connections, counts them, and gives each a process.
+//! The public-facing server: accepts connections, limits them, and gives each a session process.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, TcpListener};
@@ -12,16 +12,16 @@ use super::host::Hosts;
 use super::places::Places;
 use super::{ServeArgs, connection};
 
-/// How long a connection may take.
+/// Time limits for connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// For the head of its request.
+    /// Limit for the head of the request.
     pub(super) head: Duration,
-    /// From there to the end of its first message.
+    /// Limit from there to the end of the first message.
     pub(super) first: Duration,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Guard {
     pub(super) times: Times,
@@ -31,7 +31,7 @@ pub(super) struct Guard {
     pending: Arc<Places>,
     failures: Mutex<Failures>,
     args: ServeArgs,
-    /// The process of each address, where a client may move tensors from device to device.
+    /// Session process per address, if clients may move tensors between several devices.
     shared: Mutex<HashMap<IpAddr, Weak<Child>>>,
 }
 
@@ -42,7 +42,7 @@ impl Guard {
             times: Times { head: Duration::from_millis(bounds.head_ms), first: Duration::from_millis(bounds.first_ms) },
             max_message: args.max_message,
             hosts,
-            // Who has one knows the token.
+            // Clients with a session know the token, so one address may take all slots.
             sessions: Places::new(args.max_sessions, args.max_sessions),
             pending: Places::new(bounds.max_pending, bounds.max_pending_of_address),
             failures: Mutex::new(Failures::new(bounds.max_failures, Duration::from_millis(bounds.failures_ms))),
@@ -51,16 +51,17 @@ impl Guard {
         }
     }
 
-    /// Serves for as long as the process lives.
+    /// Serves until the process ends.
     pub(super) fn serve(self, listener: &TcpListener) {
         let guard = Arc::new(self);
         loop {
             let Ok((client, peer)) = listener.accept() else {
-                // Out of file descriptors, for one: some may be free in a moment.
+                // File descriptors may have run out. Some may be freed soon.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
-            // Too many, of all or of this address, that have not opened a session yet: this one is closed.
+            // Too many connections, in total or from this address, have not opened a session yet, so this one is
+            // closed.
             let Some(pending) = guard.pending.take(peer.ip()) else { continue };
             let guard = Arc::clone(&guard);
             let thread = std::thread::Builder::new();
@@ -70,7 +71,7 @@ impl Guard {
         }
     }
 
-    /// Whether a session of this address may be opened now.
+    /// Whether a session for this address may be opened now.
     pub(super) fn admits(&self, address: IpAddr) -> Result<(), Refusal> {
         if self.failures.lock().unwrap_or_else(PoisonError::into_inner).refuses(address, Instant::now()) {
             return Err(Refusal::Failures);
@@ -82,8 +83,9 @@ impl Guard {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).note(address, Instant::now());
     }
 
-    /// A process for a session of this address: one of its own. Of several devices, which are a session each, tensors
-    /// move from one to another within a process, so that there an address has one process.
+    /// The process for a session of this address. With one device, each session gets its own process. With several, a
+    /// client opens a session per device, and tensors can only move between devices within one process, so all sessions
+    /// of an address share a process.
     pub(super) fn child(&self, address: IpAddr) -> Result<Arc<Child>, String> {
         if self.args.device.len() == 1 {
             return Child::start(&self.args).map(Arc::new);

@@ -2,34 +2,34 @@
 
 use super::host::Hosts;
 
-/// Length in bytes beyond which a head is refused.
+/// Maximum length of a request head, in bytes.
 pub(super) const LONGEST: usize = 16 << 10;
 
-/// Why a request is refused, as HTTP says it.
+/// Why a request is refused, as an HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It can't be read, or asks for no WebSocket.
+    /// The request can't be parsed, or is not a WebSocket upgrade.
     Malformed,
-    /// A page of a browser made it.
+    /// The request comes from a web page.
     Origin,
-    /// It calls the server by a name that is not this machine's.
+    /// The `Host` header does not name this machine.
     Host,
-    /// It asks for something other than the session route.
+    /// The request is for another route than the session route.
     Route,
-    /// Its head did not come in time.
+    /// The head did not arrive in time.
     Slow,
-    /// Its head is longer than [`LONGEST`].
+    /// The head is longer than [`LONGEST`].
     Overlong,
-    /// Too many attempts from its address failed.
+    /// Too many failed attempts came from the client's address.
     Failures,
-    /// As many sessions as allowed are open.
+    /// The maximum number of sessions is open.
     Full,
-    /// The process of its session did not start.
+    /// The session process did not start.
     NoProcess,
 }
 
 impl Refusal {
-    /// Status code and reason.
+    /// HTTP status code and reason phrase.
     pub(super) fn status(self) -> &'static str {
         match self {
             Refusal::Malformed => "400 Bad Request",
@@ -45,14 +45,14 @@ impl Refusal {
     }
 }
 
-/// Where the head ends, if all of it is there: behind the first empty line.
+/// Length of the head, including the empty line that ends it, if it is complete.
 pub(super) fn end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// The key of a request to open a session; the head is given whole, with the empty line at its end.
+/// Validates a request to open a session and returns its WebSocket key. `head` must include the empty line at its end.
 ///
-/// Only what a WebSocket client sends is let through: no body, no origin, no second copy of a header that matters.
+/// Only what a WebSocket client sends is accepted: no body, no `Origin`, and no repeated headers among those checked.
 pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal> {
     let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
     let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::Malformed)?;
@@ -65,7 +65,7 @@ pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal>
         return Err(Refusal::Malformed);
     };
     let all = |name: &'static str| headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v);
-    // A program sends none; a page can't leave it out.
+    // Programs send no `Origin`; browsers always do.
     if all("Origin").next().is_some() {
         return Err(Refusal::Origin);
     }
@@ -90,7 +90,7 @@ pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal>
     Ok(key)
 }
 
-/// A request to open a session, with this key.
+/// A request to open a session with this key.
 pub(super) fn request(key: &str) -> String {
     format!(
         "GET /session HTTP/1.1\r\nHost: session\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -98,7 +98,7 @@ pub(super) fn request(key: &str) -> String {
     )
 }
 
-/// Name and value of a header's line.
+/// Parses a header line into name and value.
 fn header(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once(':')?;
     let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -107,7 +107,7 @@ fn header(line: &str) -> Option<(&str, &str)> {
     sound.then(|| (name, value.trim_matches([' ', '\t'])))
 }
 
-/// Whether this is sixteen bytes in base64.
+/// Whether `text` is the base64 encoding of 16 bytes.
 fn is_key(text: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
     text.len() == 24 && text.strip_suffix("==").is_some_and(|digits| digits.bytes().all(digit))
@@ -139,7 +139,7 @@ mod tests {
         for length in 0..=with_frames.len() {
             assert_eq!(end(&with_frames[..length]), (length >= SOUND.len()).then_some(SOUND.len()), "{length}");
         }
-        // Cut short, it is no request.
+        // A truncated head is not a valid request.
         for length in 0..SOUND.len() {
             assert!(key(&SOUND.as_bytes()[..length], &Hosts::Any).is_err(), "{length}");
         }

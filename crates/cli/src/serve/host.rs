@@ -1,20 +1,20 @@
-//! The name a client calls the server by. A page can make a browser connect here under a name of the page's own, which
-//! stands for this machine (DNS rebinding).
+//! Validation of the `Host` header, against DNS rebinding: a web page can make a browser connect here under a domain
+//! name of its own that resolves to this machine.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Which names are let through.
+/// Which `Host` names are accepted.
 #[derive(Debug, Clone)]
 pub(super) enum Hosts {
-    /// Only this machine reaches the server, and a token may not be required: names of this machine, and the one that was
-    /// given to listen on.
+    /// For a server on a loopback address, which may not require a token: only local names and the name given with
+    /// `--listen`.
     Here { given: String },
-    /// Others reach it by whatever name; they need a token.
+    /// For a server that other machines can reach: any name, since clients need a token.
     Any,
 }
 
 impl Hosts {
-    /// Those of a server that listens on `listen`, which stands for these addresses.
+    /// Names accepted by a server that listens on `listen`, which resolves to these addresses.
     pub(super) fn of(listen: &str, addresses: &[SocketAddr]) -> Self {
         match super::address::are_here(addresses) {
             true => Self::Here { given: name(listen).to_ascii_lowercase() },
@@ -22,7 +22,7 @@ impl Hosts {
         }
     }
 
-    /// Whether the value of a header `Host` is let through.
+    /// Whether the value of a `Host` header is accepted.
     pub(super) fn lets_through(&self, host: &str) -> bool {
         let Self::Here { given } = self else { return true };
         let name = name(host).to_ascii_lowercase();
@@ -31,7 +31,7 @@ impl Hosts {
     }
 }
 
-/// A host without its port, and without the brackets of an address of IPv6.
+/// The host without its port and without IPv6 brackets.
 fn name(host: &str) -> &str {
     let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     match (bracketed, host.rsplit_once(':')) {

@@ -1,4 +1,4 @@
-//! A bounded number of places, of which one address has some at most: it can't take them from all others.
+//! A bounded number of slots with a limit per address, so that one address can't take them all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::address::network;
 
-/// How many of so many places are taken.
+/// Slots and who holds them.
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
     of_address: usize,
-    /// By address; those that have none are not there.
+    /// Number of slots held, by address. Addresses without slots have no entry.
     taken: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One that is taken, until dropped.
+/// A held slot. Freed on drop.
 #[derive(Debug)]
 pub(super) struct Place(Arc<Places>, IpAddr);
 
 impl Places {
-    /// `most` places, of which one address may have at most `of_address`.
+    /// Creates `most` slots, of which one address may hold at most `of_address`.
     pub(super) fn new(most: usize, of_address: usize) -> Arc<Self> {
         Arc::new(Self { most, of_address, taken: Mutex::default() })
     }
 
-    /// Takes a place, if one is free for this address.
+    /// Takes a slot, if the address may have one and one is free.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = network(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ impl Places {
         Some(Place(Arc::clone(self), address))
     }
 
-    /// Whether none is free.
+    /// Whether all slots are taken.
     pub(super) fn full(&self) -> bool {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<usize>() >= self.most
     }

@@ -1,25 +1,25 @@
-//! What the process of a session tells the server, a line each on its standard output.
+//! Reports from a session process to the server, one per line on the process's standard output.
 //!
-//! Burn's log is written there too and may quote a client, so that each line begins with a secret.
+//! Burn logs to standard output, too, and its log may quote a client. Reports therefore start with a secret.
 
 use std::fmt;
 use std::net::SocketAddr;
 
-/// What is told. The address is the session's listener's, or the one a connection came from.
+/// A report. The address is the session's listener for `Listens`, and a connection's source otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// Connections are taken at this address.
+    /// The process accepts connections at this address.
     Listens(SocketAddr),
-    /// A connection from this address will be let through to the check of its token.
+    /// The process will check the token of a connection from this address.
     Expects(SocketAddr),
-    /// The connection from this address may compute.
+    /// The connection from this address was authorized.
     Opens(SocketAddr),
-    /// It may not.
+    /// The connection from this address was refused.
     Refuses(SocketAddr),
 }
 
 impl Report {
-    /// The report in a line, if it begins with the secret and is one.
+    /// Parses a report, if the line starts with the secret.
     pub(super) fn read(line: &str, secret: &str) -> Option<Self> {
         let (word, address) = line.strip_prefix(secret)?.trim().split_once(' ')?;
         let address = address.parse().ok()?;

@@ -1,4 +1,4 @@
-//! A process of its own for a session: Burn's server on an address that only the server in front of it knows.
+//! The session process: Burn's server on an address that only the public-facing server knows.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -14,19 +14,19 @@ use super::super::{CliResult, Failure};
 use super::report::Report;
 use super::{ServeArgs, memory, token};
 
-/// Serves until standard input ends: with the server in front, however that ends, this process does too.
+/// Serves until standard input ends, which happens when the public-facing server ends for any reason.
 pub(super) fn run(args: &ServeArgs) -> CliResult {
     memory::limit(args.max_memory)?;
     let mut asked = BufReader::new(std::io::stdin()).lines().map_while(Result::ok);
     let secret =
-        asked.next().ok_or_else(|| Failure::Usage("`--session` is for `hooklens serve` itself".to_string()))?;
+        asked.next().ok_or_else(|| Failure::Usage("--session is used by `hooklens serve` internally".to_string()))?;
     let token = token::from_environment()?.map(TokenAuthorizer::new).transpose()?;
     let server = RemoteServer::new(devices(&args.device)?);
     let listener = listen()?;
     let reports = Arc::new(Reports { secret });
     let address = listener.local_addr()?;
     let expected = Arc::new(Mutex::new(HashSet::new()));
-    let door = Door { token, expected: expected.clone(), reports: reports.clone() };
+    let door = Endpoint { token, expected: expected.clone(), reports: reports.clone() };
     reports.tell(Report::Listens(address));
     std::thread::Builder::new().spawn(move || {
         for address in asked.filter_map(|line| line.parse().ok()) {
@@ -39,8 +39,8 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     Ok(server.with_authorizer(door).serve(transport).map_err(|e| e.to_string())?)
 }
 
-/// A listener for this machine alone. On Linux its address is one of sixteen million, so that no page of a browser
-/// finds it by trying.
+/// A listener for this machine only. On Linux its address is random, out of sixteen million, so that a web page can't
+/// find it by trying.
 fn listen() -> Result<TcpListener, Failure> {
     let random = OsRng.try_next_u32()?.to_le_bytes();
     let address = Ipv4Addr::new(127, random[0], random[1], random[2].clamp(1, 254));
@@ -50,7 +50,7 @@ fn listen() -> Result<TcpListener, Failure> {
     }
 }
 
-/// The way to tell the server in front.
+/// Sends reports to the public-facing server.
 struct Reports {
     secret: String,
 }
@@ -58,27 +58,27 @@ struct Reports {
 impl Reports {
     fn tell(&self, report: Report) {
         let mut out = std::io::stdout().lock();
-        // Who would read it is gone if this fails, and standard input has ended.
+        // If this fails, the reader is gone, and standard input has ended.
         let _ = writeln!(out, "{} {report}", self.secret).and_then(|()| out.flush());
     }
 }
 
-/// Lets in who comes by way of the server in front and knows the token.
-struct Door {
+/// Authorizes connections that the public-facing server announced and that present the token.
+struct Endpoint {
     token: Option<TokenAuthorizer>,
     expected: Arc<Mutex<HashSet<SocketAddr>>>,
     reports: Arc<Reports>,
 }
 
-impl PeerAuthorizer for Door {
+impl PeerAuthorizer for Endpoint {
     fn authorize(&self, request: AuthorizationRequest<'_>) -> Result<(), String> {
         let address = match request.client {
             ClientId::WebSocket(address) => address,
             #[allow(unreachable_patterns, reason = "Burn's features decide whether there are others")]
-            other => return Err(format!("{other} came another way")),
+            other => return Err(format!("{other} did not connect over WebSocket")),
         };
         if !self.expected.lock().unwrap_or_else(PoisonError::into_inner).remove(&address) {
-            return Err(format!("{address} came around the server in front"));
+            return Err(format!("{address} was not announced by the public-facing server"));
         }
         let allowed = self.token.as_ref().map_or(Ok(()), |token| token.authorize(request));
         self.reports.tell(if allowed.is_ok() { Report::Opens(address) } else { Report::Refuses(address) });
@@ -97,7 +97,7 @@ mod tests {
         let token = TokenAuthorizer::new("0123456789abcdef").unwrap();
         let expected = Arc::new(Mutex::new(HashSet::new()));
         let reports = Arc::new(Reports { secret: "of the test".to_string() });
-        let door = Door { token: Some(token), expected: expected.clone(), reports };
+        let door = Endpoint { token: Some(token), expected: expected.clone(), reports };
         let from: SocketAddr = "127.0.0.1:4000".parse().unwrap();
         let ask = |token: &str| {
             let credential = Credential::from(token);

@@ -1,14 +1,14 @@
-//! The token that clients must know.
+//! The token that clients must present.
 
 use std::env::VarError;
 
 use super::super::Failure;
 use hooklens_model::device::TOKEN_VARIABLE;
 
-/// A token with fewer characters could be guessed.
+/// Minimum token length. Shorter tokens could be guessed.
 const SHORTEST: usize = 16;
 
-/// The token in the environment, if there is one.
+/// The token from the environment, if set.
 pub(super) fn from_environment() -> Result<Option<String>, Failure> {
     match std::env::var(TOKEN_VARIABLE) {
         Ok(token) => checked(token).map(Some).map_err(Failure::Usage),
@@ -18,11 +18,11 @@ pub(super) fn from_environment() -> Result<Option<String>, Failure> {
 }
 
 fn checked(token: String) -> Result<String, String> {
-    // Spaces around it are no part of a secret.
+    // Surrounding whitespace does not count as part of the secret.
     match token.trim().chars().count() {
-        0 => Err(format!("{TOKEN_VARIABLE} is empty or blank; leave it unset to ask for no token")),
+        0 => Err(format!("{TOKEN_VARIABLE} is empty or blank; unset it to require no token")),
         count if count < SHORTEST => Err(format!(
-            "{TOKEN_VARIABLE} has {count} characters; a token has {SHORTEST} or more, such as `openssl rand -hex 16` gives"
+            "{TOKEN_VARIABLE} has {count} characters; a token needs at least {SHORTEST} (try `openssl rand -hex 16`)"
         )),
         _ => Ok(token),
     }

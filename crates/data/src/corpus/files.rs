@@ -1,4 +1,4 @@
-//! Names and patterns of names as files, and files opened.
+//! Expands file name patterns and opens files.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use crate::error::DumpError;
 use hooklens_io::object_stores::{Object, is_url};
 use hooklens_io::regular;
 
-/// The files of all names, patterns replaced by what they fit, in order.
+/// Expands patterns to the files they match, in order.
 pub(super) fn expand(names: &[PathBuf]) -> Result<Vec<PathBuf>, DumpError> {
     let mut files = Vec::new();
     for name in names {
         let pattern = name.to_str().filter(|text| text.contains(['*', '?', '[']));
-        // A file of that very name is meant.
+        // An existing file with exactly this name takes precedence over a pattern.
         match pattern {
             Some(_) if is_url(name) => files.extend(fitting_objects(name)?),
             Some(pattern) if !name.exists() => files.extend(fitting(name, pattern)?),
@@ -28,12 +28,12 @@ fn fitting(name: &Path, pattern: &str) -> Result<Vec<PathBuf>, DumpError> {
     let all: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
     let files: Vec<PathBuf> = all.into_iter().filter(|path| path.is_file()).collect();
     match files.is_empty() {
-        true => Err(failed(none("no file fits the pattern"))),
+        true => Err(failed(none("no file matches the pattern"))),
         false => Ok(files),
     }
 }
 
-/// The objects of a store that fit, or the one of that very name.
+/// Objects in a store that match a pattern, or the object with exactly this name.
 fn fitting_objects(name: &Path) -> Result<Vec<PathBuf>, DumpError> {
     let failed = |source: io::Error| DumpError::File { path: name.to_path_buf(), source };
     let Some(object) = Object::at(name).map_err(failed)? else { return Ok(Vec::new()) };
@@ -41,7 +41,7 @@ fn fitting_objects(name: &Path) -> Result<Vec<PathBuf>, DumpError> {
     if objects.is_empty() {
         return match object.is_there().map_err(failed)? {
             true => Ok(vec![name.to_path_buf()]),
-            false => Err(failed(none("no object fits the pattern"))),
+            false => Err(failed(none("no object matches the pattern"))),
         };
     }
     Ok(objects)
@@ -51,7 +51,7 @@ fn none(told: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, told)
 }
 
-/// A file or an object, to be read from its beginning.
+/// Opens a file or object for reading from the start.
 pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     if let Some(object) = Object::at(path)? {
         return Ok(Box::new(object.open()?));

@@ -1,4 +1,4 @@
-//! Lines of text, or of JSON.
+//! Prompts in lines of text or JSON.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,14 +8,14 @@ use super::watch::{Watch, Watched};
 use super::{Place, PlacedPrompts, Prompt, files, unpacked, value};
 use crate::error::DumpError;
 
-/// The longest line, in bytes, after unpacking: one that never ends takes no more memory.
+/// Maximum line length in bytes, after decompression. Bounds memory on input without newlines.
 const LONGEST: u64 = 1 << 24;
-/// What some programs write at the beginning of a text in UTF-8.
+/// UTF-8 byte order mark, which some programs write at the start of a file.
 const MARK: &[u8] = "\u{feff}".as_bytes();
-/// What a packed file's name may end in, behind what it holds.
+/// File name extensions of compressed files.
 const PACKED: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
 
-/// The lines of a file; `-` is standard input.
+/// Opens the lines of a file; `-` is standard input.
 pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
     let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
     let (reader, json): (Box<dyn Read>, bool) = match path == Path::new("-") {
@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Re
     Ok(Box::new(Lines { reader, path: path.into(), json, field: field.map(str::to_string), number: 0, ended: false }))
 }
 
-/// Whether a name says JSON lines, packed or not.
+/// Whether the file name indicates JSON lines, compressed or not.
 fn is_json(path: &Path) -> bool {
     let ending = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     let packed = ending(path).is_some_and(|ending| PACKED.contains(&&*ending));
@@ -44,7 +44,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next line that is not empty.
+    /// Reads the next line that is not empty.
     fn line(&mut self) -> Result<Option<String>, DumpError> {
         let mut line = Vec::new();
         loop {
@@ -57,12 +57,12 @@ impl Lines {
             }
             self.number += 1;
             if read as u64 > LONGEST {
-                return Err(self.bad("longer than 16 MiB", None));
+                return Err(self.bad("the line is longer than 16 MiB", None));
             }
             if self.number == 1 && line.starts_with(MARK) {
                 line.drain(..MARK.len());
             }
-            let text = str::from_utf8(&line).map_err(|_| self.bad("not UTF-8", None))?;
+            let text = str::from_utf8(&line).map_err(|_| self.bad("the line is not UTF-8", None))?;
             let text = text.trim_end_matches('\n');
             let text = text.strip_suffix('\r').unwrap_or(text);
             if !text.trim().is_empty() {
@@ -71,7 +71,7 @@ impl Lines {
         }
     }
 
-    /// Passes over empty lines, many at once.
+    /// Skips many empty lines at once.
     fn skip_ends(&mut self) -> Result<(), DumpError> {
         loop {
             let failed = |source| DumpError::File { path: self.path.to_path_buf(), source };
@@ -85,7 +85,7 @@ impl Lines {
         }
     }
 
-    /// Where the line is that was read last.
+    /// Position of the last line read.
     fn place(&self) -> Place {
         Place::line(&self.path, self.number)
     }
@@ -99,7 +99,8 @@ impl Lines {
         if !self.json {
             return Ok(Some(Prompt::Text(line)));
         }
-        let found = value::prompt(&line, self.field.as_deref()).map_err(|error| self.bad("not JSON", Some(error)))?;
+        let found = value::prompt(&line, self.field.as_deref());
+        let found = found.map_err(|error| self.bad("the line is not valid JSON", Some(error)))?;
         found.map(Some).map_err(|reason| self.bad(&reason, None))
     }
 }
@@ -112,7 +113,7 @@ impl Iterator for Lines {
             return None;
         }
         let next = self.prompt();
-        // Behind an error nothing is certain.
+        // After an error, the reader's state is undefined.
         self.ended = !matches!(next, Ok(Some(_)));
         Some(next.transpose()?.map(|prompt| (prompt, self.place())))
     }

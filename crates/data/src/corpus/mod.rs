@@ -1,4 +1,4 @@
-//! Prompts of files: lines, JSON lines, compressed or not, one file or thousands, read one by one.
+//! Prompts from files: lines of text or JSON, compressed or not, from one file or thousands, read one at a time.
 
 mod files;
 mod lines;
@@ -16,7 +16,7 @@ use crate::error::DumpError;
 pub use hooklens_model::error::Place;
 pub use watch::Watch;
 
-/// One prompt: text, or token ids already.
+/// A prompt: text, or token ids.
 ///
 /// ```
 /// use hooklens::dump::{Prompt, read_prompts};
@@ -30,19 +30,21 @@ pub use watch::Watch;
 pub enum Prompt {
     /// Text to tokenize.
     Text(String),
-    /// Token ids, fed as they are.
+    /// Token ids, used as they are.
     Tokens(Vec<u32>),
 }
 
-/// Prompts of one file or of many, in constant memory.
+/// Prompts from one or many files, read in constant memory.
 ///
-/// A file whose name ends in `.jsonl`, `.ndjson` or `.json` holds a JSON value a line: a string, a list of token ids, or an
-/// object, of which [`Corpus::field`] names what is read (`text`, `prompt` or `tokens` where nothing is named); where a field is
-/// named, so does any file of lines. With the feature
-/// `arrow`, `.parquet` files and `.arrow` files (of Hugging Face's `datasets`, too) hold a prompt a row of that column, dictionary-encoded or not. Any other
-/// file holds a prompt a line. Any of them but `.parquet` and `.arrow` may be compressed with gzip or Zstandard, which its
-/// first bytes say. A name with `*`, `?` or `[...]` is a pattern of names; `-` is standard input: lines of text or, where a
-/// field is named, of JSON. Empty lines are passed over; a line of more than 16 MiB, unpacked, is refused.
+/// A file whose name ends in `.jsonl`, `.ndjson` or `.json` contains one JSON value per line: a string, a list of token
+/// ids, or an object. [`Corpus::field`] names the field of the object to read (by default `text`, `prompt` or
+/// `tokens`); if it is set, any file of lines is read as JSON. With the feature `arrow`, `.parquet` and `.arrow` files
+/// (including those of Hugging Face's `datasets`) contain one prompt per row of the named column, which may be
+/// dictionary-encoded. Any other file contains one prompt per line.
+///
+/// All but `.parquet` and `.arrow` files may be compressed with gzip or Zstandard, which is detected from the first
+/// bytes. A name with `*`, `?` or `[...]` is a pattern. `-` is standard input, with lines of text or, if a field is
+/// set, of JSON. Empty lines are skipped; a line of more than 16 MiB after decompression is an error.
 ///
 /// ```
 /// use hooklens::corpus::{Corpus, Prompt};
@@ -65,41 +67,42 @@ pub struct Corpus {
     watch: Option<Watch>,
 }
 
-/// Prompts, one by one.
+/// Iterator over prompts.
 pub type Prompts = Box<dyn Iterator<Item = Result<Prompt, DumpError>>>;
 
-/// Prompts, one by one, each with its place.
+/// Iterator over prompts, each with its place.
 pub type PlacedPrompts = Box<dyn Iterator<Item = Result<(Prompt, Place), DumpError>>>;
 
 impl Corpus {
-    /// These files, one behind the other; those of a pattern by name.
+    /// Creates a corpus of these files, in order. Files that match a pattern are sorted by name.
     pub fn new<P: AsRef<Path>>(names: impl IntoIterator<Item = P>) -> Self {
         let names = names.into_iter().map(|name| name.as_ref().to_path_buf()).collect();
         Self { names, ..Self::default() }
     }
 
-    /// Reads this field of each JSON object, or this column; `meta.title` is a field of an object within.
+    /// Sets the field of each JSON object, or the column, to read; `meta.title` names a field of a nested object.
     #[must_use]
     pub fn field(mut self, name: impl Into<String>) -> Self {
         self.field = Some(name.into());
         self
     }
 
-    /// Leaves out the first prompts.
+    /// Skips this many prompts at the start.
     #[must_use]
     pub fn skip(mut self, prompts: usize) -> Self {
         self.skip = prompts;
         self
     }
 
-    /// Reads no more than this many, behind those that are left out.
+    /// Reads at most this many prompts, after [`Corpus::skip`].
     #[must_use]
     pub fn limit(mut self, prompts: usize) -> Self {
         self.limit = Some(prompts);
         self
     }
 
-    /// Of those, so many by lot, in the order of the files: each set of as many is as likely. The same seed draws the same.
+    /// Draws a random sample of the prompts, in file order; every subset of this size is equally likely. The same seed
+    /// draws the same sample.
     ///
     /// ```
     /// use hooklens::corpus::Corpus;
@@ -117,30 +120,31 @@ impl Corpus {
         self
     }
 
-    /// Reports how much of files of lines was read.
+    /// Reports how many bytes of the line-based files were read.
     pub fn watched(mut self, watch: Watch) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// The files by name, patterns replaced by what they fit.
+    /// Names of the files, with patterns expanded.
     ///
     /// # Errors
-    /// [`DumpError::File`] for a pattern that fits no file.
+    /// [`DumpError::File`] if a pattern matches no file.
     pub fn files(&self) -> Result<Vec<PathBuf>, DumpError> {
         files::expand(&self.names)
     }
 
-    /// The prompts; a file is opened when its turn comes, and held to its end. Of a sample all are read at once.
+    /// Reads the prompts. Each file is opened when it is reached and kept open until its end. If a sample is drawn, all
+    /// files are read immediately.
     ///
     /// # Errors
-    /// [`DumpError::File`] for a file that can't be read or a pattern that fits none, [`DumpError::Prompt`], which names the
-    /// line, for one that holds no prompt.
+    /// [`DumpError::File`] if a file cannot be read or a pattern matches none; [`DumpError::Prompt`], which names the
+    /// line, if a line contains no prompt.
     pub fn prompts(&self) -> Result<Prompts, DumpError> {
         Ok(Box::new(self.placed()?.map(|placed| placed.map(|(prompt, _)| prompt))))
     }
 
-    /// [`Corpus::prompts`], each with its place: so that who refuses one can say which.
+    /// Like [`Corpus::prompts`], with the place of each prompt, so that a caller who rejects one can say which.
     ///
     /// ```
     /// use hooklens::corpus::{Corpus, Prompt};
@@ -158,7 +162,7 @@ impl Corpus {
     /// ```
     ///
     /// # Errors
-    /// As [`Corpus::prompts`].
+    /// Fails as [`Corpus::prompts`] does.
     pub fn placed(&self) -> Result<PlacedPrompts, DumpError> {
         let files = self.files()?;
         let (field, watch) = (self.field.clone(), self.watch.clone());
@@ -166,7 +170,7 @@ impl Corpus {
             Ok(prompts) => prompts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        // What can't be read is told, and not skipped.
+        // Errors are reported, not skipped.
         let all = all.scan(self.skip, |left, prompt| {
             let skipped = prompt.is_ok() && *left > 0;
             *left -= usize::from(skipped);
@@ -180,7 +184,7 @@ impl Corpus {
     }
 }
 
-/// The prompts of one file.
+/// Opens the prompts of one file.
 fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<PlacedPrompts, DumpError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match &*ending {
@@ -188,7 +192,7 @@ fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<Placed
         "parquet" | "arrow" | "feather" => table::open(path, field),
         #[cfg(not(feature = "arrow"))]
         "parquet" | "arrow" | "feather" => {
-            let source = std::io::Error::other("this build reads no tables; build it with --features arrow");
+            let source = std::io::Error::other("this build cannot read tables; build with --features arrow");
             Err(DumpError::File { path: path.to_path_buf(), source })
         }
         _ => lines::open(path, field, watch),
@@ -201,13 +205,13 @@ fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<Placed
 /// use hooklens::dump::{Prompt, read_prompts};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("prompts.txt");
-/// std::fs::write(&path, "red fox\n\ntea owl\n")?; // a prompt a line
+/// std::fs::write(&path, "red fox\n\ntea owl\n")?; // one prompt per line
 /// assert_eq!(read_prompts(&path)?, ["red fox", "tea owl"].map(|text| Prompt::Text(text.into())));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// [`DumpError::File`], or [`DumpError::Prompt`] naming the line.
+/// [`DumpError::File`], or [`DumpError::Prompt`], which names the line.
 pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
     open(path.as_ref(), None, None)?.map(|placed| placed.map(|(prompt, _)| prompt)).collect()
 }

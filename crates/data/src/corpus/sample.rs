@@ -1,11 +1,12 @@
-//! Some of a corpus's prompts, by lot.
+//! Random samples of a corpus's prompts.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::error::DumpError;
 
-/// So many of all, each set of as many as likely, in their order (Vitter's algorithm R: no more than these are held).
+/// Draws `count` items uniformly at random, in their original order, keeping only these in memory (Vitter's algorithm
+/// R).
 pub(super) fn drawn<P>(
     all: impl Iterator<Item = Result<P, DumpError>>,
     count: usize,
@@ -37,7 +38,7 @@ mod tests {
             assert!(ids.len() == 5 && ids.is_sorted());
             ids.iter().for_each(|id| counts[*id as usize] += 1);
         }
-        // 1,000 each, and 27 is the standard deviation.
+        // The expected count is 1,000, with a standard deviation of 27.
         assert!(counts.iter().all(|count| (870..1130).contains(count)), "{counts:?}");
     }
 }

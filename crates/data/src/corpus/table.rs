@@ -1,4 +1,4 @@
-//! A column of a Parquet or an Arrow file.
+//! Prompts in a column of a Parquet or Arrow file.
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
@@ -18,20 +18,20 @@ use hooklens_io::caught::caught;
 use hooklens_io::object_stores::Object;
 use hooklens_io::regular;
 
-/// Rows that are read together.
+/// Number of rows read together.
 const TOGETHER: usize = 1024;
-/// What a column is looked for as where nothing is named.
+/// Default names of the column.
 const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
 
-/// What is wrong with a row of nothing.
+/// Error text for a null row.
 const NULL: &str = "is null";
 
-/// Why a file could not be read, where readers of tables keep words only.
+/// Returns why a file could not be read, since table readers keep only the text of an error.
 type Cause = Box<dyn Fn() -> Option<std::io::Error>>;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
 
-/// The prompts of a column. A damaged file may make the reader panic: that is an error, too.
+/// Opens the prompts in a column. A corrupt file may make the table reader panic, which is converted to an error.
 pub(super) fn open(path: &Path, field: Option<&str>) -> Result<PlacedPrompts, DumpError> {
     caught(|| opened(path, field)).unwrap_or_else(|_| Err(damaged(path)))
 }
@@ -80,7 +80,7 @@ fn opened_from<F: Read + Seek + ChunkReader + 'static>(
             let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
             (Box::new(reader), column)
         }
-        // As `datasets` keeps them.
+        // The streaming format, as written by `datasets`.
         _ => {
             let reader = StreamReader::try_new(BufReader::new(file), None).map_err(other)?;
             let column = column(&reader.schema(), field).map_err(|reason| failed(std::io::Error::other(reason)))?;
@@ -91,15 +91,15 @@ fn opened_from<F: Read + Seek + ChunkReader + 'static>(
     Ok(Box::new(rows))
 }
 
-/// The way to the column that is named, or to the only one of a usual name.
+/// Path to the named column, or to the first one with a default name.
 fn column(schema: &Schema, field: Option<&str>) -> Result<Vec<String>, String> {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     let has = || names.iter().take(12).copied().collect::<Vec<_>>().join(", ");
     let Some(field) = field else {
         let usual = USUAL.iter().find(|name| names.contains(name));
-        return usual
-            .map(|name| vec![(*name).to_string()])
-            .ok_or_else(|| format!("none of its columns is called {}; name one of {}", USUAL.join(", "), has()));
+        return usual.map(|name| vec![(*name).to_string()]).ok_or_else(|| {
+            format!("it has none of the default columns {}; choose one of {}", USUAL.join(", "), has())
+        });
     };
     if names.contains(&field) {
         return Ok(vec![field.to_string()]);
@@ -115,16 +115,16 @@ struct Rows {
     batches: Batches,
     column: Vec<String>,
     path: Arc<Path>,
-    /// Its column, the structures it is in first, and the next row.
+    /// Current batch: the column, preceded by the structs that contain it, and the next row.
     batch: Option<(Vec<ArrayRef>, usize)>,
-    /// The row, from one.
+    /// Row number, counted from one.
     number: usize,
     ended: bool,
     fault: Cause,
 }
 
 impl Rows {
-    /// Where the row is that was read last.
+    /// Position of the last row read.
     fn place(&self) -> Place {
         Place::row(&self.path, self.number)
     }
@@ -157,7 +157,7 @@ impl Rows {
     }
 }
 
-/// A column, or a field of a column of structures: these first, as a field of nothing is nothing.
+/// A column, or a field of a struct column. The structs come first, because a field of a null struct is null.
 fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
     let mut way = vec![batch.column_by_name(&column[0])?.clone()];
     for name in &column[1..] {
@@ -166,7 +166,7 @@ fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
     Some(way)
 }
 
-/// One row's text or token ids; of a dictionary-encoded column, those its number stands for.
+/// Text or token ids in a row. Dictionary-encoded values are looked up.
 fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
     let text = |text: &str| Ok(Prompt::Text(text.to_string()));
     match array.data_type() {
@@ -180,13 +180,13 @@ fn prompt(array: &ArrayRef, row: usize) -> Result<Prompt, String> {
             let row = array.slice(row, 1);
             let row = row.as_any_dictionary();
             let values = row.values();
-            // Of a row that is not null: there are values.
+            // The row is not null, so the dictionary has values.
             match row.normalized_keys().first() {
                 Some(key) if values.is_valid(*key) => prompt(values, *key),
                 _ => Err(NULL.to_string()),
             }
         }
-        other => Err(format!("is of {other}: neither texts nor lists of token ids")),
+        other => Err(format!("has type {other}; expected strings or lists of token ids")),
     }
 }
 
@@ -198,7 +198,7 @@ fn tokens(list: &ArrayRef) -> Result<Prompt, String> {
         ($($kind:ident => $of:ty),*) => {
             match list.data_type() {
                 $(DataType::$kind => list.as_primitive::<$of>().iter().map(|id| u32::try_from(id?).ok()).collect(),)*
-                other => return Err(format!("is of lists of {other}: not of token ids")),
+                other => return Err(format!("contains lists of {other}; expected lists of token ids")),
             }
         };
     }
@@ -206,7 +206,7 @@ fn tokens(list: &ArrayRef) -> Result<Prompt, String> {
         Int8 => Int8Type, Int16 => Int16Type, Int32 => Int32Type, Int64 => Int64Type,
         UInt8 => UInt8Type, UInt16 => UInt16Type, UInt32 => UInt32Type, UInt64 => UInt64Type
     );
-    ids.map(Prompt::Tokens).ok_or_else(|| "holds what is no token id".to_string())
+    ids.map(Prompt::Tokens).ok_or_else(|| "contains a value that is not a token id".to_string())
 }
 
 impl Iterator for Rows {

@@ -1,4 +1,4 @@
-//! Files as they were before gzip or Zstandard packed them.
+//! Decompresses gzip and Zstandard files.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
@@ -8,12 +8,12 @@ use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTANDARD: u32 = 0xfd2f_b528;
 
-/// Whether a frame holds no data: programs that pack in parallel, or for random access, write such.
+/// Whether a frame is skippable, as written by parallel and seekable compressors.
 fn is_skipped(magic: u32) -> bool {
     magic & 0xffff_fff0 == 0x184d_2a50
 }
 
-/// What a reader holds, unpacked if its first bytes say that it is packed.
+/// Wraps a reader with a decompressor if its first bytes indicate compression.
 pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn BufRead>> {
     let start = reader.fill_buf()?;
     if start.starts_with(&GZIP) {
@@ -26,17 +26,17 @@ pub(super) fn open(mut reader: impl BufRead + 'static) -> io::Result<Box<dyn Buf
     Ok(Box::new(reader))
 }
 
-/// A frame, whose first bytes were looked at.
+/// Decoder of a frame whose first bytes were already read.
 type Frame<R> = StreamingDecoder<Chain<Cursor<[u8; 4]>, R>, FrameDecoder>;
 
-/// The frames of a file packed with Zstandard, one behind the other.
+/// Consecutive frames of a Zstandard file.
 struct Frames<R: BufRead> {
     rest: Option<R>,
     frame: Option<Box<Frame<R>>>,
 }
 
 impl<R: BufRead> Frames<R> {
-    /// Opens the next frame that holds data; nothing at the end.
+    /// Opens the next frame that contains data; at the end of the file, no frame is open.
     fn next(&mut self) -> io::Result<()> {
         let Some(mut rest) = self.rest.take() else { return Ok(()) };
         while !rest.fill_buf()?.is_empty() {
@@ -57,13 +57,13 @@ impl<R: BufRead> Frames<R> {
         Ok(())
     }
 
-    /// Takes the end of a frame: its checksum must be that of what came out.
+    /// Finishes a frame and verifies its checksum.
     fn end(&mut self, frame: Frame<R>) -> io::Result<()> {
         let (source, decoder) = frame.into_parts();
         if let Some(stored) = decoder.get_checksum_from_data()
             && decoder.get_calculated_checksum() != Some(stored)
         {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a checksum of Zstandard is not that of the data"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the Zstandard checksum does not match the data"));
         }
         self.rest = Some(source.into_inner().1);
         Ok(())

@@ -1,5 +1,5 @@
-//! What a line of JSON holds of a prompt. All else is passed over as it is read, so that a line takes no more memory than
-//! its prompt.
+//! Parses the prompt in a line of JSON. Everything else is skipped during parsing, so that a line takes no more memory
+//! than its prompt.
 
 use std::fmt;
 
@@ -7,25 +7,26 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::Prompt;
 
-/// Names of fields that an error lists.
+/// Maximum number of field names that an error lists.
 const LISTED: usize = 8;
-/// Fields that are read where nothing is named.
+/// Fields read by default.
 const USUAL: [&str; 3] = ["tokens", "text", "prompt"];
 
-/// The prompt of a line of JSON, or what is wrong with it.
+/// Parses the prompt of a JSON line; the inner error says what is wrong with its content.
 pub(super) fn prompt(line: &str, field: Option<&str>) -> serde_json::Result<Result<Prompt, String>> {
     let mut reader = serde_json::Deserializer::from_str(line);
     let found = Reader { path: field, outermost: true }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(match field {
         Some(field) => named(found, field),
-        None => usual(found).ok_or_else(|| "neither a text, nor `text`, `prompt` or `tokens`".into()),
+        None => usual(found)
+            .ok_or_else(|| "expected a string, token ids, or an object with `text`, `prompt` or `tokens`".into()),
     })
 }
 
-/// The prompt of a field that is named.
+/// Prompt in the named field.
 fn named(found: Found, field: &str) -> Result<Prompt, String> {
-    let Found::Object { names, fields } = found else { return Err(format!("no object with `{field}`")) };
+    let Found::Object { names, fields } = found else { return Err(format!("expected an object with `{field}`")) };
     let (exact, path): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(name, _)| name == field);
     let within = |(_, outer): (String, Found)| {
         let mut path = field.split('.').skip(1);
@@ -39,15 +40,15 @@ fn named(found: Found, field: &str) -> Result<Prompt, String> {
         None => path.into_iter().next_back().and_then(within),
     };
     match value {
-        None => Err(format!("no `{field}`; it has {}", names.join(", "))),
+        None => Err(format!("no field `{field}`; the fields are {}", names.join(", "))),
         Some(Found::Text(text)) => Ok(Prompt::Text(text)),
         Some(Found::Tokens(ids)) => Ok(Prompt::Tokens(ids)),
-        Some(Found::List) => Err(format!("`{field}` is a list that is not of token ids")),
-        Some(_) => Err(format!("`{field}` is neither a text nor a list of token ids")),
+        Some(Found::List) => Err(format!("`{field}` is a list, but not of token ids")),
+        Some(_) => Err(format!("`{field}` is neither a string nor a list of token ids")),
     }
 }
 
-/// The prompt of a value, or of one of its usual fields.
+/// Prompt in a value, or in one of its default fields.
 fn usual(found: Found) -> Option<Prompt> {
     let fields = match found {
         Found::Text(text) => return Some(Prompt::Text(text)),
@@ -70,36 +71,36 @@ fn usual(found: Found) -> Option<Prompt> {
     }
 }
 
-/// A value, as far as it may be or hold a prompt.
+/// A parsed value, reduced to what may be or contain a prompt.
 enum Found {
     Text(String),
     Tokens(Vec<u32>),
-    /// A list that is not of token ids.
+    /// A list that does not consist of token ids.
     List,
     Id(u32),
     Object {
-        /// The first few, for an error.
+        /// The first few field names, for an error message.
         names: Vec<String>,
-        /// Those that are looked for.
+        /// The fields that are searched for.
         fields: Vec<(String, Found)>,
     },
     Other,
 }
 
-/// Reads a value.
+/// Deserializes a value.
 #[derive(Clone, Copy)]
 struct Reader<'p> {
-    /// The field that is looked for in it, names from the outermost to the innermost separated by dots.
+    /// Dotted path of the field to find in it.
     path: Option<&'p str>,
     outermost: bool,
 }
 
 impl<'p> Reader<'p> {
-    /// How the field `name` is read, if it is looked for.
+    /// How to read the field `name`, if it is wanted.
     fn field(self, name: &str) -> Option<Reader<'p>> {
         let whole = Reader { path: None, outermost: false };
         let Some(path) = self.path else { return (self.outermost && USUAL.contains(&name)).then_some(whole) };
-        // A name may have dots itself.
+        // A field name may contain dots itself.
         if self.outermost && name == path {
             return Some(whole);
         }
@@ -170,7 +171,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
             match self.field(&name) {
                 None => drop(map.next_value::<IgnoredAny>()?),
                 Some(reader) => {
-                    // Of two fields of one name the last counts.
+                    // The last of several fields with the same name wins.
                     fields.retain(|(own, _)| *own != name);
                     fields.push((name, map.next_value_seed(reader)?));
                 }
@@ -206,13 +207,14 @@ mod tests {
         for line in
             ["1", "null", "-1.5", "true", "[1, -2]", "[[1]]", "{}", r#"{"tokens": "a"}"#, r#"{"text": {"text": "a"}}"#]
         {
-            assert_eq!(read(line, None).unwrap_err(), "neither a text, nor `text`, `prompt` or `tokens`", "{line}");
+            let told = read(line, None).unwrap_err();
+            assert_eq!(told, "expected a string, token ids, or an object with `text`, `prompt` or `tokens`", "{line}");
         }
         let refused = |line: &str| read(line, Some("a.b")).unwrap_err();
-        assert_eq!(refused("[1]"), "no object with `a.b`");
-        assert_eq!(refused(r#"{"c": 1, "a": 2}"#), "no `a.b`; it has c, a");
-        assert_eq!(refused(r#"{"a": {"b": [1, "x"]}}"#), "`a.b` is a list that is not of token ids");
-        assert_eq!(refused(r#"{"a.b": {}}"#), "`a.b` is neither a text nor a list of token ids");
+        assert_eq!(refused("[1]"), "expected an object with `a.b`");
+        assert_eq!(refused(r#"{"c": 1, "a": 2}"#), "no field `a.b`; the fields are c, a");
+        assert_eq!(refused(r#"{"a": {"b": [1, "x"]}}"#), "`a.b` is a list, but not of token ids");
+        assert_eq!(refused(r#"{"a.b": {}}"#), "`a.b` is neither a string nor a list of token ids");
         assert!(prompt("[1", None).is_err() && prompt("1 2", None).is_err() && prompt("{\"a\": 01}", None).is_err());
     }
 }

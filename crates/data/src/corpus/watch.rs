@@ -1,14 +1,16 @@
-//! How far files have been read, in their own bytes: a packed file of blank lines may hold no prompt for gigabytes.
+//! Progress of reading files, in compressed bytes: a compressed file of blank lines may contain no prompt for
+//! gigabytes.
 
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// What is called with the number of bytes read of a file, and says whether to go on.
+/// Callback with the number of bytes read from a file; returns whether to continue.
 #[derive(Clone)]
 pub struct Watch(Arc<dyn Fn(usize) -> bool + Send + Sync>);
 
 impl Watch {
+    /// Creates a watch that calls `seen` with the number of bytes read, and stops reading when it returns `false`.
     pub fn new(seen: impl Fn(usize) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(seen))
     }
@@ -20,7 +22,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// A reader that is watched.
+/// A reader that reports progress.
 pub(super) struct Watched<R> {
     pub(super) reader: R,
     pub(super) watch: Option<Watch>,

@@ -1,4 +1,4 @@
-//! Activations of dumps in random order, read while they are used.
+//! Streams activations from dumps in random order.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,20 +20,21 @@ use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::{Error, InputError, LoadError, Result};
 
-/// Bytes that are read together, one behind the other: what a disk likes, and little enough to mix many of.
+/// Number of bytes read together: large enough for efficient sequential reads, small enough to mix many pieces.
 const PIECE: usize = 4 << 20;
 
-/// Files of a store, or pieces of them, that are on their way together.
+/// Number of files, or pieces of files, fetched from a store at a time.
 const AT_ONCE: usize = 16;
-/// Those of a disk, which waits for one reader between two pieces.
+/// Number of pieces read from a local disk at a time, so that the disk does not wait between pieces.
 const AT_ONCE_HERE: usize = 2;
 
-/// Batches of vectors of dumps larger than memory, without padding, in random order: for dictionaries and probes.
+/// Batches of vectors from dumps larger than memory, in random order and without padding, for training dictionaries and
+/// probes.
 ///
-/// Each epoch goes through pieces of the files in an order by lot; the vectors of so many pieces as make
-/// [`ActivationStore::buffer`] are shuffled together, and the next are read meanwhile, so that twice as many are in
-/// memory. The seed decides the order, whatever the size of the batches: a reader goes on where another ended by
-/// [`Batches::position`].
+/// Each epoch reads pieces of the files in random order. Pieces that together contain at least
+/// [`ActivationStore::buffer`] vectors are shuffled while the next ones are read, so memory holds twice that many. The
+/// seed determines the order, regardless of the batch size; with [`Batches::position`], a reader can resume where
+/// another stopped.
 ///
 /// ```
 /// use hooklens::dump::{ActivationStore, Dump};
@@ -68,14 +69,14 @@ pub struct ActivationStore {
     start: u64,
 }
 
-/// A batch of vectors, of every point the same tokens'.
+/// A batch of vectors, with the same tokens at every point.
 #[derive(Debug, Clone)]
 pub struct ActivationBatch {
     tokens: Vec<u32>,
     points: BTreeMap<String, Vec<f32>>,
 }
 
-/// Batches of an [`ActivationStore`], one by one; after an error nothing more comes.
+/// Iterator over the batches of an [`ActivationStore`]. It ends after an error.
 #[derive(Debug)]
 pub struct Batches {
     points: Vec<(String, usize)>,
@@ -86,26 +87,26 @@ pub struct Batches {
     chunk: Option<Chunk>,
 }
 
-/// Pieces that are shuffled together.
+/// Pieces whose vectors are shuffled together.
 #[derive(Debug)]
 struct Chunk {
     pieces: Vec<Piece>,
-    /// Piece and place of each vector, in the order in which they are served.
+    /// Piece and place of each vector, in serving order.
     order: Vec<[u32; 2]>,
     served: usize,
 }
 
-/// Places of a file that are read together.
+/// Consecutive places in a file that are read together.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     file: usize,
     first: usize,
     places: usize,
-    /// Vectors that are served, of those places.
+    /// Number of vectors served from these places.
     vectors: usize,
 }
 
-/// What is read, and in which order.
+/// Settings and file ranges of the reading thread.
 #[derive(Debug)]
 struct Reading {
     files: Vec<StoredFile>,
@@ -114,13 +115,13 @@ struct Reading {
     seed: u64,
     buffer: usize,
     epochs: Option<u64>,
-    /// Pieces that are read at once.
+    /// Number of pieces read at a time.
     at_once: usize,
 }
 
 impl ActivationStore {
-    /// Vectors of these points, from dumps: files, folders, or folders of shards, of a store too (`s3://bucket/folder`, `gs://`,
-    /// `az://`), in a build with the feature `object-stores`.
+    /// Creates a store of these points' vectors from dumps: files, folders, or folders of shards. With the feature
+    /// `object-stores`, dumps may also be in an object store (`s3://bucket/folder`, `gs://`, `az://`).
     pub fn new<P: AsRef<Path>, N: Into<String>>(
         dumps: impl IntoIterator<Item = P>,
         points: impl IntoIterator<Item = N>,
@@ -138,68 +139,70 @@ impl ActivationStore {
         }
     }
 
-    /// Vectors a batch; the last may have fewer. Default 1,024.
+    /// Sets the number of vectors per batch (default 1,024). The last batch may have fewer.
     pub fn batch_size(mut self, vectors: usize) -> Self {
         self.batch = vectors.max(1);
         self
     }
 
-    /// Vectors that are shuffled together, at least. Default 65,536.
+    /// Sets the minimum number of vectors that are shuffled together (default 65,536).
     pub fn buffer(mut self, vectors: usize) -> Self {
         self.buffer = vectors.max(1);
         self
     }
 
-    /// What the order is drawn with.
+    /// Sets the random seed of the order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Leaves vectors at these tokens out: those of texts' beginnings, say.
+    /// Skips vectors at these tokens, such as the beginning-of-sequence token.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
         self
     }
 
-    /// Reads a share of all, so that several readers have everything once.
+    /// Reads only one shard of the data, so that several readers together read everything once.
     pub fn shard(mut self, shard: Shard) -> Self {
         self.shard = Some(shard);
         self
     }
 
-    /// Goes through everything so often. Default 1.
+    /// Sets the number of epochs (default 1).
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self
     }
 
-    /// Goes through everything again and again.
+    /// Repeats the data without end.
     pub fn endless(mut self) -> Self {
         self.epochs = None;
         self
     }
 
-    /// Goes on behind so many vectors, as if they had been served: [`Batches::position`] of a reader that ended.
+    /// Starts after this many vectors, as if they had been served; see [`Batches::position`].
     pub fn starting_at(mut self, position: u64) -> Self {
         self.start = position;
         self
     }
 
-    /// What dumps still lack, a line each: what is being made, or failed, is read as far as it has come.
+    /// Describes what each dump still lacks, one line per incomplete dump. A dump that is in progress or failed is read
+    /// as far as it goes.
     ///
     /// # Errors
-    /// A manifest that can't be read.
+    /// Fails if a manifest cannot be read.
     pub fn incomplete(&self) -> Result<Vec<String>> {
         let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
         Ok(lacks.into_iter().flatten().collect())
     }
 
-    /// The model whose activations the dumps hold; nothing where none of them records it, as files of other programs.
+    /// The model whose activations the dumps contain; `None` if no dump records it, as in files written by other
+    /// programs.
     ///
     /// # Errors
-    /// [`DumpError::AnotherModel`] for dumps of two models, or of one that was processed or edited otherwise; a manifest that
-    /// can't be read.
+    /// [`DumpError::AnotherModel`] if the dumps come from different models, or from the same model with different
+    /// processing or edits. Also fails if a manifest cannot be read.
     pub fn model(&self) -> Result<Option<DumpedModel>> {
         let models = self.models()?;
         let mut known = self.dumps.iter().zip(models).filter_map(|(dump, model)| Some((dump, model?)));
@@ -213,7 +216,7 @@ impl ActivationStore {
         Ok(Some(first))
     }
 
-    /// Checks that the dumps hold this model's activations, without hooks that edit them and with the same parts.
+    /// Checks that the dumps contain this model's activations, with the same spliced parts and without editing hooks.
     ///
     /// ```
     /// use hooklens::dump::{ActivationStore, Dump};
@@ -229,11 +232,11 @@ impl ActivationStore {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Gives what the dumps record, as [`ActivationStore::model`] does.
+    /// Returns the model recorded in the dumps, as [`ActivationStore::model`] does.
     ///
     /// # Errors
-    /// [`DumpError::AnotherModel`]; as [`ActivationStore::model`]. Dumps that record no model pass:
-    /// [`ActivationStore::unidentified`] names them.
+    /// [`DumpError::AnotherModel`]; also fails as [`ActivationStore::model`] does. Dumps that record no model pass;
+    /// [`ActivationStore::unidentified`] lists them.
     pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
         let Some(dumped) = self.model()? else { return Ok(None) };
         let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
@@ -243,26 +246,27 @@ impl ActivationStore {
         Ok(Some(dumped))
     }
 
-    /// Dumps that do not record whose activations they hold.
+    /// Dumps that do not record which model they come from.
     ///
     /// # Errors
-    /// A manifest that can't be read.
+    /// Fails if a manifest cannot be read.
     pub fn unidentified(&self) -> Result<Vec<&Path>> {
         let models = self.models()?;
         let unknown = self.dumps.iter().zip(models).filter(|(_, model)| model.is_none());
         Ok(unknown.map(|(dump, _)| dump.as_path()).collect())
     }
 
-    /// What each dump records of its model.
+    /// The model recorded in each dump.
     fn models(&self) -> Result<Vec<Option<DumpedModel>>> {
         self.dumps.iter().map(|dump| model_of(dump)).collect()
     }
 
-    /// Opens the dumps and begins to read.
+    /// Opens the dumps and starts reading.
     ///
     /// # Errors
-    /// Dumps of different models ([`DumpError::AnotherModel`]); a file that is no dump or lacks a point, nearest names with it; points whose vectors have other widths in another
-    /// file; nothing to serve.
+    /// Fails if the dumps come from different models ([`DumpError::AnotherModel`]), a file is not a dump or lacks a
+    /// point (the error lists similar names), a point has different widths in different files, or there is nothing to
+    /// serve.
     pub fn batches(&self) -> Result<Batches> {
         self.model()?;
         let (mut files, mut ranges) = (Vec::new(), Vec::new());
@@ -275,8 +279,8 @@ impl ActivationStore {
         let of_epoch = ranges.iter().map(|range| range.vectors as u64).sum();
         if of_epoch == 0 {
             let what = format!(
-                "what {} of the dumps",
-                self.shard.map_or("is read".into(), |shard| format!("shard {shard} has"))
+                "the set of vectors in {}",
+                self.shard.map_or("the dumps".into(), |shard| format!("shard {shard} of the dumps"))
             );
             return Err(InputError::Empty { what }.into());
         }
@@ -284,7 +288,7 @@ impl ActivationStore {
         let at_once = self.at_once();
         let reading = Reading { files, ranges, left_out, seed, buffer, epochs, at_once };
         let start = self.start;
-        // Nothing waits in between: one chunk is served while the next is read.
+        // The channel has no buffer: one chunk is served while the next is read.
         let (sender, chunks) = sync_channel(0);
         let begun = thread::Builder::new().name("activations".into()).spawn(move || reading.all(start, &sender));
         begun.map_err(LoadError::file(&self.dumps[0]))?;
@@ -292,13 +296,13 @@ impl ActivationStore {
         Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None })
     }
 
-    /// The first vectors, as many as are shuffled together.
+    /// The first buffer of vectors, as many as are shuffled together.
     pub fn first(&self) -> Result<ActivationBatch> {
         let first = self.clone().batch_size(self.buffer).starting_at(0).batches()?.next();
-        first.unwrap_or_else(|| Err(InputError::Empty { what: "what is read of the dumps".into() }.into()))
+        first.unwrap_or_else(|| Err(InputError::Empty { what: "the set of vectors in the dumps".into() }.into()))
     }
 
-    /// Vectors of these points instead.
+    /// Replaces the points.
     pub fn of(mut self, points: &[String]) -> Self {
         self.points = points.to_vec();
         self
@@ -308,11 +312,11 @@ impl ActivationStore {
     pub fn widths(&self) -> Result<BTreeMap<String, usize>> {
         let none = || InputError::Empty { what: "the list of dumps".into() };
         let files = files_of(self.dumps.first().ok_or_else(none)?)?;
-        // A dump has one file at least; the others are compared with it when they are opened.
+        // A dump has at least one file; the others are compared with it when they are opened.
         Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
     }
 
-    /// What tells its vectors from others: the models, all tokens, and those that are left out.
+    /// Description that distinguishes this store's vectors from others: models, hash of all tokens, and skipped tokens.
     pub fn described(&self) -> Result<String> {
         let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
         self.each_file(|_, tokens| {
@@ -330,12 +334,12 @@ impl ActivationStore {
         Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
     }
 
-    /// Files, or pieces of them, that are read at once.
+    /// Number of files, or pieces of files, read at a time.
     fn at_once(&self) -> usize {
         if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { AT_ONCE_HERE }
     }
 
-    /// Goes through all files, of which there is one at least, with their tokens.
+    /// Calls `look` with every file and its tokens. Fails if there is no file.
     fn each_file(&self, mut look: impl FnMut(StoredFile, Vec<Option<u32>>)) -> Result<()> {
         let mut paths = Vec::new();
         for dump in &self.dumps {
@@ -354,7 +358,7 @@ impl ActivationStore {
                 let widths = widths.get_or_insert_with(|| file.widths().collect());
                 let differs = widths.iter().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != b);
                 if let Some(((first, own), point)) = differs {
-                    let reason = format!("vectors of `{point}` are {own} wide, and in another file {first}");
+                    let reason = format!("vectors of `{point}` have width {own}, but width {first} in another file");
                     return Err(DumpError::Refused { path: path.clone(), reason }.into());
                 }
                 look(file, tokens);
@@ -366,7 +370,7 @@ impl ActivationStore {
         }
     }
 
-    /// The ranges of a file. Masks are small: how many vectors each has is known before any is read.
+    /// Ranges of a file. Masks are small, so the number of vectors in each range is known before any vector is read.
     fn ranges(&self, number: usize, file: &StoredFile, tokens: &[Option<u32>]) -> Vec<Range> {
         let together = (PIECE / file.bytes_a_place().max(1)).clamp(1, u32::MAX as usize);
         let range = |(part, tokens): (usize, &[Option<u32>])| {
@@ -376,7 +380,7 @@ impl ActivationStore {
         tokens.chunks(together).enumerate().map(range).collect()
     }
 
-    /// This reader's of all ranges.
+    /// The ranges that belong to this reader's shard.
     fn own(&self, mut ranges: Vec<Range>) -> Vec<Range> {
         if let Some(shard) = self.shard {
             ranges = ranges.into_iter().skip(shard.index() - 1).step_by(shard.of()).collect();
@@ -386,12 +390,12 @@ impl ActivationStore {
     }
 }
 
-/// What is made of each, so many at once: to read an object is to wait for it, mostly.
+/// Maps all items, `at_once` at a time, because object store requests spend most of their time waiting.
 fn together<I: Sync, O: Send>(all: &[I], at_once: usize, make: impl Fn(&I) -> O + Sync) -> Vec<O> {
     let threads = (at_once > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(at_once).build());
     match threads {
         Some(Ok(threads)) => threads.install(|| all.par_iter().with_max_len(1).map(&make).collect()),
-        // On a system that starts no more threads, as on this machine's disk: one by one.
+        // Fall back to one at a time if there is only one thread or none can be started.
         _ => all.iter().map(make).collect(),
     }
 }
@@ -402,14 +406,14 @@ fn is_served(token: &Option<u32>, left_out: &[u32]) -> bool {
 }
 
 impl Reading {
-    /// Random numbers of one purpose.
+    /// Random number generator for one epoch and chunk.
     fn random(&self, epoch: u64, chunk: u64) -> ChaCha8Rng {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         random.set_stream(epoch.wrapping_mul(1 << 32).wrapping_add(chunk));
         random
     }
 
-    /// Reads chunk by chunk until nobody wants more.
+    /// Reads chunks until the receiver is dropped.
     fn all(&self, start: u64, sender: &SyncSender<Result<Chunk>>) {
         let of_epoch: u64 = self.ranges.iter().map(|range| range.vectors as u64).sum();
         let (mut epoch, mut skip) = (start / of_epoch, start % of_epoch);
@@ -449,7 +453,7 @@ impl Reading {
             let served = piece.tokens.iter().enumerate().filter(|(_, token)| is_served(token, &self.left_out));
             let before = order.len();
             order.extend(served.map(|(place, _)| [number as u32, place as u32]));
-            // Where a reader goes on is told by what was counted.
+            // Positions for resuming depend on these counts.
             if order.len() - before != ranges[number].vectors {
                 return Err(self.files[ranges[number].file].changed());
             }
@@ -461,17 +465,17 @@ impl Reading {
 }
 
 impl Batches {
-    /// Vectors of an epoch.
+    /// Number of vectors per epoch.
     pub fn vectors_an_epoch(&self) -> u64 {
         self.of_epoch
     }
 
-    /// Vectors served so far, of all epochs: [`ActivationStore::starting_at`] goes on there.
+    /// Number of vectors served so far, over all epochs; pass it to [`ActivationStore::starting_at`] to resume.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Adds vectors to a batch until it is full or nothing is left.
+    /// Appends vectors to a batch until it is full or no data are left.
     fn fill(&mut self, to: &mut ActivationBatch) -> Result<()> {
         while to.tokens.len() < self.batch {
             let chunk = match self.chunk.take().filter(|chunk| chunk.served < chunk.order.len()) {
@@ -518,7 +522,7 @@ impl Iterator for Batches {
 }
 
 impl ActivationBatch {
-    /// The token at each vector.
+    /// Token at each vector.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -526,24 +530,24 @@ impl ActivationBatch {
     /// Vectors of a point, `[vector, width]`.
     ///
     /// # Errors
-    /// A point that the store was not asked for.
+    /// Fails if the store does not read this point.
     pub fn vectors(&self, point: &str) -> Result<ArrayView2<'_, f32>> {
         let vectors = self.numbers(point)?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
         ArrayView2::from_shape(shape, vectors).map_err(|_| self.lacks(point))
     }
 
-    /// [`ActivationBatch::vectors`] on a device.
+    /// Like [`ActivationBatch::vectors`], as a tensor on a device.
     ///
     /// # Errors
-    /// As [`ActivationBatch::vectors`].
+    /// Fails as [`ActivationBatch::vectors`] does.
     pub fn tensor(&self, point: &str, device: &Device) -> Result<Tensor<2>> {
         let vectors = self.numbers(point)?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
         Ok(Tensor::from_data(TensorData::new(vectors.to_vec(), shape), device))
     }
 
-    /// Vectors of all points, one behind the other.
+    /// Vectors of all points, by name.
     pub fn into_vectors(self) -> BTreeMap<String, Vec<f32>> {
         self.points
     }

@@ -1,4 +1,4 @@
-//! One computed batch.
+//! A computed batch.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,25 +11,25 @@ use safetensors::Dtype;
 use super::placing::{FileTensor, Named, Placing, Widths};
 use crate::error::DumpError;
 
-/// One computed batch on its way to the disk.
+/// A computed batch on its way to disk.
 pub(crate) struct Batch {
     pub(super) number: usize,
-    /// Rows of the whole input before this batch.
+    /// Number of rows of the whole input before this batch.
     pub(super) first_row: usize,
     pub(super) placing: Placing,
     pub(super) tensors: Vec<Named>,
-    /// Points with values that are not finite, where these are written all the same.
+    /// Collects points with non-finite values, if these are allowed.
     pub(super) non_finite: Option<Noted>,
 }
 
-/// Names of points, noted by the thread that writes.
+/// Names of points, collected by the writer thread.
 pub(super) type Noted = Arc<Mutex<BTreeSet<String>>>;
 
 impl Batch {
-    /// The tensors as an output of these widths holds them.
+    /// Arranges the tensors for an output of these widths.
     ///
     /// # Errors
-    /// [`DumpError::NotFinite`] for a value that is no finite number, unless such values are written and noted.
+    /// [`DumpError::NotFinite`] for a non-finite value, unless such values are allowed.
     pub(super) fn place(&self, widths: Widths, path: &Path) -> Result<Vec<FileTensor>, DumpError> {
         let failed = |e: HookError| DumpError::File { path: path.to_path_buf(), source: std::io::Error::other(e) };
         let read = read_all(self.tensors.iter().map(|named| &named.activation)).map_err(failed)?;

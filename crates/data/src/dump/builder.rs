@@ -1,4 +1,4 @@
-//! The builder of a dump: points, positions, element type, batches.
+//! Builder of a dump: points, positions, element type and batches.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +9,7 @@ use super::{Shard, hash_of_rows};
 use hooklens_model::driver::Logits;
 use hooklens_model::tokens::PaddingSide;
 
-/// What to dump, and how.
+/// Configuration of a dump: what to write, and how.
 ///
 /// ```
 /// use hooklens::dump::Dump;
@@ -39,12 +39,12 @@ pub struct Dump {
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) tables: bool,
     pub(super) settings: Vec<(String, String)>,
-    /// What the encoder reads before the prompts; of none, or of each.
+    /// Encoder input of each prompt; empty unless decoder activations are dumped.
     pub(super) read: Vec<Vec<u32>>,
 }
 
 impl Dump {
-    /// Dumps the points asked for, in `f32`, eight prompts at a time, padded at the right.
+    /// Creates a dump of these points in `f32`, with eight prompts per batch and padding on the right.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -79,8 +79,8 @@ impl Dump {
         }
     }
 
-    /// Keeps these positions of each prompt only, counted from its own first or last token. Of a
-    /// range a shorter prompt gives what it has.
+    /// Keeps only these positions of each prompt, counted from the prompt's own first or last token. If a range exceeds
+    /// a prompt, only the positions that exist are kept.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -88,7 +88,7 @@ impl Dump {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
     /// # let out = folder.path().join("out.safetensors");
-    /// Dump::new("z0").positions(-1).run(&model, &[vec![0, 51, 59], vec![0, 9]], &out)?; // each row's own last
+    /// Dump::new("z0").positions(-1).run(&model, &[vec![0, 51, 59], vec![0, 9]], &out)?; // the last token of each row
     /// let files = hooklens::WeightFiles::open(&[out])?;
     /// assert_eq!(files.info("blocks.0.attn.hook_z").map(|info| info.shape.clone()), Some(vec![2, 1, 4, 16]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -99,7 +99,7 @@ impl Dump {
         self
     }
 
-    /// Element type of the file's floats.
+    /// Sets the element type of floats in the output.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -112,7 +112,7 @@ impl Dump {
     ///     Dump::new("z0").run(&model, &rows, wide)?.bytes,
     ///     Dump::new("z0").dtype(DType::F16).run(&model, &rows, narrow)?.bytes,
     /// ];
-    /// assert_eq!(wide - narrow, 3 * 64 * 2); // two bytes an element
+    /// assert_eq!(wide - narrow, 3 * 64 * 2); // two bytes per element
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -121,7 +121,7 @@ impl Dump {
         self
     }
 
-    /// Writes logits too.
+    /// Also writes logits.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -140,7 +140,7 @@ impl Dump {
         self
     }
 
-    /// Where shorter prompts of a batch are padded.
+    /// Sets the side on which shorter prompts of a batch are padded.
     ///
     /// ```
     /// use hooklens::dump::{Dump, Seen};
@@ -163,7 +163,7 @@ impl Dump {
         self
     }
 
-    /// Prompts computed together; each batch of a folder is a file. At least one.
+    /// Sets the number of prompts computed together, at least one. In a folder, each batch is a file.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -184,7 +184,7 @@ impl Dump {
         self
     }
 
-    /// Tokens that come before every prompt, computed once and not dumped. Prompts that are texts then get no
+    /// Sets tokens that precede every prompt. They are computed once and not dumped. Prompts given as text then get no
     /// beginning-of-sequence token.
     ///
     /// ```
@@ -195,7 +195,7 @@ impl Dump {
     /// # let out = folder.path().join("out.safetensors");
     /// let instruction = vec![0, 51, 59, 21];
     /// let done = Dump::new("z0").prefix(instruction).run(&model, &[vec![51], vec![9, 50]], &out)?;
-    /// assert_eq!(done.tokens, 3); // those of the prompts
+    /// assert_eq!(done.tokens, 3); // tokens of the prompts
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -204,15 +204,15 @@ impl Dump {
         self
     }
 
-    /// Whether what the prompts of a batch begin with is computed once (it is unless told
-    /// otherwise, where that is worth it). What is written is the same but for rounding: some 1e-6 of a tensor's largest value.
+    /// Sets whether a common prefix of a batch's prompts is computed only once where worthwhile (default: yes). The
+    /// output is the same up to rounding errors of about 1e-6 of a tensor's largest value.
     ///
     /// ```
     /// use hooklens::dump::Dump;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
-    /// // Eight prompts that begin with the same twelve tokens.
+    /// // Eight prompts that start with the same twelve tokens.
     /// let rows: Vec<Vec<u32>> = (1..9).map(|last| [&[0, 51, 59].repeat(4), &[last][..]].concat()).collect();
     /// let together = Dump::new("z0").run(&model, &rows, folder.path().join("a"))?;
     /// let apart = Dump::new("z0").share_prefix(false).run(&model, &rows, folder.path().join("b"))?;
@@ -226,9 +226,9 @@ impl Dump {
         self
     }
 
-    /// Whether values that are no finite numbers are written, and told in the report, instead of being an error: NaN,
-    /// and infinities such as f16 makes of numbers over 65,504. (Where a query may not look, minus infinity is no
-    /// fault.)
+    /// Sets whether non-finite values are written and listed in the report instead of causing an error. Non-finite
+    /// values are NaN and infinities; in `f16`, values above 65,504 become infinite. (Minus infinity is always allowed
+    /// in masked attention scores.)
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -238,8 +238,8 @@ impl Dump {
     /// # let folder = tempfile::tempdir()?;
     /// # let out = folder.path().join("out.safetensors");
     /// let dump = Dump::new("resid_post0").dtype(DType::F16);
-    /// let told = dump.run(&hooked, "red fox", &out).unwrap_err().to_string();
-    /// assert!(told.contains("blocks.0.hook_resid_post") && told.contains("f16"), "{told}");
+    /// let message = dump.run(&hooked, "red fox", &out).unwrap_err().to_string();
+    /// assert!(message.contains("blocks.0.hook_resid_post") && message.contains("f16"), "{message}");
     /// assert_eq!(dump.allow_non_finite(true).run(&hooked, "red fox", &out)?.non_finite, ["blocks.0.hook_resid_post"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -249,9 +249,9 @@ impl Dump {
         self
     }
 
-    /// Continues a folder that an earlier run left unfinished. Model, prompts, settings and edits have to be that run's.
-    /// What a hook's closure does is known by its name only: see [`Hook::named`](hooklens_model::hook::Hook::named). Shards are compared in
-    /// the same way.
+    /// Resumes a folder that an earlier run left unfinished. Model, prompts, settings and edits must be the same as in
+    /// that run. A hook's closure is identified only by the hook's name; see [`Hook::named`](hooklens_model::hook::Hook::named).
+    /// Shards are compared in the same way.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -262,8 +262,8 @@ impl Dump {
     /// let rows = vec![vec![0, 51], vec![0, 9]];
     /// let dump = Dump::new("z0").batch_size(1);
     /// dump.run(&model, &rows, &out)?;
-    /// assert!(dump.run(&model, &rows, &out).is_err()); // the folder holds a dump
-    /// assert_eq!(dump.resume(true).run(&model, &rows, &out)?.resumed, 2); // batches found done
+    /// assert!(dump.run(&model, &rows, &out).is_err()); // the folder already contains a dump
+    /// assert_eq!(dump.resume(true).run(&model, &rows, &out)?.resumed, 2); // batches already finished
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -272,8 +272,8 @@ impl Dump {
         self
     }
 
-    /// Whether a run that continues a folder compares the bytes of its finished files with their checksums, and computes
-    /// damaged ones anew: so it is unless it is told not to, for haste. Their lengths are compared in any case.
+    /// Sets whether a resumed run verifies the checksums of finished files and recomputes damaged ones (default: yes).
+    /// File lengths are checked in any case.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -287,8 +287,8 @@ impl Dump {
     /// let mut bytes = std::fs::read(first)?;
     /// *bytes.last_mut().unwrap() ^= 1;
     /// std::fs::write(first, bytes)?;
-    /// assert_eq!(dump.clone().verify(false).run(&model, &rows, &out)?.resumed, 2); // not seen
-    /// assert_eq!(dump.run(&model, &rows, &out)?.resumed, 0); // from the damaged file on
+    /// assert_eq!(dump.clone().verify(false).run(&model, &rows, &out)?.resumed, 2); // not detected
+    /// assert_eq!(dump.run(&model, &rows, &out)?.resumed, 0); // all batches from the damaged one on were recomputed
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -297,8 +297,8 @@ impl Dump {
         self
     }
 
-    /// Dumps one shard of the prompts, to a folder of its own: the same prompts are given to every job,
-    /// and [`merge`](super::merge()) makes one dump of the folders.
+    /// Dumps one shard of the prompts to its own folder. Every job is given the same prompts, and
+    /// [`merge`](super::merge()) combines the folders into one dump.
     ///
     /// ```
     /// use hooklens::dump::{Dump, Shard, merge};
@@ -321,8 +321,9 @@ impl Dump {
         self
     }
 
-    /// Stops behind the batch that is computed when this is set, as by a signal: what is done is written, and a folder can
-    /// be continued. [`DumpReport::left`](super::DumpReport::left) says what is not.
+    /// Stops after the current batch once this flag is set, for example by a signal handler. Finished batches are
+    /// written, and a folder can be resumed. [`DumpReport::left`](super::DumpReport::left) is the number of prompts not
+    /// computed.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -346,8 +347,9 @@ impl Dump {
         self
     }
 
-    /// Writes a folder of Parquet files: a row a token with its `prompt`, `position` and `token`, each point a list of fixed
-    /// length, latents as the lists `.indices` and `.values` of those that are not zero. There is no padding.
+    /// Writes a folder of Parquet files with one row per token: `prompt`, `position` and `token`, and each point as a
+    /// fixed-length list. Latents are written as lists `.indices` and `.values` of the nonzero entries. There is no
+    /// padding.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -359,7 +361,7 @@ impl Dump {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Points that have no row a token (attention patterns) and `bf16`, which Parquet has not, are errors.
+    /// Fails for points without one row per token (attention patterns), and for `bf16`, which Parquet lacks.
     #[cfg(feature = "arrow")]
     #[must_use]
     pub fn tables(mut self) -> Self {
@@ -367,8 +369,8 @@ impl Dump {
         self
     }
 
-    /// What the encoder of an encoder-decoder reads, a row for each prompt. The prompts are then what the decoder has written,
-    /// its start token first, and points of the decoder are dumped, but for the scores and patterns of its cross attention.
+    /// Sets the encoder input of an encoder-decoder, one row per prompt. The prompts are then the decoder's tokens,
+    /// including the start token, and points of the decoder are dumped, except for cross-attention scores and patterns.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -388,8 +390,8 @@ impl Dump {
         self
     }
 
-    /// A setting of the run that a folder's manifest keeps, and that a run continuing the folder
-    /// must share: the model's name, say.
+    /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
+    /// the same setting.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -399,8 +401,8 @@ impl Dump {
     /// # let out = folder.path().join("out");
     /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
     /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
-    /// let told = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
-    /// assert!(told.contains("was begun with another prompts: animals there, colors now"), "{told}");
+    /// let message = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
+    /// assert!(message.contains("different settings (prompts: animals there, colors now)"), "{message}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -409,9 +411,9 @@ impl Dump {
         self
     }
 
-    /// The settings for the manifest: everything that determines the output besides the model and the prompts.
+    /// Settings for the manifest: everything that determines the output besides the model and the prompts.
     pub(super) fn settings(&self) -> Vec<(String, String)> {
-        // Stored and compared: written out, so that they do not follow names in the code.
+        // These strings are stored and compared, so they are spelled out rather than derived from names in the code.
         let padding_side = match self.padding_side {
             PaddingSide::Left => "left",
             PaddingSide::Right => "right",

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a dump's prompts and points, found before its first batch.
+//! Checks a dump's prompts and points before the first batch is computed.
 
 use std::ops::Range;
 
@@ -13,8 +13,7 @@ use hooklens_model::driver::Logits;
 use hooklens_model::error::{Error, InputError, Result};
 
 impl Dump {
-    /// Everything that can be wrong is found before the first batch, not in the middle. Gives what
-    /// is kept of each row.
+    /// Checks everything that can be checked before the first batch, and returns the positions kept of each row.
     pub(super) fn check<M: DumpModel>(&self, model: &M, rows: &[Vec<u32>], to_file: bool) -> Result<Vec<PromptRow>> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
@@ -42,7 +41,7 @@ impl Dump {
                 return Err(DumpError::NotByToken { point: "logits of the last token".into() }.into());
             }
             if to_file || self.dtype == DType::BF16 {
-                return Err(DumpError::NotOfTables { what: if to_file { "one file" } else { "bf16" } }.into());
+                return Err(DumpError::NotOfTables { what: if to_file { "a single file" } else { "bf16" } }.into());
             }
         }
         if !self.prefix.is_empty() {
@@ -70,7 +69,7 @@ impl Dump {
         rows.iter().enumerate().map(named).collect()
     }
 
-    /// The positions kept of a prompt of `len` tokens.
+    /// Positions kept of a prompt with `len` tokens.
     fn kept(&self, len: usize) -> Result<Range<usize>, HookError> {
         let Positions::Range(start, end) = self.positions else { return self.positions.resolve(len) };
         let place = |n: isize| if n < 0 { n + len as isize } else { n }.clamp(0, len as isize) as usize;

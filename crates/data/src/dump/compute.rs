@@ -1,4 +1,4 @@
-//! The forward passes over the batches, with or without a shared prefix.
+//! Forward passes over the batches, with or without a shared prefix.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// The length of the common prefix of a batch's rows if it is worth computing separately, which takes
-/// a pass of its own. A batch of one row may share with its neighbors.
+/// Length of the common prefix of a batch's rows, if it is worth the extra forward pass to compute it separately. A
+/// batch of one row may share with its neighbors.
 pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {
@@ -30,7 +30,7 @@ pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<us
 }
 
 impl Dump {
-    /// The shared prefix of the batches, if sharing is wanted and possible.
+    /// Creates the shared prefix of the batches, if sharing is enabled and possible.
     pub(super) fn shared_prefix<'m, M: DumpModel>(&self, model: &'m M) -> Result<Option<SharedPrefix<'m>>> {
         let points = self.selection.resolve(model.catalog())?;
         let routed = points.iter().any(|id| model.catalog().info(*id).axes.first() == Some(&Axis::Routed));
@@ -39,7 +39,7 @@ impl Dump {
         Ok(if can { model.sharing(record, self.logits) } else { None })
     }
 
-    /// The prefix, computed once for all batches.
+    /// Runs the prefix once for all batches.
     pub(super) fn prefilled<M: DumpModel>(&self, model: &M) -> Result<Option<KeyValueCache>> {
         if self.prefix.is_empty() {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Dump {
         self.named(&tokens, logits, &cache, false, pad)
     }
 
-    /// A batch whose prompts begin alike: padded at the right, every position recorded.
+    /// Computes a batch whose prompts share a prefix: padded on the right, with every position recorded.
     pub(super) fn compute_shared<M: DumpModel>(
         &self,
         model: &M,
@@ -89,7 +89,7 @@ impl Dump {
         self.named(&tokens, output.logits, &output.cache, true, pad)
     }
 
-    /// The tensors of a batch; `every` tells whether recordings hold every column.
+    /// Names the tensors of a batch. `every` says whether recordings contain every column.
     fn named(
         &self,
         tokens: &Tokens,

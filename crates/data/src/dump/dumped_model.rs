@@ -1,4 +1,4 @@
-//! Which model's activations a dump holds.
+//! Identity of the model that a dump comes from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::{Dump, DumpModel};
 use crate::error::DumpError;
 use hooklens_model::error::Result;
 
-/// The model whose activations a dump holds, as the dump's manifest (of one file, its header) records it.
+/// The model whose activations a dump contains, as recorded in the dump's manifest, or in the header of a single file.
 ///
 /// ```
 /// use hooklens::dump::{ActivationStore, Dump};
@@ -28,39 +28,39 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DumpedModel {
-    /// What the model was loaded by.
+    /// Name that the model was loaded by.
     pub name: String,
-    /// Hash of its configuration and of samples of its weights, as they were processed; of a small model of all weights. None
-    /// in dumps of earlier versions, and of a large model whose weights were edited.
+    /// Hash of the configuration and of samples of the processed weights; for a small model, of all weights. `None` in
+    /// dumps of earlier versions, and for a large model whose weights were edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// Hash of its configuration and all weights. A dump that is one file, which is not resumed, has it only without an
-    /// identity: it takes a while.
+    /// Hash of the configuration and all weights. Because it is slow to compute, a single-file dump, which cannot be
+    /// resumed, has it only if it has no `identity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The processing of its weights by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
+    /// Processing of the weights, by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
     /// versions.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub processing: Map<String, Value>,
-    /// The model's beginning-of-sequence token.
+    /// Beginning-of-sequence token of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bos: Option<u32>,
-    /// Whether the dump's prompts begin with that token; none where only some of them do.
+    /// Whether the dump's prompts begin with that token; `None` if only some do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepend_bos: Option<bool>,
-    /// Hooks that edited the model's activations.
+    /// Hooks that edited activations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub edits: Vec<String>,
-    /// Parts that were put into the model, each with its place.
+    /// Parts spliced into the model, with their places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<String>,
 }
 
 impl DumpedModel {
-    /// Where a file's header has it, as JSON.
+    /// Key of this record in a file's header, as JSON.
     pub(super) const KEY: &str = "hooklens_model";
 
-    /// The model that a dump runs on these rows of token ids.
+    /// Describes the model of a dump of these rows of token ids.
     pub(super) fn of<M: DumpModel>(dump: &Dump, model: &M, rows: &[Vec<u32>], edits: Vec<String>) -> Result<Self> {
         let own = Self::of_model(model, edits)?;
         let bos = own.bos;
@@ -74,7 +74,7 @@ impl DumpedModel {
         Ok(Self { prepend_bos: prepend_bos.filter(|_| bos.is_some()), ..own })
     }
 
-    /// A model, of prompts nobody knows yet.
+    /// Describes a model whose prompts are not known yet.
     pub(super) fn of_model<M: DumpModel>(model: &M, edits: Vec<String>) -> Result<Self> {
         Ok(Self {
             name: model.name().to_string(),
@@ -88,7 +88,7 @@ impl DumpedModel {
         })
     }
 
-    /// What the settings of an earlier version's manifest say.
+    /// Reads the model from the settings of an earlier version's manifest.
     pub(super) fn of_settings(settings: &BTreeMap<String, String>) -> Option<Self> {
         let list = |name: &str| settings.get(name).into_iter().cloned().collect();
         Some(Self {
@@ -103,18 +103,19 @@ impl DumpedModel {
         })
     }
 
-    /// Its name and the processing of its weights.
+    /// Name of the model and the processing of its weights.
     fn described(&self) -> String {
         let steps = self.processing.iter().filter(|(_, done)| **done == Value::Bool(true)).map(|(step, _)| &**step);
         [&*self.name].into_iter().chain(steps).collect::<Vec<_>>().join(", ")
     }
 
-    /// The same with the hash of all weights.
+    /// Adds the hash of all weights.
     pub(super) fn fingerprinted<M: DumpModel>(self, model: &M) -> Result<Self> {
         Ok(Self { fingerprint: Some(model.fingerprint_of_weights()?), ..self })
     }
 
-    /// An error where the model of a dump at `path` is not `other`: their activations do not belong together.
+    /// Fails if the model of the dump at `path` is not `other`, since activations of different models must not be
+    /// combined.
     pub(super) fn check_same(&self, path: &Path, other: &Self) -> Result<(), DumpError> {
         let list = |all: &[String]| if all.is_empty() { "none".into() } else { all.join(", ") };
         let hash = |of: &Self| {
@@ -122,7 +123,7 @@ impl DumpedModel {
                 (Some(_), Some(_)) => of.identity.clone(),
                 _ => of.fingerprint.clone(),
             };
-            // One that only has the other hash can't be compared.
+            // Two different kinds of hash cannot be compared.
             hash.unwrap_or_else(|| format!("{} (another kind of hash)", of.identity.as_deref().unwrap_or_default()))
         };
         let is_other = |what, dumped: String, expected: String| {

@@ -1,4 +1,4 @@
-//! One safetensors file, written batch by batch.
+//! A single safetensors file, written batch by batch.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -12,8 +12,8 @@ use super::writer::Sink;
 use super::{DumpReport, DumpedModel};
 use crate::error::DumpError;
 
-/// A file whose header is known after the first batch: every batch has the same shape but for
-/// its number of rows, so each tensor's place can be told in advance.
+/// A file whose header is written with the first batch: batches differ only in their number of rows, so each tensor's
+/// place can be computed in advance.
 pub(super) struct FileSink {
     path: PathBuf,
     unfinished: Unfinished,
@@ -25,10 +25,10 @@ pub(super) struct FileSink {
     data_start: u64,
 }
 
-/// Where one tensor lies.
+/// Location of a tensor in the file.
 struct TensorRegion {
     name: String,
-    /// From the start of the data.
+    /// Offset from the start of the data.
     start: u64,
     bytes_a_row: u64,
 }
@@ -52,11 +52,11 @@ impl FileSink {
         DumpError::Refused { path: self.path.clone(), reason }
     }
 
-    /// Writes the header, from the shapes of the first batch.
+    /// Writes the header, based on the shapes of the first batch.
     fn begin(&mut self, tensors: &[FileTensor], rows: usize) -> Result<(), DumpError> {
         let whole = tensors.iter().map(|FileTensor { name, dtype, shape, .. }| {
             let mut shape = shape.clone();
-            // Rows of the tensor for one row of the batch: one, or as many as it has positions.
+            // Rows of the tensor per row of the batch: one, or one per position.
             shape[0] = shape[0] / rows * self.total_rows;
             (name.clone(), *dtype, shape)
         });
@@ -100,7 +100,7 @@ impl Sink for FileSink {
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError> {
         let Self { path, unfinished, total_rows, written_rows, data_start, .. } = *self;
         if written_rows != total_rows {
-            // The run failed elsewhere; what is incomplete does not get the file's name.
+            // The run failed elsewhere; an incomplete file does not get the final name.
             return Ok(DumpReport::default());
         }
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };

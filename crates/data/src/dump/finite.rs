@@ -1,4 +1,4 @@
-//! Elements that are no finite numbers, in what is about to be written.
+//! Finds non-finite elements in tensors about to be written.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -6,8 +6,8 @@ use safetensors::Dtype;
 use super::placing::FileTensor;
 
 impl FileTensor {
-    /// The first element that is not finite, its place and value; minus infinity is none where queries may not look
-    /// (`masked`).
+    /// Index and value of the first non-finite element. If `masked`, minus infinity is allowed, as in masked attention
+    /// scores.
     pub(super) fn first_non_finite(&self, masked: bool) -> Option<(usize, f32)> {
         let bytes: &[u8] = &self.bytes;
         match self.dtype {
@@ -25,9 +25,9 @@ fn first<const N: usize>(
     masked: bool,
     value: impl Fn(&[u8; N]) -> f32,
 ) -> Option<(usize, f32)> {
-    // The exponent lies in the last two bytes of each of the three types.
+    // The last two bytes contain the exponent in all three types.
     let strange = |element: &[u8; N]| u16::from_le_bytes([element[N - 2], element[N - 1]]) & exponent == exponent;
-    // Nearly always there is none, and this loop is all there is.
+    // Fast path: nearly always every element is finite.
     if !elements.iter().fold(false, |any, element| any | strange(element)) {
         return None;
     }

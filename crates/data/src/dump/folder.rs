@@ -1,4 +1,4 @@
-//! A folder of files, one a batch, that can be continued.
+//! A dump folder with one file per batch, which can be resumed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::batch::Batch;
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
-use super::place::{self, Files, Own};
+use super::place::{self, Files, VersionedFile};
 use super::placing::FileTensor;
 use super::sparse::by_entries;
 use super::writer::Sink;
@@ -19,20 +19,20 @@ use super::{Dump, DumpReport, object_log};
 use crate::error::DumpError;
 use hooklens_io::object_stores::Object;
 
-/// Writes a file a batch, and for each a line of the log that lists the finished ones.
+/// Writes one file per batch, and a log line for each finished file.
 pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
-    own: Own,
-    /// None where an earlier run has done all, in a store.
+    own: VersionedFile,
+    /// `None` if the folder is in a store and an earlier run finished the dump.
     log: Option<Log>,
     tables: bool,
     _lock: Option<FolderLock>,
 }
 
 impl FolderSink {
-    /// Opens the folder, making it if need be. If the dump resumes, finished files of a run with the
-    /// same settings are kept.
+    /// Opens the folder, creating it if necessary. If the dump resumes, finished files of a run with the same settings
+    /// are kept.
     pub(super) fn open(
         folder: &Path,
         mut manifest: Manifest,
@@ -41,7 +41,7 @@ impl FolderSink {
     ) -> Result<Self, DumpError> {
         let of_store = place::object(folder)?.is_some();
         let lock = if of_store { None } else { Some(made(folder)?) };
-        let mut own = Own::new(folder.join(NAME));
+        let mut own = VersionedFile::new(folder.join(NAME));
         match Manifest::read(folder)? {
             Some(_) if !dump.resume => return Err(DumpError::Exists { path: folder.join(NAME) }),
             Some(before) => {
@@ -57,12 +57,12 @@ impl FolderSink {
                 let was_complete = before.complete;
                 let own_rows = before.own_rows();
                 let listed = if was_complete { before.files } else { Log::read(folder)? };
-                // Earlier versions shared out whole batches.
+                // Earlier versions split shards at batch boundaries.
                 if let Some(begins) = listed.first().map(|entry| entry.first_row)
                     && manifest.shard.is_some()
                     && (begins, own_rows) != (first_row, manifest.own_rows())
                 {
-                    let of = |first: usize, rows: usize| format!("{rows}, from number {} on", first + 1);
+                    let of = |first: usize, rows: usize| format!("{rows} starting at prompt {}", first + 1);
                     let (path, what) = (folder.join(NAME), "prompts of the shard".to_string());
                     let now = of(first_row, manifest.own_rows());
                     return Err(DumpError::Mismatch { path, what, before: of(begins, own_rows), now });
@@ -72,17 +72,17 @@ impl FolderSink {
                     let folder = folder.to_path_buf();
                     return Ok(Self { folder, manifest, own, log: None, tables: dump.tables, _lock: lock });
                 }
-                own = Own::taken(folder.join(NAME));
+                own = VersionedFile::taken(folder.join(NAME));
             }
             None => check_empty(folder, of_store)?,
         }
-        // The log first: a manifest without one would say that nothing is finished.
+        // Write the log first: a manifest without a log would mean that nothing is finished.
         let log = Some(Log::begin(folder, &manifest.files)?);
         manifest.write(&mut own)?;
         Ok(Self { folder: folder.to_path_buf(), manifest, own, log, tables: dump.tables, _lock: lock })
     }
 
-    /// How many batches, from the first on, need not be computed again.
+    /// Number of batches, from the first on, that need not be computed again.
     pub(super) fn finished(&self) -> usize {
         self.manifest.files.len()
     }
@@ -92,18 +92,18 @@ fn refused(folder: &Path, reason: &str) -> DumpError {
     DumpError::Refused { path: folder.to_path_buf(), reason: reason.into() }
 }
 
-/// Makes a folder of this machine, and locks it.
+/// Creates a local folder and locks it.
 fn made(folder: &Path) -> Result<FolderLock, DumpError> {
     if folder.exists() && !folder.is_dir() {
-        return Err(refused(folder, "it is a file; a dump goes to a folder or to a name ending in .safetensors"));
+        return Err(refused(folder, "it is a file; write the dump to a folder or to a name ending in .safetensors"));
     }
     fs::create_dir_all(folder).map_err(place::failed(folder))?;
     Ok(FolderLock::take(folder)?)
 }
 
-/// An error where a folder holds something else than a dump; what an interrupted start left is removed.
+/// Fails if a folder contains something other than a dump. Removes what an interrupted start left behind.
 fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
-    let held = "the folder is not empty and holds no dump";
+    let held = "the folder is not empty and does not contain a dump";
     if of_store {
         let files = Files::of(folder)?;
         let other = files.names().find(|name| !object_log::is_own(name));
@@ -113,7 +113,7 @@ fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
     remove_unfinished(folder).map_err(&failed)?;
     for entry in fs::read_dir(folder).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
-        // A log of nothing is what an interrupted start leaves.
+        // An interrupted start may leave an empty log.
         let empty_log = entry.file_name() == LOG && entry.metadata().is_ok_and(|metadata| metadata.len() == 0);
         if !empty_log && !FolderLock::is_lock(&entry.file_name()) {
             return Err(refused(folder, held));
@@ -122,7 +122,7 @@ fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
     Ok(())
 }
 
-/// The files, from the first on, that follow each other and are as they were written.
+/// The longest run of files, from the first on, that are consecutive and intact.
 fn sound_files(
     folder: &Path,
     mut listed: Vec<BatchFile>,
@@ -134,7 +134,7 @@ fn sound_files(
     let expected = |number: usize, entry: &BatchFile| {
         let row = first_row + number * dump.batch_size;
         let own = file_name(row / dump.batch_size, dump.tables);
-        // A merged dump's files lie in folders.
+        // Files of a merged dump are in subfolders.
         let named = entry.is_within() && Path::new(&entry.file).file_name() == Some(own.as_ref());
         named && row < end && entry.first_row == row && entry.rows == dump.batch_size.min(end - row)
     };
@@ -145,20 +145,20 @@ fn sound_files(
     Ok(listed.into_iter().zip(sound).take_while(|(_, sound)| *sound).map(|(entry, _)| entry).collect())
 }
 
-/// The name of a batch's file.
+/// Name of a batch's file.
 fn file_name(batch: usize, tables: bool) -> String {
     format!("shard-{batch:05}.{}", if tables { "parquet" } else { "safetensors" })
 }
 
-/// A batch's tensors as a file holds them.
+/// A batch's tensors in the form that a file stores.
 fn tensors_of(tensors: Vec<FileTensor>, batch: &Batch) -> Vec<FileTensor> {
     let placed = tensors.into_iter().zip(&batch.tensors);
     placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect()
 }
 
-/// Writes a batch's tensors to a file; gives its length and its hash.
+/// Writes a batch's tensors to a file; returns its length and hash.
 fn write_tensors(path: &Path, tensors: &[FileTensor]) -> Result<(u64, u128), DumpError> {
-    // The error names the file already.
+    // The error already names the file.
     let cause = |error: HookError| match error {
         HookError::Io { source, .. } => source.downcast().map_or_else(std::io::Error::other, |io| *io),
         other => std::io::Error::other(other),
@@ -167,7 +167,7 @@ fn write_tensors(path: &Path, tensors: &[FileTensor]) -> Result<(u64, u128), Dum
     Ok((fs::metadata(path).map_err(place::failed(path))?.len(), hash))
 }
 
-/// Puts a batch's tensors into a store while they are made one file; gives its length and its hash.
+/// Uploads a batch's tensors to a store as one file; returns its length and hash.
 fn put_tensors(object: &Object, tensors: &[FileTensor]) -> std::io::Result<(u64, u128)> {
     let mut writer = object.writer();
     let hash = write_views_to(&mut writer, named(tensors), metadata())?;

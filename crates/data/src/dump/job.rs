@@ -1,10 +1,10 @@
-//! The share of a dump that a task of a cluster's job has.
+//! The shard of a dump that belongs to a task of a cluster job.
 
 use std::env;
 
 use super::Shard;
 
-/// What says which task this is. The last is Kubernetes's.
+/// Environment variables that identify a task. `INDEX` is set by Kubernetes, the others by Slurm.
 const ARRAY: [&str; 4] =
     ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"];
 const LAST: &str = "SLURM_ARRAY_TASK_MAX";
@@ -12,19 +12,21 @@ const TASK: [&str; 2] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"];
 const INDEX: &str = "JOB_COMPLETION_INDEX";
 
 impl Shard {
-    /// The shard of the task that this process is: of a Slurm job array (`SLURM_ARRAY_TASK_ID`, `_MIN`, `_STEP`, `_COUNT`), of
-    /// the tasks that `srun` started (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`), or of both, the tasks of the array's first
-    /// first; of a Kubernetes indexed job (`JOB_COMPLETION_INDEX`), which does not say of how many: `of` does.
+    /// Determines the shard of the task that runs this process: a task of a Slurm job array (`SLURM_ARRAY_TASK_ID`,
+    /// `_MIN`, `_STEP`, `_COUNT`), a task started by `srun` (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`), or both, ordered
+    /// by array index first; or a task of a Kubernetes indexed job (`JOB_COMPLETION_INDEX`). Kubernetes does not
+    /// provide the number of tasks, so `of` must.
     ///
     /// ```
     /// use hooklens::dump::Shard;
-    /// // Outside of a job there is nothing to go by.
-    /// let told = Shard::of_job(Some(8)).unwrap_err();
-    /// assert!(told.contains("SLURM_ARRAY_TASK_ID") && told.contains("JOB_COMPLETION_INDEX"));
+    /// // Outside a job, none of the variables are set.
+    /// let message = Shard::of_job(Some(8)).unwrap_err();
+    /// assert!(message.contains("SLURM_ARRAY_TASK_ID") && message.contains("JOB_COMPLETION_INDEX"));
     /// ```
     ///
     /// # Errors
-    /// What is missing or does not fit: no such variables, another number of tasks than `of`, tasks that are not evenly apart.
+    /// Says what is missing or inconsistent: none of these variables are set, the number of tasks differs from `of`, or
+    /// the array's task ids are not evenly spaced.
     pub fn of_job(of: Option<usize>) -> Result<Self, String> {
         of_variables(|name| env::var(name).ok(), of)
     }
@@ -33,10 +35,12 @@ impl Shard {
 fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) -> Result<Shard, String> {
     let number = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
         None => Ok(None),
-        Some(value) => value.trim().parse::<usize>().map(Some).map_err(|_| format!("{name} is `{value}`, no number")),
+        Some(value) => {
+            value.trim().parse::<usize>().map(Some).map_err(|_| format!("{name} is `{value}`, not a number"))
+        }
     };
-    let needed = |name: &str| number(name)?.ok_or_else(|| format!("{} is set, and {name} is not", ARRAY[0]));
-    let explicit = "write --shard I/N";
+    let needed = |name: &str| number(name)?.ok_or_else(|| format!("{} is set, but {name} is not", ARRAY[0]));
+    let explicit = "use --shard I/N";
     let array = match number(ARRAY[0])? {
         None => None,
         Some(id) => {
@@ -44,21 +48,22 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
             if step == 0 {
                 return Err(format!("{} is 0; {explicit}", ARRAY[2]));
             }
-            // Of tasks 0, 1, 2 and 9 the first three would fit.
+            // For ids 0, 1, 2 and 9, the first three tasks would otherwise pass.
             let even =
                 number(LAST)?.is_none_or(|last| last.checked_sub(min).is_some_and(|all| all / step + 1 == count));
             let place = id.checked_sub(min).filter(|place| even && place % step == 0 && place / step < count);
-            let uneven =
-                || format!("task {id} of {count} from {min}: the array's tasks are not evenly apart; {explicit}");
+            let uneven = || {
+                format!("the array's task ids are not evenly spaced (task {id}; {count} tasks from {min}); {explicit}")
+            };
             Some((place.ok_or_else(uneven)? / step, count))
         }
     };
     let tasks = match (number(TASK[0])?, number(TASK[1])?) {
         (Some(task), Some(count)) if task >= count => {
-            return Err(format!("{} is {task}, and {} is {count}; {explicit}", TASK[0], TASK[1]));
+            return Err(format!("{} is {task}, but {} is {count}; {explicit}", TASK[0], TASK[1]));
         }
         (Some(task), None) if task > 0 => {
-            return Err(format!("{} is {task}, and {} is not set; {explicit}", TASK[0], TASK[1]));
+            return Err(format!("{} is {task}, but {} is not set; {explicit}", TASK[0], TASK[1]));
         }
         (Some(task), Some(count)) if count > 1 => Some((task, count)),
         _ => None,
@@ -67,13 +72,13 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
         (Some((place, count)), Some((task, tasks)), _) => (place * tasks + task, count * tasks),
         (Some(only), None, _) | (None, Some(only), _) => only,
         (None, None, Some(index)) => {
-            let of = of.ok_or_else(|| format!("{INDEX} does not say of how many; write --shard auto/N"))?;
+            let of = of.ok_or_else(|| format!("{INDEX} does not include the number of tasks; use --shard auto/N"))?;
             return Shard::new(index.saturating_add(1), of)
-                .map_err(|_| format!("{INDEX} is {index}, and there are {of} shards, the first of index 0"));
+                .map_err(|_| format!("{INDEX} is {index}, which is not an index of {of} shards, counted from 0"));
         }
         (None, None, None) => {
             return Err(format!(
-                "this is no task of a job: neither {}, {} nor {INDEX} is set; {explicit}",
+                "not running as a task of a cluster job: none of {}, {} and {INDEX} is set; {explicit}",
                 ARRAY[0], TASK[0]
             ));
         }
@@ -107,15 +112,15 @@ mod tests {
         assert_eq!(shard(&array("0", "0", "1", "4"), None).unwrap(), "1/4");
         assert_eq!(shard(&array("3", "0", "1", "4"), Some(4)).unwrap(), "4/4");
         assert_eq!(shard(&array("14", "10", "2", "3"), None).unwrap(), "3/3");
-        // An array of 1, 5 and 6 says that it has three tasks, one apart.
+        // For ids 1, 5 and 6, Slurm reports three tasks with step 1.
         assert!(shard(&array("6", "1", "1", "3"), None).unwrap_err().contains("evenly"));
         assert!(shard(&array("5", "0", "2", "4"), None).unwrap_err().contains("evenly"));
-        // Of 0, 1, 2 and 9 too the first three can't be told by their own numbers.
+        // For ids 0, 1, 2 and 9, the first three tasks' own ids look consistent.
         let until = |last| [&array("2", "0", "1", "4")[..], &[(LAST, last)]].concat();
         assert!(shard(&until("9"), None).unwrap_err().contains("evenly"));
         assert_eq!(shard(&until("3"), None).unwrap(), "3/4");
         assert!(shard(&array("2", "0", "0", "4"), None).unwrap_err().contains(ARRAY[2]));
-        // Two tasks of eight that are run again are not two halves.
+        // Rerunning two of eight tasks does not make them two halves.
         assert!(shard(&array("4", "3", "1", "2"), Some(8)).unwrap_err().contains("2 tasks, not 8"));
         assert!(shard(&array("x", "0", "1", "2"), None).unwrap_err().contains("`x`"));
         assert!(shard(&[(ARRAY[0], "1")], None).unwrap_err().contains(ARRAY[1]));
@@ -128,8 +133,8 @@ mod tests {
         assert_eq!(shard(&[&array("1", "0", "1", "2")[..], &tasks].concat(), None).unwrap(), "7/8");
         assert!(shard(&[(TASK[0], "4"), (TASK[1], "4")], None).unwrap_err().contains("is 4"));
         assert!(shard(&[(TASK[0], "1")], None).unwrap_err().contains(TASK[1]));
-        // A batch script is one task, and no share of anything.
-        assert!(shard(&[(TASK[0], "0"), (TASK[1], "1")], None).unwrap_err().contains("no task"));
+        // A batch script is a single task, not a shard.
+        assert!(shard(&[(TASK[0], "0"), (TASK[1], "1")], None).unwrap_err().contains("none of"));
     }
 
     #[test]

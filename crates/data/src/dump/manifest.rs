@@ -1,4 +1,4 @@
-//! The manifest of a dump that is a folder, and the log of its finished files.
+//! Manifest of a dump folder, and the log of its finished files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,76 +10,75 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::object_log::ObjectLog;
-use super::place::{self, Own};
+use super::place::{self, VersionedFile};
 use super::{Dump, DumpedModel, Shard};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
-/// Name of the manifest within the folder.
+/// Name of the manifest in the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Version 4: a checksum of each file.
+/// Version 4 added a checksum for each file.
 const VERSION: u32 = 4;
 
-/// Name of the list of finished files, a JSON object a line, while the dump is not complete.
+/// Name of the list of finished files, one JSON object per line, which exists until the dump is complete.
 pub(super) const LOG: &str = "shards.jsonl";
 
-/// The settings of a dump and, once it is complete, its files. Until then they are listed in
-/// the log: a line a file, so that a dump of many files does not write them all again and
-/// again.
+/// Settings of a dump and, once it is complete, its files. Until then, files are listed in the log, one line each, so
+/// that a dump of many files does not rewrite the whole list for each one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: String,
     pub(super) version: u32,
     pub(super) rows: usize,
-    /// Hash of all token ids, so that other prompts are not taken for the same.
+    /// Hash of all token ids, which detects different prompts.
     pub(super) input: String,
     pub(super) settings: BTreeMap<String, String>,
-    /// Whose activations these are; nothing in manifests of earlier versions.
+    /// The model that the activations come from; `None` in manifests of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<DumpedModel>,
     #[serde(rename = "shards")]
     pub(super) files: Vec<BatchFile>,
-    /// Which shard of the prompts is here; none for all of them.
+    /// Shard of the prompts in this folder; `None` for all of them.
     #[serde(rename = "part", default, skip_serializing_if = "Option::is_none")]
     pub(super) shard: Option<Shard>,
-    /// Prompts of that shard.
+    /// Number of prompts in the shard.
     #[serde(rename = "part_rows", default, skip_serializing_if = "Option::is_none")]
     pub(super) shard_rows: Option<usize>,
     pub(super) complete: bool,
 }
 
-/// One finished file: a batch.
+/// One finished file, which contains a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BatchFile {
     pub(super) file: String,
     pub(super) first_row: usize,
     pub(super) rows: usize,
     pub(super) bytes: u64,
-    /// Hash of the file's bytes.
+    /// Hash of the file's contents.
     pub(super) checksum: String,
 }
 
 impl BatchFile {
-    /// A file that was written, of `bytes` with this hash.
+    /// Describes a written file of `bytes` bytes with this hash.
     pub(super) fn new(file: String, first_row: usize, rows: usize, bytes: u64, hash: u128) -> Self {
         Self { file, first_row, rows, bytes, checksum: hex(hash) }
     }
 
-    /// Whether its name stays within the folder.
+    /// Whether the name stays within the folder.
     pub(super) fn is_within(&self) -> bool {
         !self.file.is_empty() && Path::new(&self.file).components().all(|part| matches!(part, Component::Normal(_)))
     }
 }
 
-/// The list of finished files, added to line by line.
+/// Append-only list of finished files.
 pub(super) enum Log {
     File { path: PathBuf, file: File },
     Objects(ObjectLog),
 }
 
 impl Log {
-    /// Replaces the folder's log by one of these files.
+    /// Replaces the folder's log by one with these files.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         if is_url(folder) {
             return Ok(Self::Objects(ObjectLog::begin(folder, files)?));
@@ -96,7 +95,7 @@ impl Log {
         Ok(Self::File { path, file })
     }
 
-    /// Adds a file that is on the disk, or in the store.
+    /// Appends a file that is on disk or in the store.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
         let (path, file) = match self {
             Self::File { path, file } => (path, file),
@@ -107,7 +106,7 @@ impl Log {
         append(file, &line).and_then(|()| file.sync_data()).map_err(failed)
     }
 
-    /// Removes it: the manifest lists all.
+    /// Removes the log once the manifest lists all files.
     pub(super) fn remove(self) -> Result<(), DumpError> {
         match self {
             Self::File { path, .. } => fs::remove_file(&path).map_err(|source| DumpError::File { path, source }),
@@ -115,7 +114,7 @@ impl Log {
         }
     }
 
-    /// The files a folder's log lists, up to a line that was cut off.
+    /// Files listed in a folder's log, up to the first incomplete line.
     pub(super) fn read(folder: &Path) -> Result<Vec<BatchFile>, DumpError> {
         let text = match is_url(folder) {
             true => ObjectLog::read(folder)?,
@@ -125,7 +124,7 @@ impl Log {
     }
 }
 
-/// A file's line of the log.
+/// Log line of a file.
 pub(super) fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
@@ -162,27 +161,27 @@ impl Manifest {
         serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
     }
 
-    /// Whose activations its files hold; of a manifest of an earlier version, what its settings say.
+    /// The model that the activations come from; for earlier versions, as recorded in the settings.
     pub(super) fn model(&self) -> Option<DumpedModel> {
         self.model.clone().or_else(|| DumpedModel::of_settings(&self.settings))
     }
 
-    /// Prompts it is complete with.
+    /// Number of prompts in the complete dump or shard.
     pub(super) fn own_rows(&self) -> usize {
         self.shard_rows.unwrap_or(self.rows)
     }
 
-    /// Prompts whose files it lists.
+    /// Number of prompts in the listed files.
     pub(super) fn rows_done(&self) -> usize {
         self.files.iter().map(|entry| entry.rows).fold(0, usize::saturating_add)
     }
 
-    /// Replaces the folder's manifest in one step.
-    pub(super) fn write(&self, own: &mut Own) -> Result<(), DumpError> {
+    /// Replaces the folder's manifest atomically.
+    pub(super) fn write(&self, own: &mut VersionedFile) -> Result<(), DumpError> {
         own.put(serde_json::to_vec_pretty(self).map_err(|error| own.failed(error.into()))?)
     }
 
-    /// Whether a run with the settings of `now` would continue this one.
+    /// Checks that a run with the manifest `now` may resume this one.
     pub(super) fn check_same(&self, now: &Manifest, folder: &Path) -> Result<(), DumpError> {
         let differs = |what: &str, before: &dyn ToString, now: &dyn ToString| DumpError::Mismatch {
             path: folder.join(NAME),
@@ -199,7 +198,7 @@ impl Manifest {
         }
         for name in self.settings.keys().chain(now.settings.keys()) {
             let [before, now] =
-                [self, now].map(|manifest| manifest.settings.get(name).map_or("nothing", String::as_str));
+                [self, now].map(|manifest| manifest.settings.get(name).map_or("not set", String::as_str));
             if before != now {
                 return Err(differs(name, &before, &now));
             }
@@ -214,26 +213,26 @@ impl Manifest {
     }
 }
 
-/// Whether a folder holds a whole dump; nothing where it holds none.
+/// Whether a folder contains a complete dump; `None` if it contains no dump.
 ///
 /// # Errors
-/// A manifest that can't be read.
+/// Fails if a manifest cannot be read.
 pub fn is_whole(folder: &Path) -> Result<Option<bool>, DumpError> {
     Ok(Manifest::read(folder)?.map(|manifest| manifest.complete && manifest.shard.is_none()))
 }
 
-/// Hash of all ids and row ends.
+/// Hash of all ids and row boundaries.
 pub fn hash_of_rows(rows: &[Vec<u32>]) -> String {
     let words = rows.iter().flat_map(|row| row.iter().copied().chain([u32::MAX]));
     hash_bytes(&words.flat_map(u32::to_le_bytes).collect::<Vec<_>>())
 }
 
-/// XXH3 of 128 bits: the same on every machine and in every version.
+/// 128-bit XXH3, which is the same on every machine and in every version.
 fn hash_bytes(bytes: &[u8]) -> String {
     hex(xxh3_128(bytes))
 }
 
-/// A hash as it is written.
+/// Hash in hexadecimal.
 pub(super) fn hex(hash: u128) -> String {
     format!("{hash:032x}")
 }

@@ -1,4 +1,4 @@
-//! The shards of a dump, made one by one, as one dump.
+//! Merges separately computed shards into one dump.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,13 +7,13 @@ use rayon::prelude::*;
 
 use super::DumpReport;
 use super::manifest::{BatchFile, Manifest, NAME};
-use super::place::{self, Files, Own};
+use super::place::{self, Files, VersionedFile};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Result;
 
-/// Writes a manifest over the shards that several jobs made with [`Dump::shard`](super::Dump::shard): the files stay
-/// where they are, in folders within `folder`, and the manifest names them all.
+/// Merges shards that several jobs made with [`Dump::shard`](super::Dump::shard) by writing a manifest that lists all
+/// of their files. The files stay in their folders, which must be inside `folder`.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Shard, merge};
@@ -24,25 +24,25 @@ use hooklens_model::error::Result;
 /// let dump = |index, out| Ok::<_, Box<dyn std::error::Error>>(
 ///     Dump::new("resid_post0").shard(Shard::new(index, 2)?).run(&model, &[vec![0, 5], vec![0, 6]], out)?,
 /// );
-/// let shards = [folder.join("a"), folder.join("b")]; // made by two jobs, on two machines
+/// let shards = [folder.join("a"), folder.join("b")]; // written by two jobs on two machines
 /// dump(1, &shards[0])?;
-/// assert!(merge(folder, &shards[..1]).is_err()); // not all of it
+/// assert!(merge(folder, &shards[..1]).is_err()); // incomplete
 /// dump(2, &shards[1])?;
 /// assert_eq!(merge(folder, &shards)?.rows, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// A shard that is not within the folder, not complete, of another run, or of which a file is gone or not as it was
-/// written; rows that no shard has, or two have.
+/// Fails if a shard is outside the folder, incomplete or from another run, if one of its files is missing or modified,
+/// or if rows are missing or occur twice.
 pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
     merged(folder.as_ref(), shards, true)
 }
 
-/// [`merge`], which looks at the lengths of files only and not at their bytes.
+/// Like [`merge`], but checks only the lengths of files, not their contents.
 ///
 /// # Errors
-/// As [`merge`].
+/// Fails as [`merge`] does.
 pub fn merge_unverified(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
     merged(folder.as_ref(), shards, false)
 }
@@ -52,19 +52,19 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     let mut whole: Option<Manifest> = None;
     for path in shards {
         let inside = relative(folder, path)
-            .ok_or_else(|| failed(path, format!("a shard lies in a folder within {}", folder.display())))?;
+            .ok_or_else(|| failed(path, format!("a shard must be in a folder inside {}", folder.display())))?;
         let mut shard = Manifest::read(path)?.ok_or_else(|| failed(path, format!("it has no {NAME}")))?;
         if !shard.complete {
-            return Err(failed(path, "its dump is not complete; go on with --resume".into()).into());
+            return Err(failed(path, "its dump is not complete; finish it with --resume".into()).into());
         }
         if shard.shard.is_none() {
-            return Err(failed(path, "it is a whole dump, not a shard of one".into()).into());
+            return Err(failed(path, "it is a complete dump, not a shard".into()).into());
         }
         let files = Files::of(path)?;
         let sound = |entry: &BatchFile| entry.is_within() && files.is_sound(entry, verify);
         let damaged = shard.files.par_iter().find_first(|entry| !sound(entry));
         if let Some(entry) = damaged {
-            let told = "it is not there, or not as it was written; --resume makes it anew";
+            let told = "it is missing or was modified; recompute it with --resume";
             return Err(failed(&path.join(&entry.file), told.into()).into());
         }
         for entry in &mut shard.files {
@@ -92,12 +92,12 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     if next != whole.rows {
         return Err(failed(folder, format!("no shard has prompt {} of {}", next + 1, whole.rows)).into());
     }
-    // Another merge, or a dump, may be about to write its manifest.
+    // Another merge or dump may be about to write its manifest.
     let _lock = if is_url(folder) { None } else { Some(FolderLock::take(folder).map_err(DumpError::from)?) };
     if place::is_there(&folder.join(NAME))? {
         return Err(DumpError::Exists { path: folder.join(NAME) }.into());
     }
-    whole.write(&mut Own::new(folder.join(NAME)))?;
+    whole.write(&mut VersionedFile::new(folder.join(NAME)))?;
     Ok(DumpReport {
         rows: whole.rows,
         bytes: whole.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
@@ -106,7 +106,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     })
 }
 
-/// The way from a folder to one within it, with `/` between names.
+/// Relative path of a folder within another, with `/` as the separator.
 fn relative(folder: &Path, path: &Path) -> Option<String> {
     let (folder, path) = match is_url(folder) {
         true => (folder.to_path_buf(), path.to_path_buf()),

@@ -1,4 +1,4 @@
-//! Activations of many prompts, written to disk as they are made.
+//! Writes activations of many prompts to disk as they are computed.
 
 mod activation_store;
 mod batch;

@@ -1,4 +1,4 @@
-//! What a dump needs of a model.
+//! The interface between a dump and a model.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{PointId, Record, Segment};
@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::DumpError;
 use hooklens_analysis::experiments::SharedPrefix;
+use hooklens_model::driver::private::Spliceable;
 use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, private};
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
@@ -14,88 +15,88 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{HookedTransformer, Output};
 use hooklens_model::tokens::Tokens;
 
-/// A run of a model or of a view of it.
+/// A run of a model or of a hooked view of it.
 pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;
 
-/// A model whose activations can be dumped: a decoder, an encoder, or the encoder in front of a decoder, with parts in
-/// it and under hooks that stay.
+/// A model whose activations can be dumped: a decoder, an encoder or an encoder-decoder, including spliced parts and
+/// persistent hooks.
 pub trait DumpModel: HookedModel + private::Sealed {
-    /// Whether its logits are those of the prompts.
+    /// Whether the model's logits are aligned with the prompts.
     #[doc(hidden)]
     const LOGITS: bool = true;
 
-    /// The hash of configuration and weights.
+    /// Hash of configuration and weights.
     #[doc(hidden)]
     fn fingerprint_of_weights(&self) -> Result<String>;
 
-    /// A hash of configuration and weights that takes no long time, where they have one.
+    /// Hash of configuration and weights that is fast to compute, if available.
     #[doc(hidden)]
     fn identity_of_weights(&self) -> Option<String>;
 
-    /// The parts put into it, each with its place and the hash of its own weights, where it gives one.
+    /// Parts spliced into the model, each with its place and the hash of its weights, if it has one.
     #[doc(hidden)]
     fn parts(&self) -> Result<Vec<String>>;
 
-    /// What it was loaded by.
+    /// Name that the model was loaded by.
     #[doc(hidden)]
     fn name(&self) -> &str;
 
-    /// The processing of its weights, by TransformerLens's names.
+    /// Processing of the weights, by TransformerLens's names.
     #[doc(hidden)]
     fn processing_options(&self) -> Map<String, Value> {
         Map::new()
     }
 
-    /// Its beginning-of-sequence token.
+    /// Beginning-of-sequence token of the model.
     #[doc(hidden)]
     fn beginning(&self) -> Option<u32> {
         None
     }
 
-    /// The tokens of prompts that come after `before` others, a row each, without padding.
+    /// Tokenizes prompts that follow `before` other tokens; one unpadded row per prompt.
     #[doc(hidden)]
     fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>>;
 
-    /// An error for a prompt that the model can't run behind `before` other positions.
+    /// Fails if the model can't run a prompt after `before` other positions.
     #[doc(hidden)]
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()>;
 
-    /// An error for tokens that the decoder of an encoder-decoder can't have written behind `before` others.
+    /// Fails if the decoder of an encoder-decoder can't have produced these tokens after `before` others.
     #[doc(hidden)]
     fn check_written(&self, _row: &[u32], _before: usize) -> Result<()> {
         Err(no_encoder_rows().into())
     }
 
-    /// An error for a point whose positions are not those of the prompts: of what the encoder reads, or of what the decoder
-    /// has `written`.
+    /// Fails if a point's positions are not those of the prompts, which are the decoder's tokens if `written`, else the
+    /// encoder's.
     #[doc(hidden)]
     fn check_point(&self, _point: PointId, _written: bool) -> Result<()> {
         Ok(())
     }
 
-    /// The id that fills rows.
+    /// Token id used to pad rows.
     #[doc(hidden)]
     fn filler(&self) -> u32;
 
-    /// A batch as the model's input.
+    /// Converts a batch to the model's input.
     #[doc(hidden)]
     fn batch(tokens: Tokens) -> Self::Input;
 
-    /// A batch of what the decoder has written, with what the encoder reads.
+    /// Combines a batch of encoder tokens and decoder tokens into the model's input.
     #[doc(hidden)]
     fn batch_written(&self, _read: Tokens, _written: Tokens) -> Result<Self::Input> {
         Err(no_encoder_rows().into())
     }
 
-    /// The logits of a run, `[batch, pos, d_vocab]`.
+    /// Takes the logits of a run, `[batch, pos, d_vocab]`.
     #[doc(hidden)]
     fn logits(output: &mut Self::Output) -> Option<Tensor<3>>;
 
-    /// Runs with a shared prefix, if the model can continue from a cache.
+    /// Creates a shared prefix, if the model can continue from a cache.
     #[doc(hidden)]
     fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>>;
 
-    /// The frozen cache of a prefix that `run` ran on: the model itself, or under hooks.
+    /// Runs a prefix with `run`, which may add hooks, and returns its frozen cache.
     #[doc(hidden)]
     fn behind(&self, prefix: &[u32], run: RunWith<'_, Self::Input, Self::Output>) -> Result<KeyValueCache>;
 }
@@ -110,7 +111,7 @@ impl DumpModel for HookedTransformer {
     }
 
     fn parts(&self) -> Result<Vec<String>> {
-        Ok(self.points.fingerprinted_parts()?)
+        Ok(self.points().fingerprinted_parts()?)
     }
 
     fn name(&self) -> &str {
@@ -168,7 +169,7 @@ impl DumpModel for HookedEncoder {
     }
 
     fn parts(&self) -> Result<Vec<String>> {
-        Ok(self.points.fingerprinted_parts()?)
+        Ok(self.points().fingerprinted_parts()?)
     }
 
     fn name(&self) -> &str {
@@ -267,7 +268,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         M::logits(output)
     }
 
-    /// A hook may do something else at each position, so nothing is shared under hooks.
+    /// A hook may act differently at each position, so prefixes are not shared under hooks.
     fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
         None
     }
@@ -277,7 +278,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     }
 }
 
-/// What the encoder makes of prompts, or the decoder of what it has written.
+/// Dumps the encoder's activations of the prompts, or the decoder's.
 impl DumpModel for HookedEncoderDecoder {
     const LOGITS: bool = false;
 
@@ -290,7 +291,7 @@ impl DumpModel for HookedEncoderDecoder {
     }
 
     fn parts(&self) -> Result<Vec<String>> {
-        Ok(self.points.fingerprinted_parts()?)
+        Ok(self.points().fingerprinted_parts()?)
     }
 
     fn name(&self) -> &str {
@@ -347,14 +348,14 @@ impl DumpModel for HookedEncoderDecoder {
 }
 
 fn no_encoder_rows() -> InputError {
-    InputError::NoSuchOption { option: "encoder_rows", model: "a model without a decoder behind an encoder" }
+    InputError::NoSuchOption { option: "encoder_rows", model: "a model that is not an encoder-decoder" }
 }
 
 fn no_prefix() -> InputError {
     InputError::NoSuchOption { option: "prefix", model: "an encoder" }
 }
 
-/// An error for a row that an encoder or a decoder with these many positions and tokens can't run.
+/// Fails if an encoder or decoder with `n_ctx` positions and `d_vocab` tokens can't run a row.
 fn check_row(row: &[u32], before: usize, (n_ctx, d_vocab): (usize, usize)) -> Result<()> {
     if before > 0 {
         return Err(no_prefix().into());
@@ -365,13 +366,13 @@ fn check_row(row: &[u32], before: usize, (n_ctx, d_vocab): (usize, usize)) -> Re
     Ok(Tokens::new(vec![row.to_vec()])?.check(d_vocab)?)
 }
 
-/// The tokenizer's padding token, if the model knows it.
+/// The tokenizer's padding token, if it is in the model's vocabulary, else 0.
 fn filler(model: &impl HookedModel, d_vocab: usize) -> u32 {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
     if (pad as usize) < d_vocab { pad } else { 0 }
 }
 
-/// Rows of ids as they are, whatever their lengths; texts by the model's tokenizer.
+/// Returns rows of ids unchanged, whatever their lengths; tokenizes texts.
 fn rows(prompts: Input, tokens: impl Fn(Input) -> Result<Tokens>) -> Result<Vec<Vec<u32>>> {
     match prompts {
         Input::Rows(rows) => Ok(rows),

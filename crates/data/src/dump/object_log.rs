@@ -1,24 +1,25 @@
-//! The log of a dump in a store, where nothing can be added to an object.
+//! Log of a dump in an object store, where objects cannot be appended to.
 
 use std::path::{Path, PathBuf};
 
 use super::manifest::{BatchFile, LOG, line};
-use super::place::{self, Own};
+use super::place::{self, VersionedFile};
 use crate::error::DumpError;
 
-/// Finished files that an object of the log lists, so that a dump of many files does not put them all again and again.
+/// Maximum number of files listed per log object, so that a dump of many files does not rewrite the whole list for each
+/// one.
 const LISTED: usize = 500;
 
-/// Objects of lines, of which the last is put again with each finished file.
+/// Log objects, the last of which is rewritten with each finished file.
 pub(super) struct ObjectLog {
     folder: PathBuf,
     number: usize,
-    last: Own,
+    last: VersionedFile,
     lines: Vec<u8>,
     listed: usize,
 }
 
-/// The first is called as the file of a folder.
+/// Name of a log object. The first is named like a folder's log file.
 fn name(number: usize) -> String {
     match number {
         0 => LOG.to_string(),
@@ -26,14 +27,14 @@ fn name(number: usize) -> String {
     }
 }
 
-/// Whether an object is of a log.
+/// Whether an object belongs to a log.
 pub(super) fn is_own(name: &str) -> bool {
     let number = name.strip_prefix("shards-").and_then(|rest| rest.strip_suffix(".jsonl"));
     name == LOG || number.is_some_and(|number| number.len() >= 5 && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 impl ObjectLog {
-    /// Replaces the folder's log by one of these files: what another run goes on to write is refused from now on.
+    /// Replaces the folder's log by one with these files. From then on, another run's writes to the log are rejected.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         let mut number = 0;
         let mut parts = files.chunks(LISTED);
@@ -42,14 +43,14 @@ impl ObjectLog {
             number += 1;
             log = Self::put(folder, number, part)?;
         }
-        // Of a log that was longer.
+        // Remove further objects of a longer log.
         loop {
             number += 1;
             let path = folder.join(name(number));
             if !place::is_there(&path)? {
                 return Ok(log);
             }
-            Own::taken(path).remove()?;
+            VersionedFile::taken(path).remove()?;
         }
     }
 
@@ -59,16 +60,16 @@ impl ObjectLog {
         for entry in files {
             lines.extend(line(entry).map_err(place::failed(&path))?);
         }
-        let mut last = Own::taken(path);
+        let mut last = VersionedFile::taken(path);
         last.put(lines.clone())?;
         Ok(Self { folder: folder.to_path_buf(), number, last, lines, listed: files.len() })
     }
 
-    /// Adds a file that is in the store.
+    /// Appends a file that is in the store.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
         if self.listed == LISTED {
             self.number += 1;
-            self.last = Own::new(self.folder.join(name(self.number)));
+            self.last = VersionedFile::new(self.folder.join(name(self.number)));
             (self.lines, self.listed) = (Vec::new(), 0);
         }
         self.lines.extend(line(entry).map_err(place::failed(&self.folder.join(name(self.number))))?);
@@ -76,7 +77,7 @@ impl ObjectLog {
         self.last.put(self.lines.clone())
     }
 
-    /// The lines of all its objects.
+    /// Reads the lines of all log objects.
     pub(super) fn read(folder: &Path) -> Result<Vec<u8>, DumpError> {
         let mut all = Vec::new();
         for number in 0.. {
@@ -88,8 +89,8 @@ impl ObjectLog {
         Ok(all)
     }
 
-    /// Removes it, the last first: a part of it is never taken for the whole.
+    /// Removes the log objects, last first, so that a partial log is never taken for a complete one.
     pub(super) fn remove(self) -> Result<(), DumpError> {
-        (0..=self.number).rev().try_for_each(|number| Own::taken(self.folder.join(name(number))).remove())
+        (0..=self.number).rev().try_for_each(|number| VersionedFile::taken(self.folder.join(name(number))).remove())
     }
 }

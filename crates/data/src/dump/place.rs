@@ -1,4 +1,4 @@
-//! Where the files of a folder lie: on this machine, or as objects in a store.
+//! Files of a dump folder, on a local disk or in an object store.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,18 +13,18 @@ use crate::error::DumpError;
 use hooklens_io::object_stores::{Object, Version, is_url};
 use hooklens_io::regular;
 
-/// The object of a URL; nothing for a path of this machine.
+/// The object at a URL; `None` for a local path.
 pub(super) fn object(path: &Path) -> Result<Option<Object>, DumpError> {
     Object::at(path).map_err(failed(path))
 }
 
-/// The error of a file or an object.
+/// The error for a file or object.
 pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> DumpError + use<> {
     let path = path.to_path_buf();
     move |source| DumpError::File { path: path.clone(), source }
 }
 
-/// The bytes of a file that describes something; nothing where there is none.
+/// Reads a metadata file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DumpError> {
     let bytes = match object(path)? {
         None => regular::read(path),
@@ -37,22 +37,22 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, DumpError> {
     }
 }
 
-/// Whether there is a file or an object of that name.
+/// Whether a file or object exists.
 pub(super) fn is_there(path: &Path) -> Result<bool, DumpError> {
     match object(path)? {
-        // A link that leads nowhere, too.
+        // A dangling symbolic link counts as existing.
         None => Ok(fs::symlink_metadata(path).is_ok()),
         Some(object) => object.is_there().map_err(failed(path)),
     }
 }
 
-/// An error if a file of a dump's folder is a symbolic link: what it leads to belongs to someone else. Outputs that the
-/// user names are written through links.
+/// Fails if a file in a dump's folder is a symbolic link, whose target may belong to someone else. Outputs named by the
+/// user may be links.
 pub(super) fn check_no_link(path: &Path) -> Result<(), DumpError> {
     if is_url(path) { Ok(()) } else { check_own_file(path).map_err(failed(path)) }
 }
 
-/// The folders within one.
+/// Lists the subfolders of a folder.
 pub fn folders(folder: &Path) -> Result<Vec<PathBuf>, DumpError> {
     if let Some(object) = object(folder)? {
         return object.folders().map_err(failed(folder));
@@ -62,30 +62,30 @@ pub fn folders(folder: &Path) -> Result<Vec<PathBuf>, DumpError> {
     Ok(paths.map_err(failed(folder))?.into_iter().filter(|path| path.is_dir()).collect())
 }
 
-/// A file that describes a dump, of this run alone: in a store it is replaced only while no other run has written it,
-/// where the store compares that.
-pub(super) struct Own {
+/// A metadata file owned by this run. In a store that supports conditional writes, it is replaced only if no other run
+/// has written it since.
+pub(super) struct VersionedFile {
     path: PathBuf,
     known: Version,
 }
 
-impl Own {
-    /// One that is not there yet.
+impl VersionedFile {
+    /// A file that does not exist yet.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, known: Version::Absent }
     }
 
-    /// One that is taken over from an earlier run.
+    /// A file taken over from an earlier run.
     pub(super) fn taken(path: PathBuf) -> Self {
         Self { path, known: Version::Any }
     }
 
-    /// The error of writing it.
+    /// The error for a failed write of this file.
     pub(super) fn failed(&self, source: io::Error) -> DumpError {
         failed(&self.path)(source)
     }
 
-    /// Replaces it whole.
+    /// Replaces the whole file.
     pub(super) fn put(&mut self, bytes: Vec<u8>) -> Result<(), DumpError> {
         check_no_link(&self.path)?;
         match object(&self.path)? {
@@ -93,7 +93,7 @@ impl Own {
             Some(object) => {
                 let taken = |error: io::Error| match error.kind() {
                     io::ErrorKind::AlreadyExists => {
-                        let holder = "which has written this since".to_string();
+                        let holder = "it has modified this file in the meantime".to_string();
                         DumpError::Locked { path: self.path.clone(), holder }
                     }
                     _ => failed(&self.path)(error),
@@ -104,17 +104,17 @@ impl Own {
         }
     }
 
-    /// Removes it from a store.
+    /// Removes the file if it is in a store.
     pub(super) fn remove(&self) -> Result<(), DumpError> {
         let Some(object) = object(&self.path)? else { return Ok(()) };
         object.remove().map_err(failed(&self.path))
     }
 }
 
-/// The files of a folder, compared with what a manifest says of them.
+/// Files of a folder, for comparison with the manifest.
 pub(super) struct Files {
     folder: PathBuf,
-    /// The lengths of all in a store, told at once.
+    /// Lengths of all objects in a store, listed at once.
     listed: Option<HashMap<String, u64>>,
 }
 
@@ -127,7 +127,7 @@ impl Files {
         Ok(Self { folder: folder.to_path_buf(), listed })
     }
 
-    /// Whether a file is as it was written: of its length and, if `verify`, its bytes.
+    /// Whether a file is intact: its length and, if `verify`, its contents.
     pub(super) fn is_sound(&self, entry: &BatchFile, verify: bool) -> bool {
         let path = self.folder.join(&entry.file);
         let whole = match &self.listed {
@@ -137,7 +137,7 @@ impl Files {
         whole && (!verify || hash(&path).is_ok_and(|hash| hash == entry.checksum))
     }
 
-    /// Names in a store; none of a folder of this machine.
+    /// Names of the objects in a store; empty for a local folder.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.listed.iter().flat_map(|lengths| lengths.keys().map(String::as_str))
     }

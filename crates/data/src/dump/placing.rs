@@ -1,8 +1,8 @@
-//! Where each real position of a batch goes in the output.
+//! Arranges each batch's positions in the output.
 //!
-//! A batch is computed at the length of its own longest prompt, and the positions asked for may
-//! lie anywhere in it. In the output every row has the same positions, as many as the longest
-//! needs, and the filler where a row has none does not depend on how rows were batched.
+//! A batch is computed at the length of its own longest prompt, and the requested positions may be anywhere in it. In
+//! the output, every row has as many positions as the longest row needs, and padding does not depend on how rows were
+//! batched.
 
 use std::ops::Range;
 
@@ -15,46 +15,46 @@ use hooklens_model::tokens::PaddingSide;
 /// One row of a batch.
 #[derive(Debug, Clone)]
 pub(super) struct PromptRow {
-    /// Tokens of the row.
+    /// Number of tokens in the row.
     pub(super) len: usize,
-    /// Those of them that are kept.
+    /// Range of tokens that are kept.
     pub(super) kept: Range<usize>,
 }
 
-/// Sizes of the output, the same for all its rows.
+/// Sizes of the output, which are the same for all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Widths {
-    /// Longest row.
+    /// Length of the longest row.
     pub(super) len: usize,
-    /// Most positions kept of a row.
+    /// Maximum number of positions kept per row.
     pub(super) kept: usize,
 }
 
 impl Widths {
-    /// What these rows need.
+    /// Sizes needed for these rows.
     pub(super) fn of<'r>(rows: impl Iterator<Item = &'r PromptRow>) -> Self {
         let wider = |a: Self, row: &PromptRow| Self { len: a.len.max(row.len), kept: a.kept.max(row.kept.len()) };
         rows.fold(Self { len: 0, kept: 0 }, wider)
     }
 }
 
-/// How the rows of one batch are laid out.
+/// Layout of the rows of one batch.
 #[derive(Debug)]
 pub(super) struct Placing {
     rows: Vec<PromptRow>,
-    /// Where the output pads.
+    /// Padding side of the output.
     side: PaddingSide,
-    /// Where the batch was padded.
+    /// Padding side of the batch.
     source: PaddingSide,
-    /// Keys of a prefix before those of the batch.
+    /// Number of prefix keys before the batch's own.
     prefix: usize,
-    /// Columns of the batch.
+    /// Number of columns in the batch.
     columns: usize,
-    /// Whether recordings hold every column, rather than each row's kept ones.
+    /// Whether recordings contain every column, rather than only each row's kept ones.
     whole: bool,
 }
 
-/// A tensor on its way to a file.
+/// A tensor in the form that a file stores.
 #[derive(Debug)]
 pub(super) struct FileTensor {
     pub(super) name: String,
@@ -69,13 +69,13 @@ pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) activation: Activation,
     pub(super) axes: &'static [Axis],
-    /// Whether it holds every column, whatever positions are kept.
+    /// Whether it contains every column, regardless of which positions are kept.
     pub(super) whole: bool,
-    /// What stands where there is no position, as the file holds an element; zero if empty.
+    /// Padding value, encoded as an element of the file; empty for zero.
     pub(super) filler: Vec<u8>,
 }
 
-/// Places to copy along one axis: from, how many, to.
+/// Ranges to copy along one axis: source start, length, destination start.
 type Segments = Vec<(usize, usize, usize)>;
 
 impl Placing {
@@ -84,23 +84,23 @@ impl Placing {
         Self { rows, side, source: side, prefix, columns, whole: *positions == Positions::All }
     }
 
-    /// The same for a batch that was padded at the right.
+    /// Marks the batch as padded on the right.
     pub(super) fn padded_right(&mut self) {
         self.source = PaddingSide::Right;
     }
 
-    /// Rows of the batch.
+    /// Number of rows in the batch.
     pub(super) fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// The first position that is kept of a row.
+    /// First kept position of a row.
     #[cfg(feature = "arrow")]
     pub(super) fn first_kept(&self, row: usize) -> usize {
         self.rows.get(row).map_or(0, |row| row.kept.start)
     }
 
-    /// What a file of this batch alone needs.
+    /// Sizes needed for a file with only this batch.
     pub(super) fn widths(&self) -> Widths {
         Widths::of(self.rows.iter())
     }
@@ -110,7 +110,7 @@ impl Placing {
         if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
 
-    /// The columns to record: each row's kept ones, then as many others as the widest row needs.
+    /// Columns to record: each row's kept columns, padded with the row's first column to the widest row's count.
     pub(super) fn recorded(&self) -> Positions {
         if self.whole {
             return Positions::All;
@@ -124,12 +124,12 @@ impl Placing {
         Positions::Columns(self.rows.iter().map(of_row).collect())
     }
 
-    /// The tensor, whose elements are `bytes`, as the output holds it.
+    /// Arranges a tensor with these bytes for the output.
     pub(super) fn place(&self, named: &Named, bytes: Bytes, widths: Widths) -> FileTensor {
         let dtype = named.activation.file_dtype();
         let shape = named.activation.shape().to_vec();
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
-        // Batch and position in one axis are taken apart here and put together in the end.
+        // An axis that combines batch and position is split here and merged again at the end.
         let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
         let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
         if together {
@@ -176,13 +176,13 @@ impl Placing {
         match axis {
             Axis::Key => Some(self.prefix + widths.len),
             Axis::Pos | Axis::Query if named.whole || !self.whole => Some(widths.kept),
-            // Rotated keys begin with those of the prefix.
+            // Rotated keys include the prefix's keys first.
             Axis::Pos | Axis::Query => Some(widths.len + len - self.columns),
             _ => None,
         }
     }
 
-    /// Which ranges of an axis of length `len` are copied to where in one of length `width`.
+    /// Ranges to copy from an axis of length `len` to one of length `width`.
     fn segments(&self, row: &PromptRow, axis: Axis, len: usize, width: usize, named: &Named) -> Segments {
         let kept = row.kept.len();
         let begin = self.begin(row);
@@ -199,12 +199,12 @@ impl Placing {
     }
 }
 
-/// Copies the inside of one row.
+/// Copies the contents of one row.
 struct Copy<'c> {
     dims: &'c [usize],
     out: &'c [usize],
     segments: &'c [Segments],
-    /// Bytes of an element.
+    /// Bytes per element.
     size: usize,
 }
 
@@ -213,11 +213,11 @@ impl Copy<'_> {
         self.axis(0, from, at, to, place);
     }
 
-    /// Copies from element `at` on, `axis` and all behind it.
+    /// Copies `axis` and all inner axes, starting at element `at`.
     fn axis(&self, axis: usize, from: &[u8], at: usize, to: &mut [u8], place: usize) {
         let (inner, out_inner): (usize, usize) =
             (self.dims[axis + 1..].iter().product(), self.out[axis + 1..].iter().product());
-        // Nothing further in changes place: what is behind lies in one run.
+        // If no inner axis is rearranged, the rest is contiguous.
         let whole = (axis + 1..self.dims.len())
             .all(|a| self.segments[a][..] == [(0, self.dims[a], 0)] && self.dims[a] == self.out[a]);
         for (start, count, goal) in &self.segments[axis] {

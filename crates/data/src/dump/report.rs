@@ -1,8 +1,8 @@
-//! The report of a dump.
+//! Report of a dump.
 
 use std::path::PathBuf;
 
-/// What a dump did.
+/// Summary of a dump.
 ///
 /// ```
 /// use hooklens::dump::Dump;
@@ -18,21 +18,20 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpReport {
-    /// Prompts in the output.
+    /// Number of prompts in the output.
     pub rows: usize,
-    /// Prompts that are not, because the run was [stopped](super::Dump::stop_when).
+    /// Number of prompts not computed because the run was [stopped](super::Dump::stop_when).
     pub left: usize,
-    /// Tokens of the prompts that were run, padding left out.
+    /// Number of tokens in the computed prompts, without padding.
     pub tokens: usize,
-    /// Those of them that did not have to be run, because other prompts begin with the same.
+    /// Number of those tokens that did not have to be computed because prompts share a prefix.
     pub shared: usize,
-    /// Bytes of the output's tensors.
+    /// Size of the output's tensors in bytes.
     pub bytes: u64,
-    /// Batches found finished by an earlier run.
+    /// Number of batches already finished by an earlier run.
     pub resumed: usize,
-    /// Points with values that are no finite numbers, which [`Dump::allow_non_finite`](super::Dump::allow_non_finite)
-    /// let pass.
+    /// Points with non-finite values that [`Dump::allow_non_finite`](super::Dump::allow_non_finite) permitted.
     pub non_finite: Vec<String>,
-    /// Files written, finished ones of an earlier run included.
+    /// Files of the output, including those finished by an earlier run.
     pub files: Vec<PathBuf>,
 }

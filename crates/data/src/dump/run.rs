@@ -1,4 +1,4 @@
-//! The dump itself: batch by batch, to a file or a folder.
+//! Runs a dump batch by batch, to a file or a folder.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,14 +22,14 @@ use hooklens_model::driver::Input;
 use hooklens_model::error::{InputError, Result};
 
 impl Dump {
-    /// Runs the model on each row of token ids and writes what was asked for: to one file if
-    /// `out` ends in `.safetensors`, else to a folder of files, one a batch, with a manifest.
+    /// Runs the model on each prompt and writes the requested activations. If `out` ends in `.safetensors`, the output
+    /// is a single file, else a folder with a manifest and one file per batch.
     ///
-    /// One file holds a tensor a point, all rows padded to the longest; a folder's file the same for one
-    /// batch. Beside them stand `tokens` and `attention_mask`, `[row, pos]`, and `logits` if asked
-    /// for. Padding is zeros (minus infinity in scores). A file appears when it is whole, and then
-    /// replaces one of the same name; a folder's files appear one by one, and a folder that holds
-    /// a dump is only ever continued.
+    /// A single file contains one tensor per point, with all rows padded to the longest; each file in a folder contains
+    /// these tensors for one batch. Files also contain `tokens` and `attention_mask`, `[row, pos]`, and `logits` if
+    /// requested. Padded elements are zero (minus infinity in scores). A single file appears once it is complete and
+    /// then replaces a file of the same name. A folder's files appear one by one, and a folder that contains a dump can
+    /// only be resumed.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -39,19 +39,19 @@ impl Dump {
     /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
     /// let rows = vec![vec![0, 51], vec![0, 9]];
     /// let dump = Dump::new("z0").batch_size(1);
-    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the ending says: one file
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the extension selects a single file
     /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Bad rows ([`DumpError::Row`] names the prompt), unknown points, an output that can't be
-    /// written, a folder that holds something else. Whatever was finished stays.
+    /// Fails for invalid rows ([`DumpError::Row`] names the prompt), unknown points, an output that cannot be written,
+    /// or a folder with other contents. Finished files are kept.
     pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
         self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
     }
 
-    /// [`Dump::run`], showing each batch to `watcher` before it is written.
+    /// Like [`Dump::run`], but calls `watcher` with each batch before it is written.
     ///
     /// ```
     /// use hooklens::dump::{Dump, Seen};
@@ -71,7 +71,7 @@ impl Dump {
     /// ```
     ///
     /// # Errors
-    /// As [`Dump::run`].
+    /// Fails as [`Dump::run`] does.
     pub fn run_watched<M: DumpModel>(
         &self,
         model: &M,
@@ -81,12 +81,12 @@ impl Dump {
     ) -> Result<DumpReport> {
         let out = out.as_ref();
         if model.tells_rows_apart() && rows.len() > 1 {
-            let reason = "a dump runs its prompts in batches of its own, so that row numbers are not the prompts'";
-            let option = "hooks on rows or by a recording's rows";
+            let reason = "a dump splits its prompts into batches, so row numbers are not prompt numbers";
+            let option = "hooks that depend on row numbers";
             return Err(InputError::Conflict { option, with: "a dump of several prompts", reason }.into());
         }
         if model.counts_from_the_end() && !self.prefix.is_empty() {
-            let reason = "the prefix is run alone, so that its own last tokens would be counted";
+            let reason = "the prefix runs separately, so positions would also be counted from its end";
             let option = "hooks at positions counted from the end";
             return Err(InputError::Conflict { option, with: "a dump with a prefix", reason }.into());
         }
@@ -94,15 +94,15 @@ impl Dump {
         let placed = self.check(model, rows, to_file)?;
         if to_file {
             if is_url(out) {
-                let reason = "one file is not written to a store of objects; name a folder there".to_string();
+                let reason = "a single-file dump cannot be written to an object store; choose a folder".to_string();
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             if self.shard.is_some() {
-                let reason = "a shard goes to a folder, which `merge` makes one with the others".to_string();
+                let reason = "a shard must be written to a folder, which `merge` combines with the others".to_string();
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             if self.resume {
-                let reason = "only a folder can be continued; a file appears when it is whole".to_string();
+                let reason = "only a folder can be resumed; a single file is written only when complete".to_string();
                 return Err(DumpError::Refused { path: out.to_path_buf(), reason }.into());
             }
             let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?;
@@ -119,20 +119,20 @@ impl Dump {
         self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
     }
 
-    /// Which of `rows` prompts this dump computes: all, or its shard's, whatever the size of its batches.
+    /// Range of prompts that this dump computes: all, or those of its shard, regardless of the batch size.
     fn own(&self, rows: usize) -> Range<usize> {
         self.shard.map_or(0..rows, |shard| shard.share_of(rows))
     }
 
-    /// How many of `rows` prompts those are.
+    /// Number of prompts that this dump computes.
     pub fn own_rows(&self, rows: usize) -> usize {
         self.own(rows).len()
     }
 
-    /// The hooks that edit, as the manifest describes them.
+    /// Editing hooks, as described in the manifest.
     ///
     /// # Errors
-    /// [`HookError::Unnamed`] where others continue the dump, or this run continues another's.
+    /// [`HookError::Unnamed`] if the dump is a shard or resumes another run, and an editing hook has no name.
     fn edits_of<M: DumpModel>(&self, model: &M) -> Result<Vec<String>> {
         let alone = !self.resume && self.shard.is_none();
         let described = |identity: Result<String, HookError>| match identity {
@@ -147,12 +147,12 @@ impl Dump {
         model: &M,
         rows: &[Vec<u32>],
         placed: &[PromptRow],
-        // Batches of a folder that are done.
+        // Number of finished batches in a folder.
         of_folder: Option<usize>,
         sink: Box<dyn Sink>,
         watcher: &mut Watcher<'_>,
     ) -> Result<DumpReport> {
-        // A file appears when it is whole: there is no stopping before.
+        // A single file appears only when complete, so such a run cannot be stopped early.
         let (finished, to_folder) = (of_folder.unwrap_or(0), of_folder.is_some());
         let mut prefix = self.prefilled(model)?;
         let mut shared_prefix = self.shared_prefix(model)?;
@@ -188,13 +188,13 @@ impl Dump {
                 }
             };
             tokens_run += batch.iter().map(Vec::len).sum::<usize>();
-            // Of a shard the first batch may begin within one of the whole dump.
+            // A shard's first batch may start within a batch of the whole dump.
             let number = first_row / self.batch_size;
             if !writer.send(Batch { number, first_row, placing, tensors, non_finite: non_finite.clone() }) {
                 break;
             }
         }
-        // What a device could not do it may say late.
+        // A device may report errors late.
         let late = synchronize(&model.devices());
         let mut report = writer.finish()?;
         late?;

@@ -1,4 +1,4 @@
-//! One job's share of a dump that several jobs make.
+//! One job's part of a dump that is split over several jobs.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,12 +6,13 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Shards at most: no cluster runs as many jobs, and each that is missing is listed.
+/// Maximum number of shards. No cluster runs as many jobs, and each missing shard is listed.
 const MOST: usize = 1_000_000;
 
-/// One of several jobs of a dump, which runs its share of the prompts: the `index`-th of `of`, from one. Written `3/8`.
+/// A part of a dump's prompts, computed by one of several jobs: shard `index` of `of`, counted from one. Written as
+/// `3/8`.
 ///
-/// Shards differ by one prompt at most, and which prompts a shard has depends on their number alone.
+/// Shards differ in size by at most one prompt, and the prompts of a shard depend only on the number of prompts.
 ///
 /// ```
 /// use hooklens::dump::Shard;
@@ -26,7 +27,7 @@ pub struct Shard {
     of: usize,
 }
 
-/// A shard as a file holds it, which may be one that there is not.
+/// Unvalidated shard as stored in a file.
 #[derive(Deserialize)]
 struct Stored {
     index: usize,
@@ -42,16 +43,16 @@ impl TryFrom<Stored> for Shard {
 }
 
 impl Shard {
-    /// The `index`-th shard of `of`.
+    /// Creates shard `index` of `of`.
     ///
     /// # Errors
-    /// What is wrong, if there is no such shard.
+    /// Returns a message that says what is wrong if there is no such shard.
     pub fn new(index: usize, of: usize) -> Result<Self, String> {
         if of == 0 {
-            return Err("there are no shards of none".into());
+            return Err("the number of shards must be at least 1".into());
         }
         if of > MOST {
-            return Err(format!("{of} shards are too many: at most {MOST}"));
+            return Err(format!("{of} shards are too many; at most {MOST} are supported"));
         }
         if index == 0 || index > of {
             return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
@@ -59,17 +60,17 @@ impl Shard {
         Ok(Self { index, of })
     }
 
-    /// Which it is, from one.
+    /// Index of the shard, counted from one.
     pub fn index(self) -> usize {
         self.index
     }
 
-    /// Of how many.
+    /// Total number of shards.
     pub fn of(self) -> usize {
         self.of
     }
 
-    /// Those of `count` that are its share, one behind the other, as even as can be.
+    /// Contiguous range of `count` items that belongs to this shard, as even as possible.
     pub fn share_of(self, count: usize) -> Range<usize> {
         let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;
         end(self.index - 1)..end(self.index)
@@ -81,7 +82,8 @@ impl FromStr for Shard {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
-        let (index, of) = numbers.ok_or_else(|| format!("`{text}` is no shard; write 3/8 for the third of eight"))?;
+        let (index, of) =
+            numbers.ok_or_else(|| format!("`{text}` is not a shard; write 3/8 for the third of eight"))?;
         Self::new(index, of)
     }
 }

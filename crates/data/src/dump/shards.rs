@@ -1,4 +1,4 @@
-//! What there is of a dump's shards in a folder.
+//! Finds the shards of a dump in a folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use super::manifest::{Log, Manifest};
 use super::place;
 use crate::error::DumpError;
 
-/// The shards of a dump that lie in the folders of a folder.
+/// Shards of a dump found in the subfolders of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shards {
-    /// Of how many shards the dump is; zero where there is none yet.
+    /// Total number of shards of the dump; zero if no shard was found.
     pub of: usize,
-    /// The folders that are complete, by shard.
+    /// Folders of complete shards, by shard number.
     pub complete: Vec<PathBuf>,
-    /// Those that are being made, or that failed.
+    /// Shards that are in progress or failed.
     pub unfinished: Vec<UnfinishedShard>,
-    /// Shards that no folder holds.
+    /// Shards that no folder contains.
     pub missing: Vec<Shard>,
-    /// Folders that hold another dump than most do, or the same shard again.
+    /// Folders that contain a different dump than most, or a duplicate shard.
     pub foreign: Vec<ForeignShard>,
 }
 
@@ -28,34 +28,34 @@ pub struct Shards {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnfinishedShard {
-    /// Its folder.
+    /// Folder of the shard.
     pub folder: PathBuf,
-    /// Which it is.
+    /// The shard.
     pub shard: Shard,
-    /// Prompts that are done.
+    /// Number of finished prompts.
     pub done: usize,
-    /// Prompts that it will have.
+    /// Total number of prompts in the shard.
     pub rows: usize,
 }
 
-/// A folder that is no shard of the dump.
+/// A folder that does not belong to the dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForeignShard {
-    /// The folder.
+    /// Path of the folder.
     pub folder: PathBuf,
-    /// What sets it apart.
+    /// Why the folder does not belong.
     pub reason: String,
 }
 
 impl Shards {
-    /// Whether every shard is there and complete, and nothing else.
+    /// Whether every shard is present and complete, and nothing else is.
     pub fn are_whole(&self) -> bool {
         self.of > 0 && self.unfinished.is_empty() && self.missing.is_empty() && self.foreign.is_empty()
     }
 }
 
-/// What the shards of one dump have in common.
+/// Properties that the shards of one dump share.
 type Common<'m> = (usize, &'m str, u32, usize, &'m str, &'m BTreeMap<String, String>);
 
 fn common(manifest: &Manifest) -> Option<Common<'_>> {
@@ -63,8 +63,8 @@ fn common(manifest: &Manifest) -> Option<Common<'_>> {
     shard.map(|shard| (shard.of(), &**format, *version, *rows, &**input, settings))
 }
 
-/// Looks for a dump's shards in the folders within `folder`, by their manifests; files are not compared, which
-/// [`merge`](super::merge()) does.
+/// Finds a dump's shards in the subfolders of `folder` by their manifests. The files themselves are not checked;
+/// [`merge`](super::merge()) does that.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Shard, shards_in};
@@ -80,7 +80,7 @@ fn common(manifest: &Manifest) -> Option<Common<'_>> {
 /// ```
 ///
 /// # Errors
-/// [`DumpError::File`] for a folder that can't be read, [`DumpError::Manifest`] for a damaged manifest.
+/// [`DumpError::File`] if a folder cannot be read, [`DumpError::Manifest`] if a manifest is corrupt.
 pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
     let folder = folder.as_ref();
     let mut all: Vec<(PathBuf, Manifest)> = Vec::new();
@@ -90,7 +90,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
         }
     }
     all.sort_by_key(|(path, manifest)| (manifest.shard.map(|shard| (shard.of(), shard.index())), path.clone()));
-    // Most are of one dump: what differs from it is foreign.
+    // The dump that most folders belong to is the reference; the others are foreign.
     let mut alike = BTreeMap::new();
     all.iter().filter_map(|(_, manifest)| common(manifest)).for_each(|common| *alike.entry(common).or_insert(0) += 1);
     let mut most: Option<(usize, &Manifest)> = None;
@@ -103,7 +103,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
     let Some((_, most)) = most else {
         let foreign = all.iter().map(|(folder, _)| ForeignShard {
             folder: folder.clone(),
-            reason: "it is a whole dump, not a shard of one".into(),
+            reason: "it is a complete dump, not a shard".into(),
         });
         return Ok(Shards { foreign: foreign.collect(), ..Shards::default() });
     };
@@ -112,18 +112,18 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
     for (path, manifest) in &all {
         let foreign = |reason: String| ForeignShard { folder: path.clone(), reason };
         let Some(shard) = manifest.shard else {
-            found.foreign.push(foreign("it is a whole dump, not a shard of one".into()));
+            found.foreign.push(foreign("it is a complete dump, not a shard".into()));
             continue;
         };
         if let Err(error) = most.check_same(manifest, path) {
             found.foreign.push(foreign(match error {
-                DumpError::Mismatch { what, before, now, .. } => format!("{what}: {now}, of the others {before}"),
+                DumpError::Mismatch { what, before, now, .. } => format!("{what}: {now}, but {before} in the others"),
                 other => other.to_string(),
             }));
         } else if shard.of() != found.of {
-            found.foreign.push(foreign(format!("it is shard {shard}, the others are of {}", found.of)));
+            found.foreign.push(foreign(format!("it is shard {shard}, but the others are of {} shards", found.of)));
         } else if let Some(other) = seen.get(&shard.index()) {
-            found.foreign.push(foreign(format!("it is shard {shard}, as {} is", other.display())));
+            found.foreign.push(foreign(format!("it is shard {shard}, but so is {}", other.display())));
         } else {
             seen.insert(shard.index(), path.clone());
             if manifest.complete {

@@ -1,4 +1,4 @@
-//! Latents in a dump: the few that are not zero.
+//! Sparse storage of latents in a dump.
 
 use burn::tensor::Bytes;
 use hooklens_hooks::Axis;
@@ -6,8 +6,9 @@ use safetensors::Dtype;
 
 use super::placing::FileTensor;
 
-/// A tensor whose last axis is a dictionary's latents, as four: `.indices` and `.values` of entries other than zero,
-/// `.offsets` where each row's begin (and the last one's end), and `.shape` of the whole. Another tensor as it is.
+/// Splits a tensor whose last axis is a dictionary's latents into four: `.indices` and `.values` of the nonzero
+/// entries, `.offsets` of each row's first entry (and the last row's end), and the `.shape` of the whole tensor. Other
+/// tensors are returned unchanged.
 pub(super) fn by_entries(tensor: FileTensor, axes: &[Axis]) -> Vec<FileTensor> {
     if axes.last() != Some(&Axis::Feature) {
         return vec![tensor];
@@ -17,7 +18,7 @@ pub(super) fn by_entries(tensor: FileTensor, axes: &[Axis]) -> Vec<FileTensor> {
     let (mut indices, mut values, mut offsets) = (Vec::new(), Vec::new(), 0i64.to_le_bytes().to_vec());
     for row in tensor.bytes.chunks_exact(latents * size) {
         for (latent, value) in row.chunks_exact(size).enumerate() {
-            // Zeros of either sign.
+            // Positive or negative zero.
             if value[..size - 1].iter().any(|byte| *byte != 0) || value[size - 1] & 0x7f != 0 {
                 indices.extend((latent as i32).to_le_bytes());
                 values.extend(value);

@@ -1,4 +1,4 @@
-//! Dumps, read back: which files they are of, and where in a file its vectors lie.
+//! Reads dumps back: finds their files, and the vectors in each file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use hooklens_io::regular;
 use hooklens_loading::weight_files::{Location, WeightFiles, read_at};
 use hooklens_model::error::{Error, LoadError, Result};
 
-/// The files of a dump: one, or those of a folder that are finished, or of all shards that lie in it.
+/// Files of a dump: a single file, the finished files of a folder, or those of all shards in a folder.
 ///
 /// # Errors
-/// What is no dump, or can't be read.
+/// Fails if the path is not a dump or cannot be read.
 pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
     let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
     let mut files = match is_folder(dump)? {
@@ -29,15 +29,15 @@ pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
         files.extend(finished(&folder, manifest)?);
     }
     if files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
-        return Err(wrong("it is of tables (Parquet), which other programs read; dump safetensors").into());
+        return Err(wrong("it contains Parquet tables, which cannot be read as a dump; dump to safetensors").into());
     }
     match files.is_empty() {
-        true => Err(wrong("no finished file of a dump is there").into()),
+        true => Err(wrong("it contains no finished files of a dump").into()),
         false => Ok(files),
     }
 }
 
-/// What a dump still lacks, if anything.
+/// Describes what a dump still lacks, if anything.
 pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     if !is_folder(dump)? {
         return Ok(None);
@@ -57,7 +57,7 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     })
 }
 
-/// The model that made a dump, where its manifest or its file says it.
+/// The model that a dump comes from, if its manifest or file header records it.
 pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
     if is_folder(dump)? {
         return Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.model()));
@@ -71,7 +71,7 @@ pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
     Ok(Some(serde_json::from_str(text).map_err(wrong)?))
 }
 
-/// The header of a file, of an object in a store with what reads the rest.
+/// Reads the header of a file, and for an object in a store also returns its reader.
 fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
     Ok(match place::object(path)? {
         None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
@@ -82,7 +82,7 @@ fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
     })
 }
 
-/// Whether a dump is a folder, by its name in a store, which has none to ask for.
+/// Whether a dump is a folder. In a store, which has no folders, the name decides.
 fn is_folder(dump: &Path) -> Result<bool> {
     Ok(match place::object(dump)? {
         None => dump.is_dir(),
@@ -90,7 +90,7 @@ fn is_folder(dump: &Path) -> Result<bool> {
     })
 }
 
-/// The manifest of a dump's folder, or those of the shards in it that are complete; of a file there is none.
+/// Manifest of a dump's folder, or of the complete shards in it; empty for a single file.
 fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     if !is_folder(dump)? {
         return Ok(Vec::new());
@@ -105,16 +105,17 @@ fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     Ok(all)
 }
 
-/// The files of a folder that are finished.
+/// Finished files of a folder.
 fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
     Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
 }
 
-/// Points of scores `[row, head, query, key]`: with equal numbers of heads and positions they have the shape of vectors.
+/// Points with scores `[row, head, query, key]`, which have the shape of vectors if there are as many heads as
+/// positions.
 const SCORES: [&str; 2] = ["hook_pattern", "hook_attn_scores"];
 
-/// Vectors of one point in a file, one behind the other: `[row, pos, ...]`.
+/// Vectors of one point in a file, stored consecutively: `[row, pos, ...]`.
 #[derive(Debug, Clone, Copy)]
 struct Vectors {
     start: u64,
@@ -122,55 +123,55 @@ struct Vectors {
     width: usize,
 }
 
-/// A file of a dump: where its tokens, its mask and the vectors of some points are.
+/// A dump file, with the locations of its tokens, mask and the vectors of some points.
 #[derive(Debug)]
 pub(super) struct StoredFile {
     path: PathBuf,
-    /// Where it lies, if that is a store.
+    /// Reader of the object, if the file is in a store.
     object: Option<Ranges>,
-    /// Places of tokens, padding among them.
+    /// Number of token places, including padding.
     pub(super) places: usize,
     tokens: u64,
     mask: u64,
     points: Vec<Vectors>,
 }
 
-/// The vectors of some places of a file that are no padding, as they lie in the file.
+/// Vectors at consecutive places in a file, in the file's encoding.
 #[derive(Debug)]
 pub(super) struct Piece {
-    /// The token at each place, nothing at padding.
+    /// Token at each place; `None` for padding.
     pub(super) tokens: Vec<Option<u32>>,
     points: Vec<(DType, Vec<u8>)>,
 }
 
-/// A file that is open.
+/// An open file or object.
 enum Open<'f> {
     File(File),
     Object(&'f Ranges),
 }
 
 impl StoredFile {
-    /// Reads what is where; the file is not kept open.
+    /// Locates tokens, mask and vectors; the file is not kept open.
     pub(super) fn open(path: &Path, points: &[String]) -> Result<Self> {
         let wrong = |reason: String| DumpError::Refused { path: path.to_path_buf(), reason };
         let (object, files) = opened(path)?;
         let integers = |name: &str| {
-            let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, and is no dump")))?;
+            let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, so it is not a dump")))?;
             match (&info.place, &*info.dtype, &info.shape[..]) {
                 (Location::File { bytes, .. }, "i64", [rows, positions]) => {
                     Ok((bytes.start as u64, [*rows, *positions]))
                 }
-                _ => Err(wrong(format!("its `{name}` are no rows of integers: {} {:?}", info.dtype, info.shape))),
+                _ => Err(wrong(format!("its `{name}` is not an i64 matrix: {} {:?}", info.dtype, info.shape))),
             }
         };
         let ((tokens, shape), (mask, of_mask)) = (integers("tokens")?, integers("attention_mask")?);
         if shape != of_mask {
-            return Err(wrong(format!("its tokens have shape {shape:?}, and their mask {of_mask:?}")).into());
+            return Err(wrong(format!("its tokens have shape {shape:?}, but their mask has shape {of_mask:?}")).into());
         }
         let vectors = |name: &String| {
             let Some(info) = files.info(name) else {
                 if files.info(&format!("{name}.indices")).is_some() {
-                    return Err(wrong(format!("`{name}` is of latents, of which it holds the few that are not zero")));
+                    return Err(wrong(format!("`{name}` contains sparse latents, which are not stored as vectors")));
                 }
                 let nearest = files.nearest(name).join(", ");
                 return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
@@ -183,12 +184,15 @@ impl StoredFile {
             };
             if SCORES.iter().any(|end| name.ends_with(end)) {
                 return Err(wrong(format!(
-                    "`{name}` is scores of positions by each other: it has no vector for each token"
+                    "`{name}` does not have one vector per token: it has scores for pairs of positions"
                 )));
             }
             let own = &info.shape;
             vectors.ok_or_else(|| {
-                wrong(format!("`{name}` has shape {own:?}, and its tokens {shape:?}: it has no vector for each token"))
+                wrong(format!(
+                    "`{name}` does not have one vector per token: its shape is {own:?}, but the tokens have shape \
+                     {shape:?}"
+                ))
             })
         };
         let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
@@ -200,7 +204,7 @@ impl StoredFile {
         self.points.iter().map(|vectors| vectors.width)
     }
 
-    /// Bytes of all vectors of a place.
+    /// Total bytes of all vectors at one place.
     pub(super) fn bytes_a_place(&self) -> usize {
         self.points.iter().map(|vectors| vectors.width * vectors.dtype.size()).sum()
     }
@@ -232,20 +236,20 @@ impl StoredFile {
         Ok(numbers(&tokens).into_iter().zip(numbers(&mask)).map(token).collect())
     }
 
-    /// The tokens of a file, row by row, nothing at padding. Of an object, what was read of it when it was opened has them,
-    /// and is let go.
+    /// Tokens of a file, row by row; `None` for padding. For an object, they are in the part read when it was opened,
+    /// which is then released.
     pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
         let tokens = self.tokens_in(&self.opened()?, 0, self.places)?;
         self.object.iter_mut().for_each(Ranges::let_go);
         Ok(tokens)
     }
 
-    /// The error where its tokens are not those that it had before.
+    /// The error if the file's tokens have changed since it was opened.
     pub(super) fn changed(&self) -> Error {
-        DumpError::Refused { path: self.path.clone(), reason: "it was changed while it was read".into() }.into()
+        DumpError::Refused { path: self.path.clone(), reason: "it was modified while being read".into() }.into()
     }
 
-    /// What is at some places of a file.
+    /// Reads tokens and vectors at consecutive places.
     pub(super) fn piece(&self, first: usize, count: usize) -> Result<Piece> {
         let file = self.opened()?;
         let vectors = |vectors: &Vectors| {
@@ -258,7 +262,7 @@ impl StoredFile {
 }
 
 impl Piece {
-    /// Adds a vector of one of the points; whether its numbers are finite.
+    /// Appends a vector of one point; returns whether its values are finite.
     pub(super) fn add_vector(&self, point: usize, place: usize, width: usize, to: &mut Vec<f32>) -> bool {
         let (dtype, bytes) = &self.points[point];
         let size = width * dtype.size();
@@ -268,10 +272,10 @@ impl Piece {
             DType::F32 => to.extend(bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x))),
             DType::BF16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::bf16::from_le_bytes(*x).to_f32())),
             DType::F16 => to.extend(bytes.as_chunks::<2>().0.iter().map(|x| half::f16::from_le_bytes(*x).to_f32())),
-            // The one type that is left.
+            // `f64`, the only remaining type.
             _ => to.extend(bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32)),
         }
-        // Exponents of ones alone, looked for in a way that takes many at a time.
+        // An exponent of all ones means not finite. The maximum is computed so that the compiler can vectorize it.
         to[before..].iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most)) < 0x7f80_0000
     }
 }

@@ -1,4 +1,4 @@
-//! A batch as a Parquet file: a row a token, a column a point.
+//! Writes a batch as a Parquet file with one row per token and one column per point.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use safetensors::Dtype;
 use super::batch::Batch;
 use super::placing::FileTensor;
 
-/// Whether a point has one row a token: a column can hold it.
+/// Whether a point has one row per token, so that a column can store it.
 pub(super) fn is_by_token(axes: &[Axis]) -> bool {
     let of_tokens = |axis: &Axis| matches!(axis, Axis::Batch | Axis::Pos | Axis::Query | Axis::Key | Axis::Routed);
     axes.starts_with(&[Axis::Batch, Axis::Pos]) && !axes[2..].iter().any(of_tokens)
 }
 
-/// The file's bytes: `prompt`, `position` and `token`, then each point as a list of fixed length or, of latents, the lists
-/// `.indices` and `.values` of those that are not zero.
+/// Contents of the file: `prompt`, `position` and `token`, then each point as a fixed-length list or, for latents, the
+/// lists `.indices` and `.values` of the nonzero entries.
 pub(super) fn bytes(batch: &Batch, tensors: &[FileTensor]) -> Result<Vec<u8>, ArrowError> {
     let named = |name: &str| tensors.iter().find(|tensor| tensor.name == name);
     let integers = |name: &str| -> Vec<i64> {
@@ -31,7 +31,7 @@ pub(super) fn bytes(batch: &Batch, tensors: &[FileTensor]) -> Result<Vec<u8>, Ar
     };
     let (ids, mask) = (integers("tokens"), integers("attention_mask"));
     let width = (ids.len() / batch.placing.rows().max(1)).max(1);
-    // Where tokens are, row by row.
+    // Places of real tokens, row by row.
     let kept: Vec<usize> = (0..mask.len()).filter(|place| mask[*place] != 0).collect();
     let prompts = kept.iter().map(|place| (batch.first_row + place / width) as i64);
     let (mut positions, mut before) = (Vec::new(), None);
@@ -62,7 +62,7 @@ pub(super) fn bytes(batch: &Batch, tensors: &[FileTensor]) -> Result<Vec<u8>, Ar
         columns.iter().map(|(name, column)| Field::new(name, column.data_type().clone(), false)).collect();
     let schema = Arc::new(Schema::new(fields));
     let rows = RecordBatch::try_new(schema.clone(), columns.into_iter().map(|(_, column)| column).collect())?;
-    // Numbers of activations are hardly compressed by anything: dictionaries of values only take time.
+    // Activations hardly compress, so dictionary encoding would only take time.
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         .set_dictionary_enabled(false);
@@ -71,7 +71,7 @@ pub(super) fn bytes(batch: &Batch, tensors: &[FileTensor]) -> Result<Vec<u8>, Ar
     Ok(writer.into_inner()?)
 }
 
-/// The bytes of a token's vector.
+/// Bytes of one token's vector.
 fn row(tensor: &FileTensor, place: usize, size: usize) -> &[u8] {
     let inner: usize = tensor.shape[2..].iter().product::<usize>() * size;
     &tensor.bytes[place * inner..][..inner]
@@ -85,7 +85,7 @@ fn f16s(bytes: &[u8]) -> impl Iterator<Item = half::f16> {
     bytes.chunks_exact(2).map(|x| half::f16::from_le_bytes(x.try_into().unwrap_or_default()))
 }
 
-/// One list of numbers a token.
+/// One list of numbers per token.
 fn vectors(tensor: &FileTensor, kept: &[usize]) -> Result<ArrayRef, ArrowError> {
     let length: usize = tensor.shape[2..].iter().product();
     let (kind, values): (DataType, ArrayRef) = match tensor.dtype {
@@ -102,7 +102,7 @@ fn vectors(tensor: &FileTensor, kept: &[usize]) -> Result<ArrayRef, ArrowError> 
     Ok(Arc::new(FixedSizeListArray::try_new(item, length as i32, values, None)?))
 }
 
-/// The latents of a token that are not zero, and their activations.
+/// Nonzero latents of each token, and their activations.
 fn entries(tensor: &FileTensor, kept: &[usize]) -> [(String, ArrayRef); 2] {
     let list = |kind: DataType| Arc::new(Field::new_list_field(kind, false));
     let mut indices = ListBuilder::new(Int32Builder::new()).with_field(list(DataType::Int32));

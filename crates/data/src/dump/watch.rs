@@ -1,10 +1,10 @@
-//! Watching a dump while it runs.
+//! Events of a running dump.
 
 use hooklens_hooks::ActivationCache;
 
 use hooklens_model::tokens::Tokens;
 
-/// An event that a dump's watcher is called with.
+/// An event passed to a dump's watcher.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Seen};
@@ -23,13 +23,13 @@ use hooklens_model::tokens::Tokens;
 /// ```
 #[derive(Debug)]
 pub enum Seen<'b> {
-    /// This many prompts were finished by an earlier run.
+    /// An earlier run finished this many prompts.
     Resumed(usize),
-    /// A batch was computed: its tokens, and what was recorded of it by name.
+    /// A batch was computed: its tokens, and the recorded activations.
     Batch(&'b Tokens, &'b ActivationCache),
 }
 
-/// A callback on the progress of a dump.
+/// Callback for the progress of a dump.
 ///
 /// ```
 /// use hooklens::dump::{Dump, Seen, Watcher};

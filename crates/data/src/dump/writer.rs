@@ -1,4 +1,4 @@
-//! The thread that writes while the model computes.
+//! Thread that writes batches while the model computes.
 
 use std::thread::JoinHandle;
 
@@ -9,27 +9,28 @@ use super::batch::Batch;
 use crate::error::DumpError;
 use hooklens_model::error::Result;
 
-/// Where batches go, in order.
+/// Destination of batches, in order.
 pub(super) trait Sink: Send {
-    /// Takes one batch.
+    /// Writes one batch.
     fn write(&mut self, batch: Batch) -> Result<(), DumpError>;
 
-    /// Makes the output whole after the last batch.
+    /// Completes the output after the last batch.
     fn finish(self: Box<Self>) -> Result<DumpReport, DumpError>;
 }
 
-/// A sink on a thread of its own, fed by a queue. Dropped before [`Writer::finish`], as by a panic of a dump's watcher, it
-/// waits for the thread too: what was handed over is written, and what the sink holds, such as a folder's lock, is free.
+/// A sink on its own thread, fed by a queue. If it is dropped before [`Writer::finish`], for example because a watcher
+/// panicked, it also waits for the thread, so that batches already handed over are written and resources such as a
+/// folder's lock are released.
 pub(super) struct Writer {
     queue: ActivationQueue<Batch>,
-    /// `None` once it has ended.
+    /// `None` once the thread has ended.
     thread: Option<JoinHandle<Result<DumpReport, DumpError>>>,
 }
 
-/// The name of the batches' queue.
+/// Name of the queue of batches.
 const BATCHES: &str = "batches";
 
-/// Closes the queue when the thread ends, also by a panic, so that the pushing thread never waits for it.
+/// Closes the queue when the thread ends, even by a panic, so that the sending thread never blocks forever.
 struct Close(ActivationQueue<Batch>);
 
 impl Drop for Close {
@@ -40,7 +41,7 @@ impl Drop for Close {
 
 impl Writer {
     pub(super) fn start(mut sink: Box<dyn Sink>) -> Result<Self, DumpError> {
-        // One batch waits while one is written: memory holds three with the one being computed.
+        // One batch waits while another is written; with the one being computed, memory contains three.
         let queue = ActivationQueue::bounded(1, WhenFull::Block);
         let reader = Close(queue.clone());
         let thread = std::thread::Builder::new().name("hooklens-dump".into()).spawn(move || {
@@ -52,12 +53,12 @@ impl Writer {
         Ok(Self { queue, thread: Some(thread.map_err(|source| DumpError::Thread { source })?) })
     }
 
-    /// Hands a batch over; `false` if the thread has stopped, and [`Writer::finish`] tells why.
+    /// Hands over a batch; `false` if the thread has stopped, in which case [`Writer::finish`] returns the error.
     pub(super) fn send(&self, batch: Batch) -> bool {
         self.queue.push(BATCHES, batch).is_ok()
     }
 
-    /// Waits for the last batch to be written.
+    /// Waits until the last batch is written.
     pub(super) fn finish(mut self) -> Result<DumpReport> {
         match self.end() {
             Some(Ok(report)) => Ok(report?),
@@ -66,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Ends the thread behind the last batch.
+    /// Ends the thread after the last batch.
     fn end(&mut self) -> Option<std::thread::Result<Result<DumpReport, DumpError>>> {
         self.queue.close();
         self.thread.take().map(JoinHandle::join)

@@ -1,4 +1,4 @@
-//! A dump that can't be written or read.
+//! Errors of dumps and corpora.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use hooklens_model::error::Place;
 
-/// A dump that can't be written or continued.
+/// A dump that cannot be written, read or resumed, or a corpus that cannot be read.
 ///
 /// ```
 /// use hooklens::dump::Dump;
@@ -14,162 +14,165 @@ use hooklens_model::error::Place;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
 /// let rows = vec![vec![0, 5], vec![0, 99]];
-/// let told = Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err();
-/// assert_eq!(hooklens::error_chain(&told), "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
+/// let message = hooklens::error_chain(&Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err());
+/// assert_eq!(message, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The system starts no more threads.
-    #[error("can't start the thread that writes")]
+    /// The writer thread could not be started.
+    #[error("can't start the writer thread")]
     Thread {
-        /// Why.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
-    /// A point of the decoder behind an encoder, or its logits.
+    /// A point of an encoder-decoder's decoder, or its logits, in a dump of encoder prompts.
     #[error(
-        "`{point}` belongs to the decoder, and the prompts of this dump are what the encoder reads: choose points of the \
-         encoder (`encoder*`), or give what the decoder has written too (`--decoder-prompt`, `Dump::encoder_rows`)"
+        "`{point}` belongs to the decoder, but the prompts of this dump are encoder inputs: choose points of the \
+         encoder (`encoder*`), or also pass the tokens of the decoder (`--decoder-prompt`, `Dump::encoder_rows`)"
     )]
     OfDecoder {
-        /// The point.
+        /// Name of the point.
         point: String,
     },
-    /// A point that has positions of the encoder, in a dump of what the decoder has written.
+    /// A point with the encoder's positions, in a dump of decoder prompts.
     #[error(
-        "`{point}` has positions of what the encoder reads, and the prompts of this dump are what the decoder has written: \
-         choose points of the decoder (`decoder*`) other than scores and patterns of cross attention"
+        "`{point}` has positions of the encoder, but the prompts of this dump are tokens of the decoder: choose points \
+         of the decoder (`decoder*`) other than cross-attention scores and patterns"
     )]
     OfEncoder {
-        /// The point.
+        /// Name of the point.
         point: String,
     },
-    /// A point that has no row a token, in a table.
+    /// A point without one row per token cannot be written to a table.
     #[error(
-        "`{point}` has no row for each token, and is no column of a table: write safetensors, or choose other points"
+        "`{point}` does not have one row per token, so it can't be a column of a table: write safetensors, or choose \
+         other points"
     )]
     NotByToken {
-        /// The point.
+        /// Name of the point.
         point: String,
     },
-    /// What tables can't be.
-    #[error("tables are folders of Parquet files, of f32 or f16, and not {what}")]
+    /// Tables do not support this output or element type.
+    #[error("tables are folders of Parquet files in f32 or f16, not {what}")]
     NotOfTables {
-        /// What was asked for.
+        /// The requested output or element type.
         what: &'static str,
     },
     /// A file could not be read or written.
     #[error("can't read or write {}", path.display())]
     File {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
-    /// A file or folder can't be what was asked for: the output of this dump, a part to merge.
+    /// A file or folder cannot be used as requested, for example as the output of a dump or as a shard to merge.
     #[error("{}: {reason}", path.display())]
     Refused {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why not, and what to do instead.
+        /// Why it cannot be used, and what to do instead.
         reason: String,
     },
-    /// The file in the place of a folder's manifest is none.
+    /// A folder's manifest file is not a manifest.
     #[error("{} is not the manifest of a dump", path.display())]
     Manifest {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Underlying parse error.
         source: serde_json::Error,
     },
-    /// The output exists already.
-    #[error("{} exists; remove it, name another place, or continue a folder with --resume", path.display())]
+    /// The output already exists.
+    #[error("{} already exists; remove it, choose another output, or resume a folder with --resume", path.display())]
     Exists {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
     },
-    /// A value that is no finite number.
+    /// An activation is not finite.
     #[error(
-        "`{point}` holds {value}{}{}{}; `allow_non_finite` (--allow-non-finite) writes it all the same",
+        "`{point}` contains {value}{}{}{}; set `allow_non_finite` (--allow-non-finite) to write it anyway",
         prompt.map_or(String::new(), |prompt| format!(" at prompt {}", prompt + 1)),
         position.map_or(String::new(), |position| format!(", position {position}")),
-        if *half { " (f16 ends at 65,504; bf16 and f32 do not)" } else { "" }
+        if *half { " (the largest f16 is 65,504; bf16 and f32 have a larger range)" } else { "" }
     )]
     NotFinite {
-        /// The point.
+        /// Name of the point.
         point: String,
-        /// The value.
+        /// The non-finite value.
         value: f32,
-        /// The prompt, counted from 0, where the tensor has a row for each.
+        /// Index of the prompt, counted from 0, if the tensor has one row per prompt.
         prompt: Option<usize>,
-        /// Where among the positions kept, where it has such.
+        /// Index among the kept positions, if the tensor has positions.
         position: Option<usize>,
-        /// Whether it was written as f16.
+        /// Whether it was written as `f16`.
         half: bool,
     },
-    /// Another process writes to the folder.
+    /// Another process is writing to the folder.
     #[error("{} is being written by another run ({holder})", path.display())]
     Locked {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The process that writes to it.
+        /// The process that holds the lock.
         holder: String,
     },
-    /// The folder was begun with other settings.
-    #[error("{} was begun with another {what}: {before} there, {now} now", path.display())]
+    /// The folder was started with different settings.
+    #[error("{} was started with different settings ({what}: {before} there, {now} now)", path.display())]
     Mismatch {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// The setting that differs.
+        /// Name of the setting that differs.
         what: String,
-        /// Its value in the manifest.
+        /// Value in the manifest.
         before: String,
-        /// Its value now.
+        /// Value in this run.
         now: String,
     },
-    /// A dump holds the activations of another model than the one at hand, or than another dump.
-    #[error("the activations in {} come from other {what}: {dumped}, not {expected}", path.display())]
+    /// The dump comes from a different model than the given one or than another dump.
+    #[error("the activations in {} come from different {what}: {dumped}, not {expected}", path.display())]
     AnotherModel {
-        /// The dump.
+        /// Path of the dump.
         path: PathBuf,
         /// What differs.
         what: &'static str,
-        /// What the dump records.
+        /// Value recorded in the dump.
         dumped: String,
         /// What was expected.
         expected: String,
     },
-    /// A prompt that can't be run.
+    /// A prompt cannot be run.
     #[error("prompt {number}")]
     Row {
-        /// The prompt, from one.
+        /// Number of the prompt, counted from one.
         number: usize,
-        /// What is wrong.
+        /// Why it cannot be run.
         source: Box<super::Error>,
     },
-    /// A point that fires for a varying number of rows, which one file can't hold.
-    #[error("`{point}` has as many rows as tokens were routed to it, which vary; dump to a folder, or leave it out")]
+    /// A point has a varying number of rows, which a single file cannot store.
+    #[error(
+        "`{point}` has one row per token routed to it, a number that varies; dump to a folder, or leave the point out"
+    )]
     NotRectangular {
-        /// The point.
+        /// Name of the point.
         point: String,
     },
-    /// A prompt of a corpus that can't be tokenized or run.
+    /// A prompt in a corpus cannot be tokenized or run.
     #[error("{place}")]
     PromptAt {
-        /// The file, and the line or row.
+        /// File, and line or row.
         place: Place,
-        /// What is wrong.
+        /// Why it cannot be tokenized or run.
         source: Box<super::Error>,
     },
-    /// A corpus has a line or a row that is no prompt.
+    /// A line or row of a corpus does not contain a prompt.
     #[error("{place}: {reason}")]
     Prompt {
-        /// The file, and the line or row.
+        /// File, and line or row.
         place: Place,
-        /// What is wrong with it.
+        /// Why there is no prompt in it.
         reason: String,
-        /// Where it stops being JSON, if it is none.
+        /// Underlying parse error, if the line is not valid JSON.
         source: Option<serde_json::Error>,
     },
 }
@@ -182,7 +185,8 @@ impl From<hooklens_hooks::FolderLockError> for DumpError {
             FolderLockError::Held { folder, holder } => Self::Locked { path: folder, holder },
             FolderLockError::Io { path, source } => Self::File { path, source },
             FolderLockError::Foreign { path } => {
-                Self::Refused { path, reason: "it is not a lock of hooklens; move it away".to_string() }
+                let reason = "it has the name of a lock file but was not created by hooklens; move it elsewhere";
+                Self::Refused { path, reason: reason.to_string() }
             }
         }
     }

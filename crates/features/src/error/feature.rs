@@ -1,162 +1,163 @@
-//! What can go wrong with dictionaries of features.
+//! Errors of dictionaries (sparse autoencoders and transcoders).
 
 use std::path::PathBuf;
 
 use hooklens_hooks::FolderLockError;
 use thiserror::Error;
 
-/// A dictionary (sparse autoencoder, transcoder) that can't be read or used.
+/// A dictionary (sparse autoencoder, transcoder) that cannot be read or used.
 ///
 /// ```
 /// use hooklens::features::Dictionary;
 /// let folder = tempfile::tempdir()?;
 /// std::fs::write(folder.path().join("notes.txt"), "no dictionary")?;
-/// let told = Dictionary::open(folder.path()).unwrap_err().to_string();
-/// assert!(told.ends_with("no dictionary there; found: notes.txt"), "{told}");
+/// let message = Dictionary::open(folder.path()).unwrap_err().to_string();
+/// assert!(message.ends_with("no dictionary of a known format; found: notes.txt"), "{message}");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FeatureError {
-    /// No known format fits what is there.
-    #[error("{}: no dictionary there; found: {}", path.display(), listed(found))]
+    /// No known dictionary format matches the files.
+    #[error("{}: no dictionary of a known format; found: {}", path.display(), listed(found))]
     Unknown {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Files, and the tensors in them.
+        /// Files found, and the tensors in them.
         found: Vec<String>,
     },
-    /// Several dictionaries, of which one has to be named.
-    #[error("{}: several dictionaries; name one: {}", path.display(), listed(found))]
+    /// There are several dictionaries, and none was chosen.
+    #[error("{}: contains several dictionaries; choose one of: {}", path.display(), listed(found))]
     Several {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Their folders or files.
+        /// Folders or files of the dictionaries.
         found: Vec<String>,
     },
-    /// A dictionary of a kind that is known and not supported.
+    /// This kind of dictionary is not supported.
     #[error("{}: {what} is not supported", path.display())]
     Unsupported {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is not supported.
+        /// The unsupported setting or feature.
         what: String,
     },
-    /// A setting that makes no sense.
+    /// A setting in the dictionary's files is invalid.
     #[error("{}: {reason}", path.display())]
     Setting {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why the setting is invalid.
         reason: String,
     },
-    /// A tensor that is missing.
-    #[error("{}: the tensor `{tensor}` is missing; there are {}", path.display(), listed(there))]
+    /// A tensor is missing.
+    #[error("{}: the tensor `{tensor}` is missing; found: {}", path.display(), listed(there))]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Tensors that are there.
+        /// Tensors in the file.
         there: Vec<String>,
     },
-    /// A tensor of another shape than the others ask for.
-    #[error("{}: the tensor `{tensor}` has shape {found:?}, wanted is {wanted:?}", path.display())]
+    /// The shape of a tensor does not match the others.
+    #[error("{}: the tensor `{tensor}` has shape {found:?}; expected {wanted:?}", path.display())]
     Shape {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Shape that fits the other tensors.
+        /// Shape that matches the other tensors.
         wanted: Vec<usize>,
         /// Shape in the file.
         found: Vec<usize>,
     },
-    /// A weight that is no finite number.
+    /// A weight is not finite.
     #[error("{}: the tensor `{tensor}` holds {value} at [{row}, {column}]", path.display())]
     NotFinite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The number.
+        /// The non-finite value.
         value: f32,
-        /// Its row; 0 in a vector.
+        /// Row of the value; 0 in a vector.
         row: usize,
-        /// Its column.
+        /// Column of the value.
         column: usize,
     },
-    /// A factor of normalization that the files leave out.
+    /// The files lack the normalization factor of the inputs.
     #[error(
-        "{dictionary}: its inputs are to be scaled to an average norm, and the factor is not in its files: give it by \
-         `with_scale`"
+        "{dictionary}: its inputs must be scaled to an average norm, but its files do not contain the factor; set it \
+         with `with_scale`"
     )]
     NoScale {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
     },
-    /// Activations of another width than the dictionary's.
-    #[error("{dictionary}: {what} has width {given}, the dictionary's is {wanted}")]
+    /// Activations have a different width than the dictionary.
+    #[error("{dictionary}: {what} has width {given}; expected {wanted}")]
     Width {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
-        /// What was given.
+        /// Which activations were given, such as the input.
         what: String,
-        /// The dictionary's width.
+        /// Width of the dictionary.
         wanted: usize,
-        /// The width given.
+        /// Width of the activations.
         given: usize,
     },
-    /// Nothing says at which point of a model it goes.
-    #[error("{dictionary}: its files do not say which point of a model it reads: give it by `at`")]
+    /// The files do not name the hook point that the dictionary reads.
+    #[error("{dictionary}: its files do not name the hook point that it reads; set it with `at`")]
     NoPoint {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
     },
-    /// It can't be put into this model.
-    #[error("{dictionary} can't be put at `{point}`: {reason}")]
+    /// The dictionary cannot be spliced into this model.
+    #[error("{dictionary} cannot be used at `{point}`: {reason}")]
     Place {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
-        /// The point.
+        /// Name of the hook point.
         point: String,
-        /// Why.
+        /// Why the dictionary cannot be used there.
         reason: String,
     },
-    /// It was trained on a model whose weights were processed otherwise, which makes another activation of its point.
+    /// The dictionary was trained on a model with different weight processing, which changes the activation at its
+    /// point.
     #[error(
-        "{dictionary} was trained on a model processed {} `{step}`, which changes `{point}`, and this one is {} it: load \
-         the model {}",
+        "{dictionary} was trained on a model processed {} `{step}`, which changes `{point}`, but this model was \
+         processed {} it; load the model {}",
         with(*trained), with(!*trained),
         if *trained { "with `--process standard` (`Processing::standard()`)" } else { "without `--process`" }
     )]
     Processing {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
-        /// The point that it reads or writes.
+        /// Hook point that the dictionary reads or writes.
         point: String,
-        /// The step of processing.
+        /// The processing step that differs.
         step: &'static str,
-        /// Whether the model that it was trained on went through the step; this one is otherwise.
+        /// Whether the step was applied to the model it was trained on. For this model it is the opposite.
         trained: bool,
     },
-    /// What is asked for does not go with the dictionary's kind.
+    /// The dictionary's kind does not support the operation.
     #[error("{dictionary}: {reason}")]
     Kind {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
-        /// Why.
+        /// Why the operation is not supported.
         reason: String,
     },
-    /// A folder that another process writes to.
+    /// Another process is writing to the folder.
     #[error(transparent)]
     Locked(#[from] FolderLockError),
-    /// A latent that is not there.
-    #[error("{dictionary} has no latent {latent}: they are 0 to {}", count.saturating_sub(1))]
+    /// The dictionary has no such latent.
+    #[error("{dictionary} has no latent {latent}; valid latents are 0 to {}", count.saturating_sub(1))]
     Latent {
-        /// The dictionary.
+        /// Name of the dictionary.
         dictionary: String,
-        /// The latent asked for.
+        /// Index of the requested latent.
         latent: usize,
         /// Number of latents.
         count: usize,
@@ -167,7 +168,7 @@ fn with(done: bool) -> &'static str {
     if done { "with" } else { "without" }
 }
 
-/// The first few.
+/// Lists the first few names.
 fn listed(all: &[String]) -> String {
     const SHOWN: usize = 12;
     let more = all.len().saturating_sub(SHOWN);

@@ -1,11 +1,11 @@
-//! What can go wrong with attribution graphs.
+//! Errors of attribution graphs.
 
 use std::path::PathBuf;
 
 use hooklens_hooks::FolderLockError;
 use thiserror::Error;
 
-/// An attribution graph that can't be made, read or written.
+/// An attribution graph that cannot be computed, read or written.
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
@@ -13,72 +13,72 @@ use thiserror::Error;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
-/// let told = AttributionGraph::new(&model, "", &replacement, &GraphOptions::new()).unwrap_err().to_string();
-/// assert_eq!(told, "the text \"\" is empty; there is nothing to run on");
+/// let message = AttributionGraph::new(&model, "", &replacement, &GraphOptions::new()).unwrap_err().to_string();
+/// assert_eq!(message, "the text \"\" is empty; there is nothing to run on");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// A replacement that does not fit the model.
-    #[error("{what} can't stand for a part of the model: {reason}")]
+    /// A replacement does not fit the model.
+    #[error("cannot use {what} in an attribution graph: {reason}")]
     Replacement {
-        /// The dictionary, or the neurons.
+        /// The dictionary or neurons.
         what: String,
-        /// Why not.
+        /// Why the replacement does not fit.
         reason: String,
     },
-    /// A target that is none.
-    #[error("no target: {reason}")]
+    /// A target is invalid.
+    #[error("invalid target: {reason}")]
     Target {
-        /// What is wrong.
+        /// Why the target is invalid.
         reason: String,
     },
-    /// A setting that makes no sense.
-    #[error("{what} is {given}, and must be {wanted}")]
+    /// A setting is invalid.
+    #[error("{what} is {given}; expected {wanted}")]
     Setting {
-        /// The setting.
+        /// Name of the setting.
         what: &'static str,
-        /// What was given.
+        /// Value given.
         given: String,
-        /// What it may be.
+        /// Allowed values.
         wanted: &'static str,
     },
-    /// A node that a graph lacks.
-    #[error("the graph has no node {node}; nearest: {}", near.join(", "))]
+    /// The graph has no such node.
+    #[error("the graph has no node {node}; available: {}", near.join(", "))]
     Node {
-        /// The node.
+        /// The requested node.
         node: String,
-        /// Those like it.
+        /// Available nodes.
         near: Vec<String>,
     },
-    /// A file that is no graph.
-    #[error("{}: no attribution graph: {reason}", path.display())]
+    /// A file is not a graph.
+    #[error("{}: not a valid attribution graph: {reason}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why the file is not a valid graph.
         reason: String,
     },
-    /// A folder whose rows are of no use for a graph.
-    #[error("{}: can't go on from here: {reason}", folder.display())]
+    /// A folder of stored rows cannot be used for this graph.
+    #[error("{}: cannot resume from this folder: {reason}", folder.display())]
     Kept {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// Why not.
+        /// Why the rows cannot be used.
         reason: String,
     },
-    /// A folder of rows that another process writes to.
+    /// Another process is writing to the folder of rows.
     #[error(transparent)]
     Locked(#[from] FolderLockError),
-    /// A file that can't be read or written.
+    /// A file cannot be read or written.
     #[error("{}: can't {doing}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
 }

@@ -1,36 +1,37 @@
-//! What an evaluation measures, as text and JSON.
+//! Results of an evaluation, as text and JSON.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// Latents active at more of the tokens than this are called dense.
+/// Densities above which latents count as dense and very dense.
 const DENSE: [f64; 2] = [0.01, 0.1];
 /// The formula of the explained variance.
 const VARIANCE: &str = "1 - E|x - x̂|² / (E|x|² - |E x|²)";
-/// Bins of the histogram of densities, by their decimal logarithms from -8 to 0.
+/// Number of bins of the density histogram, over decimal logarithms from -8 to 0.
 const BINS: usize = 32;
 
-/// Measures of a dictionary, over all tokens of the prompts unless said otherwise; as SAELens's evaluation has them.
+/// Measures of a dictionary, defined as in SAELens's evaluation. They are taken over all tokens of the prompts unless
+/// noted otherwise.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// Tokens measured.
+    /// Number of tokens measured.
     pub tokens: usize,
-    /// Tokens that were left out of every measure.
+    /// Ids of tokens that were excluded from all measures.
     pub left_out: Vec<u32>,
-    /// Mean number of active latents.
+    /// Mean number of active latents per token.
     pub l0: f64,
-    /// Mean sum of activations' magnitudes.
+    /// Mean L1 norm of the activations.
     pub l1: f64,
     /// Mean of `‖x − x̂‖²`.
     pub mse: f64,
-    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same, as of one token.
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN if all activations are equal, such as for a single token.
     pub explained_variance: f64,
-    /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, those apart that are their batch's mean: an earlier
-    /// formula, for figures made by it, which depends on how tokens fall into batches.
+    /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, excluding tokens equal to the mean of their
+    /// batch. An earlier formula, kept for comparison with old results; it depends on the composition of batches.
     pub explained_variance_legacy: f64,
-    /// Mean cosine of `x` and `x̂`.
+    /// Mean cosine similarity of `x` and `x̂`.
     pub cosine: f64,
     /// Mean of `‖x‖`.
     pub l2_norm_in: f64,
@@ -38,49 +39,52 @@ pub struct Evaluation {
     pub l2_norm_out: f64,
     /// Mean of `‖x̂‖ / ‖x‖`.
     pub l2_ratio: f64,
-    /// `E‖x̂‖² / E(x · x̂)`: 1 without bias.
+    /// `E‖x̂‖² / E(x · x̂)`, which is 1 without bias.
     pub relative_reconstruction_bias: f64,
-    /// Mean loss of the model, in nats; NaN, as other losses, where no measured token has a next one.
+    /// Mean loss of the model, in nats. As with the other losses, the value is NaN if no measured token has a next
+    /// token.
     pub loss: f64,
-    /// Mean loss with the reconstruction in the place of the point; of a layer of [`SetEvaluation`], as all that follow,
-    /// with those of all layers in their places.
+    /// Mean loss with the reconstruction in place of the activation. For a layer of a [`SetEvaluation`], all layers are
+    /// replaced at once, here and in the following losses and divergences.
     pub loss_with_dictionary: f64,
-    /// Mean loss with zeros in the place of the point.
+    /// Mean loss with the activation replaced by zeros.
     pub loss_with_zeros: f64,
     /// `(loss with zeros − loss with the dictionary) / (loss with zeros − loss)`: SAELens's `ce_loss_score`.
     pub loss_recovered: f64,
-    /// Mean KL divergence of the predictions with the reconstruction from the model's.
+    /// Mean KL divergence of the predictions with the reconstruction from the model's predictions.
     pub kl_with_dictionary: f64,
-    /// The same with zeros.
+    /// Mean KL divergence of the predictions with zeros from the model's predictions.
     pub kl_with_zeros: f64,
     /// `(KL with zeros − KL with the dictionary) / KL with zeros`.
     pub kl_score: f64,
-    /// Share of tokens at which each latent is active, `[latent]`.
+    /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
-    /// Tokens a prompt at which each latent is active, of prompts where it is at all; NaN where it never is.
+    /// Mean number of tokens per prompt at which each latent is active, over prompts in which it is active; NaN for a
+    /// latent that is never active.
     pub tokens_a_prompt: Vec<f64>,
-    /// Cosine of each latent's encoder column and decoder row; nothing of a transcoder between widths that differ.
+    /// Cosine similarity of each latent's encoder column and decoder row; empty for transcoders between different
+    /// widths.
     pub encoder_decoder_cosine: Vec<f64>,
     /// Norm of each latent's encoder column.
     pub encoder_norm: Vec<f64>,
     /// Each latent's encoder bias.
     pub encoder_bias: Vec<f64>,
-    /// Largest cosine of each decoder row with another; nothing if not asked for.
+    /// Largest cosine similarity of each decoder row with another row; empty if not requested.
     pub largest_decoder_cosine: Vec<f64>,
 }
 
 impl Evaluation {
-    /// Share of latents that are active at none of the tokens.
+    /// Fraction of latents that are never active.
     pub fn dead(&self) -> f64 {
         self.share(|density| density == 0.0)
     }
 
-    /// Shares of latents that are active at more than 1 % and more than 10 % of the tokens.
+    /// Fractions of latents that are active at more than 1 % and more than 10 % of tokens.
     pub fn dense(&self) -> [f64; 2] {
         DENSE.map(|bound| self.share(|density| density > bound))
     }
 
-    /// Why losses are not defined, if they are not.
+    /// Remark to print in place of losses that are undefined.
     fn next_token(&self) -> Option<&'static str> {
         (!self.loss.is_finite()).then_some("(no next token)")
     }
@@ -92,8 +96,8 @@ impl Evaluation {
         self.density.iter().filter(|density| of(**density)).count() as f64 / self.density.len().max(1) as f64
     }
 
-    /// The histogram of latents' densities: decimal logarithms at which bins begin, and how many latents are in each.
-    /// Dead ones are in none.
+    /// Histogram of the latents' densities: the lower bound of each bin, as a decimal logarithm, and its number of
+    /// latents. Dead latents are not included.
     pub fn histogram(&self) -> Vec<(f64, usize)> {
         let width = 8.0 / BINS as f64;
         let mut bins: Vec<(f64, usize)> = (0..BINS).map(|bin| (-8.0 + bin as f64 * width, 0)).collect();
@@ -104,7 +108,7 @@ impl Evaluation {
         bins
     }
 
-    /// All of it as JSON, under SAELens's names where it has one. What is no finite number is null.
+    /// All measures as JSON, under SAELens's names where they exist. Numbers that are not finite become null.
     pub fn to_json(&self) -> Value {
         let [dense, very_dense] = self.dense();
         json!({
@@ -148,27 +152,27 @@ impl Evaluation {
     }
 }
 
-/// A measure as text: a mean of nothing, or a share of zero, is not defined.
+/// Formats a measure; values that are not finite print as "not defined".
 pub(crate) fn defined(measure: f64, decimals: usize) -> String {
     if measure.is_finite() { format!("{measure:.decimals$}") } else { "not defined".into() }
 }
 
-/// A share of latents by their activity at this many tokens.
+/// Formats a fraction of latents, which is undefined without tokens.
 fn percent(share: f64, tokens: usize) -> String {
     if tokens == 0 { "not defined".into() } else { format!("{:.2} %", 100.0 * share) }
 }
 
-/// What is said of tokens that were left out.
+/// Describes the tokens that were excluded.
 fn without(ids: &[u32]) -> String {
     let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
     match &ids[..] {
-        [] => "all of them".into(),
+        [] => "none excluded".into(),
         [one] => format!("without token {one}"),
         several => format!("without tokens {}", several.join(", ")),
     }
 }
 
-/// A table, a measure a line.
+/// Formats a table with one measure per line.
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [dense, very_dense] = self.dense();
@@ -176,10 +180,10 @@ impl fmt::Display for Evaluation {
         let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
         let left_out = without(&self.left_out);
         let next = self.next_token();
-        let varies = if self.explained_variance.is_finite() { VARIANCE } else { "(no two different activations)" };
+        let varies = if self.explained_variance.is_finite() { VARIANCE } else { "(all activations are equal)" };
         let mut lines = vec![
             ("tokens", self.tokens.to_string(), &*left_out),
-            ("L0", defined(self.l0, 2), "active latents a token"),
+            ("L0", defined(self.l0, 2), "active latents per token"),
             ("L1", defined(self.l1, 4), ""),
             ("explained variance", defined(self.explained_variance, 4), varies),
             ("MSE", defined(self.mse, 6), "summed over the width"),
@@ -189,17 +193,17 @@ impl fmt::Display for Evaluation {
             ("loss", defined(self.loss, 4), next.unwrap_or("of the model, in nats")),
             ("loss with dictionary", defined(self.loss_with_dictionary, 4), next.unwrap_or_default()),
             ("loss with zeros", defined(self.loss_with_zeros, 4), next.unwrap_or_default()),
-            ("loss recovered", defined(self.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("loss recovered", defined(self.loss_recovered, 4), next.unwrap_or("of the loss added by zeros")),
             ("KL with dictionary", defined(self.kl_with_dictionary, 6), "from the model's predictions"),
             ("KL with zeros", defined(self.kl_with_zeros, 6), ""),
             ("KL score", defined(self.kl_score, 4), ""),
-            ("dead latents", percent(self.dead()), "active at no token"),
+            ("dead latents", percent(self.dead()), "never active"),
             ("dense latents", percent(dense), "active at more than 1 % of tokens"),
             ("very dense latents", percent(very_dense), "at more than 10 %"),
         ];
         if !self.largest_decoder_cosine.is_empty() {
             let mean = format!("{:.4}", mean(&self.largest_decoder_cosine));
-            lines.push(("largest cosine", mean, "of a decoder row with another, on average"));
+            lines.push(("largest cosine", mean, "between a decoder row and its nearest, on average"));
         }
         for (name, value, remark) in lines {
             writeln!(f, "{}", format!("{name:<22}{value:>12}   {remark}").trim_end())?;
@@ -208,22 +212,22 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// Measures of transcoders of all layers.
+/// Measures of transcoders for all layers.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SetEvaluation {
-    /// Each layer's: how it reconstructs is its own; losses and divergences are of the model with all layers'
-    /// transcoders in the places of the MLPs, and with zeros there, and so the same for all layers.
+    /// Measures per layer. Reconstruction measures belong to each layer; losses and divergences are computed with all
+    /// MLPs replaced by transcoders or zeros, so they have the same value in every layer's measures.
     pub layers: Vec<Evaluation>,
 }
 
 impl SetEvaluation {
-    /// Share of the loss that zeros in the places of all MLPs cost which their transcoders recover.
+    /// Fraction of the loss caused by zeroing all MLPs that the transcoders recover.
     pub fn loss_recovered(&self) -> f64 {
         self.layers.first().map_or(f64::NAN, |layer| layer.loss_recovered)
     }
 
-    /// All of it as JSON: the measures of the model, and a list of each layer's under the names of
+    /// All measures as JSON: the model's losses and divergences, and a list of the layers' measures, with the keys of
     /// [`Evaluation::to_json`].
     pub fn to_json(&self) -> Value {
         const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
@@ -237,7 +241,7 @@ impl SetEvaluation {
     }
 }
 
-/// A table, a layer a line, and below it what the model loses.
+/// Formats a table with one layer per line, followed by the model's losses.
 impl fmt::Display for SetEvaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = ["layer", "L0", "explained variance", "MSE", "cosine", "L2 ratio", "dead", "dense"];
@@ -268,10 +272,10 @@ impl fmt::Display for SetEvaluation {
             (
                 "loss with all",
                 defined(first.loss_with_dictionary, 4),
-                next.unwrap_or("transcoders in the places of the MLPs"),
+                next.unwrap_or("all MLPs replaced by transcoders"),
             ),
             ("loss with zeros", defined(first.loss_with_zeros, 4), next.unwrap_or_default()),
-            ("loss recovered", defined(first.loss_recovered, 4), next.unwrap_or("of what zeros cost")),
+            ("loss recovered", defined(first.loss_recovered, 4), next.unwrap_or("of the loss added by zeros")),
             ("KL with all", defined(first.kl_with_dictionary, 6), "from the model's predictions"),
             ("KL with zeros", defined(first.kl_with_zeros, 6), ""),
             ("KL score", defined(first.kl_score, 4), ""),

@@ -1,4 +1,4 @@
-//! How well a dictionary stands for the activations it was made for.
+//! Evaluation of how well a dictionary reconstructs activations.
 
 mod measures;
 mod reconstruction;
@@ -18,21 +18,21 @@ use hooklens_model::tokens::{PaddingSide, Tokens};
 pub(crate) use measures::defined;
 pub use measures::{Evaluation, SetEvaluation};
 pub(crate) use reconstruction::add_reconstructions;
-pub use share::EvaluationShare;
+pub use share::EvaluationShard;
 use sums::Losses;
 pub(crate) use sums::Sums;
 
-/// What is measured, and on what.
+/// Options of an evaluation.
 ///
 /// ```
 /// use hooklens::features::EvaluateOptions;
-/// let options = EvaluateOptions::new().batch_size(8).leaving_out([0]); // without tokens 0
+/// let options = EvaluateOptions::new().batch_size(8).leaving_out([0]); // excludes token id 0
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct EvaluateOptions {
     batch_size: usize,
-    /// What the dictionary says, unless given.
+    /// Excluded token ids; `None` for those that the dictionary's files name.
     left_out: Option<Vec<u32>>,
     cosines: bool,
 }
@@ -44,7 +44,7 @@ impl Default for EvaluateOptions {
 }
 
 impl EvaluateOptions {
-    /// Ids of the tokens that are left out.
+    /// Ids of the excluded tokens.
     fn left_out(&self, model: &HookedTransformer, dictionary: &Dictionary) -> Result<Vec<u32>> {
         match &self.left_out {
             Some(ids) => Ok(ids.clone()),
@@ -52,34 +52,35 @@ impl EvaluateOptions {
         }
     }
 
-    /// 16 prompts at a time, all tokens but those that the dictionary says it was trained without.
+    /// Default options: batches of 16 prompts, measured on all tokens except those that the dictionary was trained
+    /// without.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Prompts run together.
+    /// Sets the number of prompts per batch.
     pub fn batch_size(mut self, prompts: usize) -> Self {
         self.batch_size = prompts.max(1);
         self
     }
 
-    /// Leaves these tokens out of every measure, and their activations as they are, instead of those that the
-    /// dictionary's files say ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)): `[]` for
-    /// none.
+    /// Excludes these tokens from all measures and leaves their activations unchanged, instead of the tokens that the
+    /// dictionary's files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]`
+    /// for none.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
-    /// Whether decoder rows are compared with each other, which takes time with the square of their number.
+    /// Sets whether decoder rows are compared with each other, which takes time quadratic in their number.
     pub fn cosines(mut self, cosines: bool) -> Self {
         self.cosines = cosines;
         self
     }
 }
 
-/// Measures a dictionary on prompts of token ids; `progress` is told of prompts done. Prompts begin as those did that it
-/// was trained on: [`Metadata::prepend_bos`](super::Metadata::prepend_bos) says how.
+/// Evaluates a dictionary on prompts of token ids. `progress` is called with the number of prompts done. Prompts should
+/// start like the dictionary's training prompts: see [`Metadata::prepend_bos`](super::Metadata::prepend_bos).
 ///
 /// ```
 /// use hooklens::features::{Dictionary, EvaluateOptions, evaluate};
@@ -100,7 +101,8 @@ impl EvaluateOptions {
 /// ```
 ///
 /// # Errors
-/// Those of [`SpliceDictionary::splice_dictionary`](super::SpliceDictionary::splice_dictionary); prompts that the model can't run, or of which nothing is left.
+/// Same as [`SpliceDictionary::splice_dictionary`](super::SpliceDictionary::splice_dictionary); also fails if the model
+/// cannot run the prompts, or if there are no prompts.
 pub fn evaluate(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -108,11 +110,11 @@ pub fn evaluate(
     options: &EvaluateOptions,
     progress: impl FnMut(usize),
 ) -> Result<Evaluation> {
-    EvaluationShare::of(model, dictionary, prompts, options, progress)?.evaluation()
+    EvaluationShard::of(model, dictionary, prompts, options, progress)?.evaluation()
 }
 
-/// Measures transcoders of all layers, a set or a cross-layer transcoder, on prompts of token ids: what each layer's
-/// reconstruction misses of what its MLP writes, and what the model loses with all of them in the places of the MLPs.
+/// Evaluates transcoders of all layers, a set or a cross-layer transcoder, on prompts of token ids: how well each
+/// layer's MLP output is reconstructed, and how much the model's loss rises with all MLPs replaced.
 ///
 /// ```
 /// use hooklens::features::{EvaluateOptions, Transcoders, evaluate_transcoders};
@@ -127,7 +129,7 @@ pub fn evaluate(
 /// ```
 ///
 /// # Errors
-/// As [`evaluate`]; those of [`SpliceDictionary::splice_transcoders`](super::SpliceDictionary::splice_transcoders).
+/// Same as [`evaluate`] and [`SpliceDictionary::splice_transcoders`](super::SpliceDictionary::splice_transcoders).
 pub fn evaluate_transcoders(
     model: &HookedTransformer,
     transcoders: &Transcoders,
@@ -135,25 +137,27 @@ pub fn evaluate_transcoders(
     options: &EvaluateOptions,
     progress: impl FnMut(usize),
 ) -> Result<SetEvaluation> {
-    EvaluationShare::of_transcoders(model, transcoders, prompts, options, progress)?.set_evaluation()
+    EvaluationShard::of_transcoders(model, transcoders, prompts, options, progress)?.set_evaluation()
 }
 
-/// Activations of some prompts that were run together.
+/// Activations of one batch of prompts.
 struct Batch<'b> {
     cache: &'b ActivationCache,
-    /// Whether each place is measured, and how many of them are a prompt's.
+    /// Whether each token is measured.
     counted: &'b [bool],
+    /// Number of tokens per prompt, including padding.
     len: usize,
 }
 
 impl Batch<'_> {
-    /// A point's activations, `[row, width]`.
+    /// Activations at a point, `[row, width]`.
     fn rows(&self, point: &str, width: usize) -> Result<Tensor<2>> {
         Ok(self.cache.activation(point)?.reshape(&[self.counted.len(), width]).to_tensor::<2>()?)
     }
 }
 
-/// Runs a model on prompts, alone, with dictionaries and with zeros in the places of what they write, and gives losses.
+/// Runs a model on prompts three times (unchanged, with dictionaries, and with zeros in place of the written points)
+/// and accumulates losses.
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
     sites: &[[&str; 2]],
@@ -172,7 +176,7 @@ fn run(
         let real = |at: usize| tokens.mask().is_none_or(|mask| mask[at]);
         let counted: Vec<bool> =
             tokens.ids().iter().enumerate().map(|(at, id)| real(at) && !left_out.contains(id)).collect();
-        // Of single tokens there is no next one to predict.
+        // Batches of single-token prompts have no next token to predict.
         let predicts = batch.iter().any(|row| row.len() > 1);
         let with_losses = || match predicts {
             true => ForwardOptions::new().loss_per_token(),

@@ -1,4 +1,4 @@
-//! How dictionaries reconstruct activations, added up over tokens.
+//! Accumulates reconstruction measures over tokens.
 
 use burn::tensor::Tensor;
 
@@ -6,15 +6,15 @@ use super::sums::Sums;
 use crate::transcoders::{Transcoders, combined};
 use hooklens_model::error::Result;
 
-/// Adds how each layer reconstructs what it writes; one dictionary is a set of one layer. `rows` gives a point's activations,
-/// `[row, width]`, of which the `counted` rows are added, in prompts of `len` rows.
+/// Adds the reconstruction of each layer's output; a single dictionary is a set of one layer. `rows` returns a point's
+/// activations, `[row, width]`, of which the `counted` rows are added, in prompts of `len` rows.
 pub(crate) fn add_reconstructions(
     all: &Transcoders,
     sums: &mut [Sums],
     rows: &dyn Fn(&str, usize) -> Result<Tensor<2>>,
     (counted, len): (&[bool], usize),
 ) -> Result<()> {
-    // What latents of earlier layers write to each.
+    // The contributions of earlier layers' latents to each layer.
     let mut written: Vec<Option<Tensor<2>>> = vec![None; sums.len()];
     for (layer, (one, sums)) in all.layers().iter().zip(sums).enumerate() {
         let [read, write] = one.points()?;

@@ -1,4 +1,4 @@
-//! What some of the prompts say of dictionaries, to be added to what others say.
+//! Partial evaluations of some of the prompts, which can be joined.
 
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use super::sums::{Losses, Sums};
 use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
-use crate::splice::{SpliceDictionary, Splicing};
+use crate::splice::{SpliceDictionary, SpliceOptions};
 use crate::transcoders::Transcoders;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Sums over the tokens of some prompts, of a dictionary or of transcoders of all layers. Those of several shares of the
-/// prompts, measured by several processes, are joined, and give what [`evaluate`](super::evaluate) gives of all prompts.
+/// Partial evaluation of a dictionary, or of transcoders of all layers, on one shard of the prompts. Shards evaluated
+/// in separate processes can be joined, with the same result as [`evaluate`](super::evaluate) on all prompts.
 ///
 /// ```
-/// use hooklens::features::{EvaluateOptions, EvaluationShare, evaluate, open, Opened};
+/// use hooklens::features::{EvaluateOptions, EvaluationShard, evaluate, open, Opened};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let Opened::Dictionary(sae) = open("embedded:ioi-sae")? else { return Ok(()) };
@@ -26,22 +26,22 @@ use hooklens_model::model::HookedTransformer;
 ///     .map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec()))
 ///     .collect::<Result<_, hooklens::Error>>()?;
 /// let options = EvaluateOptions::new().batch_size(1);
-/// let share = |of: usize| EvaluationShare::of(&model, &sae, &prompts[of..of + 1], &options, |_| {});
-/// let joined = EvaluationShare::joined([share(0)?, share(1)?])?.evaluation()?;
+/// let share = |of: usize| EvaluationShard::of(&model, &sae, &prompts[of..of + 1], &options, |_| {});
+/// let joined = EvaluationShard::joined([share(0)?, share(1)?])?.evaluation()?;
 /// let whole = evaluate(&model, &sae, &prompts, &options, |_| {})?;
 /// assert_eq!(joined.tokens, whole.tokens);
 /// assert!((joined.loss_recovered - whole.loss_recovered).abs() < 1e-9);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EvaluationShare {
+pub struct EvaluationShard {
     name: String,
     left_out: Vec<u32>,
     losses: Losses,
     layers: Vec<Layer>,
 }
 
-/// A dictionary's sums, and what its weights say.
+/// Sums of one dictionary, and statistics of its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Layer {
     sums: Sums,
@@ -55,11 +55,11 @@ struct Layer {
     largest_decoder_cosine: Vec<f64>,
 }
 
-impl EvaluationShare {
-    /// Measures a dictionary, as [`evaluate`](super::evaluate) does.
+impl EvaluationShard {
+    /// Measures a dictionary like [`evaluate`](super::evaluate).
     ///
     /// # Errors
-    /// As [`evaluate`](super::evaluate); no prompts at all are none.
+    /// Same as [`evaluate`](super::evaluate), except that an empty list of prompts is allowed.
     pub fn of(
         model: &HookedTransformer,
         dictionary: &Dictionary,
@@ -68,7 +68,7 @@ impl EvaluationShare {
         progress: impl FnMut(usize),
     ) -> Result<Self> {
         let left_out = options.left_out(model, dictionary)?;
-        let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
+        let splicing = SpliceOptions::new().error_term(false).leaving_out(left_out.iter().copied());
         let spliced = model.splice_dictionary_with(dictionary, &splicing)?;
         let own = match model.devices().first() {
             Some(device) => dictionary.to_device(device),
@@ -78,10 +78,10 @@ impl EvaluationShare {
         Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
     }
 
-    /// Measures transcoders of all layers, as [`evaluate_transcoders`](super::evaluate_transcoders) does.
+    /// Measures transcoders of all layers like [`evaluate_transcoders`](super::evaluate_transcoders).
     ///
     /// # Errors
-    /// As [`evaluate_transcoders`](super::evaluate_transcoders); no prompts at all are none.
+    /// Same as [`evaluate_transcoders`](super::evaluate_transcoders), except that an empty list of prompts is allowed.
     pub fn of_transcoders(
         model: &HookedTransformer,
         transcoders: &Transcoders,
@@ -95,13 +95,12 @@ impl EvaluationShare {
         for layer in transcoders.layers() {
             // Tokens are counted once for all layers.
             if options.left_out(model, layer)? != left_out {
-                let reason =
-                    "its layers were trained without different tokens; `leaving_out` of the options names one list";
+                let reason = "its layers exclude different tokens; set one list with `EvaluateOptions::leaving_out`";
                 let dictionary = transcoders.name().to_string();
                 return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
             }
         }
-        let splicing = Splicing::new().error_term(false).leaving_out(left_out.iter().copied());
+        let splicing = SpliceOptions::new().error_term(false).leaving_out(left_out.iter().copied());
         let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
         let own = match model.devices().first() {
             Some(device) => transcoders.to_device(device),
@@ -128,26 +127,26 @@ impl EvaluationShare {
         Ok(Self { name: own.name().to_string(), layers: layers.collect::<Result<_>>()?, left_out, losses })
     }
 
-    /// All shares as one.
+    /// Joins partial evaluations.
     ///
     /// # Errors
-    /// No shares; shares of other dictionaries, or without other tokens.
+    /// Fails if there are no shards, or if they belong to different dictionaries or exclude different tokens.
     pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self> {
         let mut shares = shares.into_iter();
         let wrong = |name: &str, reason: &str| FeatureError::Kind { dictionary: name.into(), reason: reason.into() };
-        let mut all = shares.next().ok_or_else(|| wrong("the evaluation", "there are no shares of it"))?;
+        let mut all = shares.next().ok_or_else(|| wrong("the evaluation", "there are no shards to join"))?;
         for share in shares {
-            // Other processors round norms otherwise.
+            // Norms may be rounded differently on other processors.
             let near = |(one, other): (&f64, &f64)| (one - other).abs() <= 1e-4 * one.abs();
             let same = |(one, other): (&Layer, &Layer)| {
                 let norms = one.encoder_norm.iter().zip(&other.encoder_norm);
                 one.encoder_bias == other.encoder_bias && norms.into_iter().all(near)
             };
             if share.layers.len() != all.layers.len() || !all.layers.iter().zip(&share.layers).all(same) {
-                return Err(wrong(&share.name, "a share is of another dictionary").into());
+                return Err(wrong(&share.name, "a shard belongs to a different dictionary").into());
             }
             if share.left_out != all.left_out {
-                return Err(wrong(&share.name, "a share leaves other tokens out").into());
+                return Err(wrong(&share.name, "a shard excludes different tokens").into());
             }
             all.losses.join(&share.losses);
             all.layers.iter_mut().zip(&share.layers).for_each(|(one, other)| one.sums.join(&other.sums));
@@ -155,30 +154,30 @@ impl EvaluationShare {
         Ok(all)
     }
 
-    /// The measures of the dictionary; of several layers, of the first.
+    /// Returns the measures of the dictionary, or of the first layer.
     ///
     /// # Errors
-    /// Nothing was measured.
+    /// Fails if nothing was measured.
     pub fn evaluation(self) -> Result<Evaluation> {
         let name = self.name.clone();
         let first = self.set_evaluation()?.layers.into_iter().next();
         first.ok_or_else(|| FeatureError::NoPoint { dictionary: name }.into())
     }
 
-    /// The measures of all layers.
+    /// Returns the measures of all layers.
     ///
     /// # Errors
-    /// Nothing was measured.
+    /// Fails if nothing was measured.
     pub fn set_evaluation(self) -> Result<SetEvaluation> {
         if self.layers.iter().any(|layer| layer.sums.density().is_empty()) {
-            let reason = "there are no prompts to measure it on".to_string();
+            let reason = "there are no prompts to evaluate it on".to_string();
             return Err(FeatureError::Kind { dictionary: self.name, reason }.into());
         }
         let (losses, left_out) = (&self.losses, &self.left_out);
         Ok(SetEvaluation { layers: self.layers.into_iter().map(|layer| layer.evaluation(losses, left_out)).collect() })
     }
 
-    /// How many dictionaries it is of: one, or one a layer.
+    /// Number of dictionaries: one, or one per layer.
     pub fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -246,7 +245,7 @@ impl Layer {
     }
 }
 
-/// The largest cosine of each of these rows of norm 1 with another, block by block.
+/// The largest cosine similarity of each unit row with another row, computed block by block.
 fn largest_cosines(rows: Tensor<2>) -> Vec<f64> {
     const BLOCK: usize = 512;
     let [count, _] = rows.dims();
@@ -263,7 +262,7 @@ fn largest_cosines(rows: Tensor<2>) -> Vec<f64> {
     largest
 }
 
-/// Numbers as JSON has them, and as text those that it has not: `NaN`, `inf`.
+/// A JSON number, or a string such as `NaN` or `inf` for values that JSON does not support.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Number {
@@ -281,12 +280,12 @@ impl Number {
     fn read<E: serde::de::Error>(self) -> std::result::Result<f64, E> {
         match self {
             Self::Finite(x) => Ok(x),
-            Self::Other(text) => text.parse().map_err(|_| E::custom(format!("`{text}` is no number"))),
+            Self::Other(text) => text.parse().map_err(|_| E::custom(format!("`{text}` is not a number"))),
         }
     }
 }
 
-/// A number that may not be finite.
+/// Serializes a number that may not be finite.
 pub(super) mod number {
     use super::Number;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -300,7 +299,7 @@ pub(super) mod number {
     }
 }
 
-/// Numbers that may not be finite.
+/// Serializes numbers that may not be finite.
 mod numbers {
     use super::Number;
     use serde::{Deserialize, Deserializer, Serializer};

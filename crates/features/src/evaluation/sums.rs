@@ -1,11 +1,11 @@
-//! Sums over tokens, from which measures are made.
+//! Sums over tokens, from which measures are computed.
 
 use burn::tensor::{Tensor, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use super::share::number;
 
-/// Sums over tokens, of one dictionary.
+/// Sums over tokens for one dictionary.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(super) tokens: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Sums {
     pub(super) error: f64,
     #[serde(with = "number")]
     pub(super) legacy: f64,
-    /// Tokens that are not alone in their batch, nor all alike.
+    /// Number of tokens whose activation differs from the mean of their batch.
     pub(super) legacy_tokens: usize,
     #[serde(with = "number")]
     pub(super) cosine: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Sums {
     pub(super) prompts: Vec<u64>,
 }
 
-/// Losses and divergences, with the dictionary and with zeros.
+/// Sums of losses and KL divergences: plain, with the dictionary, and with zeros.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Losses {
     pub(super) predicted: usize,
@@ -42,7 +42,7 @@ pub(super) struct Losses {
 }
 
 impl Sums {
-    /// Adds those of other tokens, of the same dictionary.
+    /// Adds the sums over other tokens for the same dictionary.
     pub(super) fn join(&mut self, other: &Self) {
         self.tokens += other.tokens;
         self.legacy_tokens += other.legacy_tokens;
@@ -60,7 +60,7 @@ impl Sums {
             (&mut self.product, other.product),
         ];
         scalars.into_iter().for_each(|(sum, more)| *sum += more);
-        // A share without prompts has none of them.
+        // A shard without prompts has empty vectors.
         let len = self.mean.len().max(other.mean.len());
         self.mean.resize(len, 0.0);
         self.mean.iter_mut().zip(&other.mean).for_each(|(sum, more)| *sum += more);
@@ -70,7 +70,7 @@ impl Sums {
         }
     }
 
-    /// Adds the `counted` rows of activations, their reconstructions and latents, in prompts of `len` rows.
+    /// Adds the `counted` rows of activations, reconstructions and latent activations, in prompts of `len` rows.
     pub(super) fn add(
         &mut self,
         x: &Tensor<2>,
@@ -120,7 +120,7 @@ impl Sums {
             }
             self.norm_in += xx.sqrt();
             self.norm_out += yy.sqrt();
-            // A vector of zeros has no direction, and no cosine with any.
+            // The cosine similarity with a zero vector counts as 0.
             self.cosine += if xx * yy > 0.0 { xy / (xx * yy).sqrt() } else { 0.0 };
             let short = xx.sqrt() < 1e-4;
             self.ratio += yy.sqrt() / if short { 1.0 } else { xx.sqrt() };
@@ -146,28 +146,28 @@ impl Sums {
         self.error / self.tokens as f64
     }
 
-    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same.
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN if all activations are equal.
     pub(crate) fn explained_variance(&self) -> f64 {
         let n = self.tokens as f64;
         let of_mean: f64 = self.mean.iter().map(|sum| (sum / n) * (sum / n)).sum();
         let spread = self.square_in / n - of_mean;
-        // What is left of equal sums is their rounding.
+        // If all activations are equal, the spread consists of rounding errors only.
         if spread > 1e-12 * self.square_in / n { 1.0 - self.mse() / spread } else { f64::NAN }
     }
 
-    /// Share of tokens at which each latent is active, `[latent]`.
+    /// Fraction of tokens at which each latent is active, `[latent]`.
     pub(crate) fn density(&self) -> Vec<f64> {
         self.active.iter().map(|count| *count as f64 / self.tokens as f64).collect()
     }
 
-    /// Tokens added.
+    /// Number of tokens added.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
 }
 
 impl Losses {
-    /// Adds those of other tokens.
+    /// Adds the sums over other tokens.
     pub(super) fn join(&mut self, other: &Self) {
         self.predicted += other.predicted;
         self.positions += other.positions;

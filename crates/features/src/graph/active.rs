@@ -1,13 +1,13 @@
-//! The features that are active in a prompt.
+//! The active features of a prompt.
 
 use std::ops::Range;
 
-/// Features other than zero, by site, then position, then latent.
+/// Nonzero features, ordered by site, then position, then latent.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Active {
-    /// Positions of the prompt.
+    /// Number of positions in the prompt.
     pub(super) len: usize,
-    /// Where the features of a site and a position begin, `[site * pos]`, and where the last ones end.
+    /// Index of the first feature of each site and position, `[site * pos]`, followed by the total count.
     first: Vec<usize>,
     latents: Vec<u32>,
     pub(super) acts: Vec<f32>,
@@ -20,7 +20,7 @@ impl Active {
         Self { len, first: vec![0], ..Self::default() }
     }
 
-    /// Adds a position's features: `(latent, activation, pre-activation)`.
+    /// Adds the features of one position as `(latent, activation, pre-activation)`.
     pub(super) fn add(&mut self, features: impl IntoIterator<Item = (u32, f32, f32)>) {
         for (latent, act, pre) in features {
             self.latents.push(latent);
@@ -34,13 +34,13 @@ impl Active {
         self.latents.len()
     }
 
-    /// Features of a site at a position.
+    /// Indices of the features of a site at a position.
     pub(super) fn range(&self, site: usize, pos: usize) -> Range<usize> {
         let place = site * self.len + pos;
         self.first[place]..self.first[place + 1]
     }
 
-    /// Latents of a site at a position.
+    /// Latents of the features of a site at a position.
     pub(super) fn latents(&self, site: usize, pos: usize) -> &[u32] {
         &self.latents[self.range(site, pos)]
     }
@@ -49,19 +49,19 @@ impl Active {
         self.latents[feature]
     }
 
-    /// The number of a feature; nothing where it is not active.
+    /// The index of a latent's feature; `None` if the latent is not active.
     pub(super) fn find(&self, site: usize, pos: usize, latent: u32) -> Option<usize> {
         let own = self.range(site, pos);
         let place = self.latents[own.clone()].binary_search(&latent);
         place.ok().map(|place| own.start + place)
     }
 
-    /// The activation of a latent; zero where it is not active.
+    /// The activation of a latent; zero if it is not active.
     pub(super) fn act(&self, site: usize, pos: usize, latent: u32) -> f32 {
         self.find(site, pos, latent).map_or(0.0, |feature| self.acts[feature])
     }
 
-    /// The site and the position of a feature.
+    /// The site and position of a feature.
     pub(super) fn place(&self, feature: usize) -> (usize, usize) {
         let place = self.first.partition_point(|first| *first <= feature) - 1;
         (place / self.len.max(1), place % self.len.max(1))

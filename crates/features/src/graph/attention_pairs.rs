@@ -1,4 +1,4 @@
-//! Why a head attends where it does: pairs of what makes its query and what makes its key.
+//! Attention attribution: an attention score as a sum over pairs of query-side and key-side nodes.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use hooklens_hooks::{Record, Selection};
@@ -17,39 +17,41 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{Attention, HookedTransformer, Linear, Norm, RotaryTable};
 
-/// What two nodes, one in the query and one in the key, add to a score.
+/// The contribution of two nodes, one in the query and one in the key, to an attention score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionPair {
-    /// The node in the query; none for what is constant.
+    /// The node in the query; `None` for the constant part.
     pub query: Option<usize>,
-    /// The node in the key; none for what is constant.
+    /// The node in the key; `None` for the constant part.
     pub key: Option<usize>,
-    /// What the two add to the score.
+    /// Contribution of the pair to the score.
     pub score: f32,
 }
 
-/// The score of a query and a key of one head, taken apart.
+/// The decomposition of one head's attention score for one query and key.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionPairs {
-    /// The score, before a soft cap and a bias of distance.
+    /// The attention score, before any soft cap and position bias.
     pub score: f32,
-    /// The pairs that add most to it, by magnitude.
+    /// The pairs with the largest contributions by magnitude.
     pub strongest: Vec<AttentionPair>,
-    /// What all pairs add: the score, but for pairs of features that the graph lacks.
+    /// The sum over all pairs. It equals the score, except for contributions of features that are not in the graph.
     pub sum: f32,
 }
 
-/// A query or key as a linear function of nodes: `[d_head, node]` and a constant, behind its norm and rotation.
+/// A query or key as a linear function of nodes, `[d_head, node + 1]`, with the constant in the last column. Once
+/// mapped, it includes the head's norm and rotation.
 struct Side {
     values: Vec<f32>,
     columns: usize,
 }
 
 impl AttributionGraph {
-    /// The score of a head `(layer, head)` from a position to an earlier one as a sum over pairs of nodes: queries and keys are
-    /// both linear in what features, errors and tokens write, with norms and earlier patterns as they were.
+    /// Decomposes the attention score of a head `(layer, head)`, from a query position to an earlier key position, into
+    /// a sum over pairs of nodes. Queries and keys are linear in what features, errors and tokens write, with norms and
+    /// earlier patterns frozen.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
@@ -65,7 +67,7 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for a head or positions that are not there; as [`AttributionGraph::new`].
+    /// [`GraphError::Setting`] for a head or positions that do not exist; otherwise as [`AttributionGraph::new`].
     pub fn attention_pairs(
         &self,
         model: &HookedTransformer,
@@ -77,11 +79,12 @@ impl AttributionGraph {
         let config = model.config();
         let wrong = |what, given: String, wanted| GraphError::Setting { what, given, wanted };
         if layer >= config.n_layers || head >= config.n_heads {
-            return Err(wrong("a head", format!("{layer}.{head}"), "one that the model has").into());
+            return Err(wrong("the head", format!("{layer}.{head}"), "a head of the model").into());
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
             let given = format!("{query} to {key}");
-            return Err(wrong("positions of attention", given, "one of one prompt and an earlier one").into());
+            let wanted = "a position and the same or an earlier one, in a graph of one prompt";
+            return Err(wrong("the pair of positions", given, wanted).into());
         }
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
         let attention = attention_of(model, layer)?;
@@ -120,7 +123,7 @@ impl AttributionGraph {
         Ok(AttentionPairs { score, strongest, sum: sum as f32 })
     }
 
-    /// Coordinates of a query or key before its norm, as functions of nodes.
+    /// Coordinates of a head's query or key before its norm, as linear functions of nodes.
     fn side(
         &self,
         captured: &Captured,
@@ -166,7 +169,8 @@ impl AttributionGraph {
         Ok(Side { values, columns })
     }
 
-    /// What a head's norm and rotation do at a position, `[d_head out, d_head in]`, and the vector that the model has there.
+    /// The linear map of a head's norm and rotation at a position, `[d_head out, d_head in]`, and the model's query or
+    /// key after them.
     fn rotation(
         &self,
         model: &HookedTransformer,
@@ -205,7 +209,7 @@ impl AttributionGraph {
                 row.iter_mut().zip(&factors).for_each(|(x, factor)| *x = (*x - mean) * factor);
             }
         };
-        // What becomes of each unit vector is a column of the map.
+        // Mapping the unit vectors gives the columns of the map.
         let mut rows: Vec<f32> = (0..width * width).map(|at| f32::from(u8::from(at % (width + 1) == 0))).collect();
         if !behind {
             normed(&mut rows);
@@ -225,7 +229,7 @@ impl AttributionGraph {
         let map: Vec<f32> = (0..width * width).map(|at| rows[at % width * width + at / width]).collect();
         let actual = match rotated {
             Some(rotated) => row(clean.get::<4>(&*rotated)?),
-            // A norm alone, which has no point behind its weight.
+            // There is no hook point after a norm's weight, so the map is applied here.
             None => {
                 let vector = row(clean.get::<4>(&*before)?);
                 map.chunks_exact(width).map(|row| row.iter().zip(&vector).map(|(a, b)| a * b).sum()).collect()
@@ -235,11 +239,11 @@ impl AttributionGraph {
     }
 }
 
-/// What a norm whose scale is held multiplies a head's coordinates by.
+/// Factors by which a norm with a frozen scale multiplies a head's coordinates.
 fn held_factors(norm: Option<(&Norm, Tensor<2>)>, head: usize, pos: usize, width: usize, len: usize) -> Vec<f32> {
     let Some((norm, scale)) = norm else { return vec![1.0; width] };
     let scale = host(scale);
-    // One scale a position, or one a position and head.
+    // One scale per position, or one per position and head.
     let heads = scale.len() / len.max(1);
     let scale = scale[pos * heads + head.min(heads - 1)];
     let weight = norm.w.as_ref().map(|weight| host(weight.val()));
@@ -257,14 +261,14 @@ impl Side {
     }
 }
 
-/// Keeps the pairs of the largest magnitude.
+/// Keeps the pairs with the largest magnitude.
 fn keep(pairs: &mut Vec<AttentionPair>, count: usize) {
     pairs.sort_by(|a, b| b.score.abs().total_cmp(&a.score.abs()));
     pairs.truncate(count);
 }
 
-/// A layer's attention; graphs are made of models that have it in every layer.
+/// A layer's attention. Graphs require attention in every layer.
 fn attention_of(model: &HookedTransformer, layer: usize) -> Result<&Attention> {
-    let lacking = InputError::NoAttention { what: "pairs of positions", layer };
+    let lacking = InputError::NoAttention { what: "attribution of attention scores", layer };
     Ok(model.weights.blocks[layer].attn.as_ref().ok_or(lacking)?)
 }

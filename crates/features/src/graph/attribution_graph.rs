@@ -1,50 +1,47 @@
-//! The graph itself: nodes, direct effects, and what proves them.
+//! [`AttributionGraph`]: nodes, their direct effects on each other, and a check that the effects sum to the nodes'
+//! values.
 
 use super::influence::threshold;
-use super::intervene::{FeatureEdit, one_prompt};
+use super::intervene::FeatureEdit;
 use super::options::GraphOptions;
-use super::replacement::Replacement;
 use super::target::GraphTarget;
-use super::trace::{GraphProgress, trace};
 use crate::Units;
 use crate::error::GraphError;
-use hooklens_model::driver::Input;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum NodeKind {
-    /// A latent of a transcoder, at the layer where it is read.
+    /// A latent of a transcoder, in the layer where it is read.
     Feature {
-        /// The latent.
+        /// Index of the latent.
         latent: usize,
     },
-    /// A latent of an autoencoder of the residual stream.
+    /// A latent of a sparse autoencoder on the residual stream.
     Latent {
-        /// The latent.
+        /// Index of the latent.
         latent: usize,
     },
     /// A neuron of an MLP.
     Neuron {
-        /// The neuron.
+        /// Index of the neuron.
         neuron: usize,
     },
-    /// What the features of a layer miss.
+    /// The reconstruction error of a layer's features.
     Error,
-    /// A token's vector.
+    /// A token's embedding.
     Token {
-        /// Its id.
+        /// The token id.
         id: u32,
     },
-    /// A position's learned vector.
+    /// A learned position embedding.
     Position,
-    /// A target.
+    /// A target, such as a logit.
     Logit {
-        /// The token, of a target that is one token's logit.
+        /// The token, if the target is the logit of one token.
         token: Option<u32>,
-        /// What it counts: its probability.
+        /// The target's weight, such as the token's probability.
         weight: f32,
     },
 }
@@ -53,29 +50,30 @@ pub enum NodeKind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GraphNode {
-    /// What it is.
+    /// The node's kind.
     pub kind: NodeKind,
-    /// Its layer; none of tokens and positions, and of targets the number of layers.
+    /// Layer of the node. `None` for tokens and positions; the number of layers for targets.
     pub layer: Option<usize>,
-    /// Its position in the prompt.
+    /// Position in the prompt.
     pub position: usize,
-    /// What it is called: a token's text, a label of a latent. Often nothing.
+    /// A label, such as a token's text or a latent's label. Often empty.
     pub label: String,
-    /// The activation of a feature.
+    /// The activation, for features.
     pub activation: Option<f32>,
-    /// The share of the influence on the targets that this node and all with more have, from 0 to 1.
+    /// Cumulative influence on the targets: the fraction of the total influence that this node and all nodes with more
+    /// influence have together.
     pub influence: f32,
-    /// Which of the replacement's dictionaries a feature is of.
+    /// For features, the index of the dictionary in the replacement.
     pub(super) site: Option<usize>,
 }
 
 impl GraphNode {
-    /// Whether it is a latent or a neuron.
+    /// Whether the node is a latent or a neuron.
     pub fn is_feature(&self) -> bool {
         self.unit().is_some()
     }
 
-    /// The number of a latent or neuron.
+    /// The index of the latent or neuron; `None` for nodes other than features.
     pub fn unit(&self) -> Option<usize> {
         match self.kind {
             NodeKind::Feature { latent } | NodeKind::Latent { latent } => Some(latent),
@@ -84,39 +82,40 @@ impl GraphNode {
         }
     }
 
-    /// A change of a feature: its activation times this.
+    /// An edit that multiplies the feature's activation by `factor`; `None` for nodes other than features.
     pub fn edit(&self, factor: f32) -> Option<FeatureEdit> {
         let edit = FeatureEdit::times(self.layer?, self.position, self.unit()?, factor);
         Some(edit.of_site(self.site))
     }
 }
 
-/// A direct effect of one node on another.
+/// The direct effect of one node on another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GraphEdge {
-    /// The node that acts.
+    /// Index of the node that has the effect.
     pub source: usize,
-    /// The node that is acted on.
+    /// Index of the affected node.
     pub target: usize,
-    /// What the source adds to the target's pre-activation or logit.
+    /// Contribution of the source to the target's pre-activation or logit.
     pub weight: f32,
 }
 
-/// How much of a model's computation a graph's features carry.
+/// How much of the model's computation the features of a graph capture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GraphScores {
-    /// The influence of tokens over that of tokens and errors.
+    /// Influence of tokens divided by the influence of tokens and errors.
     pub replacement: f64,
-    /// The share of inputs that are no errors, of all nodes by their influence.
+    /// Fraction of a node's input that does not come from errors, averaged over nodes weighted by influence.
     pub completeness: f64,
 }
 
-/// Which features made a model say what it says (Ameisen et al. 2025): the direct effects of features, errors and tokens on
-/// each other and on the logits, where attention patterns and the scales of norms are taken as they were.
+/// An attribution graph (Ameisen et al. 2025): the direct effects of features, errors and tokens on each other and on
+/// the logits, with attention patterns and norm scales frozen.
 ///
-/// The sum of all effects on a node and its constant is its pre-activation: [`AttributionGraph::deviation`] says how well.
+/// A node's pre-activation equals the sum of all effects on it plus its constant, up to
+/// [`AttributionGraph::deviation`].
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
@@ -126,7 +125,7 @@ pub struct GraphScores {
 /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
 /// let prompt = "When Mary and John went to the store, John gave a drink to";
 /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
-/// assert!(graph.deviation() < 1e-4); // every row proves itself
+/// assert!(graph.deviation() < 1e-4); // effects and constants add up to every node's value
 /// let pruned = graph.prune(0.8, 0.98)?;
 /// println!("{} nodes, {} edges, {:?}", pruned.nodes().len(), pruned.edges().len(), graph.scores());
 /// # Ok::<(), hooklens::Error>(())
@@ -134,7 +133,7 @@ pub struct GraphScores {
 #[derive(Debug, Clone)]
 pub struct AttributionGraph {
     pub(super) nodes: Vec<GraphNode>,
-    /// `[target, source]`: features, then logits; and features, errors, tokens, positions.
+    /// `[target, source]`. Targets are features, then logits; sources are features, errors, tokens, then positions.
     pub(super) effects: Vec<f32>,
     pub(super) features: usize,
     pub(super) places: usize,
@@ -147,46 +146,17 @@ pub struct AttributionGraph {
     pub(super) active: usize,
     pub(super) left_out: usize,
     pub(super) n_layers: usize,
-    /// The features of each site.
+    /// Units of each site.
     pub(super) units: Vec<Units>,
     pub(super) prompts: usize,
     pub(super) prompt: String,
-    /// Its targets, of one prompt.
+    /// Targets of the graph; empty if it combines several prompts.
     pub(super) goals: Vec<(GraphTarget, f32)>,
-    /// What it was made with, of one prompt.
+    /// Options that the graph was computed with; `None` if it combines several prompts.
     pub(super) options: Option<GraphOptions>,
 }
 
 impl AttributionGraph {
-    /// The graph of a prompt.
-    ///
-    /// # Errors
-    /// A replacement that does not fit the model ([`GraphError::Replacement`]), targets that are none, a prompt that the
-    /// model can't run.
-    pub fn new(
-        model: &HookedTransformer,
-        prompt: impl Into<Input>,
-        replacement: &Replacement,
-        options: &GraphOptions,
-    ) -> Result<Self> {
-        Self::with_progress(model, prompt, replacement, options, |_| {})
-    }
-
-    /// [`AttributionGraph::new`], telling how far it is.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn with_progress(
-        model: &HookedTransformer,
-        prompt: impl Into<Input>,
-        replacement: &Replacement,
-        options: &GraphOptions,
-        progress: impl FnMut(GraphProgress),
-    ) -> Result<Self> {
-        let tokens = one_prompt(model, prompt.into())?;
-        trace(model, tokens.row(0), replacement, options, progress)
-    }
-
     pub(super) fn assembled(
         nodes: Vec<GraphNode>,
         effects: Vec<f32>,
@@ -223,17 +193,17 @@ impl AttributionGraph {
         graph
     }
 
-    /// Its nodes: features by layer, position and latent, errors by layer and position, tokens, positions, targets.
+    /// The nodes: features by layer, position and latent; errors by layer and position; tokens; positions; targets.
     pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
 
-    /// The prompt's ids.
+    /// The prompt's token ids.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The prompt's text; of several prompts that of the first, and how many more there are.
+    /// The prompt's text. For a combined graph, the text of the first prompt and how many more there are.
     pub fn prompt(&self) -> &str {
         &self.prompt
     }
@@ -243,41 +213,42 @@ impl AttributionGraph {
         &self.token_texts
     }
 
-    /// Prompts that it is the mean or the difference of.
+    /// Number of prompts combined into the graph, by mean or difference.
     pub fn prompts(&self) -> usize {
         self.prompts
     }
 
-    /// Features that were active in the prompt, of which the graph may have fewer.
+    /// Number of features active in the prompt. The graph may contain fewer features.
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// Positions at the beginning whose features were left out.
+    /// Number of positions at the start of the prompt whose features are left out.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// The features of each site.
+    /// Units of each site.
     pub(super) fn units(&self) -> &[Units] {
         &self.units
     }
 
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub fn n_layers(&self) -> usize {
         self.n_layers
     }
 
-    /// Nodes that have inputs: features and targets.
+    /// Indices of the nodes that have inputs: features and targets.
     fn targets(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.features).chain(self.first_logit()..self.nodes.len())
     }
 
+    /// Index of the first target node.
     pub(super) fn first_logit(&self) -> usize {
         self.features + self.columns_behind()
     }
 
-    /// Columns behind the features'.
+    /// Number of columns after the feature columns.
     pub(super) fn columns_behind(&self) -> usize {
         self.effects.len() / self.rows().max(1) - self.features
     }
@@ -296,38 +267,39 @@ impl AttributionGraph {
         }
     }
 
-    /// The direct effects on a node of all others but targets, by their number; nothing for a node without inputs.
+    /// The direct effects on a node of all nodes except targets, by index; `None` for a node without inputs.
     pub fn effects_on(&self, node: usize) -> Option<&[f32]> {
         let columns = self.first_logit();
         self.row_of(node).map(|row| &self.effects[row * columns..][..columns])
     }
 
-    /// What is constant in a node's pre-activation or logit: biases, and what MLPs write at positions left out.
+    /// The constant part of a node's pre-activation or logit: biases, and MLP outputs at positions left out.
     pub fn constant(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.constants[row])
     }
 
-    /// A feature's pre-activation, a target's logit.
+    /// The pre-activation of a feature or the logit of a target.
     pub fn value(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.values[row])
     }
 
-    /// By how much effects and constant miss a node's value, as a share of the largest of them, or of what a product of vectors
-    /// of such lengths usually is, where that is more: rounding is no less. Nothing for a node without inputs.
+    /// Difference between a node's value and the sum of its constant and the effects on it. The difference is relative
+    /// to the scale of rounding errors: the largest of these terms, or the typical magnitude of a dot product of the
+    /// node's input with the vector that reads it, whichever is larger. `None` for a node without inputs.
     pub fn deviation_of(&self, node: usize) -> Option<f32> {
         self.row_of(node).map(|row| self.deviations[row])
     }
 
-    /// The largest [`AttributionGraph::deviation_of`] of all nodes: the proof of the graph.
+    /// The largest [`AttributionGraph::deviation_of`] over all nodes, which verifies the graph.
     pub fn deviation(&self) -> f32 {
         self.deviations.iter().copied().fold(0.0, f32::max)
     }
 
-    /// Influence of every node on the targets, of the edges that are kept.
+    /// Influence of every node on the targets, over the edges that `kept` accepts.
     fn influence_of(&self, kept: impl Fn(usize, usize) -> bool) -> Vec<f64> {
         let columns = self.first_logit();
         let mut influence = vec![0f64; self.nodes.len()];
-        // Targets, then features from the last layer: what acts on a feature comes before it.
+        // Visit targets first, then features from the last layer down, because a feature's inputs always precede it.
         let order = (columns..self.nodes.len()).chain((0..self.features).rev());
         for node in order {
             let own = match self.nodes[node].kind {
@@ -345,7 +317,8 @@ impl AttributionGraph {
         influence
     }
 
-    /// How much of the computation the features carry, as circuit-tracer defines it; learned positions count as tokens.
+    /// How much of the computation the features capture, as circuit-tracer defines it. Learned position embeddings
+    /// count as tokens.
     pub fn scores(&self) -> GraphScores {
         let influence = self.influence_of(|_, _| true);
         let errors = self.features..self.features + self.places * self.len;
@@ -372,16 +345,17 @@ impl AttributionGraph {
         }
     }
 
-    /// The nodes that carry this share of the influence on the targets, and of the edges between them those that carry that
-    /// share; tokens, positions and targets stay. Features without inputs or outputs go, errors without outputs.
+    /// Prunes the graph: keeps the nodes that together have `node_share` of the influence on the targets, and the edges
+    /// between them that together have `edge_share`. Tokens, positions and targets are always kept. Features without
+    /// inputs or outputs and errors without outputs are removed.
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for shares that are none.
+    /// [`GraphError::Setting`] for shares outside 0 to 1.
     pub fn prune(&self, node_share: f64, edge_share: f64) -> Result<PrunedGraph> {
         for (what, share) in [("the share of nodes", node_share), ("the share of edges", edge_share)] {
             if !(0.0..=1.0).contains(&share) {
                 let given = share.to_string();
-                return Err(GraphError::Setting { what, given, wanted: "from 0 to 1" }.into());
+                return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
             }
         }
         let influence = self.influence_of(|_, _| true);
@@ -393,7 +367,7 @@ impl AttributionGraph {
 
         let between = |target: usize, source: usize| kept[target] && kept[source];
         let pruned = self.influence_of(between);
-        // Scores first and edges after, as there may be many more of those that go.
+        // Collect only scores in a first pass, since most edges may be dropped.
         let mut scores: Vec<f32> = Vec::new();
         self.score_edges(&kept, &pruned, |_, score| scores.push(score));
         let least = threshold(&mut scores, edge_share);
@@ -424,7 +398,7 @@ impl AttributionGraph {
         Ok(PrunedGraph { nodes, edges })
     }
 
-    /// Shows all edges between nodes that are kept, each with its share of the influence on the targets.
+    /// Calls `show` on each edge between kept nodes, with its share of the influence on the targets.
     fn score_edges(&self, kept: &[bool], influence: &[f64], mut show: impl FnMut(GraphEdge, f32)) {
         for target in self.targets().filter(|target| kept[*target]) {
             let own = match self.nodes[target].kind {
@@ -442,7 +416,7 @@ impl AttributionGraph {
     }
 }
 
-/// What is left of a graph: nodes by their number in it, and edges between them.
+/// A pruned graph: indices of the remaining nodes, and the edges between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrunedGraph {
     nodes: Vec<usize>,
@@ -450,18 +424,18 @@ pub struct PrunedGraph {
 }
 
 impl PrunedGraph {
-    /// Nodes, by their number in the graph.
+    /// Indices of the nodes in the original graph.
     pub fn nodes(&self) -> &[usize] {
         &self.nodes
     }
 
-    /// Edges, by targets.
+    /// The edges, grouped by target.
     pub fn edges(&self) -> &[GraphEdge] {
         &self.edges
     }
 }
 
-/// For each the share that it and all larger ones have.
+/// For each score, the share of the total that it and all larger ones have.
 fn cumulative(scores: &[f64]) -> Vec<f32> {
     let total: f64 = scores.iter().sum();
     let mut order: Vec<usize> = (0..scores.len()).collect();

@@ -1,4 +1,4 @@
-//! One run of the model, and the linear model of its prompt.
+//! Records one run of the model and builds the frozen linear model of its prompt.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,13 @@ use hooklens_kernels::view::View2;
 use super::active::Active;
 use super::frozen::{Frozen, Layer, MlpPart};
 use super::frozen_attention::{FrozenAttention, HeldPattern};
-use super::frozen_mlp::{FrozenMlp, Ratios};
+use super::frozen_mlp::FrozenMlp;
 use super::held_norm::HeldNorm;
 use super::host;
 use super::mlp_run::{self, Maps, MlpRun};
 use super::neurons::Neurons;
 use super::place::{Decoder, Place, Skip};
+use super::ratios::Ratios;
 use super::replacement::{Kind, Replacement};
 use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, Site, Sort, lengths};
 use super::stacked::Stacked;
@@ -28,30 +29,30 @@ use hooklens_model::error::Result;
 use hooklens_model::hook;
 use hooklens_model::model::{Block, HookedTransformer, Norm};
 
-/// Rows that are encoded at a time.
+/// Number of rows encoded at a time.
 const TOGETHER: usize = 256;
 
-/// A prompt's run, taken apart.
+/// Everything that a graph needs from one run on a prompt.
 #[derive(Debug)]
 pub(super) struct Captured {
     pub(super) frozen: Frozen,
     pub(super) sites: Vec<Site>,
     pub(super) active: Active,
-    /// The norm before the unembedding, held.
+    /// The final norm, with its scale frozen.
     pub(super) last: HeldNorm,
-    /// Logits behind the last token, before a soft cap and behind.
+    /// Logits after the last token, before and after the soft cap.
     pub(super) logits: [Vec<f32>; 2],
-    /// The stream behind the last token, before that norm.
+    /// The residual stream at the last token, before the final norm.
     pub(super) stream: Vec<f32>,
-    /// The layer of each place with error nodes.
+    /// The layer of each place that has error nodes.
     pub(super) places: Vec<usize>,
     /// The norm before each layer's attention.
     pub(super) before_attention: Vec<HeldNorm>,
-    /// What is added behind it for queries and keys alone (Shortformer), `[pos, d_model]`.
+    /// Position embeddings added to queries and keys only (Shortformer), `[pos, d_model]`.
     pub(super) beside_attention: Option<Vec<f32>>,
 }
 
-/// A dictionary where the model has it.
+/// A dictionary located in the model.
 struct Placed<'d> {
     dictionary: &'d Dictionary,
     layer: usize,
@@ -60,11 +61,11 @@ struct Placed<'d> {
     at: At,
 }
 
-/// What a dictionary stands for.
+/// The part of the model that a dictionary replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Mlp,
-    /// The stream before attention, between, behind the MLP.
+    /// The residual stream before attention (0), between attention and MLP (1), or after the MLP (2).
     Stream(usize),
 }
 
@@ -72,21 +73,22 @@ fn refused(what: &str, reason: impl Into<String>) -> hooklens_model::error::Erro
     GraphError::Replacement { what: what.into(), reason: reason.into() }.into()
 }
 
-/// A dictionary's layer and points.
+/// Finds a dictionary's layer and points.
 fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<Placed<'d>> {
     check_processing(model, dictionary)?;
     let metadata = dictionary.metadata();
     let name = dictionary.name();
-    let reads = metadata.reads.clone().ok_or_else(|| refused(name, "its files don't say which point it reads"))?;
+    let reads =
+        metadata.reads.clone().ok_or_else(|| refused(name, "its files do not name the hook point that it reads"))?;
     if metadata.head.is_some() {
-        return Err(refused(name, "it is about one head"));
+        return Err(refused(name, "it applies to a single head"));
     }
     let writes = metadata.writes.clone().unwrap_or_else(|| reads.clone());
     let catalog = model.catalog();
     let mut layers = Vec::new();
     for point in [&reads, &writes] {
         let info = catalog.info(catalog.find(point)?);
-        layers.push(info.layer.ok_or_else(|| refused(name, format!("`{point}` is in no layer")))?);
+        layers.push(info.layer.ok_or_else(|| refused(name, format!("`{point}` is not in a layer")))?);
     }
     let layer = layers[1];
     let suffix =
@@ -100,8 +102,8 @@ fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<P
         "hook_resid_post" if read == write => At::Stream(2),
         _ => {
             let reason = format!(
-                "it goes from `{reads}` to `{writes}`; a graph is made of transcoders from before an MLP to its output, and \
-                 of autoencoders of the residual stream"
+                "it reads `{reads}` and writes `{writes}`; graphs support transcoders from an MLP's input to its \
+                 output, and autoencoders of the residual stream"
             );
             return Err(refused(name, reason));
         }
@@ -113,7 +115,7 @@ fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<P
     Ok(Placed { dictionary, layer, reads: read, writes: write, at })
 }
 
-/// The names of what is recorded.
+/// The names of the points to record.
 fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], neurons: bool) -> Vec<String> {
     let mut names: Vec<String> = vec!["hook_embed".into()];
     if matches!(model.config().positional, Positional::Learned | Positional::Shortformer) {
@@ -171,14 +173,14 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
     names
 }
 
-/// Runs the model on a prompt and takes the run apart.
+/// Runs the model on a prompt and prepares everything that graphs need.
 pub(super) fn capture(
     model: &HookedTransformer,
     tokens: &[u32],
     replacement: &Replacement,
     left_out: usize,
 ) -> Result<Captured> {
-    model.check_one_place("attribution graphs")?;
+    model.check_one_place("an attribution graph")?;
     model.check_head()?;
     model.check_sums("an attribution graph")?;
     model.check_unclipped("an attribution graph")?;
@@ -186,19 +188,19 @@ pub(super) fn capture(
     let config = model.config();
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
     if held && !config.activation.keeps_zero() {
-        let reason = format!("{} is not zero at zero, so that no ratio stands for it", config.activation.name());
+        let reason = format!("{} is not zero at zero, so a ratio cannot replace it", config.activation.name());
         return Err(refused("the model's neurons", reason));
     }
     if config.bidirectional {
-        return Err(refused("a graph's features", "positions of the model see later ones"));
+        return Err(refused("the model", "its attention is bidirectional"));
     }
     let biased = |block: &Block| {
         let latent = block.attn.as_ref().and_then(|attn| attn.latent.as_ref());
         latent.is_some_and(|latent| latent.kv_down.bias.is_some())
     };
     if let Some(layer) = model.weights.blocks.iter().position(biased) {
-        let reason = format!("a bias is added to the latents of layer {layer}'s values");
-        return Err(refused("a graph's features", reason));
+        let reason = format!("layer {layer} adds a bias to the latents of its values");
+        return Err(refused("the model", reason));
     }
     let dictionaries: Vec<&Dictionary> = match &replacement.kind {
         Kind::Transcoders(all) => all.layers().iter().collect(),
@@ -267,39 +269,39 @@ pub(super) fn capture(
     Ok(Captured { frozen, sites, active, last, logits, stream, places, before_attention, beside_attention })
 }
 
-/// Errors for dictionaries that don't go together.
+/// Checks that the dictionaries fit the model and each other.
 fn check_replacement(model: &HookedTransformer, replacement: &Replacement, placed: &[Placed<'_>]) -> Result<()> {
     let n_layers = model.config().n_layers;
     if let Kind::Transcoders(all) = &replacement.kind {
         if all.layers().len() != n_layers {
-            let reason = format!("there are {} layers of them, and {n_layers} of the model", all.layers().len());
+            let reason = format!("it has {} layers, but the model has {n_layers}", all.layers().len());
             return Err(refused(all.name(), reason));
         }
         for (layer, one) in placed.iter().enumerate() {
             if one.layer != layer || one.at != At::Mlp {
-                return Err(refused(one.dictionary.name(), format!("it is not of the MLP of layer {layer}")));
+                return Err(refused(one.dictionary.name(), format!("it does not replace the MLP of layer {layer}")));
             }
         }
     }
     if placed.is_empty() && !matches!(replacement.kind, Kind::Neurons(_)) {
-        return Err(refused("nothing", "no dictionary was given"));
+        return Err(refused("an empty list of dictionaries", "no dictionary was given"));
     }
     for (place, one) in placed.iter().enumerate() {
         if placed[..place].iter().any(|other| (other.layer, other.at) == (one.layer, one.at)) {
-            return Err(refused(one.dictionary.name(), "another one stands at the same place"));
+            return Err(refused(one.dictionary.name(), "another dictionary replaces the same part of the model"));
         }
         let before_attention = one.reads == "hook_resid_pre" && !model.config().parallel;
         if one.dictionary.has_skip() && before_attention {
-            return Err(refused(one.dictionary.name(), "its skip connection goes past attention"));
+            return Err(refused(one.dictionary.name(), "its skip connection bypasses attention"));
         }
     }
     Ok(())
 }
 
-/// Features, sites and the layers of places.
+/// Sites, active features, and the layer of each place.
 type Found = (Vec<Site>, Active, Vec<usize>);
 
-/// A run that was recorded.
+/// A recorded run.
 struct Run<'m> {
     model: &'m HookedTransformer,
     cache: ActivationCache,
@@ -309,7 +311,7 @@ struct Run<'m> {
 }
 
 impl Run<'_> {
-    /// What was recorded, one row a position.
+    /// The recording of a point, one row per position.
     fn rows(&self, name: &str) -> Result<Vec<f32>> {
         Ok(host(self.tensor(name)?))
     }
@@ -331,7 +333,7 @@ impl Run<'_> {
         norm.filter(|norm| norm.is_norm()).map(|norm| self.norm(norm, scale)).transpose()
     }
 
-    /// What a layer's neurons did, as they are features or part of a linear map.
+    /// The activations of a layer's MLP, used as features or as part of a linear map.
     fn mlp<'b>(&self, block: &'b Block, layer: usize, features: bool) -> Result<Vec<MlpRun<'b>>> {
         let of = |suffix: &str| self.rows(&format!("blocks.{layer}.mlp.{suffix}"));
         let config = self.model.config();
@@ -354,7 +356,7 @@ impl Run<'_> {
         Ok(vec![MlpRun { maps, ratios, post, pre, shares, inner }])
     }
 
-    /// The norm between the stream and a point before an MLP, and the step at which the stream is met.
+    /// The norm between the stream and a point before an MLP, and the step at which the stream is read.
     fn reading(&self, layer: usize, point: &str) -> Result<(Option<HeldNorm>, usize)> {
         let block = &self.model.weights.blocks[layer];
         let parallel = self.model.config().parallel;
@@ -366,7 +368,7 @@ impl Run<'_> {
         };
         Ok(match point {
             "mlp.hook_in" => (norm(true)?, before_mlp),
-            // The point of a layer norm is behind its weights, another's before.
+            // For LayerNorm, the hook point comes after multiplication by the weights; for other norms, before it.
             "ln2.hook_normalized" => {
                 let layer_norm = block.ln2.as_ref().is_some_and(|norm| norm.kind == NormKind::LayerNorm);
                 (norm(layer_norm)?, before_mlp)
@@ -376,7 +378,7 @@ impl Run<'_> {
         })
     }
 
-    /// Puts dictionaries where they belong.
+    /// Places each dictionary in the frozen model.
     fn dictionary_sites(&self, frozen: &mut Frozen, replacement: &Replacement, placed: &[Placed<'_>]) -> Result<Found> {
         let device = self.model.device();
         let mut order: Vec<&Placed<'_>> = placed.iter().collect();
@@ -453,8 +455,8 @@ impl Run<'_> {
         Ok((sites, active, places))
     }
 
-    /// Takes what features, constants and a skip connection write away from what the model writes; at positions that are
-    /// left out all is constant, and at tokens that the dictionary is not used at all is missed.
+    /// Computes the errors: subtracts the outputs of features, constants and a skip connection from the model's output.
+    /// At left-out positions everything is constant; at tokens where the dictionary is not used, everything is error.
     fn leave_errors(&self, place: &mut Place, active: &Active, skipped: Option<&[f32]>, width: usize) {
         let Place { decoders, errors, constant, used, .. } = place;
         let left_out = self.left_out;
@@ -492,7 +494,8 @@ impl Run<'_> {
         );
     }
 
-    /// Adds the features that a dictionary finds in its input `[pos, d_in]`; what is done to the input, and what undoes it.
+    /// Adds the features that a dictionary finds in its input, `[pos, d_in]`. Returns the input normalization, and the
+    /// factors that undo it.
     fn encode(
         &self,
         dictionary: &Dictionary,
@@ -526,7 +529,7 @@ impl Run<'_> {
         Ok(((!plain).then(|| HeldNorm::scaling(factors, centers)), undone))
     }
 
-    /// Puts neurons where the MLPs are: of each position those that write most.
+    /// Makes neurons the features of every MLP. At each position, keeps those with the largest outputs.
     fn neuron_sites(&self, frozen: &mut Frozen, most: usize) -> Result<Found> {
         let (mut sites, mut active, mut places) = (Vec::new(), Active::new(self.len), Vec::new());
         for (layer, block) in self.model.weights.blocks.iter().enumerate() {
@@ -586,7 +589,7 @@ impl Run<'_> {
 const _: () = assert!(ATTENTION == PRE + 1 && MID == ATTENTION + 1 && MLP == MID + 1 && POST == MLP + 1);
 
 impl Captured {
-    /// The product of a direction with what the unembedding reads behind the last token.
+    /// The dot product of a direction with the input of the unembedding at the last token.
     pub(super) fn read_last(&self, direction: &[f32]) -> f64 {
         let mut last = self.stream.clone();
         self.last.forward(&mut last, self.active.len - 1);

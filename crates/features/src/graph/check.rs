@@ -1,4 +1,4 @@
-//! The test of a graph: what a held intervention changes is what its edges say.
+//! Validation of a graph: compares its edges with the effects of interventions while everything else is held fixed.
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -12,36 +12,38 @@ use crate::error::GraphError;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// How many times its activation a feature is changed by at most.
+/// Largest change of a feature, as a multiple of its activation.
 const MOST: f32 = 1e4;
 
 /// How well interventions agree with a graph's edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GraphCheck {
-    /// Features that were changed, one at a time.
+    /// Number of features that were changed, one at a time.
     pub edits: usize,
-    /// Tokens whose vectors were changed, where there were too few features.
+    /// Number of tokens whose embeddings were changed, if there were too few features.
     pub tokens: usize,
-    /// Edges that were compared: each with a feature's pre-activation or a target.
+    /// Number of edges compared, each ending at a feature's pre-activation or a target.
     pub edges: usize,
-    /// The largest difference between an edge and the change that was measured, as a share of the largest edge of its source.
+    /// Largest difference between an edge and the measured change, relative to the largest edge from the same source.
     pub deviation: f32,
-    /// Where that was: source, target and the change that was measured.
+    /// Source, target and measured change of the edge with the largest deviation.
     pub worst: Option<(usize, usize, f32)>,
 }
 
 impl AttributionGraph {
-    /// Changes so many features, those with the most influence, one at a time, with patterns, norms and MLPs held, and
-    /// compares the change of every other feature's pre-activation and of every target with the edge. A graph that has fewer
-    /// features has tokens checked, too.
+    /// Changes the `edits` most influential features, one at a time, with patterns, norms and MLPs held, and compares
+    /// the change of every other feature's pre-activation and of every target with the corresponding edge. If the graph
+    /// has fewer features, changes tokens as well.
     ///
     /// # Errors
-    /// As [`AttributionGraph::new`]; [`GraphError::Setting`] for a graph of several prompts.
+    /// Same as [`AttributionGraph::new`]; [`GraphError::Setting`] for a graph of several prompts.
     pub fn check(&self, model: &HookedTransformer, replacement: &Replacement, edits: usize) -> Result<GraphCheck> {
         if self.prompts() != 1 {
-            let given = format!("of {} prompts", self.prompts());
-            return Err(GraphError::Setting { what: "a graph to check", given, wanted: "of one prompt" }.into());
+            let given = format!("a graph of {} prompts", self.prompts());
+            return Err(
+                GraphError::Setting { what: "the graph to check", given, wanted: "a graph of one prompt" }.into()
+            );
         }
         let captured = capture(model, self.tokens(), replacement, 0)?;
         let intervention = Intervention::new(model, self.tokens(), &captured)?;
@@ -65,7 +67,8 @@ impl AttributionGraph {
             let effects: Vec<(usize, f32)> =
                 (0..self.nodes().len()).filter_map(|target| Some((target, self.effects_on(target)?[source]))).collect();
             let largest = effects.iter().fold(0f32, |most, (_, x)| most.max(x.abs()));
-            // All is linear, so that a change may be as large as what it is measured in: rounding hides none.
+            // With everything held, the model is linear, so the change can be large enough that rounding does not hide
+            // the effect.
             let times = (value / largest.max(f32::MIN_POSITIVE)).clamp(1.0, MOST);
             let made = match self.nodes()[source].edit(1.0 + times) {
                 Some(edit) => intervention.run(&[edit], Hold::Everything)?,
@@ -91,9 +94,9 @@ impl AttributionGraph {
     }
 }
 
-/// What a run gave of all that a graph has rows of.
+/// Measured values of all nodes for which a graph has rows.
 struct Measured {
-    /// By site, `[pos, feature]`.
+    /// Pre-activations per site, `[pos, feature]`.
     pre: Vec<Vec<f32>>,
     targets: Vec<f64>,
 }
@@ -105,7 +108,7 @@ impl Measured {
         captured.last.forward(&mut read, last);
         let logits = match model.config().output_logits_soft_cap {
             None => host(made.logits.narrow(1, last, 1)),
-            // Targets are logits before the cap.
+            // Targets are logits before the soft cap.
             Some(_) => {
                 let data = TensorData::new(read.clone(), [1, 1, read.len()]);
                 host(model.weights.unembed.forward(Tensor::<3>::from_data(data, &model.device())))
@@ -128,7 +131,7 @@ impl Measured {
 }
 
 impl GraphTarget {
-    /// Its value, of logits before a soft cap and of what the unembedding reads.
+    /// The target's value, given the logits before any soft cap and the input of the unembedding.
     fn of(&self, logits: &[f32], read: &[f32]) -> f64 {
         match &self.what {
             What::Tokens(tokens) => {

@@ -1,4 +1,4 @@
-//! Graphs of several prompts of one template in one: their mean, or the difference of two.
+//! Combination of graphs of several prompts with the same template: their mean, or the difference of two.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
-/// Texts of one position that are shown.
+/// Maximum number of different token texts shown per position.
 const SHOWN: usize = 3;
 
 impl AttributionGraph {
-    /// The mean of graphs of prompts of as many tokens: an effect is zero where a feature is not active. Effects and constant
-    /// sum to the mean pre-activation.
+    /// The mean of graphs of prompts with the same number of tokens. A feature's effects count as zero in graphs where
+    /// it is not active. Effects and constant sum to the mean pre-activation.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};
@@ -24,24 +24,25 @@ impl AttributionGraph {
     /// let one = graph("When Mary and John went to the store, John gave a drink to", "Mary")?;
     /// let other = graph("When Anna and Tom went to the store, Tom gave a drink to", "Anna")?;
     /// let mean = AttributionGraph::mean(&[one.clone(), other.clone()])?;
-    /// let apart = one.minus(&other)?; // what one has more of
+    /// let apart = one.minus(&other)?; // effects that are stronger or weaker in `one`
     /// assert_eq!((mean.prompts(), apart.prompts()), (2, 2));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for none, and for graphs of different numbers of tokens, layers or targets, or of other places of
-    /// features.
+    /// [`GraphError::Setting`] if there are no graphs, or if they differ in the number of tokens, layers, targets or
+    /// sites with features.
     pub fn mean(graphs: &[Self]) -> Result<Self> {
         let mut sum = Sum::default();
         graphs.iter().try_for_each(|graph| sum.add(1.0, graph))?;
         sum.times(1.0 / graphs.len().max(1) as f32)
     }
 
-    /// [`AttributionGraph::mean`] of graphs that are made one at a time: one and the mean of those before it are held at once.
+    /// Computes the [`AttributionGraph::mean`] of graphs that the iterator computes one at a time, with only the
+    /// running sum and one graph in memory.
     ///
     /// # Errors
-    /// As there; the first of the graphs that could not be made.
+    /// Same as [`AttributionGraph::mean`], or the first error of the iterator.
     pub fn mean_of(graphs: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
         let (mut sum, mut count) = (Sum::default(), 0u32);
         for graph in graphs {
@@ -54,7 +55,7 @@ impl AttributionGraph {
     /// This graph's effects minus another's.
     ///
     /// # Errors
-    /// As [`AttributionGraph::mean`].
+    /// Same as [`AttributionGraph::mean`].
     pub fn minus(&self, other: &Self) -> Result<Self> {
         let mut sum = Sum::default();
         sum.add(1.0, self)?;
@@ -68,22 +69,23 @@ impl AttributionGraph {
     }
 }
 
-/// A feature: its site, position and number.
+/// Identifies a feature across graphs: its site, position and unit.
 type Key = (Option<usize>, usize, Option<usize>);
 
 fn key(node: &GraphNode) -> Key {
     (node.site, node.position, node.unit())
 }
 
-/// The sum of graphs, each times a share.
+/// A weighted sum of graphs.
 #[derive(Default)]
 struct Sum {
-    /// The sum itself; nothing before the first graph.
+    /// The sum so far; `None` before the first graph.
     graph: Option<AttributionGraph>,
-    /// What each node is called in the graphs, and each position's token.
+    /// Distinct labels of each node in the graphs so far.
     labels: Vec<Vec<String>>,
+    /// Distinct texts of each position's token in the graphs so far.
     texts: Vec<Vec<String>>,
-    /// The sum of the magnitudes of shares.
+    /// The sum of the magnitudes of the weights.
     whole: f32,
 }
 
@@ -140,7 +142,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Makes room for the features of a graph that the sum has not met.
+    /// Adds nodes for features of a graph that are not yet in the sum.
     fn widen(&mut self, sum: &mut AttributionGraph, graph: &AttributionGraph) {
         let mut numbers: BTreeMap<Key, usize> =
             sum.nodes[..sum.features].iter().chain(&graph.nodes[..graph.features]).map(|node| (key(node), 0)).collect();
@@ -178,7 +180,7 @@ impl Sum {
         [sum.constants, sum.values, sum.deviations] = numbered;
     }
 
-    /// The sum times a factor.
+    /// Multiplies the sum by a factor.
     fn times(self, factor: f32) -> Result<AttributionGraph> {
         let Some(sum) = self.graph else {
             let (what, given) = ("the number of graphs", "0".into());
@@ -211,25 +213,25 @@ impl Sum {
     }
 }
 
-/// Whether graphs have the same nodes beside features.
+/// Checks that two graphs have the same nodes, apart from features.
 fn same(first: &AttributionGraph, other: &AttributionGraph) -> Result<()> {
     let compared = [
         ("the number of tokens", first.tokens.len(), other.tokens.len()),
         ("the number of layers", first.n_layers, other.n_layers),
         ("the number of targets", first.logits(), other.logits()),
-        ("the number of places with features", first.units().len(), other.units().len()),
-        ("the number of nodes beside features", first.columns_behind(), other.columns_behind()),
+        ("the number of sites with features", first.units().len(), other.units().len()),
+        ("the number of nodes other than features", first.columns_behind(), other.columns_behind()),
     ];
     match compared.into_iter().find(|(_, wanted, given)| wanted != given) {
         None => Ok(()),
         Some((what, wanted, given)) => {
             let given = format!("{wanted} and {given}");
-            Err(GraphError::Setting { what, given, wanted: "the same in all graphs" }.into())
+            Err(GraphError::Setting { what, given, wanted: "the same number in all graphs" }.into())
         }
     }
 }
 
-/// A node that nothing was added to.
+/// A copy of a node with zero values.
 fn zero(node: &GraphNode) -> GraphNode {
     GraphNode {
         activation: node.activation.map(|_| 0.0),
@@ -241,7 +243,7 @@ fn zero(node: &GraphNode) -> GraphNode {
     }
 }
 
-/// A graph of the same nodes in which all is zero.
+/// A graph with the same nodes and all values zero.
 fn empty(graph: &AttributionGraph) -> AttributionGraph {
     let zeros = |of: &[f32]| vec![0.0; of.len()];
     AttributionGraph {
@@ -261,7 +263,7 @@ fn empty(graph: &AttributionGraph) -> AttributionGraph {
     }
 }
 
-/// Where the nodes of a graph are in a sum that has them all.
+/// The index in a sum of each node of a graph.
 fn places(sum: &AttributionGraph, graph: &AttributionGraph) -> Vec<usize> {
     let numbers: BTreeMap<Key, usize> = sum.nodes[..sum.features].iter().map(key).zip(0..).collect();
     let place = |node: usize| match node < graph.features {
@@ -271,7 +273,7 @@ fn places(sum: &AttributionGraph, graph: &AttributionGraph) -> Vec<usize> {
     (0..graph.nodes.len()).map(place).collect()
 }
 
-/// Texts in one.
+/// Joins distinct texts, showing at most [`SHOWN`] of them.
 fn joined(texts: &[String]) -> String {
     match texts {
         [one] => one.clone(),

@@ -1,5 +1,5 @@
-//! The model of one prompt with its patterns, norms and MLPs held: every pre-activation and logit is a sum of what
-//! features, errors and tokens write.
+//! The linear model of one prompt, with patterns, norms and MLPs frozen. Every pre-activation and logit is a sum of
+//! contributions from features, errors and tokens.
 
 use super::active::Active;
 use super::frozen_attention::{FrozenAttention, add_dots};
@@ -10,14 +10,14 @@ use super::place::{Place, Rows, through};
 use super::site::{ATTENTION, MID, MLP, POST, PRE, STEPS};
 use hooklens_model::error::Result;
 
-/// A prompt's linear model.
+/// The frozen linear model of a prompt.
 #[derive(Debug)]
 pub(super) struct Frozen {
     pub(super) layers: Vec<Layer>,
     pub(super) width: usize,
-    /// What tokens write, `[pos, d_model]`.
+    /// Token embeddings, `[pos, d_model]`.
     pub(super) tokens: Vec<f32>,
-    /// What positions write, where they are learned and in the stream.
+    /// Position embeddings, if they are learned and added to the stream.
     pub(super) positions: Option<Vec<f32>>,
     /// Number of places with error nodes.
     pub(super) places: usize,
@@ -29,11 +29,11 @@ pub(super) struct Layer {
     /// Whether the MLP reads the stream before attention.
     pub(super) parallel: bool,
     pub(super) mlp: MlpPart,
-    /// Dictionaries of the stream before, between and behind.
+    /// Dictionaries on the stream before attention, between attention and MLP, and after the MLP.
     pub(super) streams: [Option<Place>; 3],
 }
 
-/// What stands for an MLP.
+/// The part of the frozen model that replaces an MLP.
 #[derive(Debug)]
 pub(super) enum MlpPart {
     None,
@@ -41,15 +41,15 @@ pub(super) enum MlpPart {
     Linear(Box<FrozenMlp>, [Option<HeldNorm>; 2]),
 }
 
-/// Targets at one step of the model: rows to multiply the stream by, and their positions, in order.
+/// Targets at the same step of the model: vectors that read the stream, and their positions in order.
 pub(super) struct Batch<'b> {
     pub(super) vectors: Vec<f32>,
     pub(super) positions: &'b [usize],
-    /// The first step; nothing where only the embedding is below.
+    /// The last step before the targets; `None` if only the embedding precedes them.
     pub(super) start: Option<usize>,
 }
 
-/// Direct effects on targets: `[target, column]`, and what is constant.
+/// Direct effects on targets, `[target, column]`, and the constants.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     pub(super) rows: Vec<f32>,
@@ -57,7 +57,7 @@ pub(super) struct Effects {
 }
 
 impl Frozen {
-    /// Memory in bytes.
+    /// Memory size in bytes.
     pub(super) fn bytes(&self) -> usize {
         let place = |place: &Place| 4 * (place.errors.len() + place.constant.len());
         let layer = |layer: &Layer| {
@@ -68,7 +68,7 @@ impl Frozen {
         self.layers.iter().map(layer).sum::<usize>() + places + 4 * self.tokens.len()
     }
 
-    /// Where features write.
+    /// All places where features write.
     pub(super) fn all_places(&self) -> impl Iterator<Item = &Place> {
         self.layers.iter().flat_map(|layer| {
             let mlp = if let MlpPart::Features(own) = &layer.mlp { Some(&**own) } else { None };
@@ -76,12 +76,12 @@ impl Frozen {
         })
     }
 
-    /// Columns of a row: features, errors, tokens, positions.
+    /// Number of columns of a row: features, errors, tokens, positions.
     pub(super) fn columns(&self, active: &Active) -> usize {
         active.count() + (self.places + 1 + usize::from(self.positions.is_some())) * active.len
     }
 
-    /// The direct effects on the targets of a batch.
+    /// Computes the direct effects on the targets of a batch.
     pub(super) fn effects(&self, batch: Batch<'_>, active: &Active) -> Result<Effects> {
         let targets = Targets { positions: batch.positions, width: self.width };
         let columns = self.columns(active);
@@ -92,7 +92,7 @@ impl Frozen {
         Ok(Effects { rows: values, constants })
     }
 
-    /// Takes a gradient down from a step, and adds what it meets to the targets' rows.
+    /// Propagates a gradient backward from a step and adds the effects it collects to the targets' rows.
     fn descend(
         &self,
         mut gradient: Gradient,
@@ -102,7 +102,7 @@ impl Frozen {
         rows: &mut Rows<'_>,
         constants: &mut [f64],
     ) {
-        // What skips to the stream before a layer.
+        // The MLP's part of the gradient, which bypasses attention in a parallel block.
         let mut skipping: Option<Gradient> = None;
         for step in (0..start.map_or(0, |start| start + 1)).rev() {
             let layer = &self.layers[step / STEPS];
@@ -119,7 +119,7 @@ impl Frozen {
                         add_skipped(&mut gradient, skipped, targets);
                     }
                     if let Some(place) = layer.stream(at) {
-                        // All of the stream is written there.
+                        // The dictionary replaces the whole stream here, so nothing earlier contributes.
                         return place.contract(&gradient, targets, active, rows, constants);
                     }
                 }
@@ -128,7 +128,7 @@ impl Frozen {
         self.embedded(&gradient, targets, active, rows);
     }
 
-    /// Adds the effects of tokens and positions.
+    /// Adds the effects of token and position embeddings.
     fn embedded(&self, gradient: &Gradient, targets: &Targets<'_>, active: &Active, rows: &mut Rows<'_>) {
         let first = rows.errors + self.places * active.len;
         let written = [Some(&self.tokens), self.positions.as_ref()];
@@ -138,9 +138,10 @@ impl Frozen {
         }
     }
 
-    /// The direct effects on one target by the head that carried them: of each layer below the target, from the last, one row
-    /// a head; then what no head carried. Where several heads carried an effect, one behind the other, it is that of the
-    /// one nearest to the target. What heads add to a constant is left out.
+    /// The direct effects on one target, split by the attention head that carried them: one row per head for each layer
+    /// below the target, starting with the last, followed by the effects carried by no head. An effect carried by
+    /// several heads in sequence is attributed to the one nearest to the target. The heads' own contributions to the
+    /// constant are left out.
     pub(super) fn effects_by_head(&self, batch: Batch<'_>, active: &Active, heads: usize) -> Vec<(usize, Effects)> {
         let pos = batch.positions[0];
         let (one, each) = ([pos], vec![pos; heads]);
@@ -194,7 +195,7 @@ impl Frozen {
     }
 }
 
-/// Adds what skipped attention.
+/// Adds the part of a gradient that bypassed attention.
 fn add_skipped(gradient: &mut Gradient, skipped: Gradient, targets: &Targets<'_>) {
     match (gradient, skipped) {
         (Gradient::Spread(values), Gradient::Own(own)) => {
@@ -208,7 +209,7 @@ fn add_skipped(gradient: &mut Gradient, skipped: Gradient, targets: &Targets<'_>
     }
 }
 
-/// Adds the product of each position's gradient with its row to the position's column.
+/// Adds the dot product of each position's gradient and row to the position's column.
 fn add_each(gradient: &Gradient, written: &[f32], targets: &Targets<'_>, rows: &mut Rows<'_>, first: usize) {
     let width = targets.width;
     for (row, own) in gradient.values().chunks_exact(width).enumerate() {
@@ -223,7 +224,7 @@ fn add_each(gradient: &Gradient, written: &[f32], targets: &Targets<'_>, rows: &
 }
 
 impl Layer {
-    /// The dictionary of the stream at a step.
+    /// The dictionary on the stream at a step.
     fn stream(&self, at: usize) -> Option<&Place> {
         let number = [PRE, MID, POST].iter().position(|step| *step == at)?;
         self.streams[number].as_ref()

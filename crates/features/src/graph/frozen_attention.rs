@@ -1,4 +1,4 @@
-//! Attention whose pattern and norms are held: a linear map of the residual stream.
+//! Attention with frozen pattern and norms: a linear map of the residual stream.
 
 use burn::tensor::{DType, Tensor};
 use hooklens_kernels::gemm::{Product, gemm, gemm_each};
@@ -10,38 +10,38 @@ use super::held_norm::HeldNorm;
 use super::host;
 use hooklens_model::model::Attention;
 
-/// Keys whose part of a pattern lies together: the queries before them have none.
+/// Number of keys per block of a stored pattern. Queries before a block have no entries in it.
 const KEYS: usize = 128;
 
-/// A layer's attention, from the stream it reads to what it adds. The norms around it are part of its matrices and of its
-/// pattern, so that the way back is three products.
+/// A layer's attention as a linear map from the stream it reads to its output. The norms around it are folded into the
+/// matrices and the pattern, so the backward pass is three matrix products.
 #[derive(Debug)]
 pub(super) struct FrozenAttention {
     heads: usize,
     kv_heads: usize,
     d_head: usize,
     width: usize,
-    /// `[head * d_head, d_model]`, the norm behind it included but for its scale.
+    /// Output matrix, `[head * d_head, d_model]`, with the norm after it folded in except for the norm's scale.
     output: Vec<f32>,
-    /// `[d_model, kv_head * d_head]`, the norm before it included but for its scale.
+    /// Value matrix, `[d_model, kv_head * d_head]`, with the norm before it folded in except for the norm's scale.
     values: Vec<f32>,
     pattern: HeldPattern,
-    /// What it adds where the stream is zero, `[pos, d_model]`; nothing where that is nothing.
+    /// Output for a zero stream, `[pos, d_model]`; `None` if it is zero.
     constant: Option<Vec<f32>>,
 }
 
-/// A pattern turned, over the scales of the norms: of each block of keys `[head, key, query]`, queries from the block's
-/// first key on.
+/// A transposed attention pattern, divided by the scales of the norms: per block of keys `[head, key, query]`, with
+/// queries starting at the block's first key.
 #[derive(Debug, Default)]
 pub(super) struct HeldPattern {
     blocks: Vec<Vec<f32>>,
     len: usize,
-    /// Of each head and query the sum over keys, before the scales, `[head, pos]`.
+    /// Sum over keys for each head and query, before division by the scales, `[head, pos]`.
     sums: Vec<f32>,
 }
 
 impl HeldPattern {
-    /// Of a pattern `[1, head, query, key]`.
+    /// Stores a pattern `[1, head, query, key]`.
     pub(super) fn new(pattern: Tensor<4>) -> Self {
         let [_, heads, len, _] = pattern.dims();
         let values = host(pattern);
@@ -60,17 +60,17 @@ impl HeldPattern {
         Self { blocks: (0..len).step_by(KEYS).map(block).collect(), len, sums }
     }
 
-    /// Divided by what keys and queries are divided by in the norms before and behind.
+    /// Divides by the scales of the norm before attention (at keys) and of the norm after it (at queries).
     fn scaled(self, before: &HeldNorm, behind: Option<&HeldNorm>) -> Self {
         self.divided(|key, query| before.scale(key) * behind.map_or(1.0, |norm| norm.scale(query)))
     }
 
-    /// Divided by what keys' latents are divided by, `[pos]`.
+    /// Divides by the scales of the keys' latents, `[pos]`.
     pub(super) fn over_keys(self, scale: &[f32]) -> Self {
         self.divided(|key, _| scale[key])
     }
 
-    /// Divided by a number of each key and query.
+    /// Divides each entry by a function of its key and query.
     fn divided(mut self, by: impl Fn(usize, usize) -> f32) -> Self {
         for (number, block) in self.blocks.iter_mut().enumerate() {
             let first = number * KEYS;
@@ -82,7 +82,7 @@ impl HeldPattern {
         self
     }
 
-    /// The weights `[key, head]` of one query.
+    /// The weights of one query, `[key, head]`.
     fn of_query(&self, query: usize, heads: usize) -> Vec<f32> {
         let mut weights = vec![0.0; (query + 1) * heads];
         for (number, block) in self.blocks.iter().enumerate() {
@@ -100,7 +100,7 @@ impl HeldPattern {
         weights
     }
 
-    /// Memory in bytes.
+    /// Memory size in bytes.
     fn bytes(&self) -> usize {
         4 * (self.blocks.iter().map(Vec::len).sum::<usize>() + self.sums.len())
     }
@@ -114,7 +114,7 @@ impl FrozenAttention {
         before: &HeldNorm,
         behind: Option<&HeldNorm>,
     ) -> Self {
-        // Values made from a latent are a product of two matrices; the scale of the latent's norm is the pattern's.
+        // Values made from a latent use the product of two matrices; the scale of the latent's norm is in the pattern.
         let matrix = match &attention.latent {
             Some(latent) => latent.whole_v(attention, DType::F32),
             None => attention.v.matrix(),
@@ -137,19 +137,19 @@ impl FrozenAttention {
         Self { heads, kv_heads, d_head, width, output, values, pattern: pattern.scaled(before, behind), constant }
     }
 
-    /// Memory in bytes.
+    /// Memory size in bytes.
     pub(super) fn bytes(&self) -> usize {
         let constant = self.constant.as_ref().map_or(0, Vec::len);
         4 * (self.output.len() + self.values.len() + constant) + self.pattern.bytes()
     }
 
-    /// What its constants come to for each target: added to `constants`.
+    /// Adds the contribution of the constant output to each target's constant.
     pub(super) fn add_constants(&self, gradient: &Gradient, targets: &Targets<'_>, constants: &mut [f64]) {
         let Some(constant) = &self.constant else { return };
         add_dots(gradient, constant, targets, constants);
     }
 
-    /// The gradient before it, of one behind it: that itself, and what comes through attention.
+    /// Propagates a gradient backward through the layer, including the residual connection.
     pub(super) fn back(&self, gradient: Gradient, targets: &Targets<'_>) -> Gradient {
         match gradient {
             Gradient::Own(own) => Gradient::Spread(self.first(&own, targets, None)),
@@ -161,7 +161,7 @@ impl FrozenAttention {
         }
     }
 
-    /// What comes through one head alone.
+    /// Propagates a gradient backward through one head only, without the residual connection.
     pub(super) fn through_head(&self, gradient: &Gradient, targets: &Targets<'_>, head: usize) -> Gradient {
         Gradient::Spread(match gradient {
             Gradient::Own(own) => {
@@ -185,15 +185,15 @@ impl FrozenAttention {
         View2::row_major(values, rows, cols).t()
     }
 
-    /// Gradients that stand at one position each go to every position it attends to: for each head one vector, times
-    /// its pattern.
+    /// Propagates gradients that are each at a single position. Each spreads to all positions that its position attends
+    /// to, as one vector per head, weighted by the head's pattern.
     fn first(&self, own: &[f32], targets: &Targets<'_>, only: Option<usize>) -> Vec<f32> {
         let (count, len, width) = (targets.count(), targets.len(), self.width);
         let inner = self.heads * self.d_head;
         let mut z = vec![0.0; count * inner];
         let own_rows = View2::row_major(own, count, width);
         gemm(own_rows, Self::turned(&self.output, inner, width), None, &mut z, inner);
-        // What each head would give its keys, `[target, head, d_model]`.
+        // The gradient that each head passes to its keys, `[target, head, d_model]`.
         let mut given = vec![0.0; count * self.heads * width];
         for head in (0..self.heads).filter(|head| only.is_none_or(|only| only == *head)) {
             let rows = View2::row_major(&z, count, inner).block((0, count), (head * self.d_head, self.d_head));
@@ -216,7 +216,7 @@ impl FrozenAttention {
         spread
     }
 
-    /// What comes through attention alone, `[target, pos, d_model]`.
+    /// Propagates a gradient through attention without the residual connection, `[target, pos, d_model]`.
     fn share_of(&self, gradient: &[f32], targets: &Targets<'_>, only: Option<usize>) -> Vec<f32> {
         let (count, len, width) = (targets.count(), targets.len(), self.width);
         let (inner, kv_inner, rows) = (self.heads * self.d_head, self.kv_heads * self.d_head, count * len);
@@ -250,7 +250,7 @@ impl FrozenAttention {
                     gemm_each(weights, products.collect());
                     continue;
                 }
-                // Heads of a group share their values.
+                // Heads in a group share values.
                 let size = keys * self.d_head;
                 shared.resize(count * size, 0.0);
                 let products = shared.chunks_exact_mut(size).enumerate().map(|(target, c)| Product {
@@ -281,7 +281,7 @@ impl FrozenAttention {
     }
 }
 
-/// Adds the products of each target's gradient with rows of every position, `[pos, d_model]`.
+/// Adds the dot product of each target's gradient with rows for every position, `[pos, d_model]`.
 pub(super) fn add_dots(gradient: &Gradient, rows: &[f32], targets: &Targets<'_>, sums: &mut [f64]) {
     let width = targets.width;
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
@@ -304,7 +304,7 @@ pub(super) fn add_dots(gradient: &Gradient, rows: &[f32], targets: &Targets<'_>,
     }
 }
 
-/// Makes the norm before a map, but for its scale, part of the map's matrix `[width, out]`.
+/// Folds the norm before a map, except for its scale, into the map's matrix, `[width, out]`.
 fn fold_before(matrix: &mut [f32], norm: &HeldNorm, width: usize) {
     let columns = matrix.len() / width.max(1);
     if let Some(weight) = norm.weight() {
@@ -319,7 +319,7 @@ fn fold_before(matrix: &mut [f32], norm: &HeldNorm, width: usize) {
     }
 }
 
-/// Makes the norm behind a map, but for its scale and bias, part of a row of the map's matrix.
+/// Folds the norm after a map, except for its scale and bias, into a row of the map's matrix.
 fn fold_behind(row: &mut [f32], norm: &HeldNorm) {
     if norm.centers() {
         let mean = (row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64) as f32;
@@ -330,7 +330,7 @@ fn fold_behind(row: &mut [f32], norm: &HeldNorm) {
     }
 }
 
-/// What attention adds where the stream is zero, `[pos, d_model]`.
+/// Attention's output for a zero stream, `[pos, d_model]`.
 fn constant(
     [values, output]: [&[f32]; 2],
     [value_bias, output_bias]: [Option<Vec<f32>>; 2],

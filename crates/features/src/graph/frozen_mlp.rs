@@ -1,4 +1,4 @@
-//! An MLP, or a mixture of experts, whose activation functions and routing are held: a linear map.
+//! An MLP or mixture of experts with activation functions and routing frozen: a linear map.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -7,95 +7,40 @@ use hooklens_kernels::view::View2;
 
 use super::held_norm::HeldNorm;
 use super::host;
-use super::mlp_run::{MlpRun, Routed};
+use super::mlp_run::MlpRun;
+use super::ratios::Ratios;
 
-/// Neurons whose activations are their pre-activations times the ratios that the two had. Of a gated neuron, which is a
-/// product of two numbers, half of each goes to either of them (the half rule of layer-wise relevance propagation; RelP,
-/// Jafari et al. 2025): the sum is the neuron's activation.
+/// Neurons whose activations equal their pre-activations times the ratios recorded in the run. A gated neuron is a
+/// product of two factors, and half of the activation is attributed to each (the half rule of layer-wise relevance
+/// propagation; RelP, Jafari et al. 2025), so that the two sum to the activation.
 #[derive(Debug)]
 pub(super) struct FrozenMlp {
-    /// The MLP, or each expert that a position is given to.
+    /// The MLP, or each expert to which at least one position is routed.
     parts: Vec<Part>,
     width: usize,
-    /// What it adds where its input is zero, `[pos, d_model]`.
+    /// Output for a zero input, `[pos, d_model]`.
     constant: Vec<f32>,
     experts: bool,
 }
 
 #[derive(Debug)]
 struct Part {
-    /// `[d_model, neuron]`.
+    /// Input matrix, `[d_model, neuron]`.
     input: Vec<f32>,
     gate: Option<Vec<f32>>,
-    /// `[neuron, d_model]`.
+    /// Output matrix, `[neuron, d_model]`.
     output: Vec<f32>,
     biases: [Option<Vec<f32>>; 2],
     output_bias: Option<Vec<f32>>,
-    /// By what the output of each row is multiplied; the ratios hold it for the neurons.
+    /// Multiplier of each row's output bias, such as the routing weight. For the neurons' outputs, this factor is
+    /// included in the ratios.
     shares: Vec<f32>,
     ratios: Ratios,
     inner: Option<HeldNorm>,
 }
 
-/// What pre-activations are multiplied by, `[row, neuron]`.
-#[derive(Debug, Clone)]
-pub(super) struct Ratios {
-    pub(super) input: Vec<f32>,
-    pub(super) gate: Option<Vec<f32>>,
-    /// The row of each position.
-    routed: Routed,
-    neurons: usize,
-}
-
-fn over(x: f32, y: f32) -> f32 {
-    if y == 0.0 { 0.0 } else { x / y }
-}
-
-impl Ratios {
-    /// Of a run's pre-activations and activations behind the function, `[pos, neuron]`, and of a gated MLP its other
-    /// factor.
-    pub(super) fn new(pre: &[f32], post: &[f32], linear: Option<&[f32]>, neurons: usize) -> Self {
-        let each = |below: &[f32], half: f32| post.iter().zip(below).map(|(x, y)| half * over(*x, *y)).collect();
-        let (input, gate) = match linear {
-            None => (each(pre, 1.0), None),
-            Some(linear) => (each(linear, 0.5), Some(each(pre, 0.5))),
-        };
-        Self { input, gate, routed: Routed::default(), neurons }
-    }
-
-    /// Of neurons whose other factor is one more than what is read, kept within a limit: the half rule is for the product
-    /// with what is read, and what the one gives is the gate's.
-    pub(super) fn clipped(gate: &[f32], post: &[f32], linear: &[f32], limit: f32, neurons: usize) -> Self {
-        let (mut input, mut by_gate) = (Vec::new(), Vec::new());
-        for ((gate, post), linear) in gate.iter().zip(post).zip(linear) {
-            let clipped = linear.clamp(-limit, limit);
-            // Where the factor is zero, so is the activation, and nothing says what the gate would give.
-            let alone = over(*post, clipped + 1.0);
-            input.push(0.5 * over(alone * clipped, *linear));
-            by_gate.push(over(alone * (0.5 * clipped + 1.0), *gate));
-        }
-        Self { input, gate: Some(by_gate), routed: Routed::default(), neurons }
-    }
-
-    pub(super) fn routed(self, routed: Routed) -> Self {
-        Self { routed, ..self }
-    }
-
-    /// The row of a position, where it has one.
-    pub(super) fn row(&self, pos: usize) -> Option<usize> {
-        self.routed.row(pos)
-    }
-
-    /// Those of a gated neuron's input and gate at a position.
-    pub(super) fn at(&self, pos: usize, neuron: usize) -> [f32; 2] {
-        let Some(row) = self.row(pos) else { return [0.0; 2] };
-        let at = row * self.neurons + neuron;
-        [self.input[at], self.gate.as_ref().map_or(0.0, |gate| gate[at])]
-    }
-}
-
 impl FrozenMlp {
-    /// Of what the neurons did at so many positions.
+    /// Freezes the neurons of a run with this number of positions.
     pub(super) fn new(runs: Vec<MlpRun<'_>>, positions: usize, experts: bool) -> Self {
         let width = runs.first().map_or(0, |run| run.maps.input.shape()[0]);
         let mut mlp = Self { parts: Vec::new(), width, constant: Vec::new(), experts };
@@ -118,7 +63,7 @@ impl FrozenMlp {
         mlp
     }
 
-    /// Memory in bytes.
+    /// Memory size in bytes.
     pub(super) fn bytes(&self) -> usize {
         let part = |part: &Part| {
             let twice = 1 + usize::from(part.gate.is_some());
@@ -127,17 +72,17 @@ impl FrozenMlp {
         4 * (self.parts.iter().map(part).sum::<usize>() + self.constant.len())
     }
 
-    /// Those of an MLP that is no mixture.
+    /// The ratios of an MLP that is not a mixture.
     pub(super) fn ratios(&self) -> Option<&Ratios> {
         self.parts.first().map(|part| &part.ratios).filter(|_| !self.experts)
     }
 
-    /// What it adds where its input is zero.
+    /// The output for a zero input.
     pub(super) fn constant(&self) -> &[f32] {
         &self.constant
     }
 
-    /// Its output `[pos, d_model]`, of its input.
+    /// The output for an input, both `[pos, d_model]`.
     pub(super) fn forward(&self, x: &[f32]) -> Vec<f32> {
         let mut sum = vec![0.0; x.len()];
         for part in &self.parts {
@@ -146,7 +91,7 @@ impl FrozenMlp {
         sum
     }
 
-    /// Gradients at its input, of gradients at its output, `[row, d_model]`, each of a position.
+    /// Propagates gradients at the output, `[row, d_model]`, backward to the input. `pos` gives the position of a row.
     pub(super) fn back(&self, rows: &[f32], pos: impl Fn(usize) -> usize) -> Vec<f32> {
         let width = self.width;
         let mut back = vec![0.0; rows.len()];
@@ -173,7 +118,7 @@ impl Part {
         self.ratios.neurons
     }
 
-    /// What it makes of an input `[pos, d_model]`.
+    /// The output for an input, both `[pos, d_model]`.
     fn forward(&self, x: &[f32], width: usize) -> Vec<f32> {
         let (positions, neurons) = (x.len() / width.max(1), self.neurons());
         let used: Vec<(usize, usize)> = (0..positions).filter_map(|pos| Some((pos, self.ratios.row(pos)?))).collect();
@@ -210,7 +155,7 @@ impl Part {
         out
     }
 
-    /// Gradients at the input, of gradients at the output, each with its row of ratios and its position.
+    /// Propagates gradients backward from output to input, given the ratio row and the position of each gradient row.
     fn back(
         &self,
         rows: &[f32],

@@ -1,16 +1,16 @@
 //! Gradients of several targets with respect to the residual stream.
 
-/// Gradients of targets with respect to the residual stream at one place of the model. Targets are in the order of their
-/// positions, and nothing behind a target's position matters to it.
+/// Gradients of targets with respect to the residual stream at one point of the model. Targets are ordered by position,
+/// and only positions up to a target's own affect it.
 #[derive(Debug)]
 pub(super) enum Gradient {
-    /// Only at each target's own position, `[target, d_model]`: nothing has been attended to yet.
+    /// At each target's own position only, `[target, d_model]`: no attention has been passed yet.
     Own(Vec<f32>),
-    /// At all positions up to the last target's, `[target, pos, d_model]`.
+    /// At all positions up to the last target, `[target, pos, d_model]`.
     Spread(Vec<f32>),
 }
 
-/// The positions of the targets of a batch, in order.
+/// The positions of a batch of targets, in order.
 #[derive(Debug)]
 pub(super) struct Targets<'t> {
     pub(super) positions: &'t [usize],
@@ -18,7 +18,7 @@ pub(super) struct Targets<'t> {
 }
 
 impl Targets<'_> {
-    /// Positions up to the last target's.
+    /// Number of positions up to the last target.
     pub(super) fn len(&self) -> usize {
         self.positions.last().map_or(0, |last| last + 1)
     }
@@ -27,7 +27,7 @@ impl Targets<'_> {
         self.positions.len()
     }
 
-    /// Targets behind or at a position.
+    /// Targets at or after a position.
     pub(super) fn from(&self, pos: usize) -> std::ops::Range<usize> {
         self.positions.partition_point(|own| *own < pos)..self.count()
     }
@@ -53,7 +53,7 @@ impl Gradient {
         }
     }
 
-    /// Rows in which the targets that matter at a position lie: the first one's, the step to the next, the targets.
+    /// Rows at a position of the targets it affects: the first row, the stride between rows, and the targets.
     pub(super) fn rows_at(&self, pos: usize, targets: &Targets<'_>) -> (usize, usize, std::ops::Range<usize>) {
         match self {
             Gradient::Own(_) => {
@@ -67,7 +67,7 @@ impl Gradient {
         }
     }
 
-    /// Adds rows that lie as these do.
+    /// Adds values with the same layout.
     pub(super) fn add(&mut self, more: &[f32]) {
         match self {
             Gradient::Own(values) | Gradient::Spread(values) => {

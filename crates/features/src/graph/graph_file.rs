@@ -1,4 +1,4 @@
-//! Graphs as files: Neuronpedia's JSON, and a page.
+//! Graph files: Neuronpedia's JSON format, and an HTML page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,20 +15,20 @@ use hooklens_io::script_json::script_json;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// The page, and where its graph goes.
+/// The HTML page, and the placeholder for its graph.
 const PAGE: &str = include_str!("page.html");
 const PLACE: &str = "__HOOKLENS_GRAPH__";
-/// What is kept of a graph where nobody says so: shares of influence.
+/// Default pruning thresholds, as fractions of the influence.
 const NODES: f64 = 0.8;
 const EDGES: f64 = 0.98;
-/// Tokens that a feature raises, and paths that are pinned.
+/// Number of tokens listed per feature, and of paths whose nodes are pinned.
 const TOKENS: usize = 5;
 const PATHS: usize = 8;
 
 /// A pruned graph in Neuronpedia's schema, written by hooklens or by another tool.
 ///
-/// Nodes of the same id, which circuit-tracer gives to errors of a layer `l` and latents `l` of layer 0, are told apart when
-/// hooklens writes them: errors are `error_{layer}_{position}`.
+/// circuit-tracer gives the error node of layer `l` and latent `l` of layer 0 the same id. hooklens keeps ids unique by
+/// naming errors `error_{layer}_{position}`.
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
@@ -51,7 +51,7 @@ pub struct GraphFile {
 }
 
 impl GraphFile {
-    /// A graph's nodes and edges that were kept.
+    /// Builds a file from the nodes and edges of a graph that pruning kept.
     pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Self {
         let ids = ids(graph);
         let linked: BTreeSet<usize> = pruned.edges().iter().flat_map(|edge| [edge.source, edge.target]).collect();
@@ -102,7 +102,8 @@ impl GraphFile {
                 "desired_logit_prob": options.likely.1,
                 "max_feature_nodes": options.max_nodes,
             });
-            // Unless it is set, each batch has the size that fits the cache; the schema takes no null.
+            // Omitted unless set, since batches otherwise have the size that fits the cache, and the schema does not
+            // allow null.
             if let Some(batch) = options.batch {
                 json["metadata"]["generation_settings"]["batch_size"] = batch.into();
             }
@@ -110,8 +111,8 @@ impl GraphFile {
         Self { json }
     }
 
-    /// A graph as `hooklens graph` writes it: what carries 0.8 of the influence and 0.98 of that between it, with the tokens
-    /// that features raise, and the strongest paths to the first target pinned.
+    /// Builds a file as `hooklens graph` writes it: pruned to 0.8 of the node influence and 0.98 of the edge influence,
+    /// with the tokens that features promote and suppress, and with the strongest paths to the first target pinned.
     ///
     /// ```
     /// use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
@@ -121,13 +122,13 @@ impl GraphFile {
     /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
     /// let prompt = "When Mary and John went to the store, John gave a drink to";
     /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
-    /// let file = GraphFile::told(&graph, &model)?; // the last line of a notebook's cell: the page
+    /// let file = GraphFile::told(&graph, &model)?; // as the last line of a notebook cell, shows the page
     /// assert!(!file.json()["qParams"]["pinnedIds"].as_array().unwrap().is_empty());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`AttributionGraph::feature_tokens`].
+    /// Same as [`AttributionGraph::feature_tokens`].
     pub fn told(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
         let pruned = graph.prune(NODES, EDGES)?;
         let words = graph.feature_tokens(model, pruned.nodes(), TOKENS)?;
@@ -136,8 +137,8 @@ impl GraphFile {
         Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
     }
 
-    /// The same under a name, and with the name of its model; of a folder, its last part. Where the dictionaries' files tell
-    /// what Neuronpedia calls the model, the schema's `scan` stays that.
+    /// Sets the graph's slug and model name. For a folder path, uses its last component. If the dictionaries' files
+    /// give Neuronpedia's name of the model, the schema's `scan` keeps that name.
     #[must_use]
     pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
         let (slug, model) = (slug.into(), last_part(&model.into()));
@@ -149,14 +150,14 @@ impl GraphFile {
         self
     }
 
-    /// The same with the time of its making, in milliseconds since 1970.
+    /// Sets the creation time, in milliseconds since 1970.
     #[must_use]
     pub fn dated(mut self, milliseconds: u64) -> Self {
         self.json["metadata"]["info"]["create_time_ms"] = milliseconds.into();
         self
     }
 
-    /// The same with the shares that [`AttributionGraph::prune`] kept written down.
+    /// Records the thresholds passed to [`AttributionGraph::prune`].
     #[must_use]
     pub fn pruned_at(mut self, node_share: f64, edge_share: f64) -> Self {
         self.json["metadata"]["node_threshold"] = node_share.into();
@@ -165,7 +166,7 @@ impl GraphFile {
         self
     }
 
-    /// The same with tokens that features raise and lower, as [`AttributionGraph::feature_tokens`] gives them.
+    /// Adds the tokens that features promote and suppress, from [`AttributionGraph::feature_tokens`].
     #[must_use]
     pub fn with_tokens(mut self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self {
         let ids = ids(graph);
@@ -179,7 +180,7 @@ impl GraphFile {
         self
     }
 
-    /// The same with nodes in named groups, pinned.
+    /// Adds named groups of nodes (supernodes) and pins their members.
     #[must_use]
     pub fn with_groups(
         mut self,
@@ -200,7 +201,7 @@ impl GraphFile {
         self.with_pinned(graph, all)
     }
 
-    /// The same with nodes pinned: the page begins with the graph of these alone.
+    /// Pins nodes. The page opens with the subgraph of pinned nodes.
     #[must_use]
     pub fn with_pinned(mut self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self {
         let ids = ids(graph);
@@ -214,18 +215,19 @@ impl GraphFile {
         self
     }
 
-    /// Reads a graph in Neuronpedia's schema. Pinned nodes, groups and labels may also be text, as Neuronpedia's addresses
-    /// hold them; they are lists then.
+    /// Reads a graph in Neuronpedia's schema. Pinned nodes, groups and labels may also be encoded as text, as in
+    /// Neuronpedia URLs; they are converted to lists.
     ///
     /// # Errors
-    /// [`GraphError::Io`]; [`GraphError::File`] for a file that is none, that lacks `nodes` or `links`, in which a link
-    /// names no node, or whose pinned nodes, groups or labels can't be read.
+    /// [`GraphError::Io`]; [`GraphError::File`] if the file is not a graph, lacks `nodes` or `links`, has a link to an
+    /// unknown node, or has pinned nodes, groups or labels that cannot be parsed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
         let bytes = regular::read(path).map_err(|source| io(path, "read the graph", source))?;
         if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
-            let told = "it is a file of PyTorch, as circuit-tracer saves a graph; its `create_graph_files` makes the JSON of it";
+            let told = "it is a PyTorch file, such as circuit-tracer saves; convert it to JSON with circuit-tracer's \
+                        `create_graph_files`";
             return Err(wrong(told.into()).into());
         }
         outline::check(&bytes).map_err(wrong)?;
@@ -234,14 +236,14 @@ impl GraphFile {
         Ok(Self { json })
     }
 
-    /// Ids that are pinned, grouped or labeled and that no node of the graph has: the page leaves them out.
+    /// Ids that are pinned, grouped or labeled but belong to no node. The page ignores them.
     ///
     /// ```
     /// use hooklens::attribution::graph::GraphFile;
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("graph.json");
     /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
-    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in an address
+    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in a URL
     /// std::fs::write(&path, format!(r#"{{"nodes": [{node}], "links": [], "qParams": {pinned}}}"#))?;
     /// assert_eq!(GraphFile::open(&path)?.ids_without_node(), ["0_7_2"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -250,8 +252,8 @@ impl GraphFile {
         saved_view::ids_without_node(&self.json)
     }
 
-    /// Ids that several nodes have, and how many: the page shows the first of each. circuit-tracer gives one to the error of
-    /// layer `l` and latent `l` of layer 0.
+    /// Ids used by several nodes, with the number of nodes. The page shows the first node of each. circuit-tracer gives
+    /// the error node of layer `l` and latent `l` of layer 0 the same id.
     ///
     /// ```
     /// use hooklens::attribution::graph::GraphFile;
@@ -270,34 +272,35 @@ impl GraphFile {
         counts.into_iter().filter(|(_, count)| *count > 1).collect()
     }
 
-    /// The file's content.
+    /// The content of the file.
     pub fn json(&self) -> &Value {
         &self.json
     }
 
-    /// Writes the JSON, whole or not at all.
+    /// Writes the JSON atomically.
     ///
     /// # Errors
-    /// A file that can't be written.
+    /// Fails if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         written(path.as_ref(), format!("{}\n", self.json).as_bytes())
     }
 
-    /// One HTML page that needs nothing else.
+    /// The graph as a self-contained HTML page.
     pub fn page(&self) -> String {
         PAGE.replacen(PLACE, &script_json(&self.json), 1)
     }
 
-    /// Writes the page, whole or not at all.
+    /// Writes the HTML page atomically.
     ///
     /// # Errors
-    /// A file that can't be written.
+    /// Fails if the file cannot be written.
     pub fn save_page(&self, path: impl AsRef<Path>) -> Result<()> {
         written(path.as_ref(), self.page().as_bytes())
     }
 }
 
-/// What Neuronpedia calls the model and the set of dictionaries, as their files tell: `model/12-set`.
+/// Neuronpedia's names of the model and the dictionary set, parsed from ids such as `model/12-set` in the dictionaries'
+/// files.
 fn neuronpedia_source(graph: &AttributionGraph) -> Option<(String, String)> {
     let id = graph.units().iter().find_map(|units| units.dictionary()?.metadata().neuronpedia.clone())?;
     let (model, set) = id.split_once('/')?;
@@ -305,7 +308,7 @@ fn neuronpedia_source(graph: &AttributionGraph) -> Option<(String, String)> {
     Some((model.into(), of_layer.map_or(set, |(_, set)| set).into()))
 }
 
-/// The names of the dictionaries whose latents are features.
+/// The names of the dictionaries that features come from.
 fn dictionaries(graph: &AttributionGraph) -> Vec<String> {
     let all = graph.units().iter().filter_map(|units| {
         let dictionary = units.dictionary()?;
@@ -314,7 +317,7 @@ fn dictionaries(graph: &AttributionGraph) -> Vec<String> {
     all.collect()
 }
 
-/// The last part of a folder's path; anything else as it is.
+/// The last component of a folder path; any other name unchanged.
 fn last_part(name: &str) -> String {
     let path = Path::new(name);
     let last = path.file_name().filter(|_| path.is_absolute() || name.starts_with('.') || path.exists());
@@ -329,7 +332,7 @@ fn io(path: &Path, doing: &'static str, source: std::io::Error) -> GraphError {
     GraphError::Io { path: path.into(), doing, source }
 }
 
-/// The ids of all nodes, each another one.
+/// A unique id for each node.
 pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
     let vocabulary = graph.nodes().iter().filter_map(|node| match node.kind {
@@ -352,7 +355,7 @@ pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
             }
             _ => format!("{layer}_{}_{pos}", node.unit().unwrap_or(0)),
         };
-        // Two dictionaries of one layer may have the same latent.
+        // Two dictionaries of the same layer may have a latent with the same index.
         let times = taken.entry(id.clone()).or_insert(0);
         *times += 1;
         if *times == 1 { id } else { format!("{id}_{times}") }
@@ -378,7 +381,7 @@ fn node_json(graph: &AttributionGraph, number: usize, id: &str, first_target: bo
         _ => layer.to_string(),
     };
     let number_of = id.split('_').nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
-    // Cantor's number of a layer and a latent, by which Neuronpedia finds features.
+    // The Cantor pairing of layer and latent, which Neuronpedia uses to look up features.
     let cantor = |layer: u64, latent: u64| (layer + latent) * (layer + latent + 1) / 2 + latent;
     let (feature, js): (i64, String) = match node.kind {
         NodeKind::Error => (-1, format!("{layer}_{pos}-0")),

@@ -1,22 +1,22 @@
-//! Features that act alike.
+//! Groups of features with similar effects.
 
 use super::attribution_graph::{AttributionGraph, PrunedGraph};
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
-/// Entries of a feature's effects, by where they come from or go.
+/// The nonzero effects on and of a feature, with the nodes at their other ends.
 type Profile = Vec<(usize, f32)>;
 
 impl AttributionGraph {
-    /// Groups of kept features whose effects, in and out, point the same way: the cosine of any two is at least this, on
-    /// average. Features that are like no other are left out.
+    /// Groups the kept features whose incoming and outgoing effects, as vectors, have similar directions: within a
+    /// group, the average cosine similarity is at least `cosine`. Features without similar ones are left out.
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for a cosine that is none.
+    /// [`GraphError::Setting`] for a cosine outside 0 to 1.
     pub fn groups(&self, pruned: &PrunedGraph, cosine: f64) -> Result<Vec<Vec<usize>>> {
         if !(0.0..=1.0).contains(&cosine) {
             let (what, given) = ("the cosine of a group", cosine.to_string());
-            return Err(GraphError::Setting { what, given, wanted: "from 0 to 1" }.into());
+            return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
         }
         let features: Vec<usize> =
             pruned.nodes().iter().copied().filter(|node| self.nodes()[*node].is_feature()).collect();
@@ -24,7 +24,7 @@ impl AttributionGraph {
         Ok(groups.into_iter().map(|group| group.into_iter().map(|place| features[place]).collect()).collect())
     }
 
-    /// What acts on each feature and what it acts on, each as a unit vector.
+    /// The effects into and out of each feature, as a unit vector.
     fn profiles(&self, pruned: &PrunedGraph, features: &[usize]) -> Vec<Profile> {
         let count = self.nodes().len();
         let mut places = vec![usize::MAX; count];
@@ -32,7 +32,8 @@ impl AttributionGraph {
         let mut sizes: Vec<Option<f64>> = vec![None; count];
         let mut profiles: Vec<Profile> = vec![Vec::new(); features.len()];
         for edge in pruned.edges() {
-            // An input by its share of the target's, so that sources of large and of small targets are compared.
+            // Inputs are relative to the target's total input, so that features with large and small targets are
+            // comparable.
             let size = *sizes[edge.target].get_or_insert_with(|| self.size(edge.target));
             let share = (f64::from(edge.weight) / size) as f32;
             for (own, other) in [(edge.target, edge.source), (edge.source, count + edge.target)] {
@@ -49,7 +50,7 @@ impl AttributionGraph {
     }
 }
 
-/// The cosines of unit vectors, `[vector, vector]`: only entries that two have in common are looked at.
+/// Cosine similarities of unit vectors, `[vector, vector]`. Visits only entries that two vectors share.
 fn cosines(profiles: &[Profile]) -> Vec<f32> {
     let count = profiles.len();
     let width = profiles.iter().flatten().map(|(place, _)| place + 1).max().unwrap_or(0);
@@ -66,13 +67,14 @@ fn cosines(profiles: &[Profile]) -> Vec<f32> {
     cosines
 }
 
-/// Groups of at least two, of features `0..count`, made by joining the two that are most alike on average as long as they
-/// are by this much.
+/// Average-linkage clustering of features `0..count`: repeatedly joins the two most similar groups while their average
+/// similarity is at least `least`. Returns groups of at least two.
 ///
-/// Found by chains of nearest neighbors: a join makes no third group more alike to the new one than it was to both parts,
-/// so that two that are each other's nearest will be joined whatever else is, and a group without a neighbor has none ever.
+/// Uses nearest-neighbor chains. A third group's similarity to the union of two groups is at most the larger of its
+/// similarities to the two. Mutual nearest neighbors can therefore be joined in any order, and a group without a
+/// similar neighbor never gets one.
 fn joined(cosines: &[f32], count: usize, least: f64) -> Vec<Vec<usize>> {
-    let mut alike = cosines.to_vec(); // of groups the sums over their members
+    let mut alike = cosines.to_vec(); // between groups, the sum over pairs of members
     let mut groups: Vec<Vec<usize>> = (0..count).map(|feature| vec![feature]).collect();
     let (mut live, mut chain): (Vec<usize>, Vec<usize>) = ((0..count).collect(), Vec::new());
     let mut done: Vec<Vec<usize>> = Vec::new();
@@ -80,7 +82,7 @@ fn joined(cosines: &[f32], count: usize, least: f64) -> Vec<Vec<usize>> {
         let before = chain.len().checked_sub(2).map(|place| chain[place]);
         let mean =
             |other: usize| f64::from(alike[last * count + other]) / (groups[last].len() * groups[other].len()) as f64;
-        // Of equals the one before, so that a chain ends.
+        // In a tie, prefer the previous group, so that chains end.
         let others = before.into_iter().chain(live.iter().copied()).filter(|other| *other != last);
         let nearest =
             others.map(|other| (mean(other), other)).reduce(|best, one| if one.0 > best.0 { one } else { best });
@@ -119,7 +121,7 @@ mod tests {
     use super::super::attribution_graph::{GraphNode, NodeKind};
     use super::*;
 
-    /// A graph of features that five tokens act on, and that act on one target.
+    /// A graph of features with five input tokens and one target.
     fn graph(inputs: &[[f32; 5]], outputs: &[f32]) -> AttributionGraph {
         let node = |kind, layer: Option<usize>, position| {
             let site = layer.filter(|layer| *layer < 1);
@@ -152,13 +154,13 @@ mod tests {
     #[test]
     fn features_that_hear_the_same_are_a_group() {
         let inputs = [
-            [1.0, 1.0, 0.0, 0.0, 0.0],  // alike: 0 and 3, in whatever size
-            [0.0, 0.0, 1.0, -1.0, 0.0], // alike: 1, 2 and 5
+            [1.0, 1.0, 0.0, 0.0, 0.0],  // 0 and 3 are alike, despite their different norms
+            [0.0, 0.0, 1.0, -1.0, 0.0], // 1, 2 and 5 are alike
             [0.0, 0.0, 2.0, -2.1, 0.0],
             [5.0, 5.2, 0.0, 0.1, 0.0],
-            [0.0, 0.0, -1.0, 1.0, 0.0], // the opposite of these
+            [0.0, 0.0, -1.0, 1.0, 0.0], // the opposite of the above
             [0.1, 0.0, 1.0, -1.0, 0.0],
-            [0.0, 0.0, 0.0, 0.0, 1.0], // like none
+            [0.0, 0.0, 0.0, 0.0, 1.0], // unlike all others
         ];
         let graph = graph(&inputs, &[1e-3; 7]);
         let pruned = graph.prune(1.0, 1.0).unwrap();
@@ -170,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The two groups most alike, again and again.
+    /// Reference implementation: joins the two most similar groups repeatedly.
     fn by_hand(cosines: &[f32], count: usize, least: f64) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = (0..count).map(|feature| vec![feature]).collect();
         loop {

@@ -1,4 +1,4 @@
-//! Which heads carried the effects on a node.
+//! Effects on a node, split by attention head.
 
 use super::active::Active;
 use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
@@ -11,32 +11,32 @@ use crate::error::GraphError;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// The effects on one node, split by the attention head that carried each: of several heads one behind the other, the one
-/// nearest to the node.
+/// The effects on one node, split by the attention head that carried each. An effect carried by several heads in
+/// sequence is attributed to the one nearest to the node.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HeadEffects {
     heads: usize,
     nodes: usize,
-    /// `[layer * head, node]`.
+    /// Effects by head, `[layer * head, node]`.
     carried: Vec<f32>,
-    /// What no head carried, `[node]`.
+    /// Effects carried by no head, `[node]`.
     direct: Vec<f32>,
 }
 
 impl HeadEffects {
-    /// What a head of a layer carried of the effect of a node; nothing where there is no such head or node.
+    /// The effect of a source node carried by one head; `None` if there is no such head or node.
     pub fn carried(&self, layer: usize, head: usize, source: usize) -> Option<f32> {
         let row = (head < self.heads && source < self.nodes).then(|| layer * self.heads + head)?;
         self.carried.get(row * self.nodes + source).copied()
     }
 
-    /// What came along the residual stream alone.
+    /// The effect of a source node carried by no head, through the residual stream only.
     pub fn direct(&self, source: usize) -> Option<f32> {
         self.direct.get(source).copied()
     }
 
-    /// The heads that carried most of the effect of a node: layer, head and what it carried.
+    /// The heads that carried most of a source node's effect, as layer, head and effect.
     pub fn strongest(&self, source: usize, count: usize) -> Vec<(usize, usize, f32)> {
         let all = 0..self.carried.len() / self.nodes.max(1);
         let mut heads: Vec<(usize, usize, f32)> = all
@@ -52,7 +52,7 @@ impl HeadEffects {
 }
 
 impl AttributionGraph {
-    /// Where the effects of this graph's nodes are in rows of a prompt.
+    /// The column of each node of this graph in the rows of a prompt.
     pub(super) fn columns_in(&self, active: &Active) -> Vec<usize> {
         let column = |(number, node): (usize, &GraphNode)| match (node.site, node.unit()) {
             (Some(site), Some(unit)) => active.find(site, node.position, unit as u32),
@@ -61,7 +61,8 @@ impl AttributionGraph {
         self.nodes()[..self.first_logit()].iter().enumerate().filter_map(column).collect()
     }
 
-    /// The effects on a feature or target split by head: what heads carried and what came directly sum to the effect.
+    /// Splits the effects on a feature or target by head. The effects carried by heads and the direct effect sum to the
+    /// whole effect.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};
@@ -82,13 +83,15 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Node`] for a node without inputs; as [`AttributionGraph::new`].
+    /// [`GraphError::Node`] for a node without inputs; otherwise as [`AttributionGraph::new`].
     pub fn heads(&self, model: &HookedTransformer, replacement: &Replacement, node: usize) -> Result<HeadEffects> {
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
         let Captured { frozen, sites, active, .. } = &captured;
         let own = self.nodes().get(node).filter(|_| self.row_of(node).is_some() && self.prompts() == 1);
-        let missing =
-            || GraphError::Node { node: node.to_string(), near: vec!["features and targets of one prompt".into()] };
+        let missing = || GraphError::Node {
+            node: node.to_string(),
+            near: vec!["features and targets of a graph of one prompt".into()],
+        };
         let own = own.ok_or_else(missing)?;
         let positions = [own.position];
         let batch = match (own.kind, own.site, own.unit()) {

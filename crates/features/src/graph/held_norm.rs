@@ -1,19 +1,19 @@
-//! A norm whose scale is held: a linear map.
+//! A norm with its scale frozen: a linear map.
 
 use hooklens_model::model::Norm;
 
-/// `y = w (x - mean) / scale + b` with the scale that each position had.
+/// A norm `y = w (x - mean) / scale + b` with the scales recorded in the run, one per position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeldNorm {
     weight: Option<Vec<f32>>,
     bias: Option<Vec<f32>>,
     centers: bool,
-    /// One a position; none where nothing is scaled.
+    /// One scale per position; empty if nothing is scaled.
     scale: Vec<f32>,
 }
 
 impl HeldNorm {
-    /// A norm with the scales of a run, `[pos]`; with or without its weights.
+    /// Freezes a norm at the scales of a run, `[pos]`, with its weights if `weights` is true.
     pub(super) fn new(norm: &Norm, scale: Vec<f32>, weights: bool) -> Self {
         let held = |param: Option<Vec<f32>>| param.filter(|_| weights);
         let of = |param: &Option<burn::module::Param<burn::tensor::Tensor<1>>>| {
@@ -22,13 +22,13 @@ impl HeldNorm {
         Self { weight: held(of(&norm.w)), bias: held(of(&norm.b)), centers: norm.centers(), scale }
     }
 
-    /// One of these scales only: what is done to a dictionary's input.
+    /// The input normalization of a dictionary: division by scales only, without weights.
     pub(super) fn scaling(factors: Vec<f32>, centers: bool) -> Self {
         let scale = factors.iter().map(|factor| factor.recip()).collect();
         Self { scale, centers, ..Self::default() }
     }
 
-    /// The gradient at the input, of a gradient at the output of a position, in place.
+    /// Propagates the gradient at a position's output backward to its input, in place.
     pub(super) fn back(&self, row: &mut [f32], pos: usize) {
         if let Some(weight) = &self.weight {
             row.iter_mut().zip(weight).for_each(|(x, w)| *x *= w);
@@ -43,7 +43,7 @@ impl HeldNorm {
         }
     }
 
-    /// The output for an input of a position, in place.
+    /// Applies the norm to the input of a position, in place.
     pub(super) fn forward(&self, row: &mut [f32], pos: usize) {
         if self.centers {
             let mean = (row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64) as f32;
@@ -60,12 +60,12 @@ impl HeldNorm {
         }
     }
 
-    /// What is added to every output.
+    /// The bias added to every output.
     pub(super) fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }
 
-    /// What each coordinate is multiplied by.
+    /// The weight of each coordinate.
     pub(super) fn weight(&self) -> Option<&[f32]> {
         self.weight.as_deref()
     }
@@ -74,7 +74,7 @@ impl HeldNorm {
         self.centers
     }
 
-    /// What a position is divided by.
+    /// The scale of a position.
     pub(super) fn scale(&self, pos: usize) -> f32 {
         self.scale.get(pos).copied().unwrap_or(1.0)
     }

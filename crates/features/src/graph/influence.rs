@@ -1,12 +1,13 @@
-//! How much of a graph's targets comes from each node.
+//! The influence of each node on a graph's targets.
 
-use super::rows::{RowOf, RowStore};
+use super::row_of::RowOf;
+use super::rows::RowStore;
 use hooklens_model::error::Result;
 
-/// The influence of every column on the targets: of each row known, the shares of its magnitudes times its own influence
-/// (or, of a target, its weight), from the last site to the first.
+/// The influence of every column on the targets. Each known row distributes its own influence (for a target, its
+/// weight) over its columns in proportion to their magnitudes, from the last site to the first.
 ///
-/// `order` lists rows, goals first, then features of later sites first.
+/// `order` lists the rows: targets first, then features of later sites before those of earlier ones.
 pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], columns: usize) -> Result<Vec<f64>> {
     let mut influence = vec![0f64; columns];
     for row in order {
@@ -26,7 +27,7 @@ pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], c
     Ok(influence)
 }
 
-/// The least of the scores, largest first, that sum to this share of all; without sorting them.
+/// The smallest of the largest scores that together sum to this share of the total, found without sorting.
 pub(super) fn threshold(scores: &mut [f32], share: f64) -> f32 {
     let total: f64 = scores.iter().map(|x| f64::from(*x)).sum();
     let wanted = share * total;

@@ -1,4 +1,4 @@
-//! Interventions on features: what the model says with some of them changed.
+//! Interventions on features: runs of the model with some feature activations changed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use hooklens_hooks::{ActivationCache, Hook, Record, Selection};
 
 use super::capture::{Captured, capture};
 use super::frozen::MlpPart;
-use super::frozen_mlp::Ratios;
 use super::host;
 use super::mlp_run;
 use super::neurons::Neurons;
 use super::place::Place;
+use super::ratios::Ratios;
 use super::replacement::Replacement;
 use super::site::{Coder, Site};
 use crate::Normalization;
@@ -26,23 +26,23 @@ use hooklens_model::hook;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::Tokens;
 
-/// A change of one feature's activation.
+/// An edit of one feature's activation.
 ///
 /// ```
 /// use hooklens::attribution::graph::FeatureEdit;
 /// let off = FeatureEdit::times(2, 14, 77, 0.0); // layer 2, position 14, latent 77
 /// let on = FeatureEdit::set(2, 14, 78, 5.0);
-/// let on_from_here = on.onward(); // at position 14 and all behind it, also those of new tokens
+/// let on_from_here = on.onward(); // at position 14 and all later ones, including new tokens
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FeatureEdit {
     layer: usize,
     position: usize,
     latent: usize,
-    /// Whether later positions are changed, too.
+    /// Whether later positions are changed as well.
     onward: bool,
     to: To,
-    /// The site, where it is known: a layer may have several.
+    /// The site, if known. A layer may have several.
     site: Option<usize>,
 }
 
@@ -53,43 +53,44 @@ enum To {
 }
 
 impl FeatureEdit {
-    /// Its activation becomes this.
+    /// Sets the activation to `value`.
     pub fn set(layer: usize, position: usize, latent: usize, value: f32) -> Self {
         Self { layer, position, latent, onward: false, to: To::Value(value), site: None }
     }
 
-    /// Its activation becomes this many times what it is in the unedited run; at positions of new tokens, what it is there.
+    /// Multiplies the activation in the unedited run by `factor`. At positions of new tokens, multiplies the current
+    /// activation.
     pub fn times(layer: usize, position: usize, latent: usize, factor: f32) -> Self {
         Self { layer, position, latent, onward: false, to: To::Times(factor), site: None }
     }
 
-    /// The same change at all positions from this one on.
+    /// Applies the edit at this position and all later ones.
     #[must_use]
     pub fn onward(self) -> Self {
         Self { onward: true, ..self }
     }
 
-    /// The layer of its feature.
+    /// The feature's layer.
     pub fn layer(&self) -> usize {
         self.layer
     }
 
-    /// The number of the latent or neuron.
+    /// Index of the latent or neuron.
     pub fn latent(&self) -> usize {
         self.latent
     }
 
-    /// The position, or the first of several.
+    /// The edited position, or the first of several.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Whether it changes all positions from its own on.
+    /// Whether the edit applies to all later positions as well.
     pub fn is_onward(&self) -> bool {
         self.onward
     }
 
-    /// What an activation becomes.
+    /// The new activation, given the unedited one.
     fn of(&self, clean: f32) -> f32 {
         match self.to {
             To::Value(value) => value,
@@ -97,12 +98,12 @@ impl FeatureEdit {
         }
     }
 
-    /// Whether it changes this position.
+    /// Whether the edit applies at this position.
     fn is_at(&self, pos: usize) -> bool {
         pos == self.position || (self.onward && pos > self.position)
     }
 
-    /// The positions of these that it changes.
+    /// The positions in this range where the edit applies.
     fn positions(&self, of: Range<usize>) -> Range<usize> {
         let end = if self.onward { usize::MAX } else { self.position + 1 };
         let (first, end) = (self.position.max(of.start), end.min(of.end));
@@ -116,37 +117,37 @@ impl FeatureEdit {
     }
 }
 
-/// What keeps its value of the unedited run.
+/// Parts of the model that keep their values from the unedited run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hold {
-    /// Attention patterns, the scales of norms, and what MLPs write but for the edits: direct effects alone are seen, those
-    /// of the graph.
+    /// Attention patterns, norm scales, and MLP outputs except for the edits. Only direct effects remain, as in the
+    /// graph.
     Everything,
     /// Attention patterns.
     Patterns,
-    /// Nothing: all later features answer.
+    /// Nothing: all later features respond.
     Nothing,
 }
 
-/// What an intervention led to.
+/// The result of an intervention.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Intervened {
-    /// `[1, pos, d_vocab_out]`.
+    /// Logits, `[1, pos, d_vocab_out]`.
     pub logits: Tensor<3>,
-    /// Pre-activations of each site's features, `[pos, latent]`, by layers.
+    /// Pre-activations of each site's features, `[pos, latent]`, ordered by layer.
     pub pre_activations: Vec<Tensor<2>>,
-    /// The stream behind the last token, before the last norm.
+    /// The residual stream at the last token, before the final norm.
     pub(super) stream: Vec<f32>,
 }
 
-/// Edits, each with the site of its feature. Of several edits of one feature at one position the last counts, so that an edit
-/// given twice is one edit.
+/// Edits with the site of each one's feature. If several edits apply to the same feature and position, the last one
+/// wins.
 struct Edits<'e> {
     all: &'e [FeatureEdit],
     sites: Vec<usize>,
-    /// Of each edit the later ones of the same feature.
+    /// For each edit, the later edits of the same feature.
     later: Vec<Vec<usize>>,
 }
 
@@ -162,53 +163,55 @@ impl<'e> Edits<'e> {
         Self { all, sites, later }
     }
 
-    /// The edits of a site's features.
+    /// Indices of the edits to a site's features.
     fn of_site(&self, site: usize) -> Vec<usize> {
         (0..self.all.len()).filter(|edit| self.sites[*edit] == site).collect()
     }
 
-    /// The positions of these at which an edit counts.
+    /// The positions in this range where an edit applies and is not overridden by a later one.
     fn positions(&self, edit: usize, of: Range<usize>) -> impl Iterator<Item = usize> {
         let replaced = move |pos: &usize| self.later[edit].iter().any(|later| self.all[*later].is_at(*pos));
         self.all[edit].positions(of).filter(move |pos| !replaced(pos))
     }
 }
 
-/// What a run's hooks share.
+/// State shared by the hooks of a run.
 struct Running {
-    /// The run's tokens by position: the prompt's, and new ones.
+    /// The tokens of the run by position, including generated ones.
     tokens: RefCell<Vec<u32>>,
-    /// Of each edit and position how much it changes its latent, in this run, and what undoes the dictionary's normalization.
+    /// For each edit and position, the change of the latent's activation in this run, and the factor that undoes the
+    /// dictionary's normalization.
     deltas: RefCell<Vec<BTreeMap<usize, [f32; 2]>>>,
-    /// Of each edit and position of the prompt what its latent is changed to.
+    /// For each edit and prompt position, the new activation of the latent.
     wanted: Vec<BTreeMap<usize, f32>>,
-    /// What each site read, `[batch * pos, d_model]`.
+    /// The input of each site, `[batch * pos, d_model]`.
     seen: RefCell<Vec<Option<Tensor<2>>>>,
 }
 
 impl Running {
-    /// Whether a site has features at a position of the run.
+    /// Whether a site's dictionary is used at a position of the run.
     fn is_used(&self, site: &Site, pos: usize) -> bool {
         site.left_out.is_empty() || self.tokens.borrow().get(pos).is_none_or(|token| site.is_used_at(*token))
     }
 }
 
-/// What an edit adds to a write point, by unit of its latent.
+/// The vector that an edit adds at a write point, per unit of change of its latent.
 struct Addition {
     edit: usize,
-    /// Of the dictionary and the latent.
+    /// Scale factor of the dictionary for the latent.
     factor: f32,
-    /// Whether what is written is normalized and that is undone.
+    /// Whether the dictionary's normalization has to be undone.
     undone: bool,
     vector: Vec<f32>,
 }
 
-/// Runs the model with features changed: at every place a feature writes to, what it writes is replaced by what it would
-/// write; errors stay. With [`Hold::Nothing`] this is a hook on the feature in the model that the dictionary is spliced into.
+/// Runs the model with edited features. Wherever a feature writes, its output is replaced by the output for the edited
+/// activation. Error terms are kept. With [`Hold::Nothing`], this is equivalent to a hook on the feature in a model
+/// with the dictionary spliced in.
 ///
-/// Of several edits of one feature at one position the last counts. Edits at tokens that the dictionary was trained without
-/// ([`Metadata::exclude_special_tokens`](crate::Metadata::exclude_special_tokens)) change nothing: it has no
-/// features there.
+/// If several edits apply to the same feature and position, the last one wins. Edits at tokens that the dictionary was
+/// trained without ([`Metadata::exclude_special_tokens`](crate::Metadata::exclude_special_tokens)) have no
+/// effect, because it has no features there.
 ///
 /// ```
 /// use hooklens::attribution::graph::{AttributionGraph, FeatureEdit, GraphOptions, Hold, Replacement, intervene};
@@ -226,7 +229,7 @@ struct Addition {
 /// ```
 ///
 /// # Errors
-/// [`GraphError::Node`] for a layer, position or latent that is not there; those of
+/// [`GraphError::Node`] for a layer, position or latent that does not exist; otherwise as
 /// [`AttributionGraph::new`](super::AttributionGraph::new).
 pub fn intervene(
     model: &HookedTransformer,
@@ -237,13 +240,13 @@ pub fn intervene(
 ) -> Result<Intervened> {
     let tokens = one_prompt(model, prompt.into())?;
     let tokens = tokens.row(0);
-    // A graph may leave positions out; what is there can be changed all the same.
+    // Features can be edited at positions that a graph would leave out.
     let captured = capture(model, tokens, replacement, 0)?;
     Intervention::new(model, tokens, &captured)?.run(edits, hold)
 }
 
-/// Text from the model with features changed, in the prompt and, by [`FeatureEdit::onward`] or a position behind it, while it
-/// goes on. Nothing is held: all later features answer, as with [`Hold::Nothing`].
+/// Generates text with edited features, in the prompt and, for [`FeatureEdit::onward`] or positions after the prompt,
+/// during generation. Nothing is held, as with [`Hold::Nothing`].
 ///
 /// ```
 /// use hooklens::attribution::graph::{FeatureEdit, Replacement, generate_edited};
@@ -260,8 +263,8 @@ pub fn intervene(
 /// ```
 ///
 /// # Errors
-/// As [`intervene`], but for positions: one behind the prompt is that of a token to come. Those of
-/// [`HookedTransformer::generate_with`].
+/// Same as [`intervene`], except that positions after the prompt are allowed and refer to tokens to be generated, and
+/// as [`HookedTransformer::generate_with`].
 pub fn generate_edited(
     model: &HookedTransformer,
     prompt: impl Into<Input>,
@@ -278,7 +281,7 @@ pub fn generate_edited(
     model.generate_with(&tokens, options.hooks(hooks))
 }
 
-/// The tokens of an input that is one prompt without padding.
+/// The tokens of an input, which must be a single prompt without padding.
 pub(super) fn one_prompt(model: &HookedTransformer, prompt: Input) -> Result<Tokens> {
     let tokens = model.token_input(prompt)?;
     let [batch, _] = tokens.shape();
@@ -289,7 +292,7 @@ pub(super) fn one_prompt(model: &HookedTransformer, prompt: Input) -> Result<Tok
     Ok(tokens)
 }
 
-/// A prompt in which features are changed.
+/// A prompt whose features can be edited.
 pub(super) struct Intervention<'m> {
     model: &'m HookedTransformer,
     tokens: &'m [u32],
@@ -330,7 +333,7 @@ impl<'m> Intervention<'m> {
         Ok(Self { model, tokens, captured, clean })
     }
 
-    /// The site of an edit, at one of so many positions.
+    /// The site of an edit, whose position must be less than `positions`.
     fn site(&self, edit: &FeatureEdit, positions: usize) -> Result<usize> {
         let missing = |reason: String| GraphError::Node {
             node: format!("layer {} position {} latent {}", edit.layer, edit.position, edit.latent),
@@ -350,18 +353,19 @@ impl<'m> Intervention<'m> {
         Ok(site)
     }
 
-    /// Edits at some of this many positions, with their sites.
+    /// Resolves the sites of edits, whose positions must be less than `positions`.
     fn edits<'e>(&self, edits: &'e [FeatureEdit], positions: usize) -> Result<Edits<'e>> {
         let sites = edits.iter().map(|edit| self.site(edit, positions)).collect::<Result<_>>()?;
         Ok(Edits::new(edits, sites))
     }
 
-    /// What a latent is in the unedited run.
+    /// A latent's activation in the unedited run.
     fn clean(&self, site: usize, pos: usize, latent: usize) -> Result<f32> {
         let own = &self.captured.sites[site];
         match own.coder {
             Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
-            // Also of neurons that write too little to be features. An expert's are what their held pre-activations are.
+            // This includes neurons whose outputs are too small to be features. Expert activations are computed from
+            // the frozen ratios.
             Coder::Neurons(ref neurons) if neurons.experts() => {
                 let x = host(self.clean.get::<3>(&*own.read_points()[0])?.narrow(1, pos, 1));
                 let (row, constant) = neurons.reads(&[latent as u32], &[pos]);
@@ -375,7 +379,7 @@ impl<'m> Intervention<'m> {
         }
     }
 
-    /// What the edits want, and by how much that differs from the unedited run.
+    /// Computes the values that the edits set, and their differences from the unedited run.
     fn running(&self, edits: &Edits<'_>) -> Result<Running> {
         let (mut wanted, mut deltas) = (Vec::new(), Vec::new());
         for (number, (edit, site)) in edits.all.iter().zip(&edits.sites).enumerate() {
@@ -401,7 +405,7 @@ impl<'m> Intervention<'m> {
         })
     }
 
-    /// The model with these edits.
+    /// Runs the prompt with these edits.
     pub(super) fn run(&self, edits: &[FeatureEdit], hold: Hold) -> Result<Intervened> {
         let edits = self.edits(edits, self.tokens.len())?;
         let running = self.running(&edits)?;
@@ -409,7 +413,7 @@ impl<'m> Intervention<'m> {
         self.run_hooked(hooks, &running, hold)
     }
 
-    /// The model with all held, and the vector of the token at a position multiplied.
+    /// Runs the prompt with everything held fixed, and with the token embedding at a position multiplied by `factor`.
     pub(super) fn run_with_token(&self, pos: usize, factor: f32) -> Result<Intervened> {
         let edits = self.edits(&[], self.tokens.len())?;
         let running = self.running(&edits)?;
@@ -422,7 +426,7 @@ impl<'m> Intervention<'m> {
         self.run_hooked(hooks, &running, Hold::Everything)
     }
 
-    /// The run of the prompt with hooks of edits.
+    /// Runs the prompt with the hooks of an intervention.
     fn run_hooked(&self, hooks: Vec<Hook<'_>>, running: &Running, hold: Hold) -> Result<Intervened> {
         let model = self.model;
         let mut names: Vec<String> = self.captured.sites.iter().flat_map(Site::read_points).collect();
@@ -439,12 +443,12 @@ impl<'m> Intervention<'m> {
         Ok(Intervened { logits, pre_activations, stream: host(stream) })
     }
 
-    /// The stream that the last norm reads.
+    /// The hook point of the stream before the final norm.
     fn last_point(&self) -> String {
         format!("blocks.{}.hook_resid_post", self.model.config().n_layers - 1)
     }
 
-    /// What puts the edits into a run and holds what is held.
+    /// The hooks that apply the edits and that hold the parts of the model selected by `hold`.
     fn hooks<'h>(&'h self, edits: &'h Edits<'h>, hold: Hold, running: &'h Running) -> Result<Vec<Hook<'h>>> {
         let mut hooks: Vec<Hook<'h>> = Vec::new();
         if self.captured.sites.iter().any(|site| !site.left_out.is_empty()) {
@@ -461,7 +465,7 @@ impl<'m> Intervention<'m> {
         if hold != Hold::Nothing {
             self.hold(|name| name.ends_with("hook_pattern"), &mut hooks)?;
         }
-        // What features have in this run, where it is not held.
+        // If nothing is held, edits depend on the features' activations in this run.
         for (number, site) in self.captured.sites.iter().enumerate() {
             let own = edits.of_site(number);
             let dictionary = match &site.coder {
@@ -511,7 +515,7 @@ impl<'m> Intervention<'m> {
         Ok(hooks)
     }
 
-    /// Finds what edited neurons of experts have in this run, by its own routing.
+    /// Adds hooks that read the activations of edited expert neurons in this run, with the routing of this run.
     fn watch_experts<'h>(
         &'h self,
         layer: usize,
@@ -546,7 +550,7 @@ impl<'m> Intervention<'m> {
         }));
     }
 
-    /// What stands where a site's features write first.
+    /// The place that a site's features write to first.
     fn place(&self, site: usize) -> Option<&Place> {
         let layers = &self.captured.frozen.layers;
         let places = layers.iter().flat_map(|layer| {
@@ -559,7 +563,7 @@ impl<'m> Intervention<'m> {
         places.into_iter().find(|place| place.number == site)
     }
 
-    /// Keeps points as they were.
+    /// Adds hooks that keep the selected points at their values from the unedited run.
     fn hold<'h>(&'h self, which: impl Fn(&str) -> bool, hooks: &mut Vec<Hook<'h>>) -> Result<()> {
         let names: Vec<String> =
             self.clean.iter().map(|(name, _)| name.to_string()).filter(|name| which(name)).collect();
@@ -570,7 +574,7 @@ impl<'m> Intervention<'m> {
         Ok(())
     }
 
-    /// Puts what the edits write at a place where its features do.
+    /// Adds the hook that applies edits at the place where a site writes.
     fn write<'h>(
         &'h self,
         number: usize,
@@ -653,7 +657,7 @@ impl<'m> Intervention<'m> {
         }));
     }
 
-    /// Keeps the ratios of neurons that no feature stands for.
+    /// Adds hooks that keep the activation ratios of MLPs without features.
     fn hold_mlps<'h>(&'h self, hooks: &mut Vec<Hook<'h>>) {
         for (layer, own) in self.captured.frozen.layers.iter().enumerate() {
             let MlpPart::Linear(mlp, _) = &own.mlp else { continue };
@@ -688,7 +692,7 @@ impl<'m> Intervention<'m> {
 }
 
 impl Ratios {
-    /// Activations of pre-activations and, of a gated MLP, its other factor.
+    /// Computes activations from pre-activations and, for a gated MLP, the linear factor.
     pub(super) fn applied(&self, [pre, linear]: [Option<&[f32]>; 2]) -> Vec<f32> {
         let times = |ratios: &[f32], x: Option<&[f32]>| -> Vec<f32> {
             ratios.iter().zip(x.unwrap_or_default()).map(|(ratio, x)| ratio * x).collect()
@@ -704,7 +708,7 @@ impl Ratios {
 }
 
 impl Site {
-    /// How many features there are.
+    /// Number of features.
     fn count(&self) -> usize {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.latents(),
@@ -712,7 +716,7 @@ impl Site {
         }
     }
 
-    /// The points of which pre-activations are functions.
+    /// The points that pre-activations are computed from.
     fn read_points(&self) -> Vec<String> {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.metadata().reads.iter().cloned().collect(),
@@ -725,7 +729,7 @@ impl Site {
         }
     }
 
-    /// Where features write first.
+    /// The first point that features write to.
     fn write_point(&self) -> String {
         match &self.coder {
             Coder::Dictionary(dictionary) => {
@@ -745,7 +749,7 @@ impl Site {
             Ok(held.reshape([len, width]).cast(DType::F32))
         };
         match &self.coder {
-            // An autoencoder of the stream reads what was there before its own features are edited.
+            // An autoencoder on the stream reads the stream before its own features are edited.
             Coder::Dictionary(dictionary) => {
                 let x = seen.map_or_else(|| flat(&points[0]), Ok)?;
                 let Some(scaling) = self.scaling.as_ref().filter(|_| held) else {

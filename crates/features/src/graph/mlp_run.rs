@@ -1,15 +1,15 @@
-//! What the neurons of an MLP, or of a mixture's experts, did in one run.
+//! Activations of the neurons of an MLP, or of a mixture's experts, in one run.
 
 use burn::tensor::Tensor;
 
-use super::frozen_mlp::Ratios;
 use super::held_norm::HeldNorm;
 use super::host;
+use super::ratios::{Ratios, Routed};
 use hooklens_model::config::{Experts, TransformerConfig};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Expert, Linear, Mlp, Moe, SharedMlp};
 
-/// The linear maps before and behind neurons.
+/// The linear maps before and after the neurons.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps<'m> {
     pub(super) input: &'m Linear,
@@ -17,38 +17,19 @@ pub(super) struct Maps<'m> {
     pub(super) output: &'m Linear,
 }
 
-/// The neurons of an MLP, or of one expert.
+/// The neurons of an MLP, or of one expert, in one run.
 #[derive(Debug)]
 pub(super) struct MlpRun<'m> {
     pub(super) maps: Maps<'m>,
     pub(super) ratios: Ratios,
-    /// What each writes by, `[row, neuron]`: of an expert's, times its share.
+    /// Activations that multiply the output weights, `[row, neuron]`. For experts, multiplied by the routing weight.
     pub(super) post: Vec<f32>,
-    /// Before the function, `[row, neuron]`; of gated neurons, which are products of two numbers, `post`.
+    /// Pre-activations, `[row, neuron]`. For gated neurons, which are products of two factors, the same as `post`.
     pub(super) pre: Vec<f32>,
-    /// By what the output of each row is multiplied.
+    /// Multiplier of each row's output, such as the routing weight.
     pub(super) shares: Vec<f32>,
-    /// The norm over the neurons.
+    /// The norm over the neurons, if there is one.
     pub(super) inner: Option<HeldNorm>,
-}
-
-/// The rows that positions have among those of an expert; every position has its own where nothing is chosen.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Routed(Option<Vec<Option<usize>>>);
-
-impl Routed {
-    pub(super) fn new(routes: &[(usize, f32)], positions: usize) -> Self {
-        let mut rows = vec![None; positions];
-        routes.iter().enumerate().for_each(|(row, (pos, _))| rows[*pos] = Some(row));
-        Self(Some(rows))
-    }
-
-    pub(super) fn row(&self, pos: usize) -> Option<usize> {
-        match &self.0 {
-            None => Some(pos),
-            Some(rows) => rows.get(pos).copied().flatten(),
-        }
-    }
 }
 
 impl MlpRun<'_> {
@@ -56,7 +37,7 @@ impl MlpRun<'_> {
         self.maps.input.shape()[1]
     }
 
-    /// What neurons write by at a position, and what they are before their function; nothing where they are not used.
+    /// Activations and pre-activations at a position; `None` if the neurons are not used there.
     pub(super) fn at(&self, pos: usize) -> Option<[&[f32]; 2]> {
         let (row, count) = (self.ratios.row(pos)?, self.neurons());
         Some([&self.post, &self.pre].map(|values| &values[row * count..][..count]))
@@ -81,8 +62,8 @@ impl<'m> From<&'m SharedMlp> for Maps<'m> {
     }
 }
 
-/// The experts of a mixture, then the shared one, of what the mixture reads `[pos, d_model]` and the router's weights
-/// `[pos, expert]`. The routing and the experts' shares are held as they are there.
+/// The experts of a mixture, followed by the shared expert, given the mixture's input `[pos, d_model]` and the router
+/// weights `[pos, expert]`. Routing and routing weights are held fixed.
 pub(super) fn experts<'m>(
     moe: &'m Moe,
     x: &Tensor<2>,

@@ -1,4 +1,4 @@
-//! Attribution graphs: which features made the model say what it says.
+//! Attribution graphs: which features led to the model's output.
 
 mod active;
 mod attention_pairs;
@@ -24,8 +24,10 @@ mod options;
 mod outline;
 mod paths;
 mod place;
+mod ratios;
 mod replacement;
 mod row_file;
+mod row_of;
 mod rows;
 mod saved_view;
 mod site;
@@ -50,7 +52,7 @@ pub use target::GraphTarget;
 pub use trace::GraphProgress;
 pub use words::FeatureTokens;
 
-/// A tensor's numbers in host memory, row by row.
+/// A tensor's values in host memory, in row-major order.
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     let data = tensor.cast(DType::F32).into_data();
     match data.as_slice::<f32>() {

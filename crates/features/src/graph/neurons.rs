@@ -1,20 +1,20 @@
-//! Neurons read as features: of an MLP, or of all experts of a mixture, one behind the other.
+//! Neurons as features: the neurons of an MLP, or those of all experts of a mixture, concatenated.
 
-use super::frozen_mlp::Ratios;
 use super::host;
 use super::mlp_run::MlpRun;
+use super::ratios::Ratios;
 use super::stacked::Stacked;
 use hooklens_model::model::Linear;
 
 /// The neurons of a layer.
 #[derive(Debug)]
 pub(super) struct Neurons {
-    /// `[neuron, d_model]`.
+    /// Input weights, `[neuron, d_model]`.
     input: Stacked,
     gate: Option<Stacked>,
-    /// Before the functions of inputs and gates, `[neuron]`.
+    /// Biases of inputs and gates, `[neuron]`.
     biases: [Vec<f32>; 2],
-    /// Of gated neurons, by part.
+    /// Activation ratios of gated neurons, for each expert.
     ratios: Option<Vec<Ratios>>,
     experts: bool,
 }
@@ -44,22 +44,23 @@ impl Neurons {
         self.input.rows()
     }
 
-    /// Whether they are a mixture's.
+    /// Whether the neurons belong to a mixture of experts.
     pub(super) fn experts(&self) -> bool {
         self.experts
     }
 
-    /// Of a gated MLP that is no mixture.
+    /// The activation ratios, for a gated MLP that is not a mixture.
     pub(super) fn ratios(&self) -> Option<&Ratios> {
         self.ratios.as_ref().filter(|_| !self.experts)?.first()
     }
 
-    /// The expert of a neuron and its number there.
+    /// The expert of a neuron, and its index in the expert.
     pub(super) fn expert(&self, neuron: usize) -> (usize, usize) {
         self.input.place(neuron)
     }
 
-    /// What pre-activations are products of the MLP's input with, `[feature, d_model]`, and what is added to them.
+    /// Vectors `[feature, d_model]` whose dot products with the MLP's input are the pre-activations, and the constants
+    /// added to them.
     pub(super) fn reads(&self, latents: &[u32], positions: &[usize]) -> (Vec<f32>, Vec<f64>) {
         let mut rows = self.input.gather(latents);
         let width = rows.len() / latents.len().max(1);
@@ -76,7 +77,7 @@ impl Neurons {
         (rows, constants)
     }
 
-    /// Held pre-activations `[pos, neuron]` of the experts' neurons, of the mixture's input `[pos, d_model]`.
+    /// Frozen pre-activations of expert neurons, `[pos, neuron]`, given the mixture's input `[pos, d_model]`.
     pub(super) fn held(&self, x: &[f32], positions: usize) -> Vec<f32> {
         let (count, width) = (self.count(), x.len() / positions.max(1));
         let mut all = vec![0.0; positions * count];

@@ -1,4 +1,4 @@
-//! Graphs in a notebook.
+//! Display of graphs in notebooks.
 
 use super::attribution_graph::{AttributionGraph, NodeKind};
 use super::graph_file::GraphFile;
@@ -6,9 +6,9 @@ use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
 use hooklens_plot::{Show, Shown};
 
-/// Shares of influence that a notebook shows.
+/// Pruning thresholds, as fractions of the influence.
 const SHARES: (f64, f64) = (0.8, 0.98);
-/// Paths that are pinned.
+/// Number of paths whose nodes are pinned.
 const PATHS: usize = 8;
 
 impl Show for AttributionGraph {
@@ -16,7 +16,7 @@ impl Show for AttributionGraph {
         let unread = |error| PlotError::Shown { reason: hooklens_model::error::error_chain(&error) };
         let pruned = self.prune(SHARES.0, SHARES.1).map_err(unread)?;
         let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes().len());
-        // What features raise is known to a model only: `GraphFile::told` shows that, too.
+        // Promoted tokens require a model, which is not available here; `GraphFile::told` includes them.
         let target = self.nodes().iter().position(|node| matches!(node.kind, NodeKind::Logit { .. })).unwrap_or(0);
         let on_paths = self.paths(&pruned, target, PATHS).into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();

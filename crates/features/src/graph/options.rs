@@ -1,4 +1,4 @@
-//! How a graph is made.
+//! [`GraphOptions`]: options of attribution graphs.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use super::target::GraphTarget;
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
-/// How an attribution graph is made.
+/// Options of an attribution graph.
 ///
 /// ```
 /// use hooklens::attribution::graph::GraphOptions;
-/// let options = GraphOptions::new().max_nodes(1000).likely(5, 0.9); // up to five tokens, or 0.9 of the probability
+/// let options = GraphOptions::new().max_nodes(1000).likely(5, 0.9); // up to five tokens, with 0.9 of the probability
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
@@ -41,18 +41,19 @@ impl Default for GraphOptions {
 }
 
 impl GraphOptions {
-    /// The ten likeliest tokens, or fewer that have 0.95 of the probability; 7500 features.
+    /// Default options: targets are the ten most likely tokens, or fewer if these have 0.95 of the probability, and at
+    /// most 7500 features.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The likeliest tokens as targets: `most`, or fewer whose probabilities sum to `share`.
+    /// Targets the most likely tokens: `most`, or fewer if their probabilities sum to `share`.
     pub fn likely(mut self, most: usize, share: f64) -> Self {
         self.likely = (most, share);
         self
     }
 
-    /// An error where the options make no sense, whatever the prompt.
+    /// Fails for options that are invalid for any prompt.
     pub(super) fn check(&self) -> Result<()> {
         let wrong = |what, given: String, wanted| Err(GraphError::Setting { what, given, wanted }.into());
         let (most, share) = self.likely;
@@ -60,7 +61,7 @@ impl GraphOptions {
             return wrong("the number of likely tokens", most.to_string(), "at least 1");
         }
         if !(share > 0.0 && share <= 1.0) {
-            return wrong("the probability of likely tokens", share.to_string(), "above 0 and at most 1");
+            return wrong("the probability of likely tokens", share.to_string(), "a value above 0 and at most 1");
         }
         if self.ranked_every == Some(0) || self.batch == Some(0) {
             return wrong("a batch size", "0".into(), "at least 1");
@@ -68,51 +69,52 @@ impl GraphOptions {
         Ok(())
     }
 
-    /// One more target of one's own, instead of the likeliest tokens; all count alike.
+    /// Adds a custom target, which replaces the most likely tokens. All custom targets have equal weight.
     pub fn target(self, target: GraphTarget) -> Self {
         self.weighted_target(target, 1.0)
     }
 
-    /// [`GraphOptions::target`] that counts this much.
+    /// Adds a custom target like [`GraphOptions::target`], with this weight.
     pub fn weighted_target(mut self, target: GraphTarget, weight: f32) -> Self {
         self.targets.push((target, weight));
         self
     }
 
-    /// Features of the graph, those with the largest influence; the effects of others are not looked at.
+    /// Sets the maximum number of features in the graph. Those with the largest influence are chosen; effects on others
+    /// are not computed.
     pub fn max_nodes(mut self, max_nodes: usize) -> Self {
         self.max_nodes = max_nodes;
         self
     }
 
-    /// Positions at the beginning whose features and errors are left out: by default the token of a prompt's beginning.
-    /// What MLPs write there is constant.
+    /// Leaves out the features and errors of the first `positions` positions. By default, only those of a BOS token are
+    /// left out. MLP outputs at these positions count as constants.
     pub fn leaving_out(mut self, positions: usize) -> Self {
         self.left_out = Some(positions);
         self
     }
 
-    /// After how many features the others are ranked anew, where there are more than are wanted; by default a quarter of
-    /// those found.
+    /// Sets after how many features the remaining ones are ranked again, if there are more than `max_nodes`. The
+    /// default is a quarter of the number of features traced so far, but at least 128.
     pub fn ranked_every(mut self, features: usize) -> Self {
         self.ranked_every = Some(features);
         self
     }
 
-    /// Targets computed together; by default as many as fill the cache.
+    /// Sets how many targets are computed together. By default, as many as fit the cache.
     pub fn batch_size(mut self, targets: usize) -> Self {
         self.batch = Some(targets);
         self
     }
 
-    /// Bytes of effects that are kept in memory; more of them go to a temporary file.
+    /// Sets how many bytes of effects are kept in memory. Beyond that, effects are stored in a temporary file.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Keeps all effects in a folder as they are computed, and goes on from those of the same graph that it finds there: a
-    /// run that was killed loses at most a batch. Files stay when the graph is done.
+    /// Stores all effects in a folder as they are computed, and resumes from those of the same graph found there. An
+    /// interrupted run loses at most one batch. The files are kept when the graph is finished.
     pub fn resumable(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self

@@ -1,4 +1,4 @@
-//! Whether bytes are a graph, before they are held as values: these take many times the memory of their text.
+//! Validates graph files before parsing them into JSON values, which need many times the memory of the text.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What is wrong with a graph in Neuronpedia's schema, if it is none.
+/// Checks that the bytes are a graph in Neuronpedia's schema, and describes what is wrong otherwise.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let mut ids = HashSet::new();
     each(bytes, "nodes", |place, node: Node<'_>| {
@@ -19,7 +19,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
         for (end, id) in [("source", link.source), ("target", link.target)] {
             let id = id.ok_or_else(|| format!("link {place} has no `{end}`"))?;
             if !ids.contains(&id) {
-                return Err(format!("link {place} is of a node `{id}`, which is not there"));
+                return Err(format!("link {place} refers to the node `{id}`, which does not exist"));
             }
         }
         match link.weight.is_some_and(f64::is_finite) {
@@ -44,7 +44,7 @@ struct Link<'a> {
     weight: Option<f64>,
 }
 
-/// Looks at each entry of a list of the outermost object.
+/// Calls `look` on each entry of a list in the top-level object.
 fn each<'de, T: Deserialize<'de>>(
     bytes: &'de [u8],
     list: &str,
@@ -67,7 +67,7 @@ fn each<'de, T: Deserialize<'de>>(
     }
 }
 
-/// Finds the list, and counts how often it is there.
+/// Visitor that finds the list and counts how often it occurs.
 struct Lists<'l, E> {
     list: &'l str,
     entries: E,
@@ -94,10 +94,10 @@ impl<'de, T: Deserialize<'de>, F: FnMut(usize, T) -> Result<(), String>> Visitor
     }
 }
 
-/// Looks at the entries of a list, one by one.
+/// Visitor that calls `look` on each entry of a list.
 struct Entries<'s, T, F> {
     look: F,
-    /// The message for the first fault found.
+    /// Message for the first invalid entry.
     said: &'s mut Option<String>,
     of: PhantomData<T>,
 }
@@ -156,7 +156,7 @@ mod tests {
             assert!(told.contains(reason), "{text}: {told}");
         }
         let told = check(graph.replace("\"b\"}]", "\"c\"}]").as_bytes()).unwrap_err();
-        assert_eq!(told, "link 0 is of a node `b`, which is not there");
+        assert_eq!(told, "link 0 refers to the node `b`, which does not exist");
         let told = check(graph.replace(": 1,", ": null,").as_bytes()).unwrap_err();
         assert_eq!(told, "link 0 has no finite `weight`");
     }

@@ -1,27 +1,29 @@
-//! The strongest paths of a graph, in words.
+//! The strongest paths of a graph.
 
 use super::attribution_graph::{AttributionGraph, GraphEdge, NodeKind, PrunedGraph};
 
-/// A way from a token, a position or an error to a target, by the shares of each node's input that come along it.
+/// A path from a token, position or error node to a target, ranked by the product of the shares of each node's input
+/// along the path.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GraphPath {
-    /// Nodes, the target first.
+    /// Indices of the nodes, target first.
     pub nodes: Vec<usize>,
-    /// Direct effects, of each node on the one before it.
+    /// Direct effect of each node on the one before it.
     pub effects: Vec<f32>,
-    /// The product of the shares.
+    /// The product of the shares along the path.
     pub share: f64,
 }
 
 impl AttributionGraph {
-    /// The strongest ways to a target through what was kept: for each of its inputs the best one, the strongest first.
+    /// The strongest paths to a target in a pruned graph: the best path through each of the target's inputs, strongest
+    /// first.
     pub fn paths(&self, pruned: &PrunedGraph, target: usize, count: usize) -> Vec<GraphPath> {
         let mut inputs: Vec<Vec<GraphEdge>> = vec![Vec::new(); self.nodes().len()];
         for edge in pruned.edges() {
             inputs[edge.target].push(*edge);
         }
-        // The best way down from each node: its share, and the edge it begins with. Sources come before what they act on.
+        // The best path from each node back to an input: its share and first edge. Sources come before their targets.
         let mut best: Vec<(f64, Option<GraphEdge>)> = vec![(0.0, None); self.nodes().len()];
         let mut order: Vec<usize> = pruned.nodes().to_vec();
         order.sort_by_key(|node| (self.is_input(*node), std::cmp::Reverse(*node)));
@@ -63,7 +65,7 @@ impl AttributionGraph {
         matches!(self.nodes()[node].kind, NodeKind::Token { .. } | NodeKind::Position | NodeKind::Error)
     }
 
-    /// The sum of magnitudes of what acts on a node.
+    /// The sum of the magnitudes of the effects on a node.
     pub(super) fn size(&self, node: usize) -> f64 {
         let effects = self.effects_on(node).unwrap_or_default();
         effects.iter().map(|x| f64::from(x.abs())).sum::<f64>().max(1e-10)

@@ -1,4 +1,4 @@
-//! Where features write to the residual stream.
+//! Places where features write to the residual stream.
 
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::tasks::each_item;
@@ -9,89 +9,89 @@ use super::gradient::{Gradient, Targets};
 use super::held_norm::HeldNorm;
 use super::stacked::Stacked;
 
-/// Part of the model's computation that features stand for: what they write, what they miss and what is constant make
-/// the activation that the model has there.
+/// A part of the model that features replace. The features' output, the error and a constant sum to the model's
+/// activation.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The norm between it and the stream.
+    /// The norm between the place and the residual stream.
     pub(super) behind: Option<HeldNorm>,
     pub(super) decoders: Vec<Decoder>,
-    /// What is missed, `[pos, d_model]`.
+    /// Reconstruction error, `[pos, d_model]`.
     pub(super) errors: Vec<f32>,
-    /// What no feature is needed for, `[pos, d_model]`.
+    /// Constant output that does not depend on features, `[pos, d_model]`.
     pub(super) constant: Vec<f32>,
-    /// Its number among those that have error nodes.
+    /// Index among the places that have error nodes.
     pub(super) number: usize,
     pub(super) skip: Option<Skip>,
-    /// Whether its dictionary is used at each position, `[pos]`: elsewhere all that the model writes is missed.
+    /// Whether the dictionary is used at each position, `[pos]`. Elsewhere the model's whole output is error.
     pub(super) used: Vec<bool>,
 }
 
-/// What the features of a site write to a place.
+/// The decoder vectors with which a site's features write to a place.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// The site, by number.
+    /// Index of the site.
     pub(super) site: usize,
-    /// `[latent, d_model]`; rows are read when they are used.
+    /// Decoder rows, `[latent, d_model]`, read when used.
     pub(super) rows: Stacked,
-    /// What activations are multiplied by, `[latent]`.
+    /// Multiplier of each latent's activation, `[latent]`.
     pub(super) factors: Option<Vec<f32>>,
-    /// What sums are multiplied by, `[pos]`.
+    /// Factor that undoes the normalization of each position, `[pos]`.
     pub(super) undone: Vec<f32>,
 }
 
-/// A linear map beside the features.
+/// A linear skip connection in parallel to the features.
 #[derive(Debug)]
 pub(super) struct Skip {
-    /// `[d_model, d_model]`.
+    /// Skip matrix, `[d_model, d_model]`.
     pub(super) matrix: Vec<f32>,
-    /// What is between the stream and it.
+    /// The norm between the stream and the skip connection.
     pub(super) before: HeldNorm,
 }
 
-/// The rows of several targets, and where the columns of what is contracted are.
+/// The rows of several targets, with the column layout needed to add effects to them.
 pub(super) struct Rows<'r> {
     pub(super) values: &'r mut [f32],
     pub(super) columns: usize,
-    /// The first column of errors.
+    /// Index of the first error column.
     pub(super) errors: usize,
 }
 
 impl Decoder {
-    /// What features write per unit of their activations, `[feature, d_model]`.
+    /// Output of each feature per unit of activation, `[feature, d_model]`.
     pub(super) fn vectors(&self, latents: &[u32]) -> Vec<f32> {
         self.rows.gather(latents)
     }
 
-    /// What a feature's activation is multiplied by.
+    /// The multiplier of a feature's activation.
     pub(super) fn factor(&self, latent: u32, pos: usize) -> f32 {
         self.own_factor(latent) * self.undone_at(pos)
     }
 
-    /// The same but for what undoes a normalization.
+    /// The multiplier of a feature's activation, without the factor that undoes a normalization.
     pub(super) fn own_factor(&self, latent: u32) -> f32 {
         self.factors.as_ref().map_or(1.0, |factors| factors[latent as usize])
     }
 
-    /// What undoes a normalization of the prompt's position.
+    /// The factor that undoes the normalization of a position.
     pub(super) fn undone_at(&self, pos: usize) -> f32 {
         self.undone.get(pos).copied().unwrap_or(1.0)
     }
 }
 
 impl Place {
-    /// The decoders of what is written at a position.
+    /// The decoders that write at a position.
     pub(super) fn decoders_at(&self, pos: usize) -> &[Decoder] {
         if self.used[pos] { &self.decoders } else { &[] }
     }
 
-    /// Gradients as they are where features write.
+    /// Propagates a gradient backward through the norm after the features; `None` if there is no norm.
     pub(super) fn seen(&self, gradient: &Gradient, targets: &Targets<'_>, constants: &mut [f64]) -> Option<Gradient> {
         let norm = self.behind.as_ref()?;
         Some(through(norm, gradient, targets, constants))
     }
 
-    /// Adds the direct effects of all that is written here to the targets' rows.
+    /// Adds the direct effects of everything written here to the targets' rows.
     pub(super) fn contract(
         &self,
         gradient: &Gradient,
@@ -101,7 +101,7 @@ impl Place {
         constants: &mut [f64],
     ) {
         let (len, width) = (targets.len(), targets.width);
-        // Of each position `[target, feature]`, then the error, then the constant.
+        // For each position, `[target, column]`: one column per feature, then the error and the constant.
         let mut made: Vec<Vec<f32>> = vec![Vec::new(); len];
         each_item(made.iter_mut().enumerate(), |(pos, made)| {
             let (first, step, own) = gradient.rows_at(pos, targets);
@@ -143,7 +143,7 @@ impl Place {
         }
     }
 
-    /// What comes back through the skip connection, in the stream before it.
+    /// Propagates a gradient backward through the skip connection to the stream before it.
     pub(super) fn skipped(&self, seen: &Gradient, targets: &Targets<'_>, constants: &mut [f64]) -> Option<Vec<f32>> {
         let skip = self.skip.as_ref()?;
         let width = targets.width;
@@ -166,7 +166,8 @@ impl Place {
     }
 }
 
-/// Gradients before a norm, of gradients behind it; what its bias comes to is added to the targets' constants.
+/// Propagates a gradient backward through a norm, and adds the contribution of the norm's bias to the targets'
+/// constants.
 pub(super) fn through(norm: &HeldNorm, gradient: &Gradient, targets: &Targets<'_>, constants: &mut [f64]) -> Gradient {
     let width = targets.width;
     let mut values = gradient.values().to_vec();

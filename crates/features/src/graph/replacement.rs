@@ -1,15 +1,15 @@
-//! What stands for parts of the model in a graph.
+//! [`Replacement`]: the features that replace parts of the model in a graph.
 
 use crate::{Dictionary, Transcoders};
 
-/// The features of an attribution graph, and what of the model they stand for.
+/// The features of an attribution graph, and the parts of the model that they replace.
 ///
 /// ```
 /// use hooklens::attribution::graph::Replacement;
 /// use hooklens::features::{Dictionary, Transcoders};
 /// let by_transcoders = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
 /// let by_autoencoders = Replacement::dictionaries([Dictionary::open("embedded:ioi-sae")?]);
-/// let by_neurons = Replacement::neurons(64); // no dictionary at all
+/// let by_neurons = Replacement::neurons(64); // needs no dictionary
 /// # let _ = (by_transcoders, by_autoencoders, by_neurons);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -26,18 +26,18 @@ pub(super) enum Kind {
 }
 
 impl Replacement {
-    /// Transcoders in the place of every MLP, a layer's own or one across layers.
+    /// Replaces every MLP with transcoders, per layer or cross-layer.
     pub fn transcoders(transcoders: Transcoders) -> Self {
         Self { kind: Kind::Transcoders(Box::new(transcoders)) }
     }
 
-    /// Dictionaries of points of the residual stream, or transcoders of some layers. MLPs that none stands for are linear
-    /// maps: of each neuron the ratio of its activation to its pre-activation is held.
+    /// Uses dictionaries on the residual stream, or transcoders of some layers. MLPs without a dictionary are linear
+    /// maps, with each neuron's ratio of activation to pre-activation frozen.
     pub fn dictionaries(dictionaries: impl IntoIterator<Item = Dictionary>) -> Self {
         Self { kind: Kind::Dictionaries(dictionaries.into_iter().collect()) }
     }
 
-    /// Its first dictionary, if there is one.
+    /// The first dictionary, if there is one.
     pub fn dictionary(&self) -> Option<&Dictionary> {
         match &self.kind {
             Kind::Transcoders(all) => all.layers().first(),
@@ -46,8 +46,8 @@ impl Replacement {
         }
     }
 
-    /// The neurons of every MLP, and of each layer and position these many that write most; what the others write is an
-    /// error node's.
+    /// Uses the neurons of every MLP: at each layer and position, the `of_each_position` neurons with the largest
+    /// outputs. The output of the other neurons belongs to the error node.
     pub fn neurons(of_each_position: usize) -> Self {
         Self { kind: Kind::Neurons(of_each_position) }
     }

@@ -1,7 +1,8 @@
-//! The file in which a folder keeps rows of effects, so that an interrupted graph goes on.
+//! The file that stores rows of effects in a folder, so that an interrupted graph can be resumed.
 //!
-//! A head with the identity of the graph, then for each row an entry and its effects. Head, entries and effects carry XXH3
-//! hashes: what a killed process, a power loss or a failing disk left is recognized, and what follows it is computed again.
+//! A header with the identity of the graph, then an entry and the effects of each row. Header, entries and effects have
+//! XXH3 hashes, so that damage from a killed process, a power loss or a failing disk is detected, and the rows from
+//! there on are computed again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,29 +12,29 @@ use std::path::{Path, PathBuf};
 use hooklens_hooks::{FolderLock, Unfinished, append};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::rows::{RowOf, read_at};
+use super::row_of::RowOf;
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
 /// The file's name in its folder.
 const NAME: &str = "graph_rows.bin";
-/// Files of earlier versions, without hashes.
+/// Files of earlier versions, which have no hashes.
 const EARLIER: [&str; 2] = ["graph_rows.f32", "graph_rows.index"];
-/// A file of this kind, of this version.
+/// Identifies the file type and version.
 const MAGIC: &[u8; 16] = b"hooklens graph 2";
-/// Magic, identity, and their hash.
+/// Size of the header: magic, identity, and a hash of both.
 const HEAD: usize = 40;
-/// What a row is of, its batch, constant and size, the hash of its effects, and the hash of all these.
+/// Size of an entry: target, batch, constant, size, hash of the effects, and a hash of all these.
 const ENTRY: usize = 48;
 
-/// What is known of a row beside its effects.
+/// Metadata of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry {
     pub(super) of: RowOf,
-    /// The batch that it was computed in: in another its last bits may differ.
+    /// The batch that the row was computed in. In another batch, the last bits of the effects may differ.
     pub(super) batch: u64,
     pub(super) constant: f64,
-    /// The sum of magnitudes.
+    /// The sum of the magnitudes of the effects.
     pub(super) size: f64,
 }
 
@@ -53,7 +54,7 @@ impl Entry {
         bytes
     }
 
-    /// An entry and the hash of its effects; nothing if it is damaged.
+    /// Parses an entry and the hash of its effects; `None` if the entry is damaged.
     fn of_bytes(bytes: &[u8; ENTRY], seed: u64) -> Option<(Self, u64)> {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| u64::from_le_bytes(words[at]);
@@ -67,31 +68,31 @@ impl Entry {
     }
 }
 
-/// A row that the file holds.
+/// A row found in the file.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) entry: Entry,
-    /// Its columns.
+    /// Column ranges of the row.
     pub(super) columns: Vec<Range<usize>>,
-    /// Where its effects begin in the file.
+    /// Byte offset of the row's effects in the file.
     pub(super) place: u64,
 }
 
-/// An open file of rows. One process at a time has it.
+/// An open row file, locked to one process at a time.
 #[derive(Debug)]
 pub(super) struct RowFile {
     folder: PathBuf,
     file: File,
     seed: u64,
     end: u64,
-    /// Bytes of damaged rows and of those after them, which were dropped.
+    /// Number of bytes dropped because of damage, including undamaged rows after it.
     damaged: u64,
     _lock: FolderLock,
 }
 
 impl RowFile {
-    /// Opens the file of a folder, which is made if need be, and reads the rows in it. `columns` says which columns a row
-    /// has, and nothing of a row that the graph can't have.
+    /// Opens the row file of a folder and reads its rows, creating both if needed. `columns` returns the columns of a
+    /// row, or `None` if the graph cannot have such a row.
     pub(super) fn open(
         folder: &Path,
         identity: u128,
@@ -104,8 +105,8 @@ impl RowFile {
         for name in EARLIER {
             if std::fs::symlink_metadata(folder.join(name)).is_ok() {
                 let told = format!(
-                    "an earlier version of hooklens, or another program, wrote its {name}; remove that or choose another \
-                     folder"
+                    "its {name} was written by an earlier version of hooklens or by another program; remove it or \
+                     choose another folder"
                 );
                 return Err(wrong(told).into());
             }
@@ -114,14 +115,14 @@ impl RowFile {
         head.extend(identity.to_le_bytes());
         head.extend(xxh3_64(&head).to_le_bytes());
         let path = folder.join(NAME);
-        // A link is not followed, and a pipe is not waited for: neither is made here.
+        // Symlinks are not followed, and pipes are not opened, because hooklens creates neither.
         let file = match std::fs::symlink_metadata(&path) {
             Ok(there) if !there.is_file() => {
                 return Err(wrong(format!("its {NAME} is a link, a folder or a device, not a file")).into());
             }
             Ok(_) => OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // With its head or not at all, so that a file without one is not this program's.
+                // The file and its header are created in one step, so hooklens never leaves a file without a header.
                 let mut unfinished = Unfinished::beside(&path).map_err(failed)?;
                 unfinished.write_all(&head).and_then(|()| unfinished.finish()).map_err(failed)?
             }
@@ -133,14 +134,14 @@ impl RowFile {
         let mut there = [0; HEAD];
         let whole = own.file.read_exact(&mut there).is_ok();
         if !whole || !there.starts_with(MAGIC) {
-            return Err(wrong(format!("its {NAME} is of another kind")).into());
+            return Err(wrong(format!("its {NAME} was not written by hooklens")).into());
         }
         if there[..] != head[..] {
             let (said, hash) = there.split_at(HEAD - 8);
             let reason = if xxh3_64(said).to_le_bytes() == *hash {
-                "the rows in it are of another graph: of another model, prompt, target or dictionary".into()
+                "its rows belong to another graph; the model, prompt, target or dictionary differs".into()
             } else {
-                format!("its {NAME} is damaged at its beginning; remove it to start again")
+                format!("the header of its {NAME} is damaged; remove it to start over")
             };
             return Err(wrong(reason).into());
         }
@@ -148,13 +149,13 @@ impl RowFile {
         Ok((own, found))
     }
 
-    /// Reads rows up to the first that is not whole, and cuts the file there.
+    /// Reads rows up to the first incomplete or damaged one, and truncates the file there.
     fn found(&mut self, columns: impl Fn(RowOf) -> Option<Vec<Range<usize>>>) -> std::io::Result<Vec<Found>> {
         let len = self.file.metadata()?.len();
         let mut reader = BufReader::with_capacity(1 << 20, &self.file);
         let mut found = Vec::new();
         let (mut head, mut effects) = ([0; ENTRY], Vec::new());
-        // A row that a killed process began is no damage.
+        // A killed process leaves an incomplete last row, which does not count as damage.
         let mut damaged = false;
         while len - self.end >= ENTRY as u64 {
             reader.read_exact(&mut head)?;
@@ -184,12 +185,12 @@ impl RowFile {
         Ok(found)
     }
 
-    /// Bytes that were damaged, or came after what was.
+    /// Number of bytes that were damaged or came after damage.
     pub(super) fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// Adds a row, and gives the place of its effects.
+    /// Appends a row and returns the byte offset of its effects.
     pub(super) fn add(&mut self, entry: Entry, effects: &[u8]) -> Result<u64> {
         let mut bytes = entry.bytes(effects, self.seed).to_vec();
         bytes.extend_from_slice(effects);
@@ -200,17 +201,26 @@ impl RowFile {
         Ok(place)
     }
 
-    /// Puts all rows on the disk.
+    /// Syncs all rows to disk.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|source| io(&self.folder, source))
     }
 
-    /// Reads effects from their place.
+    /// Reads effects at a byte offset.
     pub(super) fn read(&mut self, place: u64, count: usize) -> Result<Vec<f32>> {
         read_at(&mut self.file, place, count).map_err(|source| io(&self.folder, source))
     }
 }
 
+/// Reads `count` numbers at a byte offset.
+pub(super) fn read_at(file: &mut File, place: u64, count: usize) -> std::io::Result<Vec<f32>> {
+    let mut raw = vec![0; 4 * count];
+    file.seek(SeekFrom::Start(place))?;
+    file.read_exact(&mut raw)?;
+    let (numbers, _) = raw.as_chunks::<4>();
+    Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect())
+}
+
 pub(super) fn io(folder: &Path, source: std::io::Error) -> hooklens_model::error::Error {
-    GraphError::Io { path: folder.into(), doing: "keep rows of a graph", source }.into()
+    GraphError::Io { path: folder.into(), doing: "read or write the rows of the graph", source }.into()
 }

@@ -1,25 +1,26 @@
-//! Rows of direct effects, in memory or in a file.
+//! Storage for rows of direct effects, in memory or in a file.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
 use super::active::Active;
-use super::row_file::{Entry, Found, RowFile, io};
+use super::row_file::{Entry, Found, RowFile, io, read_at};
+use super::row_of::RowOf;
 use hooklens_model::error::Result;
 
-/// What can have an effect on a target: features and errors of sites below its own, at positions up to its own.
+/// The nodes that can affect a target: features and errors of earlier sites, at positions up to the target's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cone {
-    /// Sites below.
+    /// Number of earlier sites.
     pub(super) sites: usize,
     /// The target's position.
     pub(super) pos: usize,
 }
 
 impl Cone {
-    /// The columns that are not zero for sure.
+    /// The columns that may be nonzero.
     pub(super) fn columns(self, active: &Active, places: usize, learned: bool) -> Vec<Range<usize>> {
         let mut columns = Vec::new();
         for site in 0..self.sites {
@@ -39,22 +40,15 @@ impl Cone {
     }
 }
 
-/// What a row is of; features first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum RowOf {
-    Feature(usize),
-    Goal(usize),
-}
-
-/// Rows without the columns that are zero: in memory, in a temporary file once they are too many, or in a folder where they
-/// shall outlive the process.
+/// Rows of effects without the columns that are always zero. Stored in memory, in a temporary file if there are too
+/// many, or in a folder if they must outlive the process.
 #[derive(Debug)]
 pub(super) struct RowStore {
     place: Place,
-    /// Elements that may lie in memory.
+    /// Maximum number of elements in memory.
     most: u64,
     rows: Vec<Stored>,
-    /// Elements of all rows.
+    /// Total number of elements.
     len: u64,
 }
 
@@ -69,12 +63,12 @@ enum Place {
 struct Stored {
     entry: Entry,
     columns: Vec<Range<usize>>,
-    /// Where its effects begin in the file, in bytes.
+    /// Byte offset of the row's effects in the file.
     place: u64,
 }
 
 impl RowStore {
-    /// One that may hold so many bytes in memory.
+    /// A store that keeps at most this many bytes in memory.
     pub(super) fn new(most: usize) -> Self {
         Self { place: Place::Memory(Vec::new()), most: most as u64 / 4, rows: Vec::new(), len: 0 }
     }
@@ -90,12 +84,12 @@ impl RowStore {
         Ok(Self { place: Place::Kept(file), most: 0, rows: rows.collect(), len: 0 })
     }
 
-    /// Bytes of rows in the folder that were damaged.
+    /// Number of bytes of rows in the folder that were damaged.
     pub(super) fn damaged(&self) -> u64 {
         if let Place::Kept(file) = &self.place { file.damaged() } else { 0 }
     }
 
-    /// Adds the row of a target, which was computed in a batch.
+    /// Adds the row of a target computed in a batch.
     pub(super) fn add(
         &mut self,
         of: RowOf,
@@ -110,7 +104,7 @@ impl RowStore {
             && self.len + count as u64 > self.most
         {
             let mut file = tempfile::tempfile().map_err(temporary)?;
-            // One after the other, so that none is there twice.
+            // Written one by one, so that rows are not copied all at once.
             let mut rows = std::mem::take(rows).into_iter();
             rows.try_for_each(|row| file.write_all(&bytes(&row))).map_err(temporary)?;
             self.place = Place::Temporary(file);
@@ -132,12 +126,12 @@ impl RowStore {
         Ok(())
     }
 
-    /// Puts rows that are kept on the disk.
+    /// Syncs stored rows to disk.
     pub(super) fn sync(&self) -> Result<()> {
         if let Place::Kept(file) = &self.place { file.sync() } else { Ok(()) }
     }
 
-    /// What a row is of.
+    /// The target of a row.
     pub(super) fn of(&self, row: usize) -> RowOf {
         self.rows[row].entry.of
     }
@@ -155,12 +149,12 @@ impl RowStore {
         self.rows.len()
     }
 
-    /// The sum of a row's magnitudes.
+    /// The sum of the magnitudes of a row's effects.
     pub(super) fn size(&self, row: usize) -> f64 {
         self.rows[row].entry.size
     }
 
-    /// Shows a row's entries, by runs of columns.
+    /// Calls `show` on the entries of a row, one column range at a time.
     pub(super) fn each(&mut self, row: usize, mut show: impl FnMut(Range<usize>, &[f32])) -> Result<()> {
         let stored = self.rows[row].clone();
         let count: usize = stored.columns.iter().map(Range::len).sum();
@@ -186,18 +180,9 @@ impl RowStore {
     }
 }
 
-/// The error of a file that the system has in its own folder.
+/// An error of a file in the system's temporary folder.
 fn temporary(source: std::io::Error) -> hooklens_model::error::Error {
     io(&std::env::temp_dir(), source)
-}
-
-/// Reads `count` numbers from a place in a file.
-pub(super) fn read_at(file: &mut File, place: u64, count: usize) -> std::io::Result<Vec<f32>> {
-    let mut raw = vec![0; 4 * count];
-    file.seek(SeekFrom::Start(place))?;
-    file.read_exact(&mut raw)?;
-    let (numbers, _) = raw.as_chunks::<4>();
-    Ok(numbers.iter().map(|x| f32::from_le_bytes(*x)).collect())
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {

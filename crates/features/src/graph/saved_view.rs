@@ -1,15 +1,15 @@
-//! What a graph's file says is pinned, grouped and labeled: its `qParams`.
+//! Pinned nodes, groups and labels in a graph file: its `qParams`.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Lists of `qParams`. Neuronpedia writes them as lists in files and as text in addresses, and files hold either.
+/// Lists in `qParams`. Neuronpedia writes lists in files and text in URLs; files may contain either.
 const PINNED: &str = "pinnedIds";
 const GROUPS: &str = "supernodes";
 const LABELS: &str = "clerps";
 
-/// Replaces lists that are written as text by lists; an error for what is no such list.
+/// Replaces lists encoded as text with lists, and fails if they cannot be parsed.
 pub(super) fn read_lists(json: &mut Value) -> Result<(), String> {
     match json.get_mut("qParams") {
         None | Some(Value::Null) => Ok(()),
@@ -21,11 +21,11 @@ pub(super) fn read_lists(json: &mut Value) -> Result<(), String> {
             }
             Ok(())
         }
-        Some(other) => Err(format!("`qParams` is {}, and has to be an object", short(other))),
+        Some(other) => Err(format!("`qParams` is {}; expected an object", short(other))),
     }
 }
 
-/// A list of node ids: as such, as JSON text, or with commas between them.
+/// Reads a list of node ids: a list, JSON text, or comma-separated text.
 fn ids(name: &str, value: Value) -> Result<Value, String> {
     let value = match value {
         Value::String(text) if text.trim_start().starts_with('[') => parsed(name, &text)?,
@@ -34,27 +34,27 @@ fn ids(name: &str, value: Value) -> Result<Value, String> {
     };
     match value.as_array().is_some_and(|list| list.iter().all(is_text)) {
         true => Ok(value),
-        false => Err(format!("`qParams.{name}` is {}, and has to be a list of node ids", short(&value))),
+        false => Err(format!("`qParams.{name}` is {}; expected a list of node ids", short(&value))),
     }
 }
 
-/// A list of lists of texts: as such, or as JSON text.
+/// Reads a list of lists of texts: a list, or JSON text.
 fn rows(name: &str, value: Value) -> Result<Value, String> {
     let value = match value {
         Value::String(text) if text.trim().is_empty() => Value::Array(Vec::new()),
         Value::String(text) => parsed(name, &text)?,
         other => other,
     };
-    let wanted = if name == GROUPS { "its name and node ids" } else { "a node id and its label" };
+    let wanted = if name == GROUPS { "a name and node ids" } else { "a node id and a label" };
     let Some(list) = value.as_array() else {
-        return Err(format!("`qParams.{name}` is {}, and has to be a list of lists: {wanted}", short(&value)));
+        return Err(format!("`qParams.{name}` is {}; expected a list of lists, each with {wanted}", short(&value)));
     };
     let is_row = |row: &Value| row.as_array().is_some_and(|row| !row.is_empty() && row.iter().all(is_text));
     match list.iter().position(|row| !is_row(row)) {
         None => Ok(value),
         Some(place) => {
             let given = short(&list[place]);
-            Err(format!("entry {place} of `qParams.{name}` is {given}, and has to be a list: {wanted}"))
+            Err(format!("entry {place} of `qParams.{name}` is {given}; expected a list with {wanted}"))
         }
     }
 }
@@ -63,12 +63,12 @@ fn parsed(name: &str, text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("`qParams.{name}` is text that is not JSON: {error}"))
 }
 
-/// Whether it is a name: some tools write ids as numbers.
+/// Whether a value can be a name. Some tools write ids as numbers.
 fn is_text(value: &Value) -> bool {
     value.is_string() || value.is_number()
 }
 
-/// JSON that is shown in a message.
+/// JSON shortened for an error message.
 fn short(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = value.to_string();
@@ -78,12 +78,12 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// The entries of a list; none of anything else.
+/// The entries of a list; empty for any other value.
 fn entries(list: &Value) -> &[Value] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Ids that are pinned, grouped or labeled, and of which the graph has no node; each once.
+/// Ids that are pinned, grouped or labeled but belong to no node, without repeats.
 pub(super) fn ids_without_node(json: &Value) -> Vec<&str> {
     let params = &json["qParams"];
     let nodes: BTreeSet<&str> = entries(&json["nodes"]).iter().filter_map(|node| node["node_id"].as_str()).collect();

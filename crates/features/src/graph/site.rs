@@ -1,11 +1,12 @@
-//! Where features are read, and what their pre-activations are linear functions of.
+//! Sites: the points where features are read, and the linear functions that compute their pre-activations.
 
 use super::held_norm::HeldNorm;
 use super::neurons::Neurons;
 use crate::Dictionary;
 use hooklens_model::error::Result;
 
-/// Steps of a layer, from below: the stream before it, attention, the stream between, the MLP, the stream behind.
+/// Steps of a layer in forward order: stream before the layer, attention, stream after attention, MLP, stream after the
+/// layer.
 pub(super) const STEPS: usize = 5;
 pub(super) const PRE: usize = 0;
 pub(super) const ATTENTION: usize = 1;
@@ -13,7 +14,7 @@ pub(super) const MID: usize = 2;
 pub(super) const MLP: usize = 3;
 pub(super) const POST: usize = 4;
 
-/// What features are.
+/// The kind of a site's features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     Transcoder,
@@ -27,15 +28,16 @@ pub(super) struct Site {
     pub(super) layer: usize,
     pub(super) sort: Sort,
     pub(super) coder: Coder,
-    /// What is done to each position's input before it is read.
+    /// Normalization of each position's input before the dictionary reads it.
     pub(super) scaling: Option<HeldNorm>,
     /// The norm between the stream and the point.
     pub(super) before: Option<HeldNorm>,
-    /// The step that a gradient at the point comes to first on its way down; nothing where that is the embedding.
+    /// The first step that a gradient at the point reaches on its way backward; `None` if only the embedding precedes
+    /// the point.
     pub(super) start: Option<usize>,
-    /// The length of what is read at each position, `[pos]`.
+    /// Norm of the input at each position, `[pos]`.
     pub(super) lengths: Vec<f32>,
-    /// Tokens at which the site has no features: its dictionary was trained without them.
+    /// Token ids where the site has no features, because its dictionary was trained without them.
     pub(super) left_out: Vec<u32>,
 }
 
@@ -51,8 +53,8 @@ impl Site {
         !self.left_out.contains(&token)
     }
 
-    /// What pre-activations of these latents at these positions are products of the residual stream with,
-    /// `[feature, d_model]`, and what is added to them.
+    /// Vectors `[feature, d_model]` whose dot products with the residual stream are the pre-activations of these
+    /// latents at these positions, and the constants added to them.
     pub(super) fn reads(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
         let (mut rows, mut constants) = self.reads_at_point(latents, positions)?;
         let width = rows.len() / latents.len().max(1);
@@ -70,7 +72,7 @@ impl Site {
         Ok((rows, constants))
     }
 
-    /// The same at the point itself.
+    /// The vectors and constants of [`Site::reads`], relative to the input at the point itself.
     pub(super) fn reads_at_point(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.reads(latents),
@@ -78,8 +80,8 @@ impl Site {
         }
     }
 
-    /// How large pre-activations of these latents at these positions are where nothing cancels: the lengths of both factors of
-    /// the product, over the root of their width.
+    /// Typical magnitudes of the pre-activations of these latents at these positions if nothing cancels: the product of
+    /// both vectors' norms, divided by the square root of their width.
     pub(super) fn sizes(&self, latents: &[u32], positions: &[usize]) -> Result<Vec<f64>> {
         let (rows, _) = self.reads_at_point(latents, positions)?;
         let width = (rows.len() / latents.len().max(1)).max(1);
@@ -88,13 +90,13 @@ impl Site {
     }
 }
 
-/// How large a product with a vector of this length usually is.
+/// Typical magnitude of a dot product of `row` with a vector of this norm.
 pub(super) fn usual(row: &[f32], length: f64) -> f64 {
     let squares: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     (squares / row.len().max(1) as f64).sqrt() * length
 }
 
-/// The length of each row of a width.
+/// The norm of each row.
 pub(super) fn lengths(values: &[f32], width: usize) -> Vec<f32> {
     let length = |row: &[f32]| row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt() as f32;
     values.chunks_exact(width.max(1)).map(length).collect()

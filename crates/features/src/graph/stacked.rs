@@ -1,4 +1,4 @@
-//! The rows of several matrices, one matrix behind the other.
+//! Rows of several matrices, stacked as one.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use burn::tensor::Tensor;
 
 use hooklens_model::cpu;
 
-/// Matrices of one width, read as one and not copied; rows are read when they are used.
+/// Matrices of the same width, treated as one without copying. Rows are read when used.
 #[derive(Debug)]
 pub(super) struct Stacked {
     parts: Vec<Tensor<2>>,
-    /// Where the rows of each begin, and where the last ones end.
+    /// Index of the first row of each matrix, followed by the total number of rows.
     first: Vec<usize>,
 }
 
@@ -25,18 +25,18 @@ impl Stacked {
         self.first[self.parts.len()]
     }
 
-    /// The rows of each matrix.
+    /// The row range of each matrix.
     pub(super) fn parts(&self) -> impl Iterator<Item = Range<usize>> {
         self.first.windows(2).map(|ends| ends[0]..ends[1])
     }
 
-    /// The matrix of a row and its number there.
+    /// The matrix that contains a row, and the row's index in it.
     pub(super) fn place(&self, row: usize) -> (usize, usize) {
         let part = self.first.partition_point(|first| *first <= row) - 1;
         (part, row - self.first[part])
     }
 
-    /// Rows, one behind the other.
+    /// Gathers rows into one contiguous buffer.
     pub(super) fn gather(&self, rows: &[u32]) -> Vec<f32> {
         if let [only] = &self.parts[..] {
             return cpu::gather(only, rows);

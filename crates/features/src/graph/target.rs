@@ -1,4 +1,4 @@
-//! What a graph explains: logits, or directions before the unembedding.
+//! [`GraphTarget`]: a quantity that a graph explains.
 
 use burn::tensor::DType;
 
@@ -9,15 +9,15 @@ use hooklens_model::cpu;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// One target of a graph: a sum of logits behind the prompt, or a direction of what the unembedding reads.
+/// A target of a graph: a sum of logits after the prompt, or a direction in the input of the unembedding.
 ///
 /// ```
 /// use hooklens::attribution::graph::GraphTarget;
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let mary = GraphTarget::token(&model, "Mary")?;
-/// let rather = GraphTarget::difference(&model, "Mary", "John")?;
-/// assert_eq!((mary.label(), rather.label()), ("Mary", "Mary minus John"));
+/// let difference = GraphTarget::difference(&model, "Mary", "John")?;
+/// assert_eq!((mary.label(), difference.label()), ("Mary", "Mary minus John"));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -28,45 +28,45 @@ pub struct GraphTarget {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum What {
-    /// Tokens and what their logits are multiplied by.
+    /// Tokens and the factors of their logits.
     Tokens(Vec<(u32, f32)>),
     Direction(Vec<f32>),
 }
 
 impl GraphTarget {
-    /// The logit of a token, over the mean of all: text that is one token.
+    /// The logit of a token given as text, relative to the mean of all logits.
     ///
     /// # Errors
-    /// Text of several tokens; a model without a tokenizer.
+    /// Fails if the text is not a single token or the model has no tokenizer.
     pub fn token(model: &HookedTransformer, text: &str) -> Result<Self> {
         Ok(Self::id(model, model.to_single_token(text)?))
     }
 
-    /// The logit of a token, over the mean of all.
+    /// The logit of a token given by id, relative to the mean of all logits.
     pub fn id(model: &HookedTransformer, id: u32) -> Self {
         Self { label: name(model, id), what: What::Tokens(vec![(id, 1.0)]) }
     }
 
-    /// The logit of one token minus another's.
+    /// The difference between the logits of two tokens.
     ///
     /// # Errors
-    /// Text of several tokens; a model without a tokenizer.
+    /// Fails if a text is not a single token or the model has no tokenizer.
     pub fn difference(model: &HookedTransformer, answer: &str, wrong: &str) -> Result<Self> {
         Ok(Self::difference_of_ids(model, model.to_single_token(answer)?, model.to_single_token(wrong)?))
     }
 
-    /// [`GraphTarget::difference`] of tokens by their ids.
+    /// The target [`GraphTarget::difference`] for token ids.
     pub fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> Self {
         let label = format!("{} minus {}", name(model, answer), name(model, wrong));
         Self { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }
     }
 
-    /// The product with a direction of what the unembedding reads, `[d_model]`.
+    /// The dot product of a direction, `[d_model]`, with the input of the unembedding.
     pub fn direction(label: impl Into<String>, direction: Vec<f32>) -> Self {
         Self { label: label.into(), what: What::Direction(direction) }
     }
 
-    /// What it is called.
+    /// The target's label.
     pub fn label(&self) -> &str {
         &self.label
     }
@@ -77,24 +77,24 @@ pub(super) fn name(model: &HookedTransformer, id: u32) -> String {
     model.to_string(&[id]).unwrap_or_else(|_| format!("#{id}"))
 }
 
-/// Targets as they are computed with.
+/// Targets prepared for computation.
 #[derive(Debug, Default)]
 pub(super) struct Goals {
-    /// The targets themselves, and what each counts.
+    /// The targets and their weights.
     pub(super) chosen: Vec<(GraphTarget, f32)>,
     pub(super) labels: Vec<String>,
-    /// The token of a target that is one token's logit.
+    /// The token of each target that is a single token's logit.
     pub(super) tokens: Vec<Option<u32>>,
-    /// What each counts: its probability.
+    /// Weight of each target, such as its probability.
     pub(super) weights: Vec<f32>,
-    /// `[target, d_model]`, in the stream before the last norm.
+    /// Gradients with respect to the stream before the final norm, `[target, d_model]`.
     pub(super) vectors: Vec<f32>,
     pub(super) constants: Vec<f64>,
-    /// What the model gives.
+    /// Values of the targets in the run.
     pub(super) values: Vec<f64>,
 }
 
-/// The likeliest tokens: as many as have this probability together, and no more than that many.
+/// The most likely tokens: as many as are needed for this total probability, but at most `most`.
 fn likeliest(probabilities: &[f32], most: usize, share: f64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..probabilities.len() as u32).collect();
     order.sort_by(|a, b| probabilities[*b as usize].total_cmp(&probabilities[*a as usize]).then(a.cmp(b)));
@@ -148,7 +148,7 @@ pub(super) fn goals(
             What::Tokens(tokens) => {
                 for (id, factor) in tokens {
                     if *id as usize >= logits.len() {
-                        let reason = format!("the model has no logit of a token {id}; it has {}", logits.len());
+                        let reason = format!("the model has no logit for token {id}; it has {} logits", logits.len());
                         return Err(GraphError::Target { reason }.into());
                     }
                     let row = cpu::gather(&turned, &[*id]);
@@ -162,7 +162,7 @@ pub(super) fn goals(
             What::Direction(direction) => {
                 if direction.len() != vector.len() {
                     let reason = format!(
-                        "{} has {} numbers, and the model's width is {}",
+                        "{} has {} elements, but the model's width is {}",
                         target.label,
                         direction.len(),
                         vector.len()

@@ -1,4 +1,4 @@
-//! From a prompt to its graph: which features are looked at, in what order, and what acts on each.
+//! Computes the graph of a prompt: which features are traced, in which order, and the effects on each.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,53 +10,59 @@ use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
 use super::capture::{Captured, capture};
 use super::frozen::{Batch, Effects};
 use super::influence::influence;
+use super::intervene::one_prompt;
 use super::options::GraphOptions;
 use super::replacement::Replacement;
-use super::rows::{Cone, RowOf, RowStore};
+use super::row_of::RowOf;
+use super::rows::{Cone, RowStore};
 use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
 use super::target::{Goals, goals, name};
 use crate::error::GraphError;
 use crate::{Dictionary, Units};
+use hooklens_model::driver::Input;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Rows of gradients that are worked on together: enough for matrix products, few enough for the caches.
+/// Number of gradient rows processed together: large enough for efficient matrix products, and small enough for the CPU
+/// caches.
 const ROWS: usize = 4096;
-/// Of prompts that are longer than this more rows are worked on together, as all targets of a batch read the same pattern.
+/// For prompts longer than this, more rows are processed together, because all targets of a batch read the same
+/// pattern.
 const LONG: usize = 1024;
 const LONG_ROWS: usize = 16384;
-/// Targets of a batch at most.
+/// Maximum number of targets in a batch.
 const MOST: usize = 256;
-/// The batch of all targets of the graph.
+/// The batch number of the graph's targets.
 const GOALS: u64 = 0;
-/// Numbers of a batch's effects at most.
+/// Maximum number of effects in a batch.
 const NUMBERS: usize = 1 << 24;
 
-/// How far the making of a graph has come. The first time nothing is done yet, and what it will take is known.
+/// Progress of an attribution graph. The first report, made before any features are traced, already contains the
+/// estimates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GraphProgress {
-    /// Features whose inputs are known.
+    /// Number of features whose inputs are known.
     pub done: usize,
-    /// Features that the graph will have.
+    /// Number of features that the graph will have.
     pub of: usize,
-    /// Features that are active in the prompt.
+    /// Number of features active in the prompt.
     pub active: usize,
-    /// An estimate of the memory it takes, beside the model's, in bytes.
+    /// Estimated memory use in bytes, not counting the model.
     pub bytes: usize,
-    /// An estimate of the time for all of it, in seconds, by that of the targets.
+    /// Estimated total time in seconds, extrapolated from the time that the targets took.
     pub seconds: f64,
-    /// Bytes of rows in the folder of [`GraphOptions::resumable`] that were damaged, or came after such: they were dropped,
-    /// and are computed again.
+    /// Number of bytes of rows in the [`GraphOptions::resumable`] folder that were dropped because they were damaged or
+    /// came after damage. These rows are computed again.
     pub damaged: u64,
 }
 
 struct Trace<'c> {
     captured: &'c Captured,
     rows: RowStore,
-    /// The rows that were looked at.
+    /// Indices of the rows traced so far.
     traced: Vec<usize>,
-    /// Rows that an earlier run left, by their batches.
+    /// Rows left by an earlier run, by target and batch.
     left: HashMap<(RowOf, u64), usize>,
     batch: Option<usize>,
     columns: usize,
@@ -75,7 +81,7 @@ impl<'c> Trace<'c> {
         Ok(Self { captured, rows, traced: Vec::new(), left, batch: options.batch, columns })
     }
 
-    /// Adds the rows of a batch, but those that an earlier run left.
+    /// Adds the rows of a batch, except those left by an earlier run.
     fn add(&mut self, effects: Effects, all: &[RowOf], batch: u64) -> Result<()> {
         for ((row, constant), of) in effects.rows.chunks_exact(self.columns).zip(effects.constants).zip(all) {
             if row.iter().any(|x| !x.is_finite()) {
@@ -91,14 +97,14 @@ impl<'c> Trace<'c> {
         Ok(())
     }
 
-    /// Whether an earlier run has looked at this, in the same batch.
+    /// Whether an earlier run left this row, computed in the same batch. If so, marks it as traced.
     fn was_left(&mut self, of: RowOf, batch: u64) -> bool {
         let row = self.left.remove(&(of, batch));
         self.traced.extend(row);
         row.is_some()
     }
 
-    /// Whether an earlier run has looked at all of a batch.
+    /// Whether an earlier run left all rows of a batch. If so, marks them as traced.
     fn was_left_whole(&mut self, all: &[RowOf], batch: u64) -> bool {
         let whole = all.iter().all(|of| self.left.contains_key(&(*of, batch)));
         if whole {
@@ -122,8 +128,8 @@ impl<'c> Trace<'c> {
         self.add(effects, &all, GOALS)
     }
 
-    /// Looks at features: those of one site together, in the order of their positions. What an earlier run left changes no
-    /// batch: in another, the last bits of effects may differ.
+    /// Traces features, grouped by site and ordered by position. Rows left by an earlier run do not change the batches,
+    /// because in another batch the last bits of effects may differ.
     fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
         features.sort_unstable();
         let active = &self.captured.active;
@@ -133,7 +139,7 @@ impl<'c> Trace<'c> {
             let own = rest.partition_point(|feature| active.place(*feature).0 == site);
             let mut of_site = &rest[..own];
             while !of_site.is_empty() {
-                // The last one's position is how far the gradients reach.
+                // Gradients cover all positions up to that of the last feature.
                 let most = self.batch.unwrap_or(MOST).min((NUMBERS / self.columns).max(1)).min(of_site.len()).max(1);
                 let together = rows_together(active.len);
                 let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= together;
@@ -166,7 +172,7 @@ impl<'c> Trace<'c> {
         self.add(effects, &all, number)
     }
 
-    /// The work that the rows of so many features are, in positions of a target behind all layers.
+    /// Estimated work for the rows of this many features, in units of one position of a target after all layers.
     fn work(&self, features: usize) -> f64 {
         let (active, sites) = (&self.captured.active, &self.captured.sites);
         let layers = self.captured.frozen.layers.len() as f64;
@@ -179,17 +185,17 @@ impl<'c> Trace<'c> {
         all * features as f64 / active.count().max(1) as f64
     }
 
-    /// An estimate of the memory of a graph of so many features, beside the model's.
+    /// Estimated memory of a graph with this many features, not counting the model.
     fn bytes(&self, features: usize, rows: usize) -> usize {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
-        // Effects, and while it is pruned a score of each.
+        // Effects, and one score per effect during pruning.
         let graph = 2 * 4 * features * (features + self.columns - active.count());
         let together = rows_together(active.len).max(self.traced.len() * active.len);
         let batch = 4 * (together * 6 * frozen.width + NUMBERS.min(MOST * self.columns));
         frozen.bytes() + graph + batch + rows.min(2 * features * self.columns)
     }
 
-    /// The influence of every column, of the rows that are known.
+    /// The influence of every column, given the rows known so far.
     fn influence(&mut self, goals: &Goals) -> Result<Vec<f64>> {
         let mut order = self.traced.clone();
         order.sort_unstable_by_key(|row| std::cmp::Reverse(self.rows.of(*row)));
@@ -197,19 +203,19 @@ impl<'c> Trace<'c> {
     }
 }
 
-/// What distinguishes a batch of features from others.
+/// A number that identifies a batch of features.
 fn batch_number(features: &[usize]) -> u64 {
     let mut hash = Xxh3::new();
     features.iter().for_each(|feature| hash.update(&(*feature as u64).to_le_bytes()));
     hash.digest()
 }
 
-/// Rows of gradients that are worked on together for a prompt of so many tokens.
+/// Number of gradient rows processed together for a prompt with this many tokens.
 fn rows_together(tokens: usize) -> usize {
     if tokens > LONG { LONG_ROWS } else { ROWS }
 }
 
-/// What a graph is of: every number that its effects follow from, in 128 bits (XXH3).
+/// The identity of a graph: a 128-bit XXH3 hash of everything that its effects depend on.
 fn identity(captured: &Captured, goals: &Goals) -> u128 {
     let Captured { frozen, active, sites, .. } = captured;
     let mut hash = Xxh3::new();
@@ -226,13 +232,13 @@ fn identity(captured: &Captured, goals: &Goals) -> u128 {
     for values in [&active.acts, &active.pre, &frozen.tokens, &goals.weights, &goals.vectors] {
         add(&mut hash, values);
     }
-    // What features write is in what they miss.
+    // The errors depend on everything that features write.
     frozen.all_places().for_each(|place| add(&mut hash, &place.errors));
     hash.digest128()
 }
 
 impl Captured {
-    /// The columns of a row that are not zero for sure; nothing where there is no such feature, or none of so many goals.
+    /// The columns of a row that may be nonzero; `None` if there is no such feature or target.
     fn columns_of(&self, of: RowOf, goals: usize) -> Option<Vec<Range<usize>>> {
         let Self { active, frozen, sites, .. } = self;
         let cone = match of {
@@ -247,13 +253,44 @@ impl Captured {
     }
 }
 
-/// Positions at the beginning that are left out where nobody says so.
+/// Default number of positions at the start to leave out.
 pub(super) fn special(model: &HookedTransformer, tokens: &[u32]) -> usize {
     usize::from(model.bos_token().is_some() && tokens.first().copied() == model.bos_token())
 }
 
-/// The graph of a prompt's tokens.
-pub(super) fn trace(
+impl AttributionGraph {
+    /// Builds the attribution graph of a prompt.
+    ///
+    /// # Errors
+    /// Fails if the replacement does not fit the model ([`GraphError::Replacement`]), for invalid targets, or if the
+    /// model cannot run the prompt.
+    pub fn new(
+        model: &HookedTransformer,
+        prompt: impl Into<Input>,
+        replacement: &Replacement,
+        options: &GraphOptions,
+    ) -> Result<Self> {
+        Self::with_progress(model, prompt, replacement, options, |_| {})
+    }
+
+    /// Builds the graph like [`AttributionGraph::new`] and calls `progress` along the way.
+    ///
+    /// # Errors
+    /// Same as [`AttributionGraph::new`].
+    pub fn with_progress(
+        model: &HookedTransformer,
+        prompt: impl Into<Input>,
+        replacement: &Replacement,
+        options: &GraphOptions,
+        progress: impl FnMut(GraphProgress),
+    ) -> Result<Self> {
+        let tokens = one_prompt(model, prompt.into())?;
+        trace(model, tokens.row(0), replacement, options, progress)
+    }
+}
+
+/// Computes the graph of a prompt's tokens.
+fn trace(
     model: &HookedTransformer,
     tokens: &[u32],
     replacement: &Replacement,
@@ -305,13 +342,13 @@ fn check(options: &GraphOptions, tokens: &[u32]) -> Result<()> {
     match options.left_out.filter(|left_out| *left_out >= tokens.len().max(1)) {
         None => Ok(()),
         Some(left_out) => {
-            let (what, given) = ("the number of positions left out", left_out.to_string());
-            Err(GraphError::Setting { what, given, wanted: "fewer than the prompt's tokens" }.into())
+            let (what, given) = ("the number of excluded positions", left_out.to_string());
+            Err(GraphError::Setting { what, given, wanted: "fewer than the tokens of the prompt" }.into())
         }
     }
 }
 
-/// Puts the rows of the features that were looked at together.
+/// Assembles the rows of the traced features into a graph.
 fn assemble(
     model: &HookedTransformer,
     tokens: &[u32],
@@ -359,7 +396,7 @@ fn assemble(
         node(kind, Some(frozen.layers.len()), active.len - 1, label.clone(), None);
     }
 
-    // Features in order, then goals.
+    // Features in order, then targets.
     let mut order = std::mem::take(&mut trace.traced);
     order.sort_unstable_by_key(|row| trace.rows.of(*row));
     let mut effects = vec![0f32; order.len() * columns];
@@ -381,8 +418,9 @@ fn assemble(
             RowOf::Feature(feature) => f64::from(active.pre[feature]),
             RowOf::Goal(goal) => goals.values[goal],
         };
-        // A sum of products is as true as these are large. A product of two vectors that nearly cancel, of which a row may have
-        // no other (the first token's), is as true as vectors of their lengths let it be, in the model as here.
+        // Rounding errors of a sum scale with its largest terms. A dot product of vectors that nearly cancel, which may
+        // be the only term of a row (at the first token), is only as accurate as the vectors' norms allow, in the model
+        // as well as here.
         let scale = value.abs().max(largest).max(constant.abs()).max(usual).max(1e-6);
         deviations.push(((sum + constant - value).abs() / scale) as f32);
         constants.push(constant as f32);
@@ -402,7 +440,7 @@ fn assemble(
     Ok(graph)
 }
 
-/// How large the values of features, then of targets, are where nothing cancels.
+/// Typical magnitudes of the values of features, then targets, if nothing cancels.
 fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result<Vec<f64>> {
     let (active, width) = (&captured.active, captured.frozen.width);
     let mut sizes = Vec::new();
@@ -419,7 +457,7 @@ fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result
 }
 
 impl Site {
-    /// Its features.
+    /// The features as units of a dashboard.
     fn units(&self) -> Result<Units> {
         match self.dictionary() {
             Some(dictionary) => Units::latents(dictionary),
@@ -427,7 +465,7 @@ impl Site {
         }
     }
 
-    /// What a feature is called: its label; the expert that a neuron belongs to.
+    /// The label of a feature. For neurons of experts, the expert and the neuron.
     fn label(&self, latent: usize) -> String {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.labels().get(latent).unwrap_or_default().to_string(),
@@ -439,7 +477,7 @@ impl Site {
         }
     }
 
-    /// The dictionary whose latents the features are.
+    /// The dictionary whose latents are the features.
     pub(super) fn dictionary(&self) -> Option<&Dictionary> {
         match &self.coder {
             Coder::Dictionary(dictionary) => Some(dictionary),

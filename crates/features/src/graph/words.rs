@@ -1,4 +1,4 @@
-//! Nodes and paths in words.
+//! Descriptions of nodes and paths.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::token_text;
 
-/// The tokens that features raise most, and those they lower most, by node.
+/// For each feature node, the tokens it promotes most and the tokens it suppresses most.
 pub type FeatureTokens = BTreeMap<usize, [Vec<String>; 2]>;
 
 impl AttributionGraph {
-    /// The tokens whose logits each of some features raises most by what it writes, and those it lowers most. Nodes that are
-    /// no features are passed over.
+    /// The tokens whose logits each feature raises most through its direct output, and the tokens whose logits it
+    /// lowers most. Nodes that are not features are skipped.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let graph = AttributionGraph::new(&model, "When Mary and John went", &Replacement::neurons(8), &GraphOptions::new())?;
-    /// let told = graph.feature_tokens(&model, &[0, 1], 3)?;
-    /// assert_eq!(told[&0][0].len(), 3);
+    /// let tokens = graph.feature_tokens(&model, &[0, 1], 3)?;
+    /// assert_eq!(tokens[&0][0].len(), 3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Matrices that can't be read.
+    /// Fails if weight matrices cannot be read.
     pub fn feature_tokens(&self, model: &HookedTransformer, nodes: &[usize], count: usize) -> Result<FeatureTokens> {
         let mut by_site: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         for node in nodes {
@@ -53,7 +53,7 @@ impl AttributionGraph {
         Ok(told)
     }
 
-    /// A node in a few words: `layer 2 latent 77 at " to"`.
+    /// A short description of a node: `layer 2 latent 77 at 14 " to"`.
     pub fn words(&self, node: usize) -> String {
         let Some(own) = self.nodes().get(node) else { return format!("node {node}") };
         let at = || {
@@ -73,7 +73,7 @@ impl AttributionGraph {
         }
     }
 
-    /// A path in words, from its beginning to the target.
+    /// A description of a path, from its start to the target.
     pub fn path_words(&self, path: &GraphPath) -> String {
         let words: Vec<String> = path.nodes.iter().rev().map(|node| self.words(*node)).collect();
         words.join(" -> ")

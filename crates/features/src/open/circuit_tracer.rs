@@ -1,5 +1,5 @@
-//! circuit-tracer's folders: `config.yaml` and a file a layer (a set), or two files a layer (a cross-layer transcoder); and
-//! the cross-layer transcoders of Gemma Scope 2, a file a layer.
+//! circuit-tracer's folders: `config.yaml` with one file per layer (a set) or two files per layer (a cross-layer
+//! transcoder); and Gemma Scope 2's cross-layer transcoders, with one file per layer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use hooklens_model::error::{LoadError, Result};
 /// Transcoders of all layers.
 pub(crate) struct Layers {
     pub(crate) transcoders: Vec<Dictionary>,
-    /// Of a cross-layer transcoder, what latents of each layer write to those behind it, nearest first.
+    /// For a cross-layer transcoder, each layer's decoders for later layers, nearest first.
     pub(crate) across: Option<Vec<Vec<Matrix>>>,
 }
 
-/// What `config.yaml` says.
+/// Contents of `config.yaml`.
 #[derive(Default)]
 struct Config {
     path: PathBuf,
@@ -35,16 +35,16 @@ struct Config {
     write: Option<String>,
     activation: Option<String>,
     k: Option<usize>,
-    /// Keys of hooklens's own, which circuit-tracer passes over.
+    /// Keys specific to hooklens, which circuit-tracer ignores.
     prepend_bos: Option<bool>,
     excluded: ExcludedTokens,
-    /// Hashes of the files of weights.
+    /// Hashes of the weight files.
     weights: Vec<String>,
-    /// The files of the layers, where they are named.
+    /// File names of the layers, if given.
     files: Vec<String>,
 }
 
-/// The tokens that are left out.
+/// Parses the excluded tokens.
 fn excluded(yaml: &Yaml) -> Option<ExcludedTokens> {
     match yaml {
         Yaml::BadValue | Yaml::Null | Yaml::Boolean(false) => Some(ExcludedTokens::None),
@@ -62,12 +62,14 @@ impl Config {
 
     fn parsed(text: &str, path: PathBuf) -> Result<Self> {
         let wrong = |reason: String| FeatureError::Setting { path: path.clone(), reason };
-        let Some(yaml) = yaml::first(text).map_err(wrong)? else { return Err(wrong("it is empty".into()).into()) };
+        let Some(yaml) = yaml::first(text).map_err(wrong)? else {
+            return Err(wrong("the file is empty".into()).into());
+        };
         let text = |key: &str| yaml[key].as_str().map(str::to_string);
         let files = yaml["transcoders"].as_vec().cloned().unwrap_or_default();
         let named: Vec<String> = files.iter().filter_map(Yaml::as_str).map(str::to_string).collect();
         if let Some(remote) = named.iter().find(|name| name.contains("://")) {
-            let what = format!("a layer that is to be fetched (`{remote}`): give local files");
+            let what = format!("fetching a layer from `{remote}` instead of a local file");
             return Err(FeatureError::Unsupported { path, what }.into());
         }
         Ok(Self {
@@ -79,7 +81,7 @@ impl Config {
             k: yaml["k"].as_i64().and_then(|k| usize::try_from(k).ok()),
             prepend_bos: yaml["prepend_bos"].as_bool(),
             excluded: excluded(&yaml["exclude_special_tokens"])
-                .ok_or_else(|| wrong("`exclude_special_tokens` is no flag and no list of ids".into()))?,
+                .ok_or_else(|| wrong("`exclude_special_tokens` is not a boolean or a list of token ids".into()))?,
             weights: yaml[WEIGHTS]
                 .as_vec()
                 .into_iter()
@@ -92,7 +94,7 @@ impl Config {
         })
     }
 
-    /// An error if a file of weights is another set's. A file beyond those that are described is, too.
+    /// Fails if a weight file belongs to another set, or is not described.
     fn check_belongs(&self, found: &Found, number: usize) -> Result<()> {
         if !self.weights.is_empty() {
             found.check_belongs(&self.path, self.weights.get(number).map_or("", String::as_str))?;
@@ -114,7 +116,7 @@ impl Config {
         if found.has(threshold) {
             return Ok(Architecture::JumpRelu { thresholds: found.numbers(threshold, latents)?, positive: false });
         }
-        // A file may say by itself that its latents are the k largest.
+        // A file may specify TopK itself.
         let own = if found.has("k") { found.integer("k")? } else { None };
         match self.activation.as_deref() {
             None if own.is_some() => Ok(Architecture::TopK { k: own.unwrap_or_default() }),
@@ -132,7 +134,7 @@ impl Config {
     }
 }
 
-/// The files of layers in a folder, `layer_3.safetensors` by what they begin with, by layer.
+/// The layers' files in a folder with this prefix, such as `layer_3.safetensors`, by layer.
 pub(crate) fn numbered(folder: &Path, beginning: &str) -> BTreeMap<usize, PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeMap::new() };
     let files = entries.filter_map(|entry| {
@@ -144,7 +146,7 @@ pub(crate) fn numbered(folder: &Path, beginning: &str) -> BTreeMap<usize, PathBu
     files.collect()
 }
 
-/// The files of this many layers, or of as many as there are, or an error for the first that is missing.
+/// The files of `count` layers, or of as many as exist, failing if one is missing.
 fn gapless(folder: &Path, beginning: &str, count: usize) -> Result<Vec<PathBuf>, FeatureError> {
     let mut files = numbered(folder, beginning);
     let count = files.keys().next_back().map_or(0, |last| last + 1).max(count);
@@ -155,13 +157,13 @@ fn gapless(folder: &Path, beginning: &str, count: usize) -> Result<Vec<PathBuf>,
 fn missing(folder: &Path, beginning: &str, layer: usize) -> FeatureError {
     let there: Vec<String> =
         numbered(folder, beginning).keys().map(|layer| format!("{beginning}{layer}.safetensors")).collect();
-    let there = if there.is_empty() { "none of its kind".to_string() } else { there.join(", ") };
-    let reason = format!("{beginning}{layer} is missing, a file of the set: there are {there}");
+    let there = if there.is_empty() { "none".to_string() } else { there.join(", ") };
+    let reason = format!("{beginning}{layer} is missing from the set; found: {there}");
     FeatureError::Setting { path: folder.into(), reason }
 }
 
-/// Whether files with names of layers belong to a set: a description says so, or there is the first, or several hold what
-/// a layer's file does. A single one may be any dictionary's.
+/// Whether files named after layers form a set. They do if `config.yaml` says so, if there is a file for layer 0, or if
+/// several files contain a layer's tensors. A single file may be any dictionary.
 fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
     let files = numbered(folder, "layer_");
     let Some((first, file)) = files.first_key_value() else { return false };
@@ -173,7 +175,7 @@ fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
         || files.len() > 1 && Found::of_file(file.clone(), device).is_ok_and(is_layer)
 }
 
-/// The transcoders of a folder; nothing if it has no files of a set.
+/// Opens the transcoders in a folder; `None` if it does not contain a set.
 pub(crate) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
     let described = folder.join("config.yaml");
     let config = if described.is_file() { Config::read(described)? } else { Config::default() };
@@ -202,7 +204,7 @@ pub(crate) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
     if !layers.is_empty() { gemma_scope(&layers, folder, device).map(Some) } else { Ok(None) }
 }
 
-/// The transcoders that are part of the program under this name.
+/// Opens transcoders embedded in the program under this name.
 pub(crate) fn embedded(one: &EmbeddedDictionary, device: &Device) -> Result<Layers> {
     let named = |layer: usize| format!("embedded:{}/layer_{layer}", one.name);
     let config = Config::parsed(one.description, format!("embedded:{}", one.name).into())?;
@@ -211,10 +213,10 @@ pub(crate) fn embedded(one: &EmbeddedDictionary, device: &Device) -> Result<Laye
     set(&config, &files.collect::<Result<Vec<_>>>()?, device)
 }
 
-/// A file a layer: `W_enc [F, d]`, `b_enc`, `W_dec [F, d]`, `b_dec`.
+/// Reads a set with one file per layer: `W_enc [F, d]`, `b_enc`, `W_dec [F, d]`, `b_dec`.
 fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
     let one = |(layer, found): (usize, &Found)| {
-        // Gemma Scope's own files may stand in a set.
+        // A set may contain Gemma Scope's original files.
         if found.path.extension().is_some_and(|ending| ending == "npz") {
             return Ok(Dictionary::of_file(&found.path, device)?.with_metadata(config.metadata(layer)));
         }
@@ -237,8 +239,8 @@ fn set(config: &Config, files: &[Found], device: &Device) -> Result<Layers> {
     Ok(Layers { transcoders: files.iter().enumerate().map(one).collect::<Result<_>>()?, across: None })
 }
 
-/// Two files a layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i`, and of some `W_skip_i [d_in, d_out]`; and
-/// `W_dec_i [F, L − i, d]`.
+/// Reads a cross-layer transcoder with two files per layer: `W_enc_i [F, d]`, `b_enc_i`, `b_dec_i` and optionally
+/// `W_skip_i [d_in, d_out]`; and `W_dec_i [F, L − i, d]`.
 fn cross_layer(
     config: &Config,
     encoders: &[PathBuf],
@@ -264,7 +266,7 @@ fn cross_layer(
         let [latents, d_in] = found.matrix_shape(&encoder)?;
         let d_out = found.shape(&center)?.iter().product();
         let of = count - layer;
-        // The first layer writes to all.
+        // The first layer writes to all layers.
         if layer == 0 && decoders.shape(&decoder)?.get(1).is_some_and(|parts| *parts > of) {
             return Err(missing(folder, "W_enc_", count).into());
         }
@@ -278,7 +280,7 @@ fn cross_layer(
         parts.architecture = config.architecture(&found, &threshold, latents)?;
         let skip = format!("W_skip_{layer}");
         if found.has(&skip) {
-            // As circuit-tracer's class of these uses it, and unlike the one of its sets.
+            // Not transposed, as in circuit-tracer's cross-layer class and unlike in its sets.
             parts.skip = Some(found.matrix(&skip, [d_in, d_out], Lies::AsIs)?);
         }
         parts.metadata = config.metadata(layer);
@@ -289,7 +291,8 @@ fn cross_layer(
     Ok(layers)
 }
 
-/// Gemma Scope 2's: a file a layer, whose decoder has a part for every layer; those before its own are not used.
+/// Reads Gemma Scope 2's cross-layer transcoder: one file per layer, whose decoder has a part for every layer. Parts
+/// for earlier layers are not used.
 fn gemma_scope(files: &[PathBuf], folder: &Path, device: &Device) -> Result<Layers> {
     let count = files.len();
     let mut layers = Layers { transcoders: Vec::new(), across: Some(Vec::new()) };

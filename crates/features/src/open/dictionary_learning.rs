@@ -1,5 +1,5 @@
-//! saprmarks' dictionary_learning: `ae.pt` beside `config.json`, which names the class. Without a name the tensors decide,
-//! where they can.
+//! saprmarks' dictionary_learning: `ae.pt` with `config.json`, which names the class. Without a name, the class is
+//! inferred from the tensors if possible.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::error::FeatureError;
 use crate::metadata::Metadata;
 use hooklens_model::error::Result;
 
-/// The library's classes of dictionaries, those that compute the same as one.
+/// The library's dictionary classes; classes that compute the same function share a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Relu,
@@ -21,7 +21,7 @@ enum Class {
     Matryoshka,
 }
 
-/// Classes by the names in `dict_class`, old spellings included.
+/// Classes by their names in `dict_class`, including old spellings.
 const DICTIONARIES: [(&str, Class); 8] = [
     ("AutoEncoder", Class::Relu),
     ("AutoEncoderNew", Class::Relu),
@@ -33,7 +33,7 @@ const DICTIONARIES: [(&str, Class); 8] = [
     ("MatroyshkaBatchTopKSAE", Class::Matryoshka),
 ];
 
-/// Classes by the names in `trainer_class`, old ones included.
+/// Classes by their names in `trainer_class`, including old ones.
 const TRAINERS: [(&str, Class); 17] = [
     ("StandardTrainer", Class::Relu),
     ("StandardTrainerNew", Class::Relu),
@@ -76,14 +76,15 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         Class::JumpRelu => jump(found.numbers("threshold", latents)?),
         Class::TopK => Architecture::TopK { k: k(found)? },
         Class::BatchTopK | Class::Matryoshka if !found.has("threshold") => {
-            // Of these the library chooses the largest of a whole batch: no token's latents are its own.
+            // The library selects the largest activations of a whole batch, so a token's latents depend on other
+            // tokens.
             let (path, what) = (found.path.clone(), "a BatchTopK dictionary without a threshold".to_string());
             return Err(FeatureError::Unsupported { path, what }.into());
         }
-        // Before training sets it, it is -1, and the library keeps all latents above zero.
+        // Before training sets it, the threshold is -1, and the library keeps all positive latents.
         Class::BatchTopK | Class::Matryoshka => jump(vec![found.number("threshold")?; latents]),
     };
-    // JumpReLU dictionaries and those with a bias of the decoder's own take their input as it is.
+    // JumpReLU dictionaries and those with a separate decoder bias do not center their input.
     parts.centered = class != Class::JumpRelu && !found.has("decoder.bias");
     parts.metadata = metadata(found)?;
     parts.dictionary(found, format)
@@ -113,14 +114,14 @@ fn weights(found: &Found) -> Result<Parts> {
     Ok(Parts::new(encoder, bias, decoder, found.vector(center, d)?))
 }
 
-/// The class that `config.json` names, if the tensors are such a dictionary's; without a name the one that they fit.
+/// The class named in `config.json`, if it matches the tensors; without a name, the class that the tensors imply.
 fn class(found: &Found, latents: usize) -> Result<Class> {
     let fitting = fitting(found, latents)?;
     let mut named: Option<(&str, &str, Class)> = None;
     for (key, classes) in [("dict_class", &DICTIONARIES[..]), ("trainer_class", &TRAINERS[..])] {
         let Some(name) = trainer(found, key).and_then(Value::as_str) else { continue };
         let Some((_, class)) = classes.iter().find(|(known, _)| *known == name) else {
-            // Whoever trained it, the dictionary's own class says what it computes.
+            // If `dict_class` is known, an unknown trainer does not matter.
             if named.is_some() {
                 continue;
             }
@@ -143,9 +144,9 @@ fn class(found: &Found, latents: usize) -> Result<Class> {
         (Some((.., class)), _) | (None, &[class]) => Ok(class),
         (None, _) => Err(found
             .wrong(
-                "it is an AutoEncoderTopK, which keeps the k largest latents of each token, or a BatchTopKSAE, which keeps \
-                 those above the threshold: both save the same tensors, and `trainer` in config.json, beside the weights, \
-                 is missing `dict_class` or `trainer_class`, which decides",
+                "it is either an AutoEncoderTopK, which keeps the k largest latents of each token, or a BatchTopKSAE, \
+                 which keeps those above the threshold; both save the same tensors. Set `dict_class` or \
+                 `trainer_class` of `trainer` in the config.json beside the weights",
             )
             .into()),
     }
@@ -173,20 +174,20 @@ fn fitting(found: &Found, latents: usize) -> Result<&'static [Class]> {
     })
 }
 
-/// The latents that each token keeps.
+/// Number of latents kept per token.
 fn k(found: &Found) -> Result<usize> {
     let said = trainer(found, "k").and_then(Value::as_u64).map(|k| k as usize);
     let own = if found.has("k") { found.integer("k")? } else { None };
     match (own, said) {
         (Some(own), Some(said)) if own != said => {
-            Err(found.wrong(format!("`k` is {said}, and the tensor's {own}")).into())
+            Err(found.wrong(format!("`k` is {said}, but the tensor has {own}")).into())
         }
         (Some(k), _) | (None, Some(k)) => Ok(k),
         (None, None) => Err(found.wrong("`k` is missing").into()),
     }
 }
 
-/// Where it belongs.
+/// Metadata from `config.json`.
 fn metadata(found: &Found) -> Result<Metadata> {
     let trainer = |key: &str| trainer(found, key);
     let module = trainer("submodule_name").and_then(Value::as_str).map(str::to_string);
@@ -204,7 +205,7 @@ fn metadata(found: &Found) -> Result<Metadata> {
     let mut metadata = match (module, side) {
         (None, _) => Metadata::default(),
         (Some(module), "in") => hook_names::tensor_of(&format!("{module}.input")).map(Metadata::at).unwrap_or_default(),
-        // What the module makes of its input.
+        // A transcoder of the module.
         (Some(module), "in_and_out") => hook_names::of_module(&module, true),
         (Some(module), _) => hook_names::of_module(&module, false),
     };

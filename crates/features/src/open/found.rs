@@ -1,4 +1,4 @@
-//! The files of one dictionary, before it is known which format they are in.
+//! The files of a dictionary whose format is not yet known.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use hooklens_loading::weight_files::{WeightFiles, torch_file};
 use hooklens_model::error::Result;
 use hooklens_model::tokens::read_json;
 
-/// Files that hold tensors, by their endings.
+/// Extensions of files that contain tensors.
 const ENDINGS: [&str; 5] = ["safetensors", "npz", "pt", "pth", "bin"];
-/// Files of tensors beside a dictionary that are none.
+/// Stems of tensor files that are stored with a dictionary but do not contain one.
 const BESIDE: [&str; 4] = ["sparsity", "trainer_state", "golden", "optimizer"];
-/// Descriptions beside the weights, or above them.
+/// Names of description files, which are in the folder of the weights or in its parent.
 const DESCRIPTIONS: [&str; 3] = ["cfg.json", "config.json", "hyperparams.json"];
-/// How deep below a folder its dictionary is looked for.
+/// How many levels of folders are searched for weights.
 const DEPTH: usize = 4;
-/// How many files of weights are looked into.
+/// Maximum number of weight files opened in a search.
 const MOST: usize = 256;
 
-/// A file of weights and what describes it.
+/// A weight file and its description.
 pub(super) struct Found {
-    /// The file of weights.
+    /// Path of the weight file.
     pub(super) path: PathBuf,
-    /// What describes it, and where that is said.
+    /// The description and its path.
     pub(super) config: Option<(PathBuf, Value)>,
     files: Arc<WeightFiles>,
     device: Device,
 }
 
 impl Found {
-    /// The dictionary at this path, which may be a file of weights, its folder, or a folder above that has no other.
+    /// Finds the dictionary at a path: a weight file, its folder, or a parent folder that contains no other dictionary.
     pub(super) fn at(path: &Path, device: &Device, fits: impl Fn(&Self) -> bool) -> Result<Self> {
         if !path.is_dir() {
             return Self::of_file(path.to_path_buf(), device);
@@ -50,7 +50,7 @@ impl Found {
         if below.len() == 1 {
             return Self::of_file(below.swap_remove(0), device);
         }
-        // Files beside a dictionary that are none, and what can't be opened, are passed over.
+        // Skips files that are not dictionaries or cannot be opened.
         let opened = below.into_iter().take(MOST).filter_map(|file| Self::of_file(file, device).ok());
         let mut opened: Vec<Self> = opened.filter(fits).collect();
         match opened.len() {
@@ -64,7 +64,7 @@ impl Found {
         }
     }
 
-    /// A file of weights, with what describes it beside it or above.
+    /// Opens a weight file, and its description in the same folder or the parent.
     pub(super) fn of_file(weights: PathBuf, device: &Device) -> Result<Self> {
         let files = Arc::new(WeightFiles::open(std::slice::from_ref(&weights))?);
         let folder = weights.parent().unwrap_or(Path::new("."));
@@ -76,28 +76,28 @@ impl Found {
         let config = described
             .map(|path| Ok::<_, hooklens_model::error::Error>((path.clone(), read_json(path)?)))
             .transpose()?;
-        // Of a set, one file describes all layers.
+        // In a set, one file describes all layers.
         if config.is_none() && files.metadata(WEIGHTS).is_some() && !folder.join("config.yaml").is_file() {
-            let reason = "the description that was saved with it, cfg.json or config.yaml, is missing: a process that \
-                          replaced it may have been killed";
+            let reason = "the description saved with it (cfg.json or config.yaml) is missing; a process that was \
+                          replacing it may have been killed";
             return Err(FeatureError::Setting { path: weights, reason: reason.into() }.into());
         }
         Ok(Self { path: weights, config, files, device: device.clone() })
     }
 
-    /// A file of weights that is part of the program.
+    /// Opens a weight file embedded in the program.
     pub(super) fn of_static(name: &str, bytes: &'static [u8], config: Option<Value>, device: &Device) -> Result<Self> {
         let path = PathBuf::from(name);
         let files = Arc::new(WeightFiles::from_static(name, bytes)?);
         Ok(Self { config: config.map(|config| (path.clone(), config)), path, files, device: device.clone() })
     }
 
-    /// What the description says under a key.
+    /// The value of a key in the description.
     pub(super) fn field(&self, key: &str) -> Option<&Value> {
         self.config.as_ref()?.1.get(key).filter(|value| !value.is_null())
     }
 
-    /// The file that describes, or else the weights.
+    /// The path of the description, or of the weights if there is none.
     pub(super) fn described_by(&self) -> &Path {
         self.config.as_ref().map_or(&self.path, |(path, _)| path)
     }
@@ -107,28 +107,28 @@ impl Found {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// An error in what is described.
+    /// An error about the description.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> FeatureError {
         FeatureError::Setting { path: self.described_by().into(), reason: reason.into() }
     }
 
-    /// The name to tell of it: its folder, or its file where the folder is the current one.
+    /// The dictionary's name: the path of its folder, or of its file if that is in the current folder.
     pub(super) fn name(&self) -> Arc<str> {
         let folder = self.folder();
-        // Of what is part of the program, the name that was asked for.
+        // Embedded dictionaries keep the requested name.
         let whole = folder.as_os_str().is_empty() || self.path.to_str().is_some_and(|path| path.starts_with(EMBEDDED));
         let path = if whole { &self.path } else { folder };
         path.display().to_string().into()
     }
 
-    /// An error if a description calls the weights by another hash than they have: they are another dictionary's. Files of
-    /// other programs have none.
+    /// Fails if the hash in a description differs from that of the weights, which then belong to another dictionary.
+    /// Files of other programs have no hash.
     pub(super) fn check_belongs(&self, described: &Path, said: &str) -> Result<(), FeatureError> {
         if self.files.metadata(WEIGHTS).is_none_or(|own| own == said) {
             return Ok(());
         }
         let reason = format!(
-            "the weights in {} are not those that it describes: files of two dictionaries are mixed here",
+            "it does not describe the weights in {}; the folder mixes files of two dictionaries",
             self.path.display()
         );
         Err(FeatureError::Setting { path: described.into(), reason })
@@ -153,7 +153,7 @@ impl Found {
         }
     }
 
-    /// Rows and columns of a tensor that is a matrix.
+    /// The shape of a tensor that must be a matrix.
     pub(super) fn matrix_shape(&self, tensor: &str) -> Result<[usize; 2]> {
         let found = self.shape(tensor)?;
         found.try_into().map_err(|_| self.misshapen(tensor, vec![0, 0], found))
@@ -164,7 +164,7 @@ impl Found {
         FeatureError::Shape { path, tensor: tensor.into(), wanted, found }.into()
     }
 
-    /// A matrix `[rows, columns]`, not yet read.
+    /// A matrix `[rows, columns]` that is read on first use.
     pub(super) fn matrix(&self, tensor: &str, shape: [usize; 2], lies: Lies) -> Result<Matrix> {
         let wanted = match lies {
             Lies::AsIs => shape.to_vec(),
@@ -179,7 +179,7 @@ impl Found {
         Ok(Matrix::stored(shape, Stored { files, path, name, lies }, &self.device))
     }
 
-    /// A vector's numbers, all finite.
+    /// Reads a vector to the host and checks that its values are finite.
     pub(super) fn numbers(&self, tensor: &str, len: usize) -> Result<Vec<f32>> {
         let found = self.shape(tensor)?;
         if found.iter().product::<usize>() != len || found.len() > 1 && len != 1 {
@@ -195,17 +195,17 @@ impl Found {
         }
     }
 
-    /// One number.
+    /// Reads a single number.
     pub(super) fn number(&self, tensor: &str) -> Result<f32> {
         Ok(self.numbers(tensor, 1)?[0])
     }
 
-    /// One whole number.
+    /// Reads a single integer.
     pub(super) fn integer(&self, tensor: &str) -> Result<Option<usize>> {
         Ok(self.files.integer(tensor)?.and_then(|number| usize::try_from(number).ok()))
     }
 
-    /// What a PyTorch file holds beside its tensors; nothing of another file.
+    /// Contents of a PyTorch file besides tensors; the default for other files.
     pub(super) fn beside_tensors<D: DeserializeOwned + Default>(&self) -> Result<D> {
         match self.path.extension().and_then(|ending| ending.to_str()) {
             Some("pt" | "pth" | "bin") => Ok(torch_file::described(&self.path)?),
@@ -213,12 +213,12 @@ impl Found {
         }
     }
 
-    /// A vector.
+    /// Reads a vector.
     pub(super) fn vector(&self, tensor: &str, len: usize) -> Result<Tensor<1>> {
         Ok(self.made(self.numbers(tensor, len)?))
     }
 
-    /// Zeros in the place of a vector that is left out.
+    /// Zeros, in place of a vector that the files omit.
     pub(super) fn zeros(&self, len: usize) -> Tensor<1> {
         self.made(vec![0.0; len])
     }
@@ -229,7 +229,7 @@ impl Found {
     }
 }
 
-/// Files of weights in a folder and below.
+/// Finds weight files in a folder, recursively.
 fn weights_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -243,7 +243,7 @@ fn weights_below(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files of a folder.
+/// Names of all files in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! Gemma Scope (`params.npz`) and Gemma Scope 2 (`params.safetensors`): JumpReLU on inputs as they are.
+//! Gemma Scope (`params.npz`) and Gemma Scope 2 (`params.safetensors`): JumpReLU without input normalization.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(super) fn fits_second(found: &Found) -> bool {
     found.has("w_enc") && found.has("w_dec") && found.has("threshold")
 }
 
-/// Encoder and decoder, in either spelling.
+/// The tensor names of encoder and decoder, in either spelling.
 fn names(found: &Found) -> Option<[&'static str; 2]> {
     [["W_enc", "W_dec"], ["w_enc", "w_dec"]].into_iter().find(|names| names.iter().all(|name| found.has(name)))
 }
@@ -41,13 +41,13 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         false => of_config(found),
     };
     if parts.metadata.reads.as_deref() == Some("hook_embed") {
-        // Trained on rows of the embedding matrix; the point is behind the factor `sqrt(d_model)`.
+        // Trained on rows of the embedding matrix; the hook point comes after multiplication by `sqrt(d_model)`.
         parts.normalization = Normalization::Scale(Some((d_in as f32).sqrt().recip()));
     }
     parts.dictionary(found, format)
 }
 
-/// What the path's folders say: `gemma-scope-2b-pt-res/layer_12/width_16k/average_l0_82`.
+/// Metadata inferred from the path: `gemma-scope-2b-pt-res/layer_12/width_16k/average_l0_82`.
 fn of_folders(found: &Found) -> Metadata {
     let path = found.path.to_string_lossy().to_lowercase();
     let has = |what: &str| path.contains(what);
@@ -72,13 +72,13 @@ fn of_folders(found: &Found) -> Metadata {
     metadata
 }
 
-/// The number behind `layer_`.
+/// The number after `layer_`.
 fn layer(path: &str) -> Option<usize> {
     let (_, rest) = path.rsplit_once("layer_")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What `config.json` says, or else the folders: `resid_post/layer_12_width_16k_l0_medium`.
+/// Metadata from `config.json`, or inferred from the path: `resid_post/layer_12_width_16k_l0_medium`.
 fn of_config(found: &Found) -> Metadata {
     let text = |key: &str| found.field(key).and_then(Value::as_str);
     let [read, write] = ["hf_hook_point_in", "hf_hook_point_out"].map(|key| text(key).and_then(hook_names::tensor_of));

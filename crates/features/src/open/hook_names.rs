@@ -1,9 +1,9 @@
-//! Hook points by the names that Hugging Face's modules have.
+//! Hook points for Hugging Face module names.
 
 use crate::metadata::Metadata;
 
-/// Where a dictionary on a module of Hugging Face's model belongs: on its output, or of a transcoder from its input to its
-/// output. Paths are with or without what stands before the layers: `model.layers.5`, `h.5.mlp`,
+/// The point of a dictionary on a Hugging Face module: the module's output, or both its input and output for a
+/// transcoder. Paths may include or omit the prefix before the layers: `model.layers.5`, `h.5.mlp`,
 /// `gpt_neox.layers.5.attention`.
 pub(super) fn of_module(path: &str, transcoder: bool) -> Metadata {
     let Some((layer, rest)) = layer_of(path) else { return Metadata::default() };
@@ -20,7 +20,7 @@ pub(super) fn of_module(path: &str, transcoder: bool) -> Metadata {
     }
 }
 
-/// The hook point of one tensor by its module's path and which side of it: Gemma Scope 2's names.
+/// The hook point of a tensor given by module path and side, as named in Gemma Scope 2.
 pub(super) fn tensor_of(path: &str) -> Option<String> {
     let (layer, rest) = layer_of(path)?;
     let point = match rest {
@@ -35,7 +35,7 @@ pub(super) fn tensor_of(path: &str) -> Option<String> {
     Some(format!("blocks.{layer}.{point}"))
 }
 
-/// The number behind `layers.` or `h.`, and what follows it.
+/// The number after `layers.`, `h.` or `blocks.`, and the rest of the path.
 fn layer_of(path: &str) -> Option<(usize, &str)> {
     let mut rest = path;
     loop {

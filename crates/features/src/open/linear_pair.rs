@@ -1,11 +1,11 @@
-//! Two linear layers and nothing said of them: ReLU dictionaries on inputs as they are, as Goodfire's and those of DeepSeek
-//! R1 are.
+//! Two linear layers without a description: ReLU dictionaries without input normalization, such as Goodfire's and those
+//! for DeepSeek R1.
 
 use super::{Found, Parts, linear_layers};
 use crate::dictionary::Dictionary;
 use hooklens_model::error::Result;
 
-/// The names of the layers.
+/// Names of the two layers.
 const NAMES: [[&str; 2]; 2] = [["encoder_linear", "decoder_linear"], ["encoder", "decoder"]];
 
 fn names(found: &Found) -> Option<[&'static str; 2]> {

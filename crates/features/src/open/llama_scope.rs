@@ -1,5 +1,5 @@
-//! Llama Scope: `hyperparams.json` above `checkpoints/final.safetensors`, or for later ones `config.json` beside the
-//! weights with logarithms of thresholds.
+//! Llama Scope: `hyperparams.json` in the parent folder of `checkpoints/final.safetensors`, or, in later releases,
+//! `config.json` with the weights, which include logarithms of thresholds.
 
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         (Some(read), _) => Metadata::at(read),
         _ => Metadata::default(),
     };
-    // What is read, and of a transcoder what is written, was scaled to a mean norm of `sqrt(width)`.
+    // Inputs, and outputs of transcoders, were scaled to a mean norm of `sqrt(width)`.
     let normalized = text("norm_activation").unwrap_or_else(|| "dataset-wise".into());
     let scales = |end: &str, point: &Option<String>, width: usize| -> Result<Option<f64>> {
         let said = found.field("dataset_average_activation_norm").and_then(|norms| norms.get(end)?.as_f64());
@@ -55,7 +55,9 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let mut finetuned = None;
     if transcoder && by_dataset {
         let Some(factor_out) = factor_out else {
-            return Err(found.wrong("`dataset_average_activation_norm` of what it writes is missing").into());
+            return Err(found
+                .wrong("`dataset_average_activation_norm` is missing for the point that the transcoder writes")
+                .into());
         };
         let back = factor_out.recip() as f32;
         center = center * back;
@@ -77,11 +79,12 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let single = found.field("jump_relu_threshold").and_then(Value::as_f64).unwrap_or(0.0);
     let jump = |thresholds: Vec<f32>| Architecture::JumpRelu { thresholds, positive: true };
     parts.architecture = match text("act_fn").as_deref() {
-        // These are in the units of scaled inputs.
+        // These thresholds are relative to scaled inputs.
         _ if found.has("log_jumprelu_threshold") => {
             jump(found.numbers("log_jumprelu_threshold", latents)?.into_iter().map(f32::exp).collect())
         }
-        // This one is of inputs that aren't scaled; where latents are chosen by what they write, of outputs that aren't.
+        // This threshold is relative to unscaled inputs, or to unscaled outputs if latents are ranked by their decoder
+        // norms.
         None | Some("jumprelu" | "topk") if single > 0.0 => {
             let units = if parts.by_norms { factor_out.or(factor) } else { factor };
             let units = units.ok_or_else(|| found.wrong("`dataset_average_activation_norm` is missing"))?;
@@ -95,7 +98,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         Some("relu") => Architecture::Standard,
         Some(other) => return refused(format!("the activation `{other}`")),
     };
-    // Without a choice between latents the norms of what they write decide nothing.
+    // Without thresholds or ranking, decoder norms have no effect.
     parts.by_norms &= !matches!(parts.architecture, Architecture::Standard);
     parts.metadata = metadata;
     parts.dictionary(found, format)

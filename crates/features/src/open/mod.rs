@@ -1,4 +1,4 @@
-//! Dictionaries as they are published. The format is found by what the files hold.
+//! Published dictionary formats. The format is inferred from the contents of the files.
 
 mod circuit_tracer;
 mod dictionary_learning;
@@ -27,18 +27,18 @@ use super::transcoders::Transcoders;
 use crate::error::FeatureError;
 use found::Found;
 use hooklens_loading::embedded::find_dictionary;
-use hooklens_model::error::{Error, LoadError, Result};
+use hooklens_model::error::{LoadError, Result};
 
 pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, numbered, open as open_layers};
 
-/// A format: whether files are in it, and how they are read.
+/// A format: how to recognize and how to read it.
 struct Format {
     name: &'static str,
     fits: fn(&Found) -> bool,
     read: fn(&Found, &'static str) -> Result<Dictionary>,
 }
 
-/// The formats, those that say most of themselves first.
+/// The formats, most specific first.
 const FORMATS: [Format; 9] = [
     Format { name: "SAELens", fits: saelens::fits, read: saelens::read },
     Format { name: "Kissane et al.", fits: saelens::fits_kissane, read: saelens::read_kissane },
@@ -51,7 +51,7 @@ const FORMATS: [Format; 9] = [
     Format { name: "encoder and decoder", fits: linear_pair::fits, read: linear_pair::read },
 ];
 
-/// What names of dictionaries that are part of the program begin with.
+/// Prefix of names of embedded dictionaries.
 pub(super) const EMBEDDED: &str = "embedded:";
 
 fn format_of(found: &Found) -> Option<&'static Format> {
@@ -59,12 +59,12 @@ fn format_of(found: &Found) -> Option<&'static Format> {
 }
 
 impl Dictionary {
-    /// Opens a dictionary: a file of weights, its folder, a folder that holds one somewhere below, or `embedded:ioi-sae`,
-    /// which is part of the program; or a layer of a set of transcoders, as `PATH/layer_3`. Only headers, biases and
-    /// thresholds are read; matrices when they are used.
+    /// Opens a dictionary: a weight file, its folder, a folder that contains a single dictionary at some depth, the
+    /// embedded `embedded:ioi-sae`, or a layer of a set of transcoders, such as `PATH/layer_3`. Reads only headers,
+    /// biases and thresholds; matrices are read on first use.
     ///
-    /// Formats: SAELens (from 6.0 and before), Gemma Scope's `.npz`, Gemma Scope 2, sparsify, dictionary_learning, OpenAI,
-    /// Llama Scope, Goodfire, DeepSeek R1's, Kissane et al.'s.
+    /// Supported formats: SAELens (before and since 6.0), Gemma Scope (`.npz`), Gemma Scope 2, sparsify,
+    /// dictionary_learning, OpenAI, Llama Scope, Goodfire, DeepSeek R1, Kissane et al.
     ///
     /// ```no_run
     /// use hooklens::features::Dictionary;
@@ -74,8 +74,8 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError`]: no format fits (what was found is told), several dictionaries, tensors that are missing, of
-    /// another shape or not finite; a file that can't be read.
+    /// [`FeatureError`] if no format matches (listing what was found), if there are several dictionaries, or if tensors
+    /// are missing, have the wrong shape or are not finite; also fails if a file cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if let Some(layer) = layer_of_set(path)? {
@@ -106,7 +106,7 @@ impl Dictionary {
         Self::of_found(&Found::at(path, &Device::flex(), |found| format_of(found).is_some())?)
     }
 
-    /// The dictionary of a file of weights, in whichever format.
+    /// Opens the dictionary in a weight file of any format.
     pub(super) fn of_file(path: &Path, device: &Device) -> Result<Self> {
         Self::of_found(&Found::of_file(path.into(), device)?)
     }
@@ -119,7 +119,8 @@ impl Dictionary {
     }
 }
 
-/// One layer of a set of transcoders, `PATH/layer_3` or its file in the set's folder; nothing where the path is none.
+/// Opens one layer of a set of transcoders, `PATH/layer_3` or its file in the set's folder; `None` if the path does not
+/// name one.
 fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = name.strip_prefix("layer_").map(|rest| rest.strip_suffix(".safetensors").unwrap_or(rest));
@@ -127,7 +128,7 @@ fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
         return Ok(None);
     };
     let embedded = set.to_str().is_some_and(|set| set.starts_with(EMBEDDED));
-    // A folder of that name is what is meant.
+    // A folder with this name takes precedence.
     if !embedded && (path.is_dir() || !set.is_dir()) {
         return Ok(None);
     }
@@ -137,7 +138,7 @@ fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
     }
 }
 
-/// A dictionary in the making: what a format says of it.
+/// A dictionary under construction, as described by its format.
 struct Parts {
     encoder: Matrix,
     encoder_bias: Tensor<1>,
@@ -150,12 +151,13 @@ struct Parts {
     skip: Option<Matrix>,
     finetuned: Option<Tensor<1>>,
     by_norms: bool,
-    /// Whether the input is heads' vectors, flattened, where the files say it; else the point does.
+    /// Whether the input consists of flattened heads; `None` if the files do not say, so that it is inferred from the
+    /// point.
     by_heads: Option<bool>,
 }
 
 impl Parts {
-    /// A standard dictionary that takes its input as it is.
+    /// A standard dictionary that does not normalize or center its input.
     fn new(encoder: Matrix, encoder_bias: Tensor<1>, decoder: Matrix, decoder_bias: Tensor<1>) -> Self {
         Self {
             encoder,
@@ -192,7 +194,7 @@ impl Parts {
             labels: Labels::beside(found.folder())?,
             norms: OnceLock::new(),
         };
-        // What is wrong is what the files say.
+        // Make errors refer to the dictionary's files.
         made.with_architecture(self.architecture).map_err(|error| match error.downcast_ref() {
             Some(FeatureError::Kind { reason, .. }) => found.wrong(reason.clone()).into(),
             _ => error,
@@ -200,7 +202,7 @@ impl Parts {
     }
 }
 
-/// Encoder `[d_in, latents]` and decoder `[latents, d_out]` as `torch.nn.Linear` holds them, with the encoder's bias.
+/// Encoder `[d_in, latents]` and decoder `[latents, d_out]` stored like `torch.nn.Linear`, with the encoder's bias.
 fn linear_layers(found: &Found, [encoder, decoder]: [&str; 2]) -> Result<(Matrix, Tensor<1>, Matrix)> {
     let [weight, bias] = [format!("{encoder}.weight"), format!("{encoder}.bias")];
     let [latents, d_in] = found.matrix_shape(&weight)?;

@@ -1,4 +1,4 @@
-//! OpenAI's sparse_autoencoder: one PyTorch file. Its TopK versions normalize each token.
+//! OpenAI's sparse_autoencoder: a single PyTorch file. The TopK versions normalize each token.
 
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use crate::metadata::Metadata;
 use crate::normalization::Normalization;
 use hooklens_model::error::Result;
 
-/// Where its names of locations are.
+/// Hook points for the library's location names.
 const LOCATIONS: [(&str, &str); 5] = [
     ("mlp_post_act", "mlp.hook_post"),
     ("resid_delta_attn", "hook_attn_out"),
@@ -19,9 +19,9 @@ const LOCATIONS: [(&str, &str); 5] = [
     ("resid_post_mlp", "hook_resid_post"),
 ];
 
-/// What the file holds beside its tensors.
+/// Contents of the file besides tensors.
 #[derive(Deserialize, Default)]
-struct Said {
+struct OpenAi {
     activation: Option<String>,
     #[serde(default)]
     activation_state_dict: ActivationState,
@@ -43,7 +43,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let mut parts = Parts::new(encoder, bias, decoder, found.vector("pre_bias", d)?);
     parts.centered = true;
     let path = found.path.to_string_lossy();
-    let said: Said = found.beside_tensors()?;
+    let said: OpenAi = found.beside_tensors()?;
     match said.activation.as_deref() {
         Some("TopK") => {
             let k = said.activation_state_dict.k.ok_or_else(|| found.wrong("`activation_state_dict.k` is missing"))?;

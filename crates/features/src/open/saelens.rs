@@ -1,5 +1,5 @@
-//! SAELens: `cfg.json` beside `sae_weights.safetensors`, from 6.0 and before; and the attention dictionaries of Kissane et
-//! al., which have its tensors with a description of their own.
+//! SAELens: `cfg.json` with `sae_weights.safetensors`, before and since 6.0; and the attention dictionaries of Kissane
+//! et al., with the same tensors but another description.
 
 use serde_json::{Map, Value};
 
@@ -12,10 +12,10 @@ use crate::normalization::Normalization;
 use crate::save::WEIGHTS;
 use hooklens_model::error::Result;
 
-/// How many finetuned factors may be off 1.
+/// Tolerance within which finetuned factors count as 1.
 const ONE: f32 = 1e-5;
 
-/// What of a legacy description is about the model.
+/// Keys of legacy descriptions that belong to the metadata.
 const METADATA: [&str; 14] = [
     "sae_lens_version",
     "sae_lens_training_version",
@@ -45,7 +45,7 @@ pub(super) fn fits_kissane(found: &Found) -> bool {
     found.field("dict_size").is_some() && found.has("W_enc") && found.has("b_dec")
 }
 
-/// ReLU dictionaries of heads' outputs, on inputs less `b_dec`.
+/// Reads ReLU dictionaries on heads' outputs, with centered inputs.
 pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictionary> {
     let mut parts = plain(found)?;
     let layer = found.field("layer").and_then(Value::as_u64).unwrap_or(0);
@@ -60,7 +60,9 @@ pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictio
 }
 
 pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
-    let Some((path, Value::Object(given))) = &found.config else { return Err(found.wrong("no object").into()) };
+    let Some((path, Value::Object(given))) = &found.config else {
+        return Err(found.wrong("it is not a JSON object").into());
+    };
     let said = |key: &str| given.get(key).filter(|value| !value.is_null());
     let version = ["sae_lens_version", "sae_lens_training_version"]
         .into_iter()
@@ -90,7 +92,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     let [d_in, d_out] = [parts.encoder.shape()[0], parts.decoder.shape()[1]];
     for (key, is) in [("d_in", d_in), ("d_sae", latents), ("d_out", d_out)] {
         if let Some(said) = cfg.get(key).and_then(Value::as_u64).filter(|said| *said != is as u64) {
-            return Err(found.wrong(format!("`{key}` is {said}, and the tensors' {is}")).into());
+            return Err(found.wrong(format!("`{key}` is {said}, but the tensors have {is}")).into());
         }
     }
     parts.architecture = match &*kind {
@@ -116,7 +118,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
             return Err(FeatureError::Unsupported { path, what }.into());
         }
     };
-    // Checkpoints of BatchTopK's training are so unless they say otherwise.
+    // Default for checkpoints of BatchTopK training.
     let training = found.has("topk_threshold");
     parts.by_norms = cfg.get("rescale_acts_by_decoder_norm").and_then(Value::as_bool).unwrap_or(training);
     parts.centered = !transcoder && cfg.get("apply_b_dec_to_input").and_then(Value::as_bool).unwrap_or(true);
@@ -147,15 +149,16 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         }
     }
     let excluded = metadata.get("exclude_special_tokens").unwrap_or(&Value::Null);
-    let excluded = ExcludedTokens::of_json(excluded)
-        .ok_or_else(|| found.wrong(format!("`exclude_special_tokens` is {excluded}, no flag and no list of ids")))?;
+    let excluded = ExcludedTokens::of_json(excluded).ok_or_else(|| {
+        found.wrong(format!("`exclude_special_tokens` is {excluded}; expected a boolean or a list of token ids"))
+    })?;
     parts.metadata = described(metadata, transcoder, excluded);
-    // Of one head there is nothing to flatten, whatever the name of the point makes the default.
+    // A single head needs no flattening, even if the point is flattened by default.
     parts.by_heads = Some(by_heads && parts.metadata.head.is_none());
     parts.dictionary(found, if legacy { "SAELens before 6.0" } else { format })
 }
 
-/// `W_enc [d_in, F]`, `b_enc`, `W_dec [F, d_out]`, `b_dec`.
+/// Reads `W_enc [d_in, F]`, `b_enc`, `W_dec [F, d_out]`, `b_dec`.
 fn plain(found: &Found) -> Result<Parts> {
     let shape @ [_, latents] = found.matrix_shape("W_enc")?;
     let [_, d_out] = found.matrix_shape("W_dec")?;
@@ -168,7 +171,7 @@ fn plain(found: &Found) -> Result<Parts> {
     ))
 }
 
-/// A decoder alone, whose transpose encodes.
+/// Reads a decoder whose transpose is the encoder.
 fn tied(found: &Found) -> Result<Parts> {
     let [latents, d] = found.matrix_shape("W_dec")?;
     Ok(Parts::new(
@@ -179,7 +182,8 @@ fn tied(found: &Found) -> Result<Parts> {
     ))
 }
 
-/// Thresholds, or their logarithms as old checkpoints have them, or the one that a training of BatchTopK ends with.
+/// Thresholds, stored as they are, as logarithms (in old checkpoints), or as the single threshold at the end of
+/// BatchTopK training.
 fn thresholds(found: &Found, latents: usize) -> Result<Vec<f32>> {
     if found.has("threshold") {
         return found.numbers("threshold", latents);
@@ -193,34 +197,34 @@ fn thresholds(found: &Found, latents: usize) -> Result<Vec<f32>> {
     found.numbers("threshold", latents)
 }
 
-/// The latents that each token keeps: an argument of the activation function, before it was a setting.
+/// Number of latents kept per token. In old versions, an argument of the activation function.
 fn k(found: &Found, cfg: &Map<String, Value>) -> Result<usize> {
     let argument = cfg.get("activation_fn_kwargs").and_then(|kwargs| kwargs.get("k"));
     let number = |said: Option<&Value>| said.and_then(Value::as_u64).map(|k| k as usize);
     match (number(cfg.get("k")), number(argument)) {
         (Some(k), Some(argument)) if k != argument => {
-            Err(found.wrong(format!("`k` is {k}, and `activation_fn_kwargs` has {argument}")).into())
+            Err(found.wrong(format!("`k` is {k}, but `activation_fn_kwargs` has {argument}")).into())
         }
         (Some(k), _) | (None, Some(k)) => Ok(k),
         (None, None) => Err(found.wrong("`k` is missing").into()),
     }
 }
 
-/// An error for an activation function that the architecture does not have. ReLU is named as the default, whatever is
-/// used.
+/// Fails for an activation function that does not match the architecture. ReLU is accepted for every architecture,
+/// because SAELens writes it as the default.
 fn check_activation(found: &Found, cfg: &Map<String, Value>, architecture: &str) -> Result<()> {
     let said = ["activation_fn", "activation_fn_str"].into_iter().filter_map(|key| cfg.get(key));
     match said.into_iter().find(|said| !said.is_null() && *said != "relu" && *said != architecture) {
         None => Ok(()),
         Some(said) => {
-            let what = format!("the activation function {said} of the architecture `{architecture}`");
+            let what = format!("the activation function {said} with the architecture `{architecture}`");
             Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
         }
     }
 }
 
-/// An error for a dictionary that was trained at some positions of its prompts only, by the arguments of Python's `slice`:
-/// it would be used at all of them.
+/// Fails for a dictionary that was trained only at some positions of its prompts (the arguments of Python's `slice`),
+/// because hooklens would use it at all positions.
 fn check_positions(found: &Found, said: &Value) -> Result<()> {
     let none = Value::Null;
     let (start, stop, step) = match said {
@@ -229,9 +233,13 @@ fn check_positions(found: &Found, said: &Value) -> Result<()> {
             [stop] => (&none, stop, &none),
             [start, stop] => (start, stop, &none),
             [start, stop, step] => (start, stop, step),
-            _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not one to three numbers")).into()),
+            _ => return Err(found.wrong(format!("`seqpos_slice` is {said}; expected one to three numbers")).into()),
         },
-        _ => return Err(found.wrong(format!("`seqpos_slice` is {said}, not a list of one to three numbers")).into()),
+        _ => {
+            return Err(found
+                .wrong(format!("`seqpos_slice` is {said}; expected a list of one to three numbers"))
+                .into());
+        }
     };
     if (start.is_null() || *start == 0) && stop.is_null() && (step.is_null() || *step == 1) {
         return Ok(());
@@ -240,7 +248,7 @@ fn check_positions(found: &Found, said: &Value) -> Result<()> {
     Err(FeatureError::Unsupported { path: found.described_by().into(), what }.into())
 }
 
-/// A description of before 6.0 as one of since.
+/// Converts a description from before 6.0 to the current form.
 fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     let renamed = |key: &str| match key {
         "hook_point" => "hook_name".to_string(),
@@ -258,7 +266,7 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     default("hook_name", "".into());
     let heads = cfg["hook_name"].as_str().is_some_and(|name| name.contains("hook_z"));
     cfg.entry("reshape_activations").or_insert(if heads { "hook_z" } else { "none" }.into());
-    // TopK was an activation function of the standard architecture at first.
+    // Before 6.0, TopK was an activation function of the standard architecture.
     let standard = cfg["architecture"].as_str().is_none_or(|name| name == "standard");
     if standard && cfg.get("activation_fn").is_some_and(|name| name == "topk") {
         cfg.insert("architecture".to_string(), "topk".into());
@@ -271,7 +279,7 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     cfg.insert("normalize_activations".into(), normalized.into());
     let about = |key: &&str| Some((key.to_string(), cfg.get(*key)?.clone()));
     let mut metadata: Map<String, Value> = METADATA.iter().filter_map(about).collect();
-    // What is said in the place that newer ones say it in holds.
+    // Values under `metadata`, where current versions store them, take precedence.
     if let Some(Value::Object(said)) = given.get("metadata") {
         metadata
             .extend(said.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
@@ -280,7 +288,7 @@ fn migrated(given: &Map<String, Value>) -> Map<String, Value> {
     cfg
 }
 
-/// What the description says of the model.
+/// Metadata from a description.
 fn described(mut given: Map<String, Value>, transcoder: bool, excluded: ExcludedTokens) -> Metadata {
     given.remove("exclude_special_tokens");
     let mut take = |key: &str| given.remove(key).filter(|value| !value.is_null());

@@ -1,4 +1,4 @@
-//! EleutherAI's sparsify: `cfg.json` beside `sae.safetensors`, in a folder named after Hugging Face's module.
+//! EleutherAI's sparsify: `cfg.json` with `sae.safetensors`, in a folder named after the Hugging Face module.
 
 use serde_json::Value;
 

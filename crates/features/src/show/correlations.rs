@@ -1,33 +1,34 @@
-//! How units' activations go with those of others and with the coordinates of the point they read, in one more pass.
+//! Correlations of units' activations with other units and with the coordinates of the point that units read, computed
+//! in a second pass over the prompts.
 
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::{Dashboards, recorded};
 use hooklens_model::error::Result;
 
-/// Others that are listed.
+/// Number of correlated units listed.
 pub(super) const ROWS: usize = 3;
 
-/// Another number that goes with a unit's.
+/// A unit or coordinate correlated with a unit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Similar {
     pub(super) place: usize,
-    /// Pearson's coefficient over all tokens.
+    /// Pearson correlation over all tokens.
     pub(super) pearson: f64,
-    /// The cosine of both over all tokens.
+    /// Cosine similarity over all tokens.
     pub(super) cosine: f64,
 }
 
-/// Sums over all tokens: of some units' activations, and of some other numbers.
+/// Sums, over all tokens, of values, their squares, and their products with units' activations.
 #[derive(Default)]
 struct Sums {
     sum: Vec<f64>,
     square: Vec<f64>,
-    /// Products with each of the units, `[unit, number]`.
+    /// Sums of products with each unit's activation, `[unit, value]`.
     product: Vec<f64>,
 }
 
-/// Sums of all units and of the coordinates of the point they read.
+/// Sums for all units and for the coordinates of the point they read.
 pub(super) struct Correlations {
     tokens: f64,
     of_units: Sums,
@@ -35,7 +36,7 @@ pub(super) struct Correlations {
 }
 
 impl Sums {
-    /// Adds rows `[row, number]`; `own` are the units', `[row, unit]`.
+    /// Adds rows `[row, value]`; `own` are the activations of the selected units, `[row, unit]`.
     fn add(&mut self, rows: &Tensor<2>, own: &Tensor<2>) {
         let numbers = |of: Tensor<2>| -> Vec<f32> { of.to_data().iter().collect() };
         let sums = numbers(rows.clone().sum_dim(0));
@@ -47,7 +48,7 @@ impl Sums {
         }
     }
 
-    /// Those that go most with the unit at this place, whose own sum and sum of squares these are.
+    /// The values most correlated with the unit at this index, given the unit's own sum and sum of squares.
     fn most(&self, place: usize, [sum, square]: [f64; 2], tokens: f64, but: Option<usize>) -> Vec<Similar> {
         let count = self.sum.len();
         let similar = |other: usize| {
@@ -69,7 +70,7 @@ impl Sums {
 }
 
 impl Correlations {
-    /// Of these units with all others, over the dashboards' prompts.
+    /// Computes the correlations of these units with all others over the dashboards' prompts.
     pub(super) fn of(all: &Dashboards<'_>, units: &[usize]) -> Result<Self> {
         let (mut tokens, mut of_units, mut of_coordinates) = (0.0, Sums::default(), Sums::default());
         for batch in all.prompts.chunks(all.options.batch_size).filter(|_| !units.is_empty()) {
@@ -81,7 +82,7 @@ impl Correlations {
             let acts = all.units.read(&activation, rows)?.cast(DType::F32);
             let width = activation.len() / rows.max(1);
             let coordinates = activation.reshape(&[rows, width]).to_tensor::<2>()?.cast(DType::F32);
-            // What is left out counts as zero, and not among the tokens.
+            // Excluded tokens are set to zero, and not counted.
             let mask = Tensor::<2>::from_data(TensorData::new(kept, [rows, 1]), (&acts.device(), DType::F32));
             let (acts, coordinates) = (acts * mask.clone(), coordinates * mask);
             let own = Tensor::cat(units.iter().map(|unit| acts.clone().narrow(1, *unit, 1)).collect(), 1);
@@ -91,7 +92,7 @@ impl Correlations {
         Ok(Self { tokens, of_units, of_coordinates })
     }
 
-    /// Other units and coordinates that go most with the unit at this place.
+    /// The units and coordinates most correlated with a unit.
     pub(super) fn of_unit(&self, place: usize, unit: usize) -> [Vec<Similar>; 2] {
         let own = [self.of_units.sum[unit], self.of_units.square[unit]];
         [

@@ -1,60 +1,60 @@
-//! What is kept of a unit's activations while they go by: sums, a histogram, its largest and a sample of the others, each
-//! with its surroundings. Memory does not grow with the tokens.
+//! Statistics of a unit's activations, collected in one pass: sums, a histogram, the largest activations, and a sample
+//! of the others, each with its context. Memory does not grow with the number of tokens.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::histogram::Histogram;
 
-/// Bins of a histogram that is shown, on either side of 0.
+/// Number of histogram bins shown on either side of 0.
 pub(super) const BINS: usize = 50;
-/// Intervals of which examples are kept, on either side of 0.
+/// Number of intervals with examples, on either side of 0.
 pub(super) const INTERVALS: usize = 8;
 
-/// One place where a unit is active, with its activations around it.
+/// A place where a unit is active, with the activations around it.
 #[derive(Debug, Clone)]
 pub(super) struct Example {
     pub(super) value: f32,
     pub(super) prompt: u32,
     pub(super) pos: u32,
-    /// Activations of the window, whose first is at `first`.
+    /// Activations of the window, starting at position `first`.
     pub(super) first: u32,
     pub(super) acts: Vec<f32>,
 }
 
-/// How many examples are kept, and of which length.
+/// Number of examples to keep, and the size of their window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Amount {
     pub(super) largest: usize,
     pub(super) each_interval: usize,
-    /// Tokens before an active one, and behind it.
+    /// Number of tokens before and after the active one.
     pub(super) around: [usize; 2],
 }
 
-/// A unit's statistics.
+/// Statistics of a unit.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gathered {
-    /// Numbers other than zero, and those above it.
+    /// Counts of nonzero and of positive activations.
     pub(super) nonzero: u64,
     pub(super) positive: u64,
     pub(super) sum: f64,
     pub(super) square: f64,
-    /// The largest magnitude, with its sign, and the largest number above zero.
+    /// The activation with the largest magnitude, with its sign, and the largest positive activation.
     pub(super) most: f32,
     pub(super) highest: f32,
     pub(super) histogram: Histogram<BINS>,
-    /// Above zero, the largest first, one a prompt.
+    /// Positive activations in descending order, at most one per prompt.
     pub(super) largest: Vec<Example>,
-    /// Below zero, the least first, one a prompt.
+    /// Negative activations in ascending order, at most one per prompt.
     pub(super) least: Vec<Example>,
     intervals: Histogram<INTERVALS>,
     samples: [Vec<Example>; INTERVALS],
-    /// Of intervals below zero, the nearest first; nothing as long as there is none.
+    /// Samples of intervals below zero, nearest to zero first; empty until there is a negative activation.
     below: Vec<Vec<Example>>,
 }
 
 impl Gathered {
-    /// Notes one activation other than zero. `window` makes the example of it if it is kept.
+    /// Adds a nonzero activation. Calls `window` to create its example if the activation is kept.
     pub(super) fn add(
         &mut self,
         (value, prompt): (f32, u32),
@@ -76,7 +76,7 @@ impl Gathered {
         self.sample(value, amount.each_interval, random, &window);
     }
 
-    /// Keeps a sample of each interval, in which every activation has the same chance.
+    /// Adds to the sample of an interval, in which every activation has the same chance of being kept.
     fn sample(&mut self, value: f32, count: usize, random: &mut ChaCha8Rng, window: &impl Fn() -> Example) {
         for _ in 0..self.intervals.reach(value.abs()) {
             for samples in [&mut self.samples[..], &mut self.below[..]] {
@@ -107,7 +107,7 @@ impl Gathered {
         }
     }
 
-    /// Intervals with examples, the highest first: bounds, the share of numbers other than zero, examples.
+    /// The intervals with examples, highest first: bounds, fraction of nonzero activations, and examples.
     pub(super) fn intervals(&self) -> impl Iterator<Item = ([f32; 2], f64, &[Example])> {
         let width = self.intervals.limit / INTERVALS as f32;
         let bounds = move |bin: usize| [bin as f32 * width, (bin + 1) as f32 * width];
@@ -122,13 +122,13 @@ impl Gathered {
     }
 }
 
-/// Keeps an example if its magnitude is among the largest.
+/// Inserts an example if the magnitude of its activation is among the largest.
 fn keep_largest(kept: &mut Vec<Example>, (value, prompt): (f32, u32), count: usize, window: &impl Fn() -> Example) {
     let full = kept.len() >= count;
     if full && kept.last().is_none_or(|least| value.abs() <= least.value.abs()) {
         return;
     }
-    // Of a prompt the largest alone: windows would show the same text again.
+    // Keeps only the largest of each prompt, because other windows would repeat the same text.
     match kept.iter().position(|other| other.prompt == prompt) {
         Some(same) if kept[same].value.abs() >= value.abs() => return,
         Some(same) => drop(kept.remove(same)),

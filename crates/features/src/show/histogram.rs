@@ -1,12 +1,12 @@
-//! Counts of numbers whose range is not known before: the range doubles when a number lies beyond it.
+//! [`Histogram`] of numbers of unknown range: the range doubles when a number exceeds it.
 
-/// Bins of equal width from 0 to a limit, and as many from 0 down.
+/// `BINS` bins of equal width from 0 up to a limit, and as many from 0 down to the negative limit.
 #[derive(Debug, Clone)]
 pub(super) struct Histogram<const BINS: usize> {
     pub(super) limit: f32,
-    /// Of numbers from 0 up.
+    /// Counts of numbers at or above 0.
     pub(super) counts: [u32; BINS],
-    /// Of numbers below 0, the nearest first; nothing as long as there is none.
+    /// Counts of negative numbers, nearest to zero first; empty until there is a negative number.
     pub(super) below: Vec<u32>,
 }
 
@@ -17,7 +17,7 @@ impl<const BINS: usize> Default for Histogram<BINS> {
 }
 
 impl<const BINS: usize> Histogram<BINS> {
-    /// Counts a number, and tells how many its bin has now.
+    /// Adds a number, and returns the new count of its bin.
     pub(super) fn add(&mut self, value: f32) -> u32 {
         self.reach(value.abs());
         let bin = self.bin(value);
@@ -29,12 +29,12 @@ impl<const BINS: usize> Histogram<BINS> {
         *own
     }
 
-    /// The bin of a number within the range, among those on its side of 0.
+    /// Index of the bin of a number within the range, among the bins with the same sign.
     pub(super) fn bin(&self, value: f32) -> usize {
         ((value.abs() / self.limit * BINS as f32) as usize).min(BINS - 1)
     }
 
-    /// Widens the range until a magnitude is within; tells how many times it doubled.
+    /// Doubles the range until it includes a magnitude, and returns the number of doublings.
     pub(super) fn reach(&mut self, size: f32) -> usize {
         if self.limit == 0.0 {
             self.limit = size.max(f32::MIN_POSITIVE);
@@ -53,7 +53,7 @@ impl<const BINS: usize> Histogram<BINS> {
         doubled
     }
 
-    /// From where to where there are numbers, with 0 in between, and the counts of that range's bins.
+    /// The range of nonempty bins, extended to include 0, and the counts of its bins.
     pub(super) fn range(&self) -> ([f32; 2], Vec<u32>) {
         let width = self.limit / BINS as f32;
         let used = |counts: &[u32]| counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
@@ -62,7 +62,7 @@ impl<const BINS: usize> Histogram<BINS> {
         ([-(low as f32) * width, high as f32 * width], counts)
     }
 
-    /// How many numbers are at least so large, above 0: to a share of a bin.
+    /// Estimated number of positive numbers of at least this size, interpolated within a bin.
     pub(super) fn at_least(&self, least: f32) -> f64 {
         let place = f64::from(least / self.limit) * BINS as f64;
         let share = |bin: usize| (bin as f64 + 1.0 - place).clamp(0.0, 1.0);

@@ -1,4 +1,4 @@
-//! Dashboards: what makes a latent active, and what it makes of the next token.
+//! Dashboards of units: what activates a latent, and how it affects the next token.
 
 mod correlations;
 mod gather;
@@ -16,7 +16,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-use super::concerns::check_processing;
+use super::compatibility_warnings::check_processing;
 use crate::error::FeatureError;
 use gather::{Amount, BINS, Example, Gathered};
 use hooklens_io::script_json::script_json;
@@ -26,15 +26,15 @@ use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 pub use units::Units;
 
-/// The page, in which the data have one place.
+/// The HTML page, and the placeholder for its data.
 const PAGE: &str = include_str!("page.html");
 const PLACE: &str = "__HOOKLENS_DATA__";
-/// Tokens that are listed as promoted, and as suppressed.
+/// Number of promoted and of suppressed tokens listed.
 const TOKENS: usize = 10;
-/// Related units that are listed.
+/// Number of related units listed.
 const RELATED: usize = 8;
 
-/// How dashboards are made.
+/// Options of dashboards.
 ///
 /// ```
 /// use hooklens::features::DashboardOptions;
@@ -45,7 +45,7 @@ const RELATED: usize = 8;
 pub struct DashboardOptions {
     amount: Amount,
     batch_size: usize,
-    /// What the dictionary says, unless given.
+    /// Excluded token ids; `None` for those that the dictionary's files name.
     left_out: Option<Vec<u32>>,
     query: Option<String>,
     dataset: String,
@@ -60,30 +60,31 @@ impl Default for DashboardOptions {
 }
 
 impl DashboardOptions {
-    /// 20 of the largest activations and 5 of each interval, with 12 tokens before and 6 behind.
+    /// Default options: the 20 largest activations and 5 of each interval, each with 12 tokens before it and 6 after
+    /// it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tokens that are shown before an active one, and behind it.
+    /// Sets the number of tokens shown before and after an active one.
     pub fn window(mut self, before: usize, behind: usize) -> Self {
         self.amount.around = [before, behind];
         self
     }
 
-    /// So many of the largest activations, one a prompt.
+    /// Sets how many of the largest activations to keep, at most one per prompt.
     pub fn largest(mut self, count: usize) -> Self {
         self.amount.largest = count;
         self
     }
 
-    /// So many activations of each interval.
+    /// Sets how many activations to keep from each interval of activation values.
     pub fn of_each_interval(mut self, count: usize) -> Self {
         self.amount.each_interval = count;
         self
     }
 
-    /// Prompts run together.
+    /// Sets the number of prompts per batch.
     pub fn batch_size(mut self, prompts: usize) -> Self {
         self.batch_size = prompts.max(1);
         self
@@ -93,29 +94,30 @@ impl DashboardOptions {
         self.left_out.as_ref().is_some_and(|ids| ids.contains(&id))
     }
 
-    /// Leaves activations at these tokens out, in the query as well.
+    /// Excludes activations at these tokens, also in the query.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
-    /// A text whose activations are shown beside, by which the list can be sorted.
+    /// Sets a text whose activations are shown too, and by which the list can be sorted.
     pub fn query(mut self, text: impl Into<String>) -> Self {
         self.query = Some(text.into());
         self
     }
 
-    /// What the prompts are called, which is said in Neuronpedia's JSON.
+    /// Sets the name of the prompts' dataset, which is written to Neuronpedia's JSON.
     pub fn dataset(mut self, name: impl Into<String>) -> Self {
         self.dataset = name.into();
         self
     }
 }
 
-/// A text's tokens, and of each unit that is active in it its activations.
+/// The tokens of the query, and the activations of each unit that is active in it.
 type Query = (Vec<u32>, BTreeMap<usize, Vec<f32>>);
 
-/// Statistics and examples of all units, gathered in one pass over prompts, of which pages and files are made.
+/// Statistics and examples of all units, collected in one pass over prompts, from which HTML pages and Neuronpedia
+/// files are written.
 pub struct Dashboards<'m> {
     model: &'m HookedTransformer,
     units: Units,
@@ -132,8 +134,8 @@ impl std::fmt::Debug for Dashboards<'_> {
     }
 }
 
-/// Gathers what dashboards show, of all units in one pass; `progress` is told of prompts done. Memory grows with the
-/// number of units, not with that of tokens.
+/// Collects dashboards of all units in one pass over prompts. `progress` is called with the number of prompts done.
+/// Memory grows with the number of units, not with the number of tokens.
 ///
 /// ```
 /// use hooklens::features::{DashboardOptions, Dictionary, Units, dashboards};
@@ -148,12 +150,13 @@ impl std::fmt::Debug for Dashboards<'_> {
 /// let most = all.by_density()[0];
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("page.html");
-/// all.save_page([most], &path)?; // one file, without network
+/// all.save_page([most], &path)?; // a single file that works offline
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// A point that the model lacks, of another width than the units', prompts that it can't run, or of which nothing is left.
+/// Fails if the model lacks the units' point or has another width there, if it cannot run the prompts, or if no tokens
+/// are left.
 pub fn dashboards<'m>(
     model: &'m HookedTransformer,
     units: Units,
@@ -204,14 +207,13 @@ pub fn dashboards<'m>(
         progress(done);
     }
     if tokens == 0 {
-        let (dictionary, reason) =
-            ("the dashboards".to_string(), "no token of the prompts is left to show".to_string());
+        let (dictionary, reason) = ("the dashboards".to_string(), "the prompts contain no tokens to show".to_string());
         return Err(FeatureError::Kind { dictionary, reason }.into());
     }
     let query = match &options.query {
         None => None,
         Some(text) => {
-            // As the prompts began that it was trained on.
+            // The query starts like the prompts that the dictionary was trained on.
             let prepend_bos = units.dictionary().and_then(|dictionary| dictionary.metadata().prepend_bos);
             let row = model.token_row(text, prepend_bos)?;
             let (acts, _, _) = activations(model, &units, std::slice::from_ref(&row))?;
@@ -228,7 +230,7 @@ pub fn dashboards<'m>(
     Ok(Dashboards { model, units, prompts, options, gathered, tokens, query })
 }
 
-/// Sets rows of this many values that are left out to zero, and counts them.
+/// Sets excluded rows of `count` values to zero, and returns the number of excluded rows.
 fn zero_rows(values: &mut [f32], count: usize, left_out: impl Iterator<Item = bool>) -> usize {
     let mut zeroed = 0;
     for (own, _) in values.chunks_exact_mut(count.max(1)).zip(left_out).filter(|(_, left_out)| *left_out) {
@@ -238,7 +240,8 @@ fn zero_rows(values: &mut [f32], count: usize, left_out: impl Iterator<Item = bo
     zeroed
 }
 
-/// The units' numbers over some prompts, `[row, unit]`, each row's token (nothing at padding), and tokens a prompt.
+/// The units' activations over some prompts, `[row, unit]`, the token of each row (`None` for padding), and the number
+/// of tokens per prompt.
 pub(super) fn activations(
     model: &HookedTransformer,
     units: &Units,
@@ -248,7 +251,8 @@ pub(super) fn activations(
     Ok((units.read(&activation, real.len())?, real, len))
 }
 
-/// A point's activations over some prompts, each row's token (nothing at padding), and tokens a prompt.
+/// A point's activations over some prompts, the token of each row (`None` for padding), and the number of tokens per
+/// prompt.
 fn recorded(
     model: &HookedTransformer,
     point: &str,
@@ -263,8 +267,8 @@ fn recorded(
     Ok((cache.activation(point)?.clone(), tokens.ids().iter().enumerate().map(real).collect(), len))
 }
 
-/// What units do to the next token's logits, `[unit, d_vocab]`: their directions by the last norm's weights and the
-/// unembedding. Nothing where what they write is not one vector of the stream.
+/// Direct effects of units on the next token's logits, `[unit, d_vocab]`: their directions multiplied by the final
+/// norm's weights and the unembedding. `None` if the units do not write to the residual stream.
 pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[usize]) -> Result<Option<Tensor<2>>> {
     if which.is_empty() || model.config().d_vocab_out == 0 {
         return Ok(None);
@@ -281,7 +285,7 @@ pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[u
     Ok(Some(rows.matmul(unembed.weight_in(DType::F32))))
 }
 
-/// Numbers of equal bins over all.
+/// Histogram of values, in bins of equal width over their range.
 fn binned(values: &[f32]) -> Value {
     let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
     let mut counts = [0u32; BINS];
@@ -298,22 +302,22 @@ impl Dashboards<'_> {
         self.gathered.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no units.
     pub fn is_empty(&self) -> bool {
         self.gathered.is_empty()
     }
 
-    /// Tokens that were looked at.
+    /// Number of tokens processed.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Share of tokens at which each unit is active, as [`Units`] has it.
+    /// Fraction of tokens at which each unit is active, as defined in [`Units`].
     pub fn density(&self) -> Vec<f64> {
         self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
     }
 
-    /// The units that are active at some token, the most active first.
+    /// The units that are active at some token, in descending order of density.
     pub fn by_density(&self) -> Vec<usize> {
         let density = self.density();
         let mut order: Vec<usize> = (0..self.len()).filter(|unit| density[*unit] > 0.0).collect();
@@ -331,20 +335,20 @@ impl Dashboards<'_> {
         }
     }
 
-    /// Writes a page with these units, and the list of all: one HTML file that needs nothing else.
+    /// Saves a page with these units and the list of all units, as one self-contained HTML file.
     ///
     /// # Errors
-    /// [`FeatureError::Latent`] for a unit that is not there; a file that can't be written.
+    /// [`FeatureError::Latent`] for a unit that does not exist; also fails if the file cannot be written.
     pub fn save_page(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let page = self.page(units)?;
         Ok(write_file(path, page.as_bytes()).map_err(LoadError::write(path))?)
     }
 
-    /// The page as text.
+    /// The HTML page as text.
     ///
     /// # Errors
-    /// As [`Dashboards::save_page`].
+    /// Same as [`Dashboards::save_page`].
     pub fn page(&self, units: impl IntoIterator<Item = usize>) -> Result<String> {
         let units: Vec<usize> = units.into_iter().collect();
         self.check(&units)?;
@@ -374,7 +378,7 @@ impl Dashboards<'_> {
             let n = self.tokens as f64;
             let mean = own.sum / n;
             let mut groups = Vec::new();
-            for (title, examples) in [("largest activations", &own.largest), ("least activations", &own.least)] {
+            for (title, examples) in [("largest activations", &own.largest), ("smallest activations", &own.least)] {
                 if !examples.is_empty() {
                     let examples = self.examples(examples, &mut strings);
                     groups
@@ -420,7 +424,7 @@ impl Dashboards<'_> {
         }))
     }
 
-    /// Whether the tokenizer leaves the spaces between words out of its tokens.
+    /// Whether the tokenizer omits the spaces between words from its tokens.
     fn spaced(&self) -> bool {
         const LOOKED_AT: usize = 64;
         let Ok(tokenizer) = self.model.tokenizer() else { return false };
@@ -447,7 +451,7 @@ impl Dashboards<'_> {
         examples.iter().map(one).collect()
     }
 
-    /// Of each unit, others whose directions are nearest by cosine.
+    /// For each unit, the other units with the nearest directions by cosine similarity.
     fn related(&self, units: &[usize]) -> Result<Vec<Vec<(usize, f32)>>> {
         let Some(dictionary) = self.units.dictionary().filter(|_| !units.is_empty()) else {
             return Ok(vec![Vec::new(); units.len()]);
@@ -466,7 +470,7 @@ impl Dashboards<'_> {
     }
 }
 
-/// The tokens with the largest and with the least logits.
+/// The tokens with the largest and with the smallest logits.
 fn extremes(row: &[f32]) -> [Vec<usize>; 2] {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
@@ -474,7 +478,7 @@ fn extremes(row: &[f32]) -> [Vec<usize>; 2] {
     [order[..count].to_vec(), order.iter().rev().take(count).copied().collect()]
 }
 
-/// Texts of tokens, each once.
+/// A table of distinct token texts.
 struct Strings<'m> {
     model: &'m HookedTransformer,
     places: BTreeMap<u32, usize>,

@@ -1,4 +1,4 @@
-//! Neuronpedia's JSON of features, an object a line.
+//! Neuronpedia's JSON format of features, one object per line.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use hooklens_model::error::{InputError, LoadError, Result};
 use hooklens_model::hook;
 use hooklens_model::tokens::token_text;
 
-/// What is said of the interval of the largest activations, which is none.
+/// Placeholder for the bounds and fraction of the group of largest activations, which is not an interval.
 const NONE: f64 = -1.0;
 
 impl Dashboards<'_> {
-    /// Writes what Neuronpedia shows of these units, a JSON object a line. Correlations with other units and with the
-    /// coordinates of the point that is read take a second pass over the prompts.
+    /// Saves these units in Neuronpedia's JSON format, one object per line. Correlations with other units and with the
+    /// coordinates of the input take a second pass over the prompts.
     ///
     /// # Errors
-    /// As [`Dashboards::save_page`].
+    /// Same as [`Dashboards::save_page`].
     pub fn save_neuronpedia(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
         let units: Vec<usize> = units.into_iter().collect();
         self.check(&units)?;
@@ -121,7 +121,7 @@ impl Dashboards<'_> {
         }))
     }
 
-    /// The heads whose outputs are read: their layer, how many there are, and the dictionary that reads them.
+    /// The heads whose outputs the dictionary reads, if it reads attention outputs.
     fn heads(&self) -> Option<Heads<'_>> {
         let dictionary = self.units.dictionary()?;
         let catalog = self.model.catalog();
@@ -131,15 +131,15 @@ impl Dashboards<'_> {
         dictionary.d_in().is_multiple_of(count.max(1)).then_some(Heads { dictionary, layer, count })
     }
 
-    /// By which positions of an example's window its activation was written there, through all heads' patterns: direct
-    /// feature attribution. Positions behind the token have none.
+    /// Direct feature attribution: the contribution of each position in an example's window to its activation, through
+    /// all heads' patterns. Positions after the token contribute nothing.
     fn sources(&self, heads: Heads<'_>, unit: usize, example: &Example) -> Result<Vec<f32>> {
         let pos = example.pos as usize;
         let prompt = self.prompts[example.prompt as usize][..=pos].to_vec();
         let (pattern, value) = (hook::pattern(heads.layer), hook::v(heads.layer));
         let config = self.model.config();
         if config.qk_norm_of(heads.layer).is_some_and(|norm| norm.values) {
-            let what = "the positions by which heads' features are written";
+            let what = "direct feature attribution";
             return Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }.into());
         }
         let record = Record::new([pattern.name(), value.name()]);
@@ -176,7 +176,7 @@ struct Heads<'d> {
     count: usize,
 }
 
-/// The largest coordinates of a direction, each with its share of the sum of all magnitudes.
+/// The largest coordinates of a direction, each with its fraction of the sum of all magnitudes.
 fn aligned(vector: &[f32]) -> Vec<(usize, f32, f32)> {
     let mut order: Vec<usize> = (0..vector.len()).collect();
     order.sort_by(|a, b| vector[*b].abs().total_cmp(&vector[*a].abs()));
@@ -184,7 +184,7 @@ fn aligned(vector: &[f32]) -> Vec<(usize, f32, f32)> {
     order.into_iter().take(ROWS).map(|place| (place, vector[place], vector[place].abs() / sum.max(1e-30))).collect()
 }
 
-/// The share of each head in the norms of a direction's parts.
+/// Each head's fraction of the sum of norms of a direction's parts.
 fn shares(vector: &[f32], Heads { count, .. }: Heads<'_>) -> Vec<f32> {
     let norm = |part: &[f32]| part.iter().map(|x| x * x).sum::<f32>().sqrt();
     let norms: Vec<f32> = vector.chunks_exact((vector.len() / count.max(1)).max(1)).map(norm).collect();

@@ -1,4 +1,4 @@
-//! What can be shown: latents of a dictionary, neurons, heads, directions.
+//! [`Units`] of dashboards: latents of a dictionary, neurons, heads, or directions.
 
 use burn::tensor::Tensor;
 
@@ -10,10 +10,10 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 use hooklens_model::model::{HookedTransformer, Linear};
 
-/// Numbers that an activation is read as, one for each unit.
+/// Units of a dashboard, computed from the activation at one hook point: one value per unit and token.
 ///
-/// Latents are active where they are not zero, neurons where they are above it. Heads and directions are so nearly
-/// everywhere, so that they count as active where they have at least half of their largest number.
+/// Latents are active where they are nonzero, and neurons where they are positive. Heads and directions are nonzero
+/// almost everywhere, so they count as active where they reach at least half of their maximum.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, Units};
@@ -30,12 +30,12 @@ pub struct Units {
 }
 
 #[derive(Debug, Clone)]
-#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
+#[allow(clippy::large_enum_variant, reason = "few values exist at a time")]
 pub(super) enum Kind {
     Latents(Dictionary),
     Neurons,
     Heads,
-    /// `[unit, width]`.
+    /// Directions, `[unit, width]`.
     Directions(Tensor<2>),
 }
 
@@ -43,7 +43,7 @@ impl Units {
     /// The latents of a dictionary, at the point it reads.
     ///
     /// # Errors
-    /// [`FeatureError::NoPoint`].
+    /// [`FeatureError::NoPoint`] if the dictionary has no point.
     pub fn latents(dictionary: &Dictionary) -> Result<Self> {
         let [point, _] = dictionary.points()?;
         Ok(Self {
@@ -53,17 +53,17 @@ impl Units {
         })
     }
 
-    /// The neurons of a layer's MLP, behind their activation function.
+    /// The neurons of a layer's MLP, after the activation function.
     pub fn neurons(layer: usize) -> Self {
         Self { kind: Kind::Neurons, point: format!("blocks.{layer}.mlp.hook_post"), labels: Labels::default() }
     }
 
-    /// The heads of a layer, by the norm of what each adds to the stream.
+    /// The heads of a layer, measured by the norm of each head's output to the residual stream.
     pub fn heads(layer: usize) -> Self {
         Self { kind: Kind::Heads, point: format!("blocks.{layer}.attn.hook_result"), labels: Labels::default() }
     }
 
-    /// Products of a point's activations with these directions, `[unit, width]`: a probe, a steering vector.
+    /// Dot products of a point's activations with directions, `[unit, width]`, such as probes or steering vectors.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;
@@ -81,14 +81,15 @@ impl Units {
         Self { kind: Kind::Directions(directions), point: point.into(), labels: Labels::default() }
     }
 
-    /// The same with names for them. A name of a unit that is not there is an error of [`dashboards`](super::dashboards).
+    /// Sets labels of the units. If a label belongs to a unit that does not exist, [`dashboards`](super::dashboards)
+    /// fails.
     #[must_use]
     pub fn with_labels(mut self, labels: Labels) -> Self {
         self.labels = labels;
         self
     }
 
-    /// The same on the device of a model.
+    /// Moves the units to the device of a model.
     pub(crate) fn on(self, model: &HookedTransformer) -> Self {
         let kind = match (self.kind, model.devices().first()) {
             (Kind::Latents(dictionary), Some(device)) => Kind::Latents(dictionary.to_device(device)),
@@ -97,7 +98,7 @@ impl Units {
         Self { kind, ..self }
     }
 
-    /// At how many of the tokens it saw a unit counts as active.
+    /// Number of tokens at which a unit counts as active.
     pub(super) fn active(&self, own: &Gathered) -> f64 {
         match self.kind {
             Kind::Latents(_) => own.nonzero as f64,
@@ -107,7 +108,7 @@ impl Units {
         }
     }
 
-    /// Where one counts as active.
+    /// Describes when a unit counts as active.
     pub(super) fn active_where(&self) -> &'static str {
         match self.kind {
             Kind::Latents(_) => "not zero",
@@ -116,7 +117,7 @@ impl Units {
         }
     }
 
-    /// The direction of one, `[width]`, if it is one.
+    /// The direction of a unit, `[width]`, if it has one.
     pub(super) fn direction(&self, unit: usize) -> Result<Option<Tensor<1>>> {
         Ok(match &self.kind {
             Kind::Latents(dictionary) => Some(dictionary.direction(unit)?),
@@ -125,7 +126,7 @@ impl Units {
         })
     }
 
-    /// What one is called.
+    /// The noun for a unit.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
             Kind::Latents(_) => "latent",
@@ -135,7 +136,7 @@ impl Units {
         }
     }
 
-    /// The units' numbers, `[row, unit]`, of activations of so many rows.
+    /// The units' values, `[row, unit]`, for an activation with this number of rows.
     pub(crate) fn read(&self, activation: &hooklens_hooks::Activation, rows: usize) -> Result<Tensor<2>> {
         let width = activation.len() / rows.max(1);
         let flat = || activation.reshape(&[rows, width]).to_tensor::<2>();
@@ -160,7 +161,8 @@ impl Units {
         })
     }
 
-    /// What some units add to the residual stream, `[unit, d_model]`; nothing where that is not one vector.
+    /// The vectors that units add to the residual stream, `[unit, d_model]`; `None` if a unit does not have a single
+    /// output direction.
     pub(super) fn written(&self, model: &HookedTransformer, units: &[usize]) -> Result<Option<Tensor<2>>> {
         let d_model = model.config().d_model;
         let (point, rows) = match &self.kind {
@@ -181,7 +183,7 @@ impl Units {
         let block = layer.and_then(|layer| model.weights.blocks.get(layer));
         let through = match block {
             Some(block) if point.ends_with("mlp.hook_post") => block.mlp.as_ref().map(|mlp| mlp.output.matrix()),
-            Some(block) if point.ends_with("attn.hook_z") => block.mixed().map(Linear::matrix),
+            Some(block) if point.ends_with("attn.hook_z") => block.output_projection().map(Linear::matrix),
             _ => None,
         };
         Ok(match (rows, through) {
@@ -197,7 +199,7 @@ impl Units {
         })
     }
 
-    /// The dictionary, if they are latents.
+    /// The dictionary, if the units are latents.
     pub(crate) fn dictionary(&self) -> Option<&Dictionary> {
         match &self.kind {
             Kind::Latents(dictionary) => Some(dictionary),

@@ -1,4 +1,4 @@
-//! The threshold that BatchTopK's dictionaries are used with.
+//! Calibration of the threshold that BatchTopK dictionaries use at inference.
 
 use hooklens_kernels::latents::bound;
 
@@ -6,14 +6,14 @@ use super::coder::Coder;
 use super::source::Rows;
 use super::trainer::{Trainer, chosen};
 
-/// Tokens encoded at a time.
+/// Number of tokens encoded at a time.
 const TOGETHER: usize = 512;
-/// How many times the mean of active latents a piece may have and still be counted exactly.
+/// Candidate scores kept per chunk, as a multiple of the mean number of active latents; up to that, counts are exact.
 const MORE: f64 = 4.0;
 
 impl Trainer {
-    /// Sets BatchTopK's threshold to the one at which the final weights have k active latents per token on average over
-    /// `batches`, as the least score of each batch is a property of that batch alone. Other kinds have none.
+    /// Sets BatchTopK's threshold so that the final weights have k active latents per token on average over `batches`.
+    /// A threshold taken from a single batch would depend on that batch alone. Does nothing for other objectives.
     pub(super) fn calibrate(&mut self, batches: &[Rows]) {
         let Some(k) = self.settings.objective.by_batch() else { return };
         let norms: Vec<Vec<f32>> = self.coders.iter().map(Coder::norms).collect();
@@ -27,7 +27,7 @@ impl Trainer {
                 let inputs: Vec<&[f32]> =
                     points.iter().map(|point| &rows[point][first * d_in..][..count * d_in]).collect();
                 let scores = self.scores(&self.encoded(&self.scaled(&inputs)), &norms);
-                // The largest of all are among the largest of each piece.
+                // The overall largest scores are among the largest scores of the chunks.
                 let least = bound(&scores, chosen(MORE * k, count).min(scores.len()));
                 pool.extend(scores.into_iter().filter(|score| *score >= least && *score > 0.0));
                 tokens += count;

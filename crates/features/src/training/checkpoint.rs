@@ -1,7 +1,7 @@
-//! Trainings as a file, from which they go on as if they had not stopped.
+//! Checkpoint files, from which training resumes as if it had not been interrupted.
 //!
-//! The last 16 bytes are the XXH3 hash (128 bits) of the whole file with zeros in their place, so that no damaged file is
-//! resumed from.
+//! The last 16 bytes are a 128-bit XXH3 hash of the whole file, with zeros in their place, so that training never
+//! resumes from a damaged file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,18 +20,18 @@ use crate::error::FeatureError;
 use hooklens_io::regular;
 use hooklens_model::error::{LoadError, Result};
 
-/// The key of what is said of all trainings.
+/// Metadata key of the state of all dictionaries in training.
 const STATE: &str = "trainings";
-/// The key of what they are trained on.
+/// Metadata key of the description of the data.
 const DATA: &str = "data";
-/// The last tensor: elements of one byte come after all others.
+/// Name of the last tensor: tensors with one-byte elements come after all others.
 const CHECKSUM: &str = "checksum";
 const CHECKSUM_LEN: usize = size_of::<u128>();
 
-/// What the file holds.
+/// A tensor of the file.
 enum Stored<'t> {
     Values(&'t [f32], [usize; 1]),
-    /// Zeros, until the rest is written.
+    /// Zeros, until the rest of the file is written.
     Checksum,
 }
 
@@ -65,7 +65,7 @@ impl View for Stored<'_> {
     }
 }
 
-/// Writes all trainings and their logs to one file, whole or not at all.
+/// Saves the state and logs of all dictionaries in training to one file, atomically.
 pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], data: &str) -> Result<()> {
     let state = |(trainer, log): (&Trainer, &Vec<Step>)| {
         json!({
@@ -113,31 +113,35 @@ fn is_whole(bytes: &[u8]) -> bool {
     hash.digest128() == u128::from_le_bytes(*checksum)
 }
 
-/// Puts trainings where a file left them, and gives their logs.
+/// Restores the state of the dictionaries in training from a file, and returns their logs.
 ///
 /// # Errors
-/// A file that is damaged, or of trainings with other settings or of other data.
+/// Fails if the file is damaged, or belongs to a run with other settings or data.
 pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Result<Vec<Vec<Step>>> {
     let wrong =
         |reason: String| hooklens_model::error::Error::from(FeatureError::Setting { path: path.into(), reason });
     let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
-    let unknown = || wrong("it is not a checkpoint of this program, or it is damaged".into());
+    let unknown = || wrong("it is not a checkpoint of hooklens, or it is damaged".into());
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|_| unknown())?;
     let metadata = header.metadata().as_ref();
     let states = metadata.and_then(|metadata| metadata.get(STATE)).ok_or_else(unknown)?;
     if header.info(CHECKSUM).is_none() {
-        let told = "an earlier version of hooklens wrote it, without a checksum; finish the training with that version, \
-                    or remove the file to start again";
+        let told = "an earlier version of hooklens wrote it, without a checksum; finish training with that version, \
+                    or remove the file to start over";
         return Err(wrong(told.into()));
     }
     if !is_whole(&bytes) {
-        let told = "it is damaged: its checksum is not that of its content; remove it to start the training again";
+        let told = "it is damaged: its checksum does not match its content; remove it to restart training";
         return Err(wrong(told.into()));
     }
     let states: Value = serde_json::from_str(states).map_err(|_| unknown())?;
     let states = states.as_array().ok_or_else(unknown)?;
     if states.len() != trainers.len() {
-        return Err(wrong(format!("it is of {} dictionaries, and {} are trained", states.len(), trainers.len())));
+        return Err(wrong(format!(
+            "it contains {} dictionaries, but this run trains {}",
+            states.len(),
+            trainers.len()
+        )));
     }
     let kept = metadata.and_then(|metadata| metadata.get(DATA)).ok_or_else(unknown)?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|_| unknown())?;
@@ -189,7 +193,7 @@ mod tests {
         [1, 2].map(|seed| Trainer::new(&settings(seed), 5, 5)).to_vec()
     }
 
-    /// Any flipped bit, anywhere in the file, is an error.
+    /// Every flipped bit, anywhere in the file, is detected.
     #[test]
     fn damaged_checkpoints_are_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -227,7 +231,7 @@ mod tests {
         assert!(refused(b"").contains("not a checkpoint"));
     }
 
-    /// Checkpoints without a checksum, as earlier versions wrote them.
+    /// Earlier versions wrote checkpoints without a checksum.
     #[test]
     fn checkpoints_of_earlier_versions_are_named_as_such() {
         let folder = tempfile::tempdir().unwrap();

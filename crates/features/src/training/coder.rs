@@ -1,5 +1,5 @@
-//! An encoder and its decoder in training: activations forward, gradients back, by hand. Latents that are not active cost
-//! nothing on the way back.
+//! [`Coder`]: an encoder and its decoder during training, with hand-written forward and backward passes. The backward
+//! pass skips inactive latents.
 
 use std::borrow::Cow;
 
@@ -14,39 +14,43 @@ use rand_chacha::ChaCha8Rng;
 use super::objective::{JumpReluSparsity, Objective};
 use super::parameter::Parameter;
 
-/// An encoder `[latent, d_in]` (a row is a latent's) and a decoder `[latent, width]`, which writes outputs from `first` on.
+/// An encoder `[latent, d_in]` with one row per latent, and a decoder `[latent, width]` that writes outputs from index
+/// `first` on.
 #[derive(Debug, Clone)]
 pub(super) struct Coder {
     pub(super) d_in: usize,
     pub(super) latents: usize,
-    /// Width of what a latent writes.
+    /// Width of the decoder.
     pub(super) width: usize,
-    /// The first of the outputs that it writes.
+    /// Index of the first output that the decoder writes.
     pub(super) first: usize,
     pub(super) encoder: Parameter,
     pub(super) bias: Parameter,
     pub(super) decoder: Parameter,
-    /// JumpReLU's thresholds; a gated coder's logarithms of scales and its gate's biases.
+    /// Thresholds of JumpReLU.
     pub(super) thresholds: Parameter,
+    /// Logarithms of the scales of a gated coder.
     pub(super) log_scale: Parameter,
+    /// Gate biases of a gated coder.
     pub(super) gate_bias: Parameter,
 }
 
-/// What a coder made of a batch.
+/// The activations of a coder on one batch.
 #[derive(Default)]
 pub(super) struct Activations {
     /// Inputs of the encoder, `[token, d_in]`.
     pub(super) input: Vec<f32>,
-    /// Pre-activations (of a gated coder those of its gate), `[token, latent]`.
+    /// Pre-activations, `[token, latent]`; those of the gate for a gated coder.
     pub(super) pre: Vec<f32>,
-    /// Activations by token.
+    /// Activations, one sparse row per token.
     pub(super) acts: Sparse,
 }
 
-/// Gradients of outputs, `[token, width]`, for the latents before this number (behind those of the entry before).
+/// Gradients of outputs, `[token, width]`, that apply to latents from the previous entry's index up to this index
+/// (exclusive).
 pub(super) type Slopes<'s> = (usize, Cow<'s, [f32]>);
 
-/// Rows times a matrix whose rows are latents', plus a bias.
+/// Multiplies rows by a matrix with one row per latent, and adds a bias.
 fn encode(x: &[f32], [rows, width]: [usize; 2], weight: &[f32], latents: usize, bias: &[f32]) -> Vec<f32> {
     let mut pre = vec![0.0; rows * latents];
     let weight = View2::row_major(weight, latents, width).t();
@@ -56,7 +60,8 @@ fn encode(x: &[f32], [rows, width]: [usize; 2], weight: &[f32], latents: usize, 
 }
 
 impl Coder {
-    /// Random directions of this norm, with which it encodes as well; of one that is not an autoencoder the encoder's own.
+    /// Initializes the decoder with random rows of this norm. The encoder starts as the transpose if `tied` (for
+    /// autoencoders), and otherwise with random rows of its own.
     pub(super) fn new(
         [d_in, latents, width, first]: [usize; 4],
         norm: f32,
@@ -94,12 +99,12 @@ impl Coder {
         }
     }
 
-    /// Norms of the decoder's rows.
+    /// Norms of the decoder rows.
     pub(super) fn norms(&self) -> Vec<f32> {
         self.decoder.value.chunks_exact(self.width).map(|row| row.iter().map(|x| x * x).sum::<f32>().sqrt()).collect()
     }
 
-    /// Pre-activations of a batch, in which none is chosen yet.
+    /// Computes the pre-activations of a batch, without choosing active latents.
     pub(super) fn encode(&self, input: Vec<f32>) -> Activations {
         let rows = input.len() / self.d_in.max(1);
         let bias = if self.gate_bias.is_empty() { &self.bias } else { &self.gate_bias };
@@ -107,7 +112,7 @@ impl Coder {
         Activations { input, pre, acts: Sparse::default() }
     }
 
-    /// The scores by which the latents of a batch are chosen: pre-activations times the norms of decoder rows.
+    /// Appends the scores by which active latents are chosen in a batch: pre-activations times decoder norms.
     pub(super) fn scores(&self, pre: &[f32], norms: &[f32], scores: &mut Vec<f32>) {
         let start = scores.len();
         scores.extend_from_slice(pre);
@@ -116,7 +121,7 @@ impl Coder {
         }
     }
 
-    /// Chooses the active latents; of several coders whose latents are chosen together, those with scores of at least
+    /// Chooses the active latents. If latents of the whole batch compete, chooses those with scores of at least
     /// `least`.
     pub(super) fn choose(&self, made: &mut Activations, objective: &Objective, norms: &[f32], least: Option<f32>) {
         let mut acts = made.pre.clone();
@@ -125,7 +130,7 @@ impl Coder {
                 let least = least.unwrap_or(f32::INFINITY);
                 by_rows(&mut acts, self.latents, |row, _| {
                     for (x, norm) in row.iter_mut().zip(norms) {
-                        // Of what is not above zero none is chosen, whatever the bound.
+                        // Only positive scores are chosen, whatever the bound.
                         let score = *x * norm;
                         *x = if score >= least.max(f32::MIN_POSITIVE) { *x } else { 0.0 };
                     }
@@ -155,12 +160,12 @@ impl Coder {
         made.acts = Sparse::of(&acts, self.latents);
     }
 
-    /// The magnitude of a gated latent from its gate's pre-activation.
+    /// The magnitude of a gated latent, computed from its gate's pre-activation.
     fn magnitude(&self, latent: usize, gate: f32) -> f32 {
         (gate - self.gate_bias.value[latent]) * self.log_scale.value[latent].exp() + self.bias.value[latent]
     }
 
-    /// Adds what the latents write to the outputs, `[token, outputs]`.
+    /// Adds the decoded latents to the outputs, `[token, output]`.
     pub(super) fn write(&self, acts: &Sparse, outputs: &mut [f32], all: usize) {
         let mut written = vec![0.0; acts.rows() * self.width];
         times(acts, View2::row_major(&self.decoder.value, self.latents, self.width).into(), None, &mut written);
@@ -169,7 +174,7 @@ impl Coder {
         }
     }
 
-    /// The part of outputs `[token, all]` that the coder writes.
+    /// The part of outputs `[token, all]` that this coder writes.
     pub(super) fn own<'o>(&self, outputs: &'o [f32], all: usize) -> Cow<'o, [f32]> {
         match self.width == all {
             true => outputs.into(),
@@ -183,8 +188,8 @@ impl Coder {
         }
     }
 
-    /// Adds the gradients of `acts` that the outputs' gradient makes, and of the decoder: those of `latents` only.
-    /// Returns the gradients of the activations, in the order of `by_latent`'s entries.
+    /// Adds gradients of the decoder, given those of the outputs, for the latents in `by_latent` only. Returns the
+    /// gradients of the activations, in the order of `by_latent`'s entries.
     fn decoder_back(&mut self, by_latent: &Sparse, slopes: &[f32]) -> Vec<f32> {
         let rows = slopes.len() / self.width.max(1);
         let mut made = vec![0.0; self.decoder.value.len()];
@@ -193,8 +198,8 @@ impl Coder {
         products_at(by_latent, &self.decoder.value, slopes, self.width)
     }
 
-    /// Adds the gradients of encoder and bias (of a gated coder, the gate's) that those of pre-activations make, and gives
-    /// their sums by latent.
+    /// Adds gradients of the encoder and the bias (the gate's bias for a gated coder), given those of the
+    /// pre-activations.
     fn encoder_back(&mut self, by_latent: &Sparse, of_pre: Vec<f32>, input: &[f32], gate: bool) {
         let back = Sparse { values: of_pre, ..by_latent.clone() };
         let rows = input.len() / self.d_in.max(1);
@@ -207,10 +212,10 @@ impl Coder {
         }
     }
 
-    /// Adds all gradients of a batch. `slopes` are those of the outputs this coder writes, `[token, width]`, one for all
-    /// latents or, for prefixes of latents that end at the numbers beside them, their own.
+    /// Adds all gradients of a batch. `slopes` are gradients of the outputs that this coder writes, `[token, width]`:
+    /// one entry for all latents, or one entry per prefix of latents, with the index at which the prefix ends.
     ///
-    /// Returns the loss of what keeps latents few.
+    /// Returns the sparsity loss.
     pub(super) fn back(
         &mut self,
         made: &Activations,
@@ -223,7 +228,7 @@ impl Coder {
         let mut of_acts = Vec::with_capacity(by_latent.values.len());
         let mut start = 0;
         for (end, slopes) in slopes {
-            // Only latents of this part, in the same places.
+            // Select the latents of this part. Indices do not change.
             let part = within(&by_latent, start..*end);
             let products = self.decoder_back(&part, slopes);
             of_acts.extend(products);
@@ -251,7 +256,7 @@ impl Coder {
         }
     }
 
-    /// Adds the gradients of `weight · Σ acts · norm`.
+    /// Adds the gradients of the penalty `weight · Σ acts · norm`, and returns the penalty.
     fn penalize(&mut self, by_latent: &Sparse, of_acts: &mut [f32], norms: &[f32], weight: f32) -> f64 {
         let mut loss = 0.0;
         for (latent, norm) in norms.iter().enumerate() {
@@ -272,7 +277,7 @@ impl Coder {
         self.decoder.gradient[range].iter_mut().zip(row).for_each(|(to, x)| *to += factor * x);
     }
 
-    /// The way back through thresholds, by straight-through gradients.
+    /// The backward pass of JumpReLU, with straight-through gradients for thresholds.
     fn jump_back(
         &mut self,
         made: &Activations,
@@ -284,7 +289,7 @@ impl Coder {
         let tokens = made.acts.rows();
         let share = 1.0 / tokens.max(1) as f32;
         let l0 = made.acts.values.len() as f32 * share;
-        // The gradient of each latent's being active, if that counts.
+        // The gradient with respect to the step function that counts active latents, if their number is penalized.
         let (of_step, mut loss) = match sparsity {
             JumpReluSparsity::Step { coefficient } => (coefficient * warm * share, f64::from(coefficient * warm * l0)),
             JumpReluSparsity::Quadratic { coefficient, target } => {
@@ -307,7 +312,7 @@ impl Coder {
                 self.lengthen(latent, of_norm, *norm);
             }
         }
-        // Thresholds: all pre-activations near them count, active or not.
+        // All pre-activations near a threshold contribute to its gradient, whether active or not.
         let near: Vec<f32> = made
             .pre
             .chunks_exact(self.latents)
@@ -340,7 +345,7 @@ impl Coder {
         loss
     }
 
-    /// The way back through magnitudes, and of the magnitudes' scales.
+    /// The backward pass of gated magnitudes and their scales.
     fn gated_back(&mut self, made: &Activations, by_latent: &Sparse, mut of_base: Vec<f32>) {
         for latent in 0..self.latents {
             let scale = self.log_scale.value[latent].exp();
@@ -363,9 +368,9 @@ impl Coder {
         self.encoder.gradient.iter_mut().zip(&gradient).for_each(|(to, from)| *to += from);
     }
 
-    /// The gate's own reconstruction and its penalty, to both of which the decoder is a constant (its rows would shrink to
-    /// make gates cheap, and magnitudes make up for it): adds their gradients, returns
-    /// their losses. `missed` is the output less the decoder's bias.
+    /// Adds the gradients of the gate's auxiliary reconstruction and of its sparsity penalty, and returns their losses.
+    /// Both treat the decoder as a constant; otherwise its rows would shrink to make gates cheap, and magnitudes would
+    /// compensate. `missed` is the output minus the decoder bias.
     pub(super) fn gate_back(&mut self, made: &Activations, missed: &[f32], norms: &[f32], weight: f32) -> f64 {
         let mut open = made.pre.clone();
         keep(Keep::Positive, self.latents, &mut open);
@@ -391,7 +396,8 @@ impl Coder {
         loss
     }
 
-    /// The loss of dead latents, which are to reconstruct what is missed: adds its gradients.
+    /// Adds the gradients of the auxiliary loss with which dead latents reconstruct the residual `missed` (AuxK), and
+    /// returns the loss.
     pub(super) fn revive(&mut self, made: &Activations, dead: &[bool], missed: &[f32], coefficient: f32) -> f64 {
         let count = dead.iter().filter(|dead| **dead).count();
         let most = (self.d_in / 2).max(1);
@@ -407,7 +413,7 @@ impl Coder {
             own.extend(places.iter().map(|place| row[*place]));
             let least = match wanted == count {
                 true => f32::NEG_INFINITY,
-                // Largest first whatever the sign.
+                // Order by value, including the sign.
                 false => *own.select_nth_unstable_by(wanted - 1, |a, b| b.total_cmp(a)).1,
             };
             for (x, dead) in row.iter_mut().zip(dead) {
@@ -444,7 +450,7 @@ impl Coder {
     }
 }
 
-/// Does something to every row, with scratch memory, on all threads.
+/// Processes every row in parallel, with scratch memory.
 fn by_rows(all: &mut [f32], width: usize, work: impl Fn(&mut [f32], &mut Vec<f32>) + Send + Sync) {
     const ROWS: usize = 64;
     each_item(all.chunks_mut(ROWS * width.max(1)), |rows| {
@@ -453,7 +459,7 @@ fn by_rows(all: &mut [f32], width: usize, work: impl Fn(&mut [f32], &mut Vec<f32
     });
 }
 
-/// The entries of some rows; the other rows are empty.
+/// The entries of a range of rows; other rows are empty.
 fn within(all: &Sparse, rows: std::ops::Range<usize>) -> Sparse {
     if rows == (0..all.rows()) {
         return all.clone();

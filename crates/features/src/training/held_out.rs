@@ -1,4 +1,4 @@
-//! What a trained dictionary measures, as it is saved.
+//! Evaluation of a trained dictionary, in the form in which it is saved, on held-out tokens.
 
 use std::fmt;
 
@@ -13,33 +13,33 @@ use crate::transcoders::Transcoders;
 use hooklens_io::numerals::grouped;
 use hooklens_model::error::Result;
 
-/// Tokens on which thresholds are calibrated.
+/// Number of tokens on which thresholds are calibrated.
 const CALIBRATED: usize = 16_384;
-/// The most tokens that are measured, and the least unless there are fewer: a tenth of the training's in between.
+/// Bounds on the number of tokens measured, which is otherwise a tenth of the training tokens.
 const MEASURED: [usize; 2] = [16_384, 65_536];
-/// Tokens encoded at a time.
+/// Number of tokens encoded at a time.
 const TOGETHER: usize = 1024;
 
-/// How a trained dictionary reconstructs tokens that follow its training, by the weights and thresholds it is saved with: the
-/// measures of [`Evaluation`](crate::Evaluation).
+/// How a trained dictionary reconstructs tokens that follow its training data, with the weights and thresholds it is
+/// saved with. The measures are those of [`Evaluation`](crate::Evaluation).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HeldOut {
-    /// Tokens measured.
+    /// Number of tokens measured.
     pub tokens: usize,
-    /// Whether the dictionary was trained on none of them. False where the prompts have fewer tokens than the training.
+    /// Whether none of the tokens were used in training. False if the prompts have too few tokens for that.
     pub unseen: bool,
-    /// Mean number of active latents.
+    /// Mean number of active latents per token.
     pub l0: f64,
-    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN where all activations are the same.
+    /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN if all activations are equal.
     pub explained_variance: f64,
     /// Mean of `‖x − x̂‖²`.
     pub mse: f64,
-    /// Share of latents that are active at none of the tokens.
+    /// Fraction of latents that are active at none of the tokens.
     pub dead: f64,
 }
 
-/// In a line: `explained variance 0.6200, L0 16.00, dead 1.2 % (as saved, on 16,384 further tokens)`.
+/// Formats one line: `explained variance 0.6200, L0 16.00, dead 1.2 % (as saved, on 16,384 further tokens)`.
 impl fmt::Display for HeldOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (explained, l0, dead) = (defined(self.explained_variance, 4), self.l0, 100.0 * self.dead);
@@ -63,8 +63,8 @@ impl HeldOut {
     }
 }
 
-/// Calibrates thresholds on the first of the tokens that follow a training, makes the dictionaries, and measures each layer on
-/// all of these tokens. Of a training that was stopped nothing is measured.
+/// Calibrates thresholds on the first tokens that follow the training data, builds the dictionaries, and evaluates each
+/// layer on those and further tokens. If the run was stopped, nothing is evaluated.
 pub(super) fn finished(
     trainers: &mut [Trainer],
     left_out: &[u32],
@@ -100,7 +100,7 @@ pub(super) fn finished(
     Ok(made.into_iter().zip(measures).collect())
 }
 
-/// The layers of what was trained, with their sums.
+/// The layers of a trained dictionary, with empty sums.
 fn layers(one: &Opened) -> (Transcoders, Vec<Sums>) {
     let all = match one {
         Opened::Dictionary(one) => Transcoders::new(one.name(), vec![one.clone()]),

@@ -1,4 +1,4 @@
-//! What distinguishes one training from another, as checkpoints and `training.json` store it.
+//! [`TrainingIdentity`], which is stored in checkpoints and `training.json`.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::objective::{JumpReluSparsity, Objective};
 use super::settings::{Sites, Training};
 
-/// Version of the settings below. Raise it when a field is renamed or changes its meaning.
+/// Version of the settings below. Increase it when a field is renamed or changes meaning.
 const VERSION: u64 = 1;
 const VERSION_FIELD: &str = "version";
 
-/// Settings and data of a training. Two trainings with the same identity give the same bytes.
+/// Settings and data that a dictionary is trained with. Training again with the same identity produces the same bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TrainingIdentity {
     pub(super) settings: Value,
@@ -24,9 +24,14 @@ impl fmt::Display for Difference {
         match self {
             Difference::Version(reason) => f.write_str(reason),
             Difference::Setting(name, [file, now]) => {
-                write!(f, "it is of a training with other settings: `{name}` is {file} there, and {now} here")
+                write!(
+                    f,
+                    "it belongs to a training run with different settings: `{name}` is {file} there but {now} here"
+                )
             }
-            Difference::Data([file, now]) => write!(f, "it is of a training on {file}, and this is one on {now}"),
+            Difference::Data([file, now]) => {
+                write!(f, "it belongs to a training run on different data: {file} there but {now} here")
+            }
         }
     }
 }
@@ -36,32 +41,32 @@ impl TrainingIdentity {
         Self { settings: training.described(), data: data.to_string() }
     }
 
-    /// What `self`, read from a file, and `now` differ in: settings, then data.
+    /// The first difference between `self`, read from a file, and `now`: settings first, then data.
     pub fn difference(&self, now: &Self) -> Option<Difference> {
         different_settings(&self.settings, &now.settings)
             .or_else(|| (self.data != now.data).then(|| Difference::Data([&self.data, &now.data].map(String::clone))))
     }
 }
 
-/// Why a stored training is not the one at hand.
+/// How a stored identity differs from that of the current run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Difference {
     /// The file's settings have another version than this program's.
     Version(String),
-    /// The first setting that differs, and its values: in the file and now.
+    /// The first setting that differs, with its values in the file and now.
     Setting(String, [String; 2]),
-    /// The data: in the file and now.
+    /// The data, in the file and now.
     Data([String; 2]),
 }
 
-/// Compares settings read from a file with those of the training at hand.
+/// Compares settings read from a file with those of the current run.
 pub(super) fn different_settings(file: &Value, now: &Value) -> Option<Difference> {
     let Some(file) = file.as_object() else {
         return Some(Difference::Version("its settings were written by an earlier version of hooklens".into()));
     };
     let version = file.get(VERSION_FIELD).unwrap_or(&Value::Null);
     if *version != VERSION {
-        let told = format!("its settings have version {version}, and this version of hooklens reads {VERSION}");
+        let told = format!("its settings have version {version}, but this version of hooklens reads version {VERSION}");
         return Some(Difference::Version(told));
     }
     let now = now.as_object()?;
@@ -71,9 +76,11 @@ pub(super) fn different_settings(file: &Value, now: &Value) -> Option<Difference
 }
 
 impl Training {
-    /// Every setting that decides the result, by name. These names are a file format: they do not follow those of fields.
+    /// Every setting that affects the result, by name. The names are a file format and must not change with field
+    /// names.
     pub(super) fn described(&self) -> Value {
-        // Without `..`: a new setting has to be described, or a checkpoint would be resumed with another value of it.
+        // Destructured without `..`, so that a new setting cannot be forgotten here. Otherwise, a checkpoint could be
+        // resumed with a different value of it.
         let Training {
             sites,
             name,
@@ -167,12 +174,12 @@ impl JumpReluSparsity {
 mod tests {
     use super::*;
 
-    /// Settings as they come back from a file.
+    /// Settings after a round trip through a file.
     fn read(settings: &Value) -> Value {
         serde_json::from_str(&settings.to_string()).unwrap()
     }
 
-    /// The format of checkpoints: where a change makes this test fail, checkpoints of before would be refused.
+    /// Guards the checkpoint format: if a change makes this test fail, older checkpoints would be rejected.
     #[test]
     fn settings_are_stored_under_fixed_names() {
         let training = Training::transcoder("blocks.0.mlp.hook_in", "blocks.0.hook_mlp_out", 64)
@@ -186,7 +193,7 @@ mod tests {
         assert_eq!(different_settings(&expected, &training.described()), None);
     }
 
-    /// Each setting matters, each kind is another, and a difference is named.
+    /// Every setting and kind is compared, and the difference is named.
     #[test]
     fn every_setting_is_compared() {
         let base = || Training::autoencoder("x", 64);
@@ -244,6 +251,6 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(told(json!("Training { sites: Autoencoder(\"x\") }")).contains("earlier version"));
-        assert!(told(json!({ "version": 2 })).contains("version 2, and this version of hooklens reads 1"));
+        assert!(told(json!({ "version": 2 })).contains("version 2, but this version of hooklens reads version 1"));
     }
 }

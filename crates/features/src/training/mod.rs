@@ -1,4 +1,4 @@
-//! Training of dictionaries: gradients by hand, sparse on the way back.
+//! Training of dictionaries, with hand-written sparse backward passes.
 
 mod calibration;
 mod checkpoint;

@@ -1,10 +1,10 @@
-//! What a dictionary is trained to be: its activation function and what keeps it sparse.
+//! Training objectives: the activation function and the sparsity loss.
 
 use std::fmt;
 
-/// An activation function and the part of the loss that keeps latents few. The other part is the reconstruction's:
-/// `‖y − ŷ‖²`, summed over the width, mean over tokens. Inputs have a mean norm of `sqrt(d_in)` unless that is turned off,
-/// and coefficients are for such.
+/// An activation function and its sparsity loss. The other part of the loss is the reconstruction error `‖y − ŷ‖²`,
+/// summed over the width and averaged over tokens. Inputs are scaled to a mean norm of `sqrt(d_in)` unless that is
+/// turned off, and coefficients are relative to such inputs.
 ///
 /// ```
 /// use hooklens::features::Objective;
@@ -13,46 +13,49 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Objective {
-    /// Of a batch of T tokens the `k T` largest pre-activations above zero (Bussmann et al. 2024). Becomes JumpReLU with
-    /// one threshold for all.
+    /// Keeps the `k · T` largest positive pre-activations in a batch of T tokens (Bussmann et al. 2024). Saved as
+    /// JumpReLU with one threshold for all latents.
     BatchTopK {
-        /// Mean of active latents a token.
+        /// Mean number of active latents per token.
         k: f64,
     },
-    /// Of each token the k largest above zero (Gao et al. 2024).
+    /// Keeps the k largest positive pre-activations of each token (Gao et al. 2024).
     TopK {
-        /// Active latents a token.
+        /// Number of active latents per token.
         k: usize,
     },
-    /// BatchTopK whose first latents have to reconstruct alone, at several widths (Bussmann et al. 2025).
+    /// BatchTopK in which prefixes of the latents must reconstruct on their own, at several widths (Bussmann et al.
+    /// 2025).
     Matryoshka {
-        /// Mean of active latents a token.
+        /// Mean number of active latents per token.
         k: f64,
-        /// Widths, rising; the number of latents is added at the end.
+        /// Widths in ascending order; the total number of latents is appended.
         widths: Vec<usize>,
     },
-    /// A threshold a latent, trained by straight-through gradients of width `bandwidth` (Rajamanoharan et al. 2024).
+    /// One threshold per latent, trained with straight-through gradients of width `bandwidth` (Rajamanoharan et al.
+    /// 2024).
     JumpRelu {
-        /// What keeps latents few.
+        /// The sparsity loss.
         sparsity: JumpReluSparsity,
-        /// Width of the window around a threshold in which it gets gradients.
+        /// Width of the window around a threshold in which it receives gradients.
         bandwidth: f32,
-        /// Thresholds at the beginning.
+        /// Initial thresholds.
         threshold: f32,
     },
-    /// `λ Σ acts · ‖W_dec row‖`, ReLU.
+    /// ReLU with the penalty `λ Σ acts · ‖W_dec row‖`.
     L1 {
         /// λ.
         coefficient: f32,
     },
-    /// Gated (Rajamanoharan et al. 2024): `λ Σ ReLU(gate) · ‖W_dec row‖`, and the gate's own reconstruction.
+    /// A gated dictionary (Rajamanoharan et al. 2024), with the penalty `λ Σ ReLU(gate) · ‖W_dec row‖` and an auxiliary
+    /// loss for the reconstruction from gate activations.
     Gated {
         /// λ.
         coefficient: f32,
     },
 }
 
-/// What keeps the latents of a JumpReLU dictionary few.
+/// The sparsity loss of a JumpReLU dictionary.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum JumpReluSparsity {
@@ -72,19 +75,19 @@ pub enum JumpReluSparsity {
     Quadratic {
         /// λ.
         coefficient: f32,
-        /// Active latents a token that are aimed at.
+        /// Target number of active latents per token.
         target: f32,
     },
 }
 
 impl Objective {
-    /// JumpReLU that aims at so many active latents a token.
+    /// JumpReLU with this target number of active latents per token.
     pub fn jump_relu(target: f32) -> Self {
         let sparsity = JumpReluSparsity::Quadratic { coefficient: 1.0, target };
         Objective::JumpRelu { sparsity, bandwidth: 0.5, threshold: 0.1 }
     }
 
-    /// Whether the latents of a batch are chosen together.
+    /// Mean number of active latents per token, if the active latents are chosen over the whole batch.
     pub(super) fn by_batch(&self) -> Option<f64> {
         match self {
             Objective::BatchTopK { k } | Objective::Matryoshka { k, .. } => Some(*k),
@@ -92,7 +95,7 @@ impl Objective {
         }
     }
 
-    /// Whether the number of active latents is chosen, not brought about by a penalty.
+    /// Whether the number of active latents is fixed, rather than determined by a penalty.
     pub(super) fn is_top_k(&self) -> bool {
         matches!(self, Objective::TopK { .. }) || self.by_batch().is_some()
     }

@@ -1,8 +1,8 @@
-//! Parameters with their gradients and Adam's means.
+//! Parameters with their gradients and Adam's moments.
 
 use hooklens_kernels::adam::Adam;
 
-/// One tensor that is trained.
+/// One trained tensor.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parameter {
     pub(super) value: Vec<f32>,
@@ -21,9 +21,9 @@ impl Parameter {
         self.value.is_empty()
     }
 
-    /// The sum of the gradient's squares.
+    /// Squared norm of the gradient.
     pub(super) fn square(&self) -> f64 {
-        // Sums of blocks, so that they are the same whatever the number of threads.
+        // Summed in blocks, so that the result does not depend on the number of threads.
         self.gradient.chunks(4096).map(|block| f64::from(block.iter().map(|x| x * x).sum::<f32>())).sum()
     }
 

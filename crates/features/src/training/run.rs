@@ -1,4 +1,4 @@
-//! Trainings from one stream of activations.
+//! Training runs of several dictionaries on one stream of activations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::error::{Error, LoadError, Result};
 use hooklens_model::model::HookedTransformer;
 
-/// The file of a checkpoint in its folder.
+/// Name of the checkpoint file.
 const FILE: &str = "checkpoint.safetensors";
 
-/// Dictionaries trained at once, from one pass of a model or through a dump.
+/// Trains several dictionaries at once, on the activations of one pass of a model over prompts, or of one pass over a
+/// dump.
 ///
 /// ```
 /// use hooklens::features::{Opened, Training, TrainingRun};
@@ -35,7 +36,7 @@ const FILE: &str = "checkpoint.safetensors";
 ///     .collect::<Result<_, hooklens::Error>>()?;
 /// let sae = |layer| Training::autoencoder(hook::resid_post(layer).name(), 64).k(4.0).tokens(4_000).batch_size(400);
 /// let trained = TrainingRun::new([sae(1), sae(2)]).on_model(&model, &prompts, |_| {})?;
-/// assert!((trained[0].held_out[0].l0 - 4.0).abs() < 0.4); // of the dictionary as it is saved
+/// assert!((trained[0].held_out[0].l0 - 4.0).abs() < 0.4); // measured on the dictionary as it is saved
 /// let Opened::Dictionary(sae) = &trained[1].dictionary else { return Ok(()) };
 /// assert_eq!(sae.metadata().reads.as_deref(), Some("blocks.2.hook_resid_post"));
 /// # Ok::<(), hooklens::Error>(())
@@ -49,41 +50,42 @@ pub struct TrainingRun {
     resume: bool,
     log_every: usize,
     stop: Option<Arc<AtomicBool>>,
-    /// Whether the caller has locked the folder of checkpoints.
+    /// Whether the caller has locked the checkpoint folder.
     locked: bool,
 }
 
-/// A dictionary that was trained, and how that went.
+/// A trained dictionary and its training log.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Trained {
-    /// The dictionary, or the cross-layer transcoder.
+    /// The dictionary, or the transcoders.
     pub dictionary: Opened,
-    /// Measures of some of the steps, each on its own batch, in which BatchTopK's latents are chosen.
+    /// Measures of the logged steps, each on the batch of the step. For BatchTopK, active latents are chosen over that
+    /// batch.
     pub log: Vec<Step>,
-    /// Measures of the dictionary as it is, on tokens that follow the training: one entry, or one per layer of a
-    /// cross-layer transcoder. None of a training that was stopped.
+    /// Measures of the final dictionary on tokens that follow the training data: one entry, or one per layer of a
+    /// cross-layer transcoder. Empty if training was stopped.
     pub held_out: Vec<HeldOut>,
-    /// Tokens that are left of a training that was stopped: see [`TrainingRun::stop_when`].
+    /// Number of tokens left if training was stopped: see [`TrainingRun::stop_when`].
     pub left: usize,
-    /// Its settings and data, of a run that keeps checkpoints.
+    /// Settings and data that the dictionary was trained with. The data are described only if checkpoints are written.
     pub identity: TrainingIdentity,
 }
 
-/// What a run tells on its way: the training it is about, and its step.
+/// Progress of a run: one step in the training of one dictionary.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Progress {
-    /// The place of the training among those of the run.
+    /// Index of the dictionary in the run.
     pub training: usize,
-    /// What its last step measured.
+    /// Measures of the latest step.
     pub step: Step,
-    /// Tokens of the whole training.
+    /// Total number of tokens to train on.
     pub total: usize,
 }
 
 impl TrainingRun {
-    /// Trains these; they read the same batches.
+    /// Creates a run that trains one dictionary per element of `trainings`, all on the same batches.
     pub fn new(trainings: impl IntoIterator<Item = Training>) -> Self {
         let trainings = trainings.into_iter().collect();
         Self {
@@ -97,24 +99,24 @@ impl TrainingRun {
         }
     }
 
-    /// Leaves activations at these tokens out: those of texts' beginnings, say.
+    /// Excludes activations at these tokens, such as BOS.
     pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
         self
     }
 
-    /// Writes a checkpoint to a folder whenever so many tokens have been seen. It stays when all is done, until
-    /// [`TrainingRun::remove_checkpoint`]: what was trained is to be saved first. One process at a time trains with the
-    /// folder; a checkpoint that was damaged is refused.
+    /// Writes a checkpoint to a folder every `every` tokens. The checkpoint is kept when training ends, so that the
+    /// result can be saved first; remove it with [`TrainingRun::remove_checkpoint`]. Only one process at a time can use
+    /// the folder, and damaged checkpoints are rejected.
     pub fn checkpoints(mut self, folder: impl Into<PathBuf>, every: usize) -> Self {
         self.checkpoints = Some((folder.into(), every.max(1)));
         self
     }
 
-    /// Removes the checkpoint of a training that is done and saved, if there is one.
+    /// Removes the checkpoint of a finished run, if there is one.
     ///
     /// # Errors
-    /// A file that can't be removed.
+    /// Fails if the file cannot be removed.
     pub fn remove_checkpoint(&self) -> Result<()> {
         match self.checkpoint().filter(|path| path.is_file()) {
             Some(path) => Ok(std::fs::remove_file(&path).map_err(LoadError::write(&path))?),
@@ -122,29 +124,31 @@ impl TrainingRun {
         }
     }
 
-    /// The caller has locked the folder of checkpoints already.
+    /// Declares that the caller has already locked the checkpoint folder.
     pub fn locked(mut self) -> Self {
         self.locked = true;
         self
     }
 
-    /// Where the checkpoint of a training into this folder is.
+    /// Path of a run's checkpoint in this folder.
     pub fn checkpoint_in(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
-    /// The file of the checkpoint.
+    /// Path of the checkpoint.
     fn checkpoint(&self) -> Option<PathBuf> {
         self.checkpoints.as_ref().map(|(folder, _)| Self::checkpoint_in(folder))
     }
 
-    /// Goes on from the checkpoint in the folder, if there is one, as if it had not been interrupted.
+    /// Sets whether to resume from the checkpoint in the folder, if there is one, as if training had not been
+    /// interrupted.
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
         self
     }
 
-    /// Ends behind the step at hand when this is set, with a checkpoint in the folder of [`TrainingRun::checkpoints`].
+    /// Stops after the current step when this flag is set, and saves a checkpoint if [`TrainingRun::checkpoints`] is
+    /// set.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -157,11 +161,11 @@ impl TrainingRun {
     /// let sae = Training::autoencoder(hook::resid_post(1).name(), 64).tokens(400).batch_size(40);
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let run = TrainingRun::new([sae]).checkpoints(folder.path(), 1_000_000).resume(true);
-    /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |told| {
-    ///     stop.store(told.step.step == 3, Ordering::Relaxed); // after the third step
+    /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |progress| {
+    ///     stop.store(progress.step.step == 3, Ordering::Relaxed); // stop after the third step
     /// })?;
     /// assert_eq!(stopped[0].left, 400 - 3 * 40);
-    /// assert_eq!(run.on_model(&model, &prompts, |_| {})?[0].left, 0); // goes on
+    /// assert_eq!(run.on_model(&model, &prompts, |_| {})?[0].left, 0); // resumes from the checkpoint
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
@@ -169,17 +173,17 @@ impl TrainingRun {
         self
     }
 
-    /// Logs the measures of every so many steps, and of the last. Default 10.
+    /// Sets the interval between logged steps. The last step is always logged. Default 10.
     pub fn log_every(mut self, steps: usize) -> Self {
         self.log_every = steps.max(1);
         self
     }
 
-    /// Trains on activations of a model that is run on prompts of token ids.
+    /// Trains on activations of a model, run on prompts of token ids.
     ///
     /// # Errors
-    /// Settings that make no sense, points that the model lacks, prompts that it can't run, activations that are not
-    /// finite; a checkpoint that can't be written, or is of another training.
+    /// Fails for invalid settings, if the model lacks a point or cannot run the prompts, for activations that are not
+    /// finite, and if a checkpoint cannot be written or belongs to another run.
     pub fn on_model(
         &self,
         model: &HookedTransformer,
@@ -189,11 +193,12 @@ impl TrainingRun {
         self.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
     }
 
-    /// Trains on dumps: folders or files that [`Dump`](hooklens_data::dump::Dump) wrote, read while they are used as an
-    /// [`ActivationStore`](hooklens_data::dump::ActivationStore) reads them.
+    /// Trains on dumps: folders or files written by [`Dump`](hooklens_data::dump::Dump), read on demand like an
+    /// [`ActivationStore`](hooklens_data::dump::ActivationStore).
     ///
     /// # Errors
-    /// As [`TrainingRun::on_model`]; a dump that lacks a point, or has no vector of it for each token.
+    /// Same as [`TrainingRun::on_model`]; also fails if a dump lacks a point, or does not contain one vector per token
+    /// for it.
     pub fn on_dumps<P: AsRef<Path>>(
         &self,
         dumps: impl IntoIterator<Item = P>,
@@ -202,12 +207,12 @@ impl TrainingRun {
         self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
     }
 
-    /// Identities of these trainings on a model's activations.
+    /// Identity of each dictionary's training on a model's activations.
     pub fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>> {
         self.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
     }
 
-    /// Identities of these trainings on dumps. Reads all tokens of the dumps.
+    /// Identity of each dictionary's training on dumps. Reads all tokens of the dumps.
     pub fn identity_on_dumps<P: AsRef<Path>>(
         &self,
         dumps: impl IntoIterator<Item = P>,
@@ -225,7 +230,8 @@ impl TrainingRun {
         for training in &self.trainings {
             training.check()?;
             if (training.batch, training.seed, training.buffer) != (first.batch, first.seed, first.buffer) {
-                let reason = "trainings of one run have one batch size, seed and buffer".to_string();
+                let reason =
+                    "all dictionaries trained in one run must have the same batch size, seed and buffer".to_string();
                 return Err(FeatureError::Kind { dictionary: training.name.clone(), reason }.into());
             }
         }
@@ -256,7 +262,7 @@ impl TrainingRun {
         if let Some(path) = &saved {
             check_own_file(path).map_err(LoadError::write(path))?;
         }
-        // Reading everything once to tell it from other data is for those who keep checkpoints.
+        // Identifying the data requires reading all of it, so it is done only for checkpoints.
         let data = if saved.is_some() { source.described()? } else { String::new() };
         let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
         let done = match &saved {
@@ -320,13 +326,13 @@ impl TrainingRun {
 }
 
 impl Trainer {
-    /// Number of tokens in activations of its points.
+    /// Number of tokens in activations of the trainer's points.
     pub(super) fn rows(&self, rows: &Rows) -> usize {
         let (read, _) = self.settings.points(0);
         rows[&read].len() / self.coders[0].d_in.max(1)
     }
 
-    /// What was trained.
+    /// The trained dictionary or transcoders.
     pub(super) fn trained(&self) -> Result<Opened> {
         if !self.settings.is_cross_layer() {
             return self.dictionary(0).map(Opened::Dictionary);
@@ -338,7 +344,7 @@ impl Trainer {
 }
 
 impl Trained {
-    /// The log as CSV, a row per step.
+    /// The log as CSV, one row per step.
     pub fn csv(&self) -> String {
         let mut table = CsvTable::new(Step::NAMES, CsvLabels::Exact);
         self.log.iter().for_each(|step| table.row([], step.numbers().map(|number| number.to_string())));

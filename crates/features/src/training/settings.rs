@@ -1,4 +1,4 @@
-//! What is trained, and how.
+//! [`Training`]: settings for training a dictionary.
 
 use super::objective::Objective;
 use crate::error::FeatureError;
@@ -6,18 +6,19 @@ use crate::splice::host;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 
-/// The points a dictionary is trained on.
+/// The points that a dictionary is trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sites {
-    /// One point, reconstructed from itself.
+    /// An autoencoder that reads and reconstructs one point.
     Autoencoder(String),
-    /// One point, reconstructed from another.
+    /// A transcoder from one point to another.
     Transcoder(String, String),
-    /// Of every layer a point that is read and one that is written, without what stands before the layer's own name.
+    /// A cross-layer transcoder: the names of the points each layer reads and writes, without the layer prefix, and the
+    /// number of layers.
     CrossLayer(String, String, usize),
 }
 
-/// The training of a dictionary: what it reads and reconstructs, its kind, and every knob with a default that serves.
+/// Settings for training a dictionary: points, objective, and hyperparameters with sensible defaults.
 ///
 /// ```
 /// use hooklens::features::{Objective, Training};
@@ -84,7 +85,7 @@ impl Training {
         }
     }
 
-    /// A sparse autoencoder of a point. BatchTopK with k 32, a million tokens.
+    /// Settings for a sparse autoencoder at a point. Defaults to BatchTopK with k 32, and a million tokens.
     pub fn autoencoder(point: impl Into<String>, latents: usize) -> Self {
         Self::new(Sites::Autoencoder(point.into()), latents)
     }
@@ -94,13 +95,13 @@ impl Training {
         Self::new(Sites::Transcoder(read.into(), write.into()), latents)
     }
 
-    /// A cross-layer transcoder of a model of so many layers, with so many latents a layer: from what every MLP reads to
-    /// what it and those behind it write.
+    /// A cross-layer transcoder for a model with this number of layers, with `latents` latents per layer: from the
+    /// input of every MLP to the outputs of the same and all later MLPs.
     pub fn cross_layer(layers: usize, latents: usize) -> Self {
         Self::new(Sites::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
     }
 
-    /// Checks that a model has a point whose activations a dictionary can be trained on: a vector of one width per token.
+    /// Checks that a model has a point that a dictionary can be trained on, with one vector of fixed width per token.
     ///
     /// ```
     /// use hooklens::features::Training;
@@ -112,128 +113,131 @@ impl Training {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Place`].
+    /// [`FeatureError::Place`] if it does not.
     pub fn check_point<M: HookedModel>(model: &M, point: &str) -> Result<()> {
         host(model.catalog(), "the dictionary to train", point).map(drop)
     }
 
-    /// The activation function and what keeps latents few. With [`Objective::JumpRelu`] Adam's first decay becomes 0.
+    /// Sets the activation function and sparsity loss. [`Objective::JumpRelu`] sets Adam's first beta to 0.
     pub fn objective(mut self, objective: Objective) -> Self {
         self.betas[0] = if matches!(objective, Objective::JumpRelu { .. }) { 0.0 } else { 0.9 };
         self.objective = objective;
         self
     }
 
-    /// BatchTopK with this mean of active latents a token.
+    /// Uses BatchTopK with this mean number of active latents per token.
     pub fn k(self, k: f64) -> Self {
         self.objective(Objective::BatchTopK { k })
     }
 
-    /// Tokens to train on; prompts are gone through again if there are fewer.
+    /// Sets the number of tokens to train on. Prompts are repeated if they have fewer.
     pub fn tokens(mut self, tokens: usize) -> Self {
         self.total = tokens;
         self
     }
 
-    /// Tokens a step.
+    /// Sets the number of tokens per step.
     pub fn batch_size(mut self, tokens: usize) -> Self {
         self.batch = tokens.max(1);
         self
     }
 
-    /// The learning rate: by default `2e-4 / sqrt(latents / 16384)`, but at most 2e-3.
+    /// Sets the learning rate. Default `2e-4 / sqrt(latents / 16384)`, but at most 2e-3.
     pub fn learning_rate(mut self, rate: f32) -> Self {
         self.rate = Some(rate);
         self
     }
 
-    /// Shares of the training in which the learning rate rises from 0 (5 %) and falls to 0 (20 %).
+    /// Sets the fractions of training during which the learning rate rises from 0 at the start (default 5 %) and falls
+    /// to 0 at the end (default 20 %).
     pub fn schedule(mut self, warm_up: f64, decay: f64) -> Self {
         (self.warm_up, self.decay) = (warm_up, decay);
         self
     }
 
-    /// The share of the training in which penalties of latents rise from 0 (10 %).
+    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
     pub fn penalty_warm_up(mut self, share: f64) -> Self {
         self.penalty_warm_up = share;
         self
     }
 
-    /// Adam's decays: of the mean of gradients and of their squares.
+    /// Sets Adam's betas, the decay rates of the first and second moments.
     pub fn betas(mut self, first: f32, second: f32) -> Self {
         self.betas = [first, second];
         self
     }
 
-    /// The largest norm of a step's gradients; longer ones are shortened to it. 0 for any. Default 1.
+    /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
     pub fn clip(mut self, norm: f32) -> Self {
         self.clip = norm;
         self
     }
 
-    /// What random numbers begin with: weights, and the order of activations. The same seed gives the same file.
+    /// Sets the seed of the initial weights and of the order of activations. Training again with the same seed gives
+    /// the same file.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Norm of decoder rows at the beginning. Default 0.1.
+    /// Sets the initial norm of decoder rows. Default 0.1.
     pub fn decoder_norm(mut self, norm: f32) -> Self {
         self.decoder_norm = norm;
         self
     }
 
-    /// Latents that are not active for so many tokens are dead. Default: a tenth of all tokens, at most 10 million.
+    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
+    /// 10 million.
     pub fn dead_after(mut self, tokens: usize) -> Self {
         self.dead_after = Some(tokens);
         self
     }
 
-    /// The weight of the loss in which dead latents reconstruct what the others miss (AuxK), for kinds that choose k
-    /// latents. 0 for none. Default 1.
+    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
+    /// choose k latents. 0 disables it. Default 1.
     pub fn revive(mut self, coefficient: f32) -> Self {
         self.revive = coefficient;
         self
     }
 
-    /// Whether activations are multiplied by one factor to a mean norm of `sqrt(width)`, which is folded into the weights
-    /// at the end. Default yes.
+    /// Sets whether activations are scaled by one factor to a mean norm of `sqrt(width)`. The factor is folded into the
+    /// weights at the end. Default true.
     pub fn normalize(mut self, normalize: bool) -> Self {
         self.normalize = normalize;
         self
     }
 
-    /// Whether a transcoder has a skip connection.
+    /// Sets whether a transcoder has a skip connection.
     pub fn skip(mut self, skip: bool) -> Self {
         self.skip = skip;
         self
     }
 
-    /// Batches that are held and shuffled together. Default 32.
+    /// Sets how many batches are held in memory and shuffled together. Default 32.
     pub fn buffer(mut self, batches: usize) -> Self {
         self.buffer = batches.max(1);
         self
     }
 
-    /// What the model is called, to be said with the dictionary.
+    /// Sets the model name in the dictionary's metadata.
     pub fn model(mut self, name: impl Into<String>) -> Self {
         self.model = Some(name.into());
         self
     }
 
-    /// Whether prompts begin with a token of their beginning, to be said with the dictionary.
+    /// Sets whether prompts start with a BOS token, for the dictionary's metadata.
     pub fn prepend_bos(mut self, prepend_bos: bool) -> Self {
         self.prepend_bos = Some(prepend_bos);
         self
     }
 
-    /// What it is called.
+    /// Sets the dictionary's name.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Number of layers it spans; 1 unless it is a cross-layer transcoder.
+    /// Number of layers; 1 unless it is a cross-layer transcoder.
     pub(super) fn layers(&self) -> usize {
         match self.sites {
             Sites::CrossLayer(_, _, layers) => layers,
@@ -249,7 +253,7 @@ impl Training {
         matches!(self.sites, Sites::CrossLayer(..))
     }
 
-    /// The points a layer reads and, if it is another, writes.
+    /// The points that a layer reads and, for transcoders, writes.
     pub(super) fn points(&self, layer: usize) -> (String, Option<String>) {
         match &self.sites {
             Sites::Autoencoder(point) => (point.clone(), None),
@@ -260,7 +264,7 @@ impl Training {
         }
     }
 
-    /// Every point whose activations it needs, in the order of inputs and then outputs.
+    /// All points whose activations are needed: the inputs and the outputs, with one of each per layer.
     pub(super) fn all_points(&self) -> (Vec<String>, Vec<String>) {
         (0..self.layers())
             .map(|layer| self.points(layer))
@@ -272,7 +276,7 @@ impl Training {
         self.dead_after.unwrap_or((self.total / 10).min(10_000_000))
     }
 
-    /// The learning rate when so many tokens have been seen.
+    /// The learning rate after this many tokens.
     pub(super) fn rate_at(&self, tokens: usize) -> f32 {
         let done = tokens as f64 / self.total.max(1) as f64;
         let own = self.rate.unwrap_or_else(|| (2e-4 / (self.latents as f32 / 16384.0).sqrt()).min(2e-3));
@@ -281,13 +285,13 @@ impl Training {
         own * (warm * left) as f32
     }
 
-    /// The share of penalties that counts when so many tokens have been seen.
+    /// The factor that multiplies sparsity penalties after this many tokens.
     pub(super) fn penalty_share(&self, tokens: usize) -> f32 {
         let done = tokens as f64 / self.total.max(1) as f64;
         if self.penalty_warm_up > 0.0 { (done / self.penalty_warm_up).min(1.0) as f32 } else { 1.0 }
     }
 
-    /// An error for settings that make no sense.
+    /// Fails for invalid settings.
     pub(super) fn check(&self) -> Result<()> {
         let wrong = |reason: String| {
             Err(FeatureError::Kind { dictionary: format!("the training of {}", self.name), reason }.into())
@@ -301,38 +305,43 @@ impl Training {
             other => other.by_batch(),
         };
         if let Some(k) = k.filter(|k| !(*k > 0.0 && *k <= all as f64)) {
-            return wrong(format!("k is {k} of {all} latents"));
+            return wrong(format!("k is {k}; expected more than 0 and at most {all}, the number of latents"));
         }
         if let Objective::Matryoshka { widths, .. } = &self.objective {
             let rising = widths.windows(2).all(|pair| pair[0] < pair[1]) && widths.first() != Some(&0);
             if !rising || widths.last().is_some_and(|last| *last > self.latents) {
-                return wrong(format!("the widths {widths:?} do not rise to the {} latents", self.latents));
+                return wrong(format!(
+                    "the widths {widths:?} must increase from 1 or more to at most {} latents",
+                    self.latents
+                ));
             }
         }
         let shares = [self.warm_up, self.decay, self.penalty_warm_up];
         if shares.iter().any(|share| !(0.0..=1.0).contains(share)) {
-            return wrong("warm-up and decay are shares between 0 and 1".into());
+            return wrong("warm-up and decay must be fractions from 0 to 1".into());
         }
         if self.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
-            return wrong("the learning rate is above 0".into());
+            return wrong("the learning rate must be above 0".into());
         }
         if !self.betas.iter().all(|beta| (0.0..1.0).contains(beta)) {
-            return wrong("Adam's decays are from 0 to below 1".into());
+            return wrong("Adam's betas must be at least 0 and below 1".into());
         }
         let sizes = [self.clip, self.revive, self.decoder_norm];
         if sizes.iter().any(|size| !(*size >= 0.0 && size.is_finite())) {
-            return wrong("the clip, the weight of what revives latents and the decoder's norm are 0 or above".into());
+            return wrong(
+                "the gradient clip, the auxiliary loss weight and the decoder norm must be at least 0".into(),
+            );
         }
         if let Objective::JumpRelu { bandwidth, threshold, .. } = &self.objective
             && !(*bandwidth > 0.0 && bandwidth.is_finite() && *threshold >= 0.0 && threshold.is_finite())
         {
-            return wrong("a bandwidth is above 0, and a threshold not below it".into());
+            return wrong("the bandwidth must be above 0 and the threshold at least 0".into());
         }
         if self.skip && !self.is_transcoder() {
-            return wrong("only a transcoder has a skip connection".into());
+            return wrong("only a transcoder can have a skip connection".into());
         }
         if self.total < self.batch {
-            return wrong(format!("{} tokens are less than one batch of {}", self.total, self.batch));
+            return wrong(format!("{} tokens are fewer than one batch of {}", self.total, self.batch));
         }
         Ok(())
     }

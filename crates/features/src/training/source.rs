@@ -1,4 +1,4 @@
-//! Activations to train on, in an order that a seed decides.
+//! Sources of training activations, in an order determined by a seed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,24 +17,24 @@ use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Prompts run together.
+/// Number of prompts per batch.
 const TOGETHER: usize = 64;
 
-/// Activations of some tokens, by point: `[token, width]` each.
+/// Activations of some tokens by point, `[token, width]` each.
 pub(super) type Rows = BTreeMap<String, Vec<f32>>;
 
-/// Where batches come from. A pass through all is an epoch; the order of each is decided by its number and the seed.
+/// A source of batches. One pass through all tokens is an epoch, whose order is determined by its number and the seed.
 pub(super) trait Source {
-    /// Widths of the points.
+    /// The widths of the points.
     fn widths(&mut self, points: &[String]) -> Result<BTreeMap<String, usize>>;
 
-    /// What the model that computes or computed them says of itself.
+    /// Information about the model that produced the activations.
     fn origin(&mut self) -> Result<Origin>;
 
-    /// What tells it from other activations: the model, the tokens, those that are left out.
+    /// Identifies the activations: the model, the tokens, and the excluded tokens.
     fn described(&mut self) -> Result<String>;
 
-    /// Begins to serve these points, as if so many tokens had been served.
+    /// Prepares to serve these points, continuing after `done` tokens.
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
 
     /// Activations of the first tokens, as many as are shuffled together.
@@ -43,43 +43,43 @@ pub(super) trait Source {
     /// The next batch.
     fn next(&mut self) -> Result<Rows>;
 
-    /// Activations of further tokens after the training's last batch, some at a time, until `most` have been given or all
-    /// there are, each once. No batch follows them.
+    /// Returns activations of tokens that follow the last batch, in chunks, until `most` tokens or all of the data have
+    /// been returned. Each token is returned once. Afterwards, no more batches may be requested.
     fn further(&mut self, most: usize) -> Result<Option<Rows>>;
 
-    /// Whether no token that [`Source::further`] gave had been served in a batch.
+    /// Whether none of the tokens returned by [`Source::further`] were served in a batch.
     fn is_unseen(&self) -> bool;
 }
 
-/// Activations of tokens after the last batch: how far they have been given.
+/// Position in the tokens that follow the last batch.
 #[derive(Debug, Default)]
 struct Further {
     tokens: usize,
-    /// Chunks of prompts that were looked at.
+    /// Number of chunks of prompts processed.
     chunks: usize,
 }
 
-/// The model whose activations are trained on, for the description of what is trained.
+/// The model that produced the training activations, for the dictionary's metadata.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Origin {
     pub(super) name: Option<String>,
-    /// Whether prompts begin with its beginning-of-sequence token.
+    /// Whether prompts start with the BOS token.
     pub(super) prepend_bos: Option<bool>,
-    /// The processing of its weights, by TransformerLens's names.
+    /// Weight processing options, with TransformerLens's names.
     pub(super) options: Map<String, Value>,
 }
 
-/// How batches are served.
+/// Settings for serving batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Serving {
     pub(super) seed: u64,
-    /// Tokens of a batch.
+    /// Number of tokens per batch.
     pub(super) batch: usize,
-    /// Tokens that are shuffled together.
+    /// Number of tokens shuffled together.
     pub(super) buffer: usize,
 }
 
-/// Dumps, read while they are used.
+/// Dumps, read on demand.
 pub(super) struct FromDumps {
     store: ActivationStore,
     batches: Option<Batches>,
@@ -129,7 +129,7 @@ impl Source for FromDumps {
     fn further(&mut self, most: usize) -> Result<Option<Rows>> {
         let all = self.batches.as_ref().map_or(0, Batches::vectors_an_epoch);
         if self.further.tokens == 0 && all <= most as u64 {
-            // Everything once, in place of some of it twice.
+            // Read every token once, instead of some tokens twice.
             self.batches = Some(self.store.clone().epochs(1).starting_at(0).batches()?);
         }
         if self.further.tokens >= most {
@@ -141,34 +141,35 @@ impl Source for FromDumps {
     }
 
     fn is_unseen(&self) -> bool {
-        // A pass from the beginning ends at the same position as the first epoch, but follows its batches.
+        // A pass that `further` started ends at the same position as the first epoch, but contains tokens that were
+        // trained on.
         self.batches
             .as_ref()
             .is_some_and(|all| self.further.tokens as u64 != all.position() && all.position() <= all.vectors_an_epoch())
     }
 }
 
-/// Nothing to train on.
+/// The error for data without tokens.
 fn no_tokens() -> hooklens_model::error::Error {
-    InputError::Empty { what: "what is trained on".into() }.into()
+    InputError::Empty { what: "the training data".into() }.into()
 }
 
-/// A model run on prompts, whose activations are held, shuffled and served in batches. After so many tokens it can begin
-/// anew as if it had served them.
+/// A model run on prompts, whose activations are buffered, shuffled and served in batches. It can also start after a
+/// given number of tokens, as if it had already served them.
 pub(super) struct FromModel<'m> {
     model: &'m HookedTransformer,
     prompts: &'m [Vec<u32>],
-    /// Tokens whose activations are left out.
+    /// Token ids whose activations are excluded.
     left_out: &'m [u32],
     points: Vec<String>,
     serving: Serving,
     epoch: u64,
     order: Vec<usize>,
     chunk: usize,
-    /// How often it was filled.
+    /// Number of times the buffer was filled.
     fills: u64,
     held: Rows,
-    /// Places of tokens in the order in which they are served, and how many have been.
+    /// Indices of tokens in the order in which they are served, and the number served.
     places: Vec<usize>,
     served: usize,
     further: Further,
@@ -199,17 +200,17 @@ impl<'m> FromModel<'m> {
         })
     }
 
-    /// Chunks of an epoch.
+    /// Number of chunks per epoch.
     fn chunks(&self) -> usize {
         self.prompts.len().div_ceil(TOGETHER)
     }
 
-    /// Tokens of rows whose activations are served.
+    /// Number of tokens in `rows`, without excluded tokens.
     fn count(&self, rows: &[Vec<u32>]) -> usize {
         rows.iter().flatten().filter(|id| !self.left_out.contains(id)).count()
     }
 
-    /// Rows of a chunk of an epoch.
+    /// The rows of a chunk of the current epoch.
     fn rows(&self, chunk: usize) -> Vec<Vec<u32>> {
         let first = chunk * TOGETHER;
         self.order[first..(first + TOGETHER).min(self.order.len())]
@@ -218,7 +219,7 @@ impl<'m> FromModel<'m> {
             .collect()
     }
 
-    /// Activations of rows, by point.
+    /// Computes activations of rows, by point.
     fn read(&self, rows: &[Vec<u32>]) -> Result<Rows> {
         let pad = self.model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
         let tokens = Tokens::padded(rows, pad, PaddingSide::Right)?;
@@ -252,7 +253,7 @@ impl<'m> FromModel<'m> {
         self.order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.serving.seed ^ (epoch << 32) ^ 0x6f72_6465));
     }
 
-    /// Goes through chunks until so many tokens are there; reads them if they are wanted.
+    /// Advances through chunks until the buffer has enough tokens. Runs the model only if the activations are needed.
     fn fill(&mut self, wanted: bool) -> Result<usize> {
         let mut tokens = 0;
         self.held.clear();
@@ -277,7 +278,7 @@ impl<'m> FromModel<'m> {
         Ok(tokens)
     }
 
-    /// Tokens of a fill that are served: whole batches, and a last one that is more than half.
+    /// Number of tokens of a full buffer that are served: whole batches, and a last one if it is more than half full.
     fn usable(&self, tokens: usize) -> usize {
         let rest = tokens % self.serving.batch;
         if 2 * rest > self.serving.batch { tokens } else { tokens - rest }
@@ -366,7 +367,7 @@ impl Source for FromModel<'_> {
         self.held.clear();
         let all = self.chunks();
         while self.further.chunks < all && self.further.tokens < most {
-            // From where the epoch has come to, and around, so that each prompt is read at most once.
+            // Continues where the epoch stopped and wraps around, so that each prompt is read at most once.
             let rows = self.rows((self.chunk + self.further.chunks) % all);
             self.further.chunks += 1;
             let own = self.count(&rows);

@@ -1,4 +1,4 @@
-//! The training of one dictionary, batch by batch.
+//! Training of one dictionary, batch by batch.
 
 use std::borrow::Cow;
 
@@ -20,30 +20,30 @@ use crate::dictionary::{Dictionary, DictionaryWeights};
 use crate::metadata::Metadata;
 use hooklens_model::error::Result;
 
-/// What a step measured, on its own batch.
+/// Measures of one training step, on the batch of the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Step {
-    /// Steps done.
+    /// Number of steps done.
     pub step: usize,
-    /// Tokens seen.
+    /// Number of tokens seen.
     pub tokens: usize,
-    /// The whole loss.
+    /// Total loss.
     pub loss: f64,
-    /// `‖y − ŷ‖²`, mean over tokens, in the units of normalized activations.
+    /// Reconstruction error `‖y − ŷ‖²`, averaged over tokens, in units of normalized activations.
     pub reconstruction: f64,
     /// `1 − ‖y − ŷ‖² / ‖y − mean‖²`.
     pub explained_variance: f64,
-    /// Active latents a token.
+    /// Mean number of active latents per token.
     pub l0: f64,
-    /// Share of latents that have not been active for long.
+    /// Fraction of latents that are dead.
     pub dead: f64,
     /// The learning rate.
     pub rate: f64,
 }
 
 impl Step {
-    /// What its numbers are called, in a log.
+    /// Column names of the log.
     pub(super) const NAMES: [&'static str; 8] =
         ["step", "tokens", "loss", "reconstruction", "explained_variance", "l0", "dead", "learning_rate"];
 
@@ -59,31 +59,31 @@ impl Step {
     }
 }
 
-/// Weights in training.
+/// The weights of a dictionary in training.
 #[derive(Debug, Clone)]
 pub(super) struct Trainer {
     pub(super) settings: Training,
-    /// The model that is trained on.
+    /// The model that produced the training activations.
     pub(super) origin: Origin,
     pub(super) coders: Vec<Coder>,
     pub(super) center: Parameter,
     pub(super) skip: Parameter,
-    /// What inputs and outputs are multiplied by; 0 until it is known.
+    /// Scale factors of inputs and outputs; 0 until they are measured.
     pub(super) scales: Vec<f32>,
-    /// Tokens since each latent was active, of all coders.
+    /// Number of tokens since each latent was last active, for the latents of all coders.
     pub(super) silent: Vec<u64>,
-    /// BatchTopK's threshold, which [`Trainer::calibrate`] finds when the weights are final.
+    /// BatchTopK's threshold, which [`Trainer::calibrate`] sets once the weights are final.
     pub(super) threshold: f32,
     pub(super) step: usize,
     pub(super) tokens: usize,
 }
 
-/// How many latents BatchTopK chooses for this many tokens.
+/// Number of active latents that BatchTopK chooses among this many tokens.
 pub(super) fn chosen(k: f64, tokens: usize) -> usize {
     ((k * tokens as f64) as usize).max(1)
 }
 
-/// Takes a vector away from every row.
+/// Subtracts a vector from every row.
 fn less(rows: &mut [f32], center: &[f32]) {
     for row in rows.chunks_exact_mut(center.len().max(1)) {
         row.iter_mut().zip(center).for_each(|(x, center)| *x -= center);
@@ -91,7 +91,7 @@ fn less(rows: &mut [f32], center: &[f32]) {
 }
 
 impl Trainer {
-    /// Random weights for inputs and outputs of these widths.
+    /// Initializes random weights for inputs and outputs of these widths.
     pub(super) fn new(settings: &Training, d_in: usize, d_out: usize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(settings.seed);
         let autoencoder = !settings.is_transcoder();
@@ -122,7 +122,7 @@ impl Trainer {
         self.center.value.len() / self.coders.len()
     }
 
-    /// Measures, on the first activations, what they are multiplied by, and begins with their mean as center.
+    /// Measures the scale factors on the first activations, and initializes the center with their mean.
     pub(super) fn prepare(&mut self, inputs: &[Vec<f32>], outputs: &[Vec<f32>]) {
         let (d_in, d_out) = (self.coders[0].d_in, self.d_out());
         let mean_norm = |rows: &[f32], width: usize| {
@@ -147,12 +147,12 @@ impl Trainer {
         }
     }
 
-    /// Inputs of each layer in normalized units.
+    /// Scales each layer's inputs to normalized units.
     pub(super) fn scaled(&self, inputs: &[&[f32]]) -> Vec<Vec<f32>> {
         inputs.iter().zip(&self.scales).map(|(rows, scale)| rows.iter().map(|x| x * scale).collect()).collect()
     }
 
-    /// Pre-activations of scaled inputs, of each layer.
+    /// Pre-activations of each layer's scaled inputs.
     pub(super) fn encoded(&self, scaled: &[Vec<f32>]) -> Vec<Activations> {
         let layer = |(coder, rows): (&Coder, &Vec<f32>)| {
             let mut input = rows.clone();
@@ -164,7 +164,7 @@ impl Trainer {
         self.coders.iter().zip(scaled).map(layer).collect()
     }
 
-    /// The scores of all layers' latents, by which BatchTopK chooses.
+    /// Scores of the latents of all layers, by which BatchTopK chooses.
     pub(super) fn scores(&self, made: &[Activations], norms: &[Vec<f32>]) -> Vec<f32> {
         let mut scores = Vec::with_capacity(made.iter().map(|made| made.pre.len()).sum());
         for ((coder, made), norms) in self.coders.iter().zip(made).zip(norms) {
@@ -173,14 +173,14 @@ impl Trainer {
         scores
     }
 
-    /// One step on a batch: activations of each layer read and written, `[token, width]`.
+    /// Takes one step on a batch of input and output activations of each layer, `[token, width]`.
     pub(super) fn step(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) -> Step {
         let (measured, tokens) = self.gradients(inputs, outputs);
         self.update(tokens);
         Step { step: self.step, tokens: self.tokens, ..measured }
     }
 
-    /// Losses of a batch, and the gradients of all parameters, which were none before.
+    /// Computes the losses of a batch and the gradients of all parameters, which are reset first.
     pub(super) fn gradients(&mut self, inputs: &[&[f32]], outputs: &[&[f32]]) -> (Step, usize) {
         let (layers, d_in, d_out) = (self.coders.len(), self.coders[0].d_in, self.d_out());
         let all = layers * d_out;
@@ -207,7 +207,7 @@ impl Trainer {
             coder.choose(made, &objective, norms, least);
         }
 
-        // Reconstruct, of nested dictionaries each prefix.
+        // Reconstruct, with each prefix of a Matryoshka dictionary separately.
         let mut recons = vec![0.0; tokens * all];
         for row in recons.chunks_exact_mut(all.max(1)) {
             row.copy_from_slice(&self.center.value);
@@ -258,13 +258,14 @@ impl Trainer {
             slopes.push((end, errors));
             start = end;
         }
-        // Latents of a prefix serve all that are longer.
+        // Latents of a prefix also contribute to all longer prefixes, so gradients are accumulated from the longest
+        // one.
         for part in (1..slopes.len()).rev() {
             let (before, after) = slopes.split_at_mut(part);
             before[part - 1].1.iter_mut().zip(&after[0].1).for_each(|(to, from)| *to += from);
         }
 
-        // Back.
+        // Backward pass.
         let missed: Vec<f32> = wanted.iter().zip(&recons).map(|(wanted, given)| wanted - given).collect();
         let dead = self.dead();
         for (layer, (coder, made)) in self.coders.iter_mut().zip(&made).enumerate() {
@@ -319,7 +320,7 @@ impl Trainer {
         self.count(&made, tokens);
         let (mut mean, mut square) = (vec![0f64; all], 0.0);
         for rows in wanted.chunks(64 * all.max(1)) {
-            // Sums of few rows in f32, of these in f64.
+            // Sums a few rows in f32, and these sums in f64.
             let (mut sums, mut squares) = (vec![0f32; all], vec![0f32; all]);
             for row in rows.chunks_exact(all.max(1)) {
                 for ((sum, own), x) in sums.iter_mut().zip(&mut squares).zip(row) {
@@ -365,7 +366,7 @@ impl Trainer {
         self.parameters().for_each(|parameter| parameter.gradient.fill(0.0));
     }
 
-    /// Latents that have not been active for so many tokens.
+    /// Whether each latent is dead.
     fn dead(&self) -> Vec<bool> {
         self.silent.iter().map(|tokens| *tokens > self.settings.dead_after_tokens() as u64).collect()
     }
@@ -378,7 +379,7 @@ impl Trainer {
         }
     }
 
-    /// Adam's step with the gradients there are.
+    /// Takes an Adam step with the current gradients.
     fn update(&mut self, tokens: usize) {
         let square: f64 = self.parameters().map(|parameter| parameter.square()).sum();
         let (norm, clip) = (square.sqrt(), f64::from(self.settings.clip));
@@ -393,7 +394,7 @@ impl Trainer {
             ..
         } = self.settings.objective
         {
-            // A threshold below zero would be none.
+            // JumpReLU requires positive activations, so a negative threshold would have no effect.
             let positive = |coder: &mut Coder| {
                 coder.thresholds.value.iter_mut().for_each(|threshold| *threshold = threshold.max(0.0));
             };
@@ -401,7 +402,7 @@ impl Trainer {
         }
     }
 
-    /// The dictionary of a layer as it is now, on activations as they are.
+    /// Builds a layer's dictionary from the current weights, for unscaled activations.
     pub(super) fn dictionary(&self, layer: usize) -> Result<Dictionary> {
         let coder = &self.coders[layer];
         let (layers, d_out, d_in, latents) = (self.coders.len(), self.d_out(), coder.d_in, coder.latents);
@@ -413,7 +414,7 @@ impl Trainer {
             let len = values.len();
             Tensor::<1>::from_data(TensorData::new(values, [len]), &Device::flex())
         };
-        // Chosen by scores, latents have decoder rows of norm 1 afterwards, and activations that are scores.
+        // If latents are chosen by scores, norms are folded: decoder rows get norm 1, and activations are the scores.
         let by_norms = self.settings.objective.is_top_k();
         let norms = if by_norms { coder.norms() } else { vec![1.0; latents] };
         let encoder: Vec<f32> = coder
@@ -456,7 +457,7 @@ impl Trainer {
                 log_scale: coder.log_scale.value.clone(),
             },
             Objective::BatchTopK { .. } | Objective::Matryoshka { .. } => {
-                // Of norm 1, scores are in units of normalized activations.
+                // With decoder rows of norm 1, scores are in units of normalized activations.
                 Architecture::JumpRelu { thresholds: vec![self.threshold; latents], positive: true }
             }
         };
@@ -466,7 +467,7 @@ impl Trainer {
         Ok(made.with_metadata(self.metadata(layer)))
     }
 
-    /// What latents of a layer write to those behind it.
+    /// Decoders of a layer's latents for later layers.
     pub(super) fn across(&self, layer: usize) -> Vec<Tensor<2>> {
         let (coder, d_out, layers) = (&self.coders[layer], self.d_out(), self.coders.len());
         let norms = if self.settings.objective.is_top_k() { coder.norms() } else { vec![1.0; coder.latents] };
@@ -537,7 +538,8 @@ mod tests {
         trainer.clone().gradients(&inputs, &outputs).0.loss
     }
 
-    /// Compares gradients with slopes, but of parameters whose gradients are not slopes.
+    /// Compares gradients with finite differences, except for the parameters in `not`, whose gradients are not
+    /// derivatives.
     fn check(training: Training, dims: [usize; 2], not: &[&str]) {
         let name = format!("{training:?}");
         let (mut trainer, inputs, outputs) = random(training, dims[0], dims[1]);
@@ -563,7 +565,7 @@ mod tests {
                 const BY: f32 = 2e-3;
                 let slope = (moved(BY) - moved(-BY)) / f64::from(2.0 * BY);
                 let gap = (slope - f64::from(gradient[at])).abs() / f64::from(largest);
-                // Where another latent is chosen within the step, the slope is none.
+                // If another latent is chosen within the step, the finite difference is meaningless.
                 wrong += usize::from(gap > 2e-2);
                 worst = worst.max(gap);
                 compared += 1;
@@ -583,10 +585,10 @@ mod tests {
         let tanh = JumpReluSparsity::Tanh { coefficient: 0.5, scale: 2.0 };
         let quadratic = JumpReluSparsity::Quadratic { coefficient: 0.8, target: 2.0 };
         for sparsity in [tanh, JumpReluSparsity::Step { coefficient: 0.2 }, quadratic] {
-            // Thresholds get straight-through gradients, which are no slopes.
+            // Thresholds get straight-through gradients, which are not derivatives.
             check(of(Objective::JumpRelu { sparsity, bandwidth: 0.1, threshold: 0.1 }), [7, 7], &["thresholds"]);
         }
-        // The gate's reconstruction takes the decoder for a constant.
+        // The gate's auxiliary reconstruction treats the decoder as a constant.
         check(of(Objective::Gated { coefficient: 0.3 }), [7, 7], &["decoder", "center"]);
         let transcoder = |latents| Training::transcoder("x", "y", latents).k(4.0).revive(0.0);
         check(transcoder(12), [7, 5], &[]);
@@ -599,8 +601,8 @@ mod tests {
         check(Training::cross_layer(3, 8).objective(Objective::L1 { coefficient: 0.2 }), [6, 5], &[]);
     }
 
-    /// `∂/∂θ = Σ −(θ/ε) rect((pre − θ)/ε) ∂L/∂act − (1/ε) rect((pre − θ)/ε) ∂L/∂L0` over tokens, done naively, of each
-    /// penalty.
+    /// Compares with a naive `∂/∂θ = Σ −(θ/ε) rect((pre − θ)/ε) ∂L/∂act − (1/ε) rect((pre − θ)/ε) ∂L/∂L0` over tokens,
+    /// for each penalty.
     #[test]
     fn thresholds_get_straight_through_gradients() {
         let (coefficient, bandwidth, scale, target) = (0.7, 0.4, 1.5, 2.0);
@@ -664,7 +666,7 @@ mod tests {
         }
     }
 
-    /// What is missed counts as a constant to dead latents, which get slopes of their own loss.
+    /// Dead latents receive gradients of the auxiliary loss, in which the residual is a constant.
     #[test]
     fn dead_latents_get_slopes_of_what_is_missed() {
         let (trainer, inputs, _) = random(Training::autoencoder("x", 12).k(2.0), 7, 7);
@@ -691,7 +693,7 @@ mod tests {
             }
             assert!(largest > 0.0 && wrong <= 1, "{which}: {wrong}");
         }
-        // Latents that are alive get none.
+        // Other latents receive no gradients from it.
         assert!(coder.bias.gradient.iter().enumerate().all(|(latent, slope)| dead[latent] || *slope == 0.0));
     }
 }

@@ -1,96 +1,114 @@
-//! What a build without stores says of URLs.
+//! Stubs for builds without object stores.
 
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// An object, of which there is none.
+/// An object; cannot exist in this build.
+#[derive(Debug)]
 pub enum Object {}
 
-/// How an object is known; there is none.
+/// Version of an object.
+#[derive(Debug)]
 pub enum Version {
+    /// The object does not exist.
     Absent,
+    /// Any version.
     Any,
 }
 
-/// What writes an object; there is none. (Were it an empty type, what is done with it would be unreachable.)
-#[allow(dead_code, reason = "nothing makes one")]
+/// Writer of an object; never created. (With an empty type, code that uses it would be unreachable.)
+#[allow(dead_code, reason = "never constructed")]
+#[derive(Debug)]
 pub struct Writer;
 
-/// What reads an object here and there; there is none.
+/// Reader of parts of an object; never created.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "nothing makes one")]
+#[allow(dead_code, reason = "never constructed")]
 pub struct Ranges;
 
 impl Object {
-    /// Nothing for a path that is no URL.
+    /// Returns `None` for a path that is not a URL, an error for a URL.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         match super::is_url(path) {
             false => Ok(None),
             true => {
-                let told = "this build knows no stores of objects; build it with --features object-stores";
+                let told = "this build does not support object stores; rebuild with --features object-stores";
                 Err(io::Error::new(io::ErrorKind::Unsupported, told))
             }
         }
     }
 
+    /// All bytes.
     pub fn bytes(&self) -> io::Result<Vec<u8>> {
         match *self {}
     }
 
+    /// Whether the object exists.
     pub fn is_there(&self) -> io::Result<bool> {
         match *self {}
     }
 
+    /// Opens the object for reading.
     pub fn open(&self) -> io::Result<impl Read + Seek + use<>> {
         match *self {}
         #[expect(unreachable_code)]
         Ok(io::empty())
     }
 
+    /// The object, to be read in ranges.
     pub fn ranges(&self) -> io::Result<Ranges> {
         match *self {}
     }
 
+    /// Writes the object if its version is the known one.
     pub fn put(&self, _bytes: Vec<u8>, _known: &Version) -> io::Result<Version> {
         match *self {}
     }
 
+    /// Deletes the object.
     pub fn remove(&self) -> io::Result<()> {
         match *self {}
     }
 
+    /// Folders below this prefix.
     pub fn folders(&self) -> io::Result<Vec<PathBuf>> {
         match *self {}
     }
 
+    /// Names and sizes below this prefix.
     pub fn lengths(&self) -> io::Result<Vec<(String, u64)>> {
         match *self {}
     }
 
+    /// Objects that match this pattern.
     pub fn fitting(&self) -> io::Result<Vec<PathBuf>> {
         match *self {}
     }
 
+    /// A writer of the object.
     pub fn writer(&self) -> Writer {
         match *self {}
     }
 }
 
-#[allow(clippy::unused_self, reason = "as of that which is there")]
+#[allow(clippy::unused_self, reason = "same signature as the real type")]
 impl Ranges {
-    pub fn len(&self) -> u64 {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
         0
     }
 
+    /// Releases what is held in memory.
     pub fn let_go(&mut self) {}
 
+    /// Reads bytes at an offset.
     pub fn read_at(&self, _at: u64, _bytes: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
 impl Writer {
-    #[allow(clippy::unused_self, reason = "as of that which is there")]
+    #[allow(clippy::unused_self, reason = "same signature as the real type")]
     pub fn finish(self) -> io::Result<u64> {
         Err(io::ErrorKind::Unsupported.into())
     }

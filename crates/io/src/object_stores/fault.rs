@@ -1,4 +1,4 @@
-//! What a store says no with, in plain words.
+//! Explains errors of object stores in plain words.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-/// Why a request failed; what the store or the system said is its source.
+/// Why a request failed, with the store's or the system's error as the source.
 #[derive(Debug)]
 struct Fault {
     told: &'static str,
@@ -27,38 +27,41 @@ impl Error for Fault {
     }
 }
 
-/// The error of a request, of a kind that says what is wrong.
+/// Converts a request's error, choosing a kind that says what is wrong.
 pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
     let error = error.into();
     use io::ErrorKind::{AlreadyExists, InvalidInput, NotConnected, NotFound, Other, PermissionDenied, TimedOut};
     let (kind, told) = match &*error {
         StoreError::NotFound { .. } => (NotFound, "there is no such object, or no such bucket"),
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-            (PermissionDenied, "the store refuses the credentials")
+            (PermissionDenied, "the store rejected the credentials")
         }
         StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } => {
             (AlreadyExists, "it was changed by another program")
         }
-        StoreError::InvalidPath { .. } => (InvalidInput, "no object can be called so"),
+        StoreError::InvalidPath { .. } => (InvalidInput, "it is not a valid object name"),
         _ if says(&error, &["NoSuchBucket", "ContainerNotFound"]) => (NotFound, "there is no such bucket"),
         _ if says(&error, &["URL scheme is not allowed"]) => {
-            (InvalidInput, "its endpoint is not of https, which AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows")
+            (InvalidInput, "its endpoint does not use https; set AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) to allow that")
         }
-        // The last place where credentials are looked for is a service of the machine.
-        _ if says(&error, &["169.254.169.254", "metadata.google.internal"]) => {
-            (PermissionDenied, "there are no credentials: none in the environment, and the machine has none of its own")
-        }
+        // Credentials are looked up last in the machine's metadata service.
+        _ if says(&error, &["169.254.169.254", "metadata.google.internal"]) => (
+            PermissionDenied,
+            "no credentials were found, neither in the environment nor in the machine's metadata service",
+        ),
         _ => match of_http(&error) {
-            Some(HttpErrorKind::Timeout) => (TimedOut, "the store does not answer in time"),
+            Some(HttpErrorKind::Timeout) => (TimedOut, "the store did not respond in time"),
             Some(HttpErrorKind::Connect) => (NotConnected, "the store can't be reached"),
-            Some(HttpErrorKind::Interrupted | HttpErrorKind::Request) => (NotConnected, "the connection broke"),
-            _ => (Other, "the store says no"),
+            Some(HttpErrorKind::Interrupted | HttpErrorKind::Request) => {
+                (NotConnected, "the connection was interrupted")
+            }
+            _ => (Other, "the store rejected the request"),
         },
     };
     io::Error::new(kind, Fault { told, source: error })
 }
 
-/// What went wrong with the connection, if that is it.
+/// Kind of connection error, if that is the cause.
 pub(super) fn of_http(error: &StoreError) -> Option<HttpErrorKind> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -70,7 +73,7 @@ pub(super) fn of_http(error: &StoreError) -> Option<HttpErrorKind> {
     None
 }
 
-/// Whether an error or one of its causes has one of these words.
+/// Whether an error or one of its causes contains one of these words.
 fn says(error: &StoreError, words: &[&str]) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {

@@ -1,4 +1,4 @@
-//! What lies in a folder of a store.
+//! Lists the contents of a folder in a store.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ impl Object {
         PathBuf::from(format!("{}/{key}", self.root))
     }
 
-    /// The folders in it, by name.
-    pub(crate) fn folders(&self) -> io::Result<Vec<PathBuf>> {
+    /// Subfolders, sorted by name.
+    pub fn folders(&self) -> io::Result<Vec<PathBuf>> {
         let (store, key) = (self.store.clone(), self.key.clone());
         let found = wait(async move { store.list_with_delimiter(Some(&key)).await })?;
         Ok(found.common_prefixes.iter().map(|key| self.url(key)).collect())
     }
 
-    /// The names of all objects in it and in folders within, from it on, and their lengths.
-    pub(crate) fn lengths(&self) -> io::Result<Vec<(String, u64)>> {
+    /// Relative names and lengths of all objects in the folder and its subfolders.
+    pub fn lengths(&self) -> io::Result<Vec<(String, u64)>> {
         let (store, key) = (self.store.clone(), self.key.clone());
         wait(async move {
             let inside = |found: &Key| Some(found.prefix_match(&key)?.map(|part| part.as_ref().to_string()).collect());
@@ -35,8 +35,8 @@ impl Object {
         })
     }
 
-    /// The objects whose names fit, it being a pattern as of files, by name.
-    pub(crate) fn fitting(&self) -> io::Result<Vec<PathBuf>> {
+    /// Objects that match this object's name as a file name pattern, sorted by name.
+    pub fn fitting(&self) -> io::Result<Vec<PathBuf>> {
         let failed = |error: glob::PatternError| io::Error::new(io::ErrorKind::InvalidInput, error);
         let pattern = glob::Pattern::new(self.key.as_ref()).map_err(failed)?;
         let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
@@ -44,7 +44,7 @@ impl Object {
         let literal = &text[..text.find(['*', '?', '[']).unwrap_or(text.len())];
         let folder = literal.rfind('/').map_or("", |end| &literal[..end]);
         let within = Key::parse(folder).map_err(|error| super::fault::io(object_store::Error::from(error)))?;
-        // Where the folder is told by name, those within it needn't be looked through.
+        // If only the last component is a pattern, subfolders need not be listed.
         let flat = !text[folder.len()..].trim_start_matches('/').contains('/');
         let store = self.store.clone();
         let mut found: Vec<Key> = wait(async move {

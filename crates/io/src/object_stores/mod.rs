@@ -1,8 +1,9 @@
-//! Objects of S3, Google Cloud Storage and Azure, by URLs in the place of paths: `s3://bucket/key`, `gs://bucket/key`,
+//! Objects in S3, Google Cloud Storage and Azure, given by URLs instead of paths: `s3://bucket/key`, `gs://bucket/key`,
 //! `az://container/key`.
 //!
-//! All is blocking; requests are made on threads of their own, tried anew for half a minute, and then an
-//! [`std::io::Error`] that says in plain words what is wrong. Credentials and endpoints come from the usual variables.
+//! The interface is blocking. Requests run on separate threads and are retried for a limited time before they fail with
+//! an [`std::io::Error`] that explains the problem. Credentials and endpoints come from the usual environment
+//! variables.
 
 #[cfg(not(feature = "object-stores"))]
 mod absent;
@@ -37,14 +38,14 @@ pub use object::{Object, Version};
 pub use ranges::Ranges;
 #[cfg(all(feature = "arrow", feature = "object-stores"))]
 pub(crate) use read::Reader;
-// Elsewhere no signal is watched.
+// Other platforms do not handle signals.
 #[cfg(all(feature = "object-stores", unix))]
-pub(crate) use write::abandon_uploads;
+pub use write::abandon_uploads;
 
-/// How a URL of a store begins.
+/// URL schemes of the stores.
 const SCHEMES: [&str; 3] = ["s3://", "gs://", "az://"];
 
-/// Whether a path is the URL of an object, or of a folder of objects.
+/// Whether a path is the URL of an object or of a folder of objects.
 pub fn is_url(path: &Path) -> bool {
     path.to_str().is_some_and(|text| SCHEMES.iter().any(|scheme| text.starts_with(scheme)))
 }

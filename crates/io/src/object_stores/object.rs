@@ -1,4 +1,4 @@
-//! One object, or the folder that names begin with, by its URL.
+//! An object, or a folder (key prefix), given by its URL.
 
 use std::io;
 use std::path::Path;
@@ -17,47 +17,48 @@ use super::stores::{self, Store, wait};
 use super::write::Writer;
 use super::{SCHEMES, fault};
 
-/// How often a put that may have come through is looked at and done again.
+/// Maximum number of attempts for a put that may have succeeded without a response.
 const TRIES: usize = 3;
 
-/// An object, which may not be there.
+/// An object, which may not exist.
 #[derive(Debug, Clone)]
 pub struct Object {
-    /// `s3://bucket`.
+    /// Scheme and bucket, such as `s3://bucket`.
     pub(super) root: String,
     pub(super) key: Key,
     pub(super) store: Arc<dyn Store>,
 }
 
-/// What an object is that is to be replaced.
+/// Expected version of an object that is to be replaced.
+#[derive(Debug)]
 pub enum Version {
-    /// It is not there yet.
+    /// The object must not exist yet.
     Absent,
-    /// Whatever it is.
+    /// Any version.
     Any,
-    /// As this program put it.
+    /// The version that this program wrote.
     Known(UpdateVersion),
 }
 
 impl Object {
-    /// The object of a URL; nothing for a path that is none.
-    pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
+    /// The object at a URL; `None` for a path that is not a URL.
+    pub fn at(path: &Path) -> io::Result<Option<Self>> {
         let invalid = |told: &str| io::Error::new(io::ErrorKind::InvalidInput, told);
         let Some(text) = path.to_str().filter(|_| super::is_url(path)) else { return Ok(None) };
-        // Windows joins names by its own separator.
+        // Windows joins names with backslashes.
         let text = if cfg!(windows) { text.replace('\\', "/") } else { text.to_string() };
         let rest = |scheme: &&'static str| Some((&scheme[..2], text.strip_prefix(scheme)?));
         let Some((scheme, rest)) = SCHEMES.iter().find_map(rest) else { return Ok(None) };
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
-            return Err(invalid("it names no bucket"));
+            return Err(invalid("the URL does not name a bucket"));
         }
         let key = Key::parse(key).map_err(|error| fault::io(Error::from(error)))?;
         Ok(Some(Self { root: format!("{scheme}://{bucket}"), key, store: stores::open(scheme, bucket)? }))
     }
 
-    /// All of its bytes; for small ones.
-    pub(crate) fn bytes(&self) -> io::Result<Vec<u8>> {
+    /// Reads the whole object; for small objects.
+    pub fn bytes(&self) -> io::Result<Vec<u8>> {
         Ok(self.whole()?.1.into())
     }
 
@@ -69,8 +70,8 @@ impl Object {
         })
     }
 
-    /// Whether it is there.
-    pub(crate) fn is_there(&self) -> io::Result<bool> {
+    /// Whether the object exists.
+    pub fn is_there(&self) -> io::Result<bool> {
         let (store, key) = (self.store.clone(), self.key.clone());
         match wait(async move { store.head(&key).await }) {
             Ok(_) => Ok(true),
@@ -79,30 +80,30 @@ impl Object {
         }
     }
 
-    /// Opens it to be read from any place, in constant memory.
-    pub(crate) fn open(&self) -> io::Result<Reader> {
+    /// Opens the object for sequential reading with seeking, in constant memory.
+    pub fn open(&self) -> io::Result<Reader> {
         Reader::open(self.clone())
     }
 
-    /// Opens it to be read here and there.
-    pub(crate) fn ranges(&self) -> io::Result<Ranges> {
+    /// Opens the object for random access.
+    pub fn ranges(&self) -> io::Result<Ranges> {
         Ranges::open(self.clone())
     }
 
-    /// Begins to write it: it is there once that is finished.
-    pub(crate) fn writer(&self) -> Writer {
+    /// Starts writing the object, which appears once the writer is finished.
+    pub fn writer(&self) -> Writer {
         Writer::new(self.clone())
     }
 
-    /// Replaces it whole, if it still is what is known of it, where the store compares that.
+    /// Replaces the whole object if its version is still the known one, in stores that support conditional writes.
     ///
     /// # Errors
-    /// Of kind `AlreadyExists` where another program has written it.
-    pub(crate) fn put(&self, bytes: Vec<u8>, known: &Version) -> io::Result<Version> {
+    /// Kind `AlreadyExists` if another program has written the object.
+    pub fn put(&self, bytes: Vec<u8>, known: &Version) -> io::Result<Version> {
         let bytes = Bytes::from(bytes);
         let mut mode = match known {
             Version::Absent => PutMode::Create,
-            // Some stores give no versions.
+            // Some stores return no versions.
             Version::Known(UpdateVersion { e_tag: None, version: None }) | Version::Any => PutMode::Overwrite,
             Version::Known(version) => PutMode::Update(version.clone()),
         };
@@ -114,12 +115,12 @@ impl Object {
             let done = stores::begin(async move { store.put_opts(&key, payload, options).await })?.wait();
             match done {
                 Ok(PutResult { e_tag, version, .. }) => return Ok(Version::Known(UpdateVersion { e_tag, version })),
-                // `AWS_CONDITIONAL_PUT=disabled`, or a store that can't.
+                // `AWS_CONDITIONAL_PUT=disabled`, or a store without conditional writes.
                 Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) if mode != PutMode::Overwrite => {
                     mode = PutMode::Overwrite;
                 }
                 Err(error @ (Error::AlreadyExists { .. } | Error::Precondition { .. })) => {
-                    // An answer that was lost on its way: then it is what was put.
+                    // If the response of an earlier attempt was lost, the object already has the new contents.
                     return match self.whole() {
                         Ok((ObjectMeta { e_tag, version, .. }, there)) if there == bytes => {
                             Ok(Version::Known(UpdateVersion { e_tag, version }))
@@ -127,7 +128,7 @@ impl Object {
                         _ => Err(fault::io(error)),
                     };
                 }
-                // It may have come through; a server that can't be reached was asked often enough.
+                // An interrupted put may have succeeded. Connection failures have already been retried.
                 Err(error) => match fault::of_http(&error) {
                     Some(HttpErrorKind::Interrupted | HttpErrorKind::Timeout) if tries < TRIES => {
                         sleep(Duration::from_secs(1));
@@ -138,8 +139,8 @@ impl Object {
         }
     }
 
-    /// Removes it, if it is there.
-    pub(crate) fn remove(&self) -> io::Result<()> {
+    /// Removes the object if it exists.
+    pub fn remove(&self) -> io::Result<()> {
         let (store, key) = (self.store.clone(), self.key.clone());
         match wait(async move { store.delete(&key).await }) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// An object of a store in memory.
+    /// An object in an in-memory store.
     fn object(store: &Arc<InMemory>, key: &str) -> Object {
         Object { root: "s3://bucket".into(), key: Key::parse(key).unwrap(), store: store.clone() }
     }
@@ -178,11 +179,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let store = Arc::new(InMemory::new());
-        // Nothing, one put, parts, and whole parts and blocks.
+        // Empty, a single put, multipart uploads, and exact multiples of parts and blocks.
         for count in [0, 10, (8 << 20) - 1, 8 << 20, (16 << 20) + 5, 24 << 20] {
             let (own, written) = (object(&store, &format!("a/{count}")), bytes(count));
             let mut writer = own.writer();
-            // In pieces that do not divide a part.
+            // Write in pieces that do not divide a part.
             written.chunks(1_000_003).for_each(|piece| writer.write_all(piece).unwrap());
             assert!(!own.is_there().unwrap());
             assert_eq!(writer.finish().unwrap(), count as u64);
@@ -252,11 +253,11 @@ mod tests {
         let taken =
             |put: io::Result<Version>| put.err().map(|error| error.kind()) == Some(io::ErrorKind::AlreadyExists);
         assert!(taken(own.put(vec![2], &Version::Absent)));
-        // An answer that was lost: it is there as it was put.
+        // The response was lost, but the object has the new contents.
         let first_again = own.put(vec![1], &Version::Absent).unwrap();
         let second = own.put(vec![1, 2], &first_again).unwrap();
         assert!(taken(own.put(vec![1, 3], &first)));
-        // Another run takes it over.
+        // Another program overwrites the object.
         own.put(vec![9], &Version::Any).unwrap();
         assert!(taken(own.put(vec![1, 2, 3], &second)));
         own.remove().unwrap();

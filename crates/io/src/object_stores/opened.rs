@@ -1,4 +1,4 @@
-//! An object as it was when it was opened, of which parts are asked for.
+//! An opened object, pinned to its version, from which parts are requested.
 
 use std::io;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use super::Object;
 use super::stores::{Coming, begin, wait};
 
-/// An object that may not become another while it is read.
+/// An opened object; reads fail if it is replaced meanwhile.
 #[derive(Debug, Clone)]
 pub(super) struct Opened {
     object: Object,
     len: u64,
-    /// What it was.
+    /// ETag of the opened version.
     e_tag: Option<String>,
 }
 
@@ -25,15 +25,15 @@ impl Opened {
         Ok(Self { object, len: meta.size, e_tag: meta.e_tag })
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Asks for a part. A connection that breaks within is taken up at the byte where it broke.
+    /// Requests a part. A broken connection is resumed at the byte where it broke.
     pub(super) fn part(&self, range: Range<u64>) -> io::Result<Coming<Bytes>> {
         let (store, key) = (self.object.store.clone(), self.object.key.clone());
-        // Some servers do not answer with a part where all is asked for as one.
+        // Some servers don't answer with a partial response if the range is the whole object.
         let range = (range != (0..self.len)).then_some(GetRange::Bounded(range));
         let options = GetOptions { range, if_match: self.e_tag.clone(), ..GetOptions::default() };
         begin(async move { store.get_opts(&key, options).await?.bytes().await })

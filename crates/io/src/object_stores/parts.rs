@@ -1,12 +1,12 @@
-//! Servers that answer with a part of an object and do not say so.
+//! Workaround for servers that answer with a partial object but the wrong status.
 
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 use object_store::{ClientOptions, Result};
 
-/// Connects as usual; an answer that names the part it holds is one of a part, though its status be that of the whole
-/// (rclone's server is such).
+/// Connects as usual, but treats a response with a content range as partial content even if its status says that it is
+/// complete, as rclone's server does.
 #[derive(Debug)]
 pub(super) struct Parts;
 

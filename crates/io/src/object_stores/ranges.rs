@@ -1,4 +1,4 @@
-//! Reading an object at any place, by a request for each part that is read.
+//! Random access to an object, with one request per part.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use super::Object;
 use super::fault;
 use super::opened::Opened;
 
-/// What is read first, and held: what a file says of itself, and of a dump its tokens.
+/// Number of bytes read and kept on opening: enough for a file's header and, usually, a dump's tokens.
 const BEGINNING: u64 = 256 << 10;
 
-/// An object that is read here and there.
+/// An object opened for random access.
 #[derive(Debug, Clone)]
 pub struct Ranges {
     object: Opened,
@@ -21,24 +21,24 @@ pub struct Ranges {
 impl Ranges {
     pub(super) fn open(object: Object) -> io::Result<Self> {
         let mut opened = Self { object: Opened::new(object)?, beginning: Bytes::new() };
-        opened.beginning = opened.part(0, opened.len().min(BEGINNING))?;
+        opened.beginning = opened.part(0, opened.size().min(BEGINNING))?;
         Ok(opened)
     }
 
-    /// Its bytes.
-    pub(crate) fn len(&self) -> u64 {
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
         self.object.len()
     }
 
-    /// Holds nothing of it any more.
-    pub(crate) fn let_go(&mut self) {
+    /// Releases the bytes that were kept on opening.
+    pub fn let_go(&mut self) {
         self.beginning = Bytes::new();
     }
 
-    /// Reads as many bytes as are wanted.
-    pub(crate) fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+    /// Fills the buffer, starting at an offset.
+    pub fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         let len = bytes.len() as u64;
-        if at.checked_add(len).is_none_or(|end| end > self.len()) {
+        if at.checked_add(len).is_none_or(|end| end > self.size()) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match self.beginning.get(at as usize..(at + len) as usize) {

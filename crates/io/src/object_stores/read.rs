@@ -1,4 +1,4 @@
-//! Reading an object in blocks, of which few are held.
+//! Reads an object in blocks, of which only a few are kept in memory.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,19 +11,25 @@ use super::fault;
 use super::opened::Opened;
 use super::stores::Coming;
 
-/// What is read together.
+/// Block size in bytes.
 const BLOCK: u64 = 8 << 20;
-/// Blocks that are held, beside one that is on its way.
+/// Number of blocks kept in memory, besides one being fetched.
 const HELD: usize = 2;
 
-/// An object that is read; copies share its blocks, each with a place of its own.
+/// Reader of an object. Clones share its blocks, and each has its own position.
 #[derive(Clone)]
-pub(crate) struct Reader {
+pub struct Reader {
     blocks: Arc<Blocks>,
     at: u64,
 }
 
-/// The blocks of an object.
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+/// Blocks of an object.
 struct Blocks {
     object: Opened,
     held: Mutex<Held>,
@@ -31,9 +37,9 @@ struct Blocks {
 
 struct Held {
     blocks: VecDeque<(u64, Bytes)>,
-    /// The one behind the last that was read.
+    /// Prefetched block after the last one read.
     coming: Option<(u64, Coming<Bytes>)>,
-    /// Why the last one could not be read.
+    /// Why the last block could not be read.
     fault: Option<Arc<object_store::Error>>,
 }
 
@@ -44,19 +50,19 @@ impl Reader {
         Ok(Self { blocks: Arc::new(Blocks { object, held }), at: 0 })
     }
 
-    /// Bytes of the object.
+    /// Length of the object in bytes.
     #[cfg(feature = "arrow")]
     pub(crate) fn len(&self) -> u64 {
         self.blocks.object.len()
     }
 
-    /// Why it could not be read, where it could not: for whom a reader of tables, which keeps words only, has come between.
+    /// Why the object could not be read. Needed because table readers keep only the text of an error.
     #[cfg(feature = "arrow")]
-    pub(crate) fn fault(&self) -> Option<io::Error> {
+    pub fn fault(&self) -> Option<io::Error> {
         self.blocks.held.lock().unwrap_or_else(PoisonError::into_inner).fault.clone().map(fault::io)
     }
 
-    /// What is held from its place on, nothing at the end.
+    /// Bytes in memory from the current position on; empty at the end.
     fn ahead(&self) -> io::Result<Bytes> {
         if self.at >= self.blocks.object.len() {
             return Ok(Bytes::new());
@@ -100,7 +106,7 @@ impl Blocks {
                 block
             }
         };
-        // Whoever reads one block behind the other finds the next one there.
+        // Prefetch the next block if blocks are read sequentially.
         let (next, last) = (number + 1, held.blocks.back().map(|(own, _)| *own));
         if held.coming.is_none() && last == Some(number) && next * BLOCK < self.object.len() {
             held.coming = Some((next, self.begin(next)?));

@@ -1,4 +1,4 @@
-//! The stores that are used, each opened once, and the threads that requests are made on.
+//! Opened stores, each opened once, and the threads that run requests.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,24 +16,24 @@ use tokio::runtime::{Builder, Runtime};
 use super::fault;
 use super::parts::Parts;
 
-/// A store: objects, and uploads of many parts.
+/// An object store with multipart uploads.
 pub(super) trait Store: ObjectStore + MultipartStore {}
 
 impl<S: ObjectStore + MultipartStore> Store for S {}
 
-/// How long a request may take, its answer included.
+/// Timeout of a request, including its response.
 const LONGEST: &str = "45 seconds";
 
-/// How long a request is tried anew: a server that is started again is waited for, one that is not there is told.
+/// Retry policy: long enough for a server that restarts, short enough to report one that is gone.
 fn retries() -> RetryConfig {
     let backoff =
         BackoffConfig { init_backoff: Duration::from_millis(300), max_backoff: Duration::from_secs(5), base: 2.0 };
     RetryConfig { backoff, max_retries: 14, retry_timeout: Duration::from_secs(60) }
 }
 
-/// The store of a bucket (or container), by what the environment says of it.
+/// Opens the store of a bucket (or container), configured from the environment.
 pub(super) fn open(scheme: &str, bucket: &str) -> io::Result<Arc<dyn Store>> {
-    /// By scheme and bucket.
+    /// Opened stores, keyed by scheme and bucket.
     type Open = HashMap<(String, String), Arc<dyn Store>>;
     static OPEN: Mutex<Option<Open>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +42,7 @@ pub(super) fn open(scheme: &str, bucket: &str) -> io::Result<Arc<dyn Store>> {
     if let Some(store) = open.get(&key) {
         return Ok(store.clone());
     }
-    // Whoever embeds this may have chosen another already.
+    // An embedding program may have installed another provider already.
     rustls::crypto::ring::default_provider().install_default().ok();
     let store: Result<Arc<dyn Store>, object_store::Error> = match scheme {
         "s3" => {
@@ -82,35 +82,35 @@ fn runtime() -> io::Result<&'static Runtime> {
     Ok(RUNTIME.get_or_init(|| new))
 }
 
-/// What is on its way.
+/// Pending result of a request.
 pub(super) struct Coming<T>(mpsc::Receiver<Result<T, object_store::Error>>);
 
 impl<T> Coming<T> {
-    /// Waits for it.
+    /// Waits for the result.
     pub(super) fn wait(self) -> Result<T, object_store::Error> {
-        let ended = |_| object_store::Error::Generic { store: "any", source: "the request was given up".into() };
+        let ended = |_| object_store::Error::Generic { store: "any", source: "the request was abandoned".into() };
         self.0.recv().map_err(ended)?
     }
 
-    /// Waits for it so long at most.
+    /// Waits for the result, but at most this long.
     pub(super) fn wait_for(self, most: Duration) {
         self.0.recv_timeout(most).ok();
     }
 }
 
-/// Begins a request. (Waiting for it by a channel is right on any thread, also one of another runtime.)
+/// Starts a request. (Waiting on a channel works on any thread, even one of another runtime.)
 pub(super) fn begin<T: Send + 'static>(
     request: impl Future<Output = Result<T, object_store::Error>> + Send + 'static,
 ) -> io::Result<Coming<T>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     runtime()?.spawn(async move {
-        // Nobody may wait for it any more.
+        // The receiver may have been dropped.
         sender.send(request.await).ok();
     });
     Ok(Coming(receiver))
 }
 
-/// Makes a request.
+/// Makes a request and waits for its result.
 pub(super) fn wait<T: Send + 'static>(
     request: impl Future<Output = Result<T, object_store::Error>> + Send + 'static,
 ) -> io::Result<T> {

@@ -1,4 +1,4 @@
-//! Objects as the reader of Parquet takes them.
+//! Lets the Parquet reader read objects.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -24,9 +24,9 @@ impl ChunkReader for Reader {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        // A damaged table may name any length.
+        // A corrupt table may contain any length.
         if start.checked_add(length as u64).is_none_or(|end| end > Reader::len(self)) {
-            return Err(ParquetError::EOF("a part of the table lies behind its end".into()));
+            return Err(ParquetError::EOF("a part of the table is beyond the end of the file".into()));
         }
         let mut bytes = vec![0; length];
         self.get_read(start)?.read_exact(&mut bytes)?;
@@ -48,7 +48,7 @@ mod tests {
 
     use crate::object_stores::{Object, Version};
 
-    /// A table of many blocks, whose columns lie in pieces across their borders, is read as it was written.
+    /// Reads a table of many blocks, whose column chunks cross block boundaries.
     #[test]
     fn a_table_larger_than_what_is_held() {
         let texts: Vec<String> =

@@ -1,4 +1,4 @@
-//! Writing an object: one that is small at once, a large one in parts while it is made.
+//! Writes an object: a small one at once, a large one as a multipart upload while it is produced.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,42 +13,48 @@ use super::Object;
 use super::fault;
 use super::stores::{Coming, Store, begin, wait};
 
-/// Bytes of a part. All but the last are of one length, which some stores want; there may be 10,000.
+/// Part size in bytes. Some stores require all parts but the last to have the same size; at most 10,000 parts are
+/// allowed.
 const PART: usize = 8 << 20;
-/// Parts that are on their way together.
+/// Maximum number of parts being uploaded at a time.
 const TOGETHER: usize = 3;
-/// How long a program that is ended waits for its uploads to be given up.
+/// How long a terminating program waits for its uploads to be aborted.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// An object that is being written. It appears whole when it is finished; until then nothing of it is to be seen, and
-/// dropped, its parts are removed.
-pub(crate) struct Writer {
+/// An object being written. It appears only once it is finished; dropping the writer removes the uploaded parts.
+pub struct Writer {
     object: Object,
     buffer: Vec<u8>,
     written: u64,
     upload: Option<Upload>,
 }
 
-/// An upload of many parts.
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").finish_non_exhaustive()
+    }
+}
+
+/// A multipart upload.
 struct Upload {
     id: MultipartId,
     parts: Vec<PartId>,
     coming: VecDeque<Coming<PartId>>,
 }
 
-/// An upload that was begun.
+/// A multipart upload that was started.
 type Begun = (Arc<dyn Store>, Key, MultipartId);
 
-/// This program's uploads, to be given up when a signal ends it.
+/// This program's uploads, which are aborted if a signal terminates it.
 static UPLOADS: Mutex<Vec<Begun>> = Mutex::new(Vec::new());
 
 fn uploads() -> MutexGuard<'static, Vec<Begun>> {
     UPLOADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives up all uploads, so that the stores keep no parts of them.
+/// Aborts all uploads, so that the stores keep no parts of them.
 #[cfg(unix)]
-pub(crate) fn abandon_uploads() {
+pub fn abandon_uploads() {
     let uploads = std::mem::take(&mut *uploads());
     let ends: Vec<_> = uploads
         .into_iter()
@@ -86,8 +92,8 @@ impl Writer {
         upload.settle(TOGETHER)
     }
 
-    /// Makes the object appear, and gives its length.
-    pub(crate) fn finish(mut self) -> io::Result<u64> {
+    /// Completes the object and returns its length.
+    pub fn finish(mut self) -> io::Result<u64> {
         let (store, key) = (self.object.store.clone(), self.object.key.clone());
         if self.upload.is_none() {
             let bytes = std::mem::take(&mut self.buffer);
@@ -109,7 +115,7 @@ impl Writer {
 }
 
 impl Upload {
-    /// Waits until so many parts at most are on their way.
+    /// Waits until at most `most` parts are being uploaded.
     fn settle(&mut self, most: usize) -> io::Result<()> {
         while self.coming.len() > most {
             if let Some(part) = self.coming.pop_front() {

@@ -1,11 +1,15 @@
-//! Dictionaries compiled into the program, made by `examples/train_dictionaries.rs`.
+//! Dictionaries embedded in the program, trained by `examples/train_dictionaries.rs`.
 
 use hooklens_model::error::LoadError;
 
-/// A dictionary, or transcoders of all layers: its description and its files of weights.
+/// An embedded dictionary, or transcoders for all layers: configuration and weight files.
+#[derive(Debug)]
 pub struct EmbeddedDictionary {
+    /// Name, as in `embedded:NAME`.
     pub name: &'static str,
+    /// Contents of the configuration file.
     pub description: &'static str,
+    /// Contents of the weight files.
     pub weights: &'static [&'static [u8]],
 }
 
@@ -27,7 +31,7 @@ static DICTIONARIES: &[EmbeddedDictionary] = &[
     },
 ];
 
-/// The dictionary of this name.
+/// Finds the dictionary with this name.
 pub fn find_dictionary(name: &str) -> Result<&'static EmbeddedDictionary, LoadError> {
     DICTIONARIES.iter().find(|one| one.name == name).ok_or_else(|| {
         let names: Vec<&str> = DICTIONARIES.iter().map(|one| one.name).collect();

@@ -1,4 +1,4 @@
-//! Models and dictionaries compiled into the program.
+//! Models and dictionaries embedded in the program.
 
 mod dictionaries;
 
@@ -6,7 +6,7 @@ use hooklens_model::error::LoadError;
 
 pub use dictionaries::{EmbeddedDictionary, find_dictionary};
 
-/// A model compiled in: its configuration, weights and tokenizer.
+/// An embedded model: configuration, weights and tokenizer.
 pub(crate) struct EmbeddedModel {
     name: &'static str,
     pub(crate) config: &'static str,
@@ -27,9 +27,10 @@ macro_rules! embedded {
 
 static MODELS: &[EmbeddedModel] = &[embedded!("induction"), embedded!("ioi")];
 
-/// Names of the embedded models.
+/// Names of the embedded models, which can be loaded as `embedded:NAME`.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// for name in hooklens::embedded_models() {
 ///     hooklens::HookedTransformer::from_pretrained(format!("embedded:{name}"))?;
 /// }

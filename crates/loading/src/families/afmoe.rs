@@ -1,5 +1,5 @@
-//! AFMoE (Trinity): norms around both parts, gated attention that rotates in windows only, DeepSeek V3's way to choose
-//! experts.
+//! AFMoE (Trinity): norms before and after attention and MLP, gated attention with rotary embedding only in windowed
+//! layers, and expert routing as in DeepSeek V3.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "afmoe", architectures: &["AfmoeForCausalLM", "AfmoeModel"], prefix: "model.", config, weights };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 200_192, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1408,
@@ -34,7 +34,7 @@ const NORMS: &[(&str, &str)] = &[
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
-    // Of the code that came before transformers' own: what it does otherwise is in no published file.
+    // Settings of the code that preceded transformers' own; no published file uses other values.
     for (field, usual) in [("n_group", 1), ("topk_group", 1), ("num_expert_groups", 1), ("num_limited_groups", 1)] {
         if json.size_or(field, usual)? != usual {
             return Err(json.unsupported(field));

@@ -1,4 +1,4 @@
-//! ALBERT: BERT whose layers share one block's weights, and whose vectors of tokens are narrower than the stream.
+//! ALBERT: BERT whose layers share one block's weights, with embeddings narrower than the residual stream.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert};
@@ -25,7 +25,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let activation = ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?;
-    // A layer of its kind is `inner` blocks, and a group of such layers shares them.
+    // A configured layer consists of `inner` blocks, and the layers of a group share them.
     let (groups, inner) = groups(json)?;
     let layers = base.n_layers;
     let n_layers = layers.saturating_mul(inner);
@@ -48,7 +48,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Groups of layers, and blocks in a layer.
+/// Number of layer groups, and of blocks per layer.
 fn groups(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
     let size = |field: &str| json.size_or(field, 1);
     Ok((size("num_hidden_groups")?, size("inner_group_num")?))

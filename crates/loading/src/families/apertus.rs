@@ -1,4 +1,4 @@
-//! Apertus: queries and keys normalized by head, and a plain MLP whose activation is learned.
+//! Apertus: per-head query and key norms, and a plain MLP with a learned activation function (xIELU).
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_theta": 12e6, "max_position_embeddings": 65_536,
@@ -40,7 +40,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let mut names = Names { norms, mlp: MlpNames::Plain, ..Names::LLAMA }.with_biases_of(json)?;
     names.biases.mlp = false;
     let mut table = llama_like::weights_with(config, json, names)?;
-    // Of the activation these two are the same numbers everywhere.
+    // These two parameters of the activation function are the same constants in every model.
     table.derived = &["rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps"];
     for layer in 0..config.n_layers {
         for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation == ActivationFn::Xielu) {

@@ -1,4 +1,4 @@
-//! Arcee: Llama with a plain MLP, whose activation is the square of ReLU.
+//! Arcee: Llama with a plain MLP and squared ReLU.
 
 use std::sync::LazyLock;
 
@@ -19,6 +19,6 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096}));

@@ -1,5 +1,5 @@
-//! Baichuan 1 and 2: Llama with one fused projection; the 13B models have linear biases for positions,
-//! and version 2 uses an unembedding whose rows have unit length.
+//! Baichuan 1 and 2: Llama with a fused QKV projection. The 13B models use ALiBi; version 2 normalizes the rows of the
+//! unembedding to unit length.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
@@ -19,7 +19,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.has("max_position_embeddings") {
         return llama_like::config(json);
     }
-    // The 13B models have only a length they were trained on.
+    // The 13B models state only the length they were trained on.
     let n_ctx = json.size("model_max_length")?;
     let base = json.sizes(HfConfig::SIZES, n_ctx)?;
     Ok(TransformerConfig {
@@ -43,7 +43,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(format!("blocks.{layer}.attn.W_{letter}"), name, layout);
         }
     }
-    // Only version 2's configurations speak of this loss.
+    // Only version 2's configurations have this setting.
     if json.has("z_loss_weight") {
         table.add("unembed.W_U", "lm_head.weight", Layout::UnitRows);
     }

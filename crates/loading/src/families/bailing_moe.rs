@@ -1,5 +1,5 @@
-//! Bailing (Ling and Ring, 1 and 2) and Sarvam with mixtures: one projection to queries, keys and values; experts chosen
-//! by a softmax in the first, as DeepSeek V3 does in the others.
+//! Bailing (Ling and Ring, 1 and 2) and Sarvam mixtures of experts, with a fused QKV projection. Experts are chosen by
+//! softmax in version 1, and as in DeepSeek V3 in the others.
 
 use std::sync::LazyLock;
 
@@ -36,14 +36,14 @@ pub(super) static SARVAM: Family = Family {
     weights,
 };
 
-/// What its own code takes for fields that a file leaves out.
+/// Defaults of Bailing 1's own code for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "use_bias": true, "rms_norm_eps": 1e-5, "max_position_embeddings": 16_384, "n_routed_experts": 16,
         "num_experts_per_tok": 2
     })
 });
-/// The same.
+/// Defaults of Bailing 2's own code.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "head_dim": 128, "rope_theta": 600_000.0, "partial_rotary_factor": 0.5, "use_qk_norm": true,
@@ -52,7 +52,7 @@ static DEFAULTS_2: LazyLock<Value> = LazyLock::new(|| {
         "max_position_embeddings": 32_768
     })
 });
-/// What Hugging Face takes for them.
+/// Hugging Face's defaults for Sarvam.
 static DEFAULTS_SARVAM: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 19,
@@ -73,7 +73,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = TransformerConfig { qk_norm, default_prepend_bos: false, ..base };
     let first = json.size_or("first_k_dense_replace", 0)?;
     let (experts, d_mlp) = mixtures::deepseek(json)?;
-    // The width of one shared expert, where it differs from the others'.
+    // Width of one shared expert, if it differs from the others'.
     let shared = match (experts.shared, json.maybe_size("moe_shared_expert_intermediate_size")?) {
         (Some(all), Some(own)) if d_mlp > 0 => Some(SharedExpert { d_mlp: all.d_mlp / d_mlp * own, ..all }),
         (all, _) => all,
@@ -87,7 +87,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    // Transformers 5 has another name for it.
+    // Transformers 5 uses another name.
     let biased = json.flag("use_qkv_bias", json.flag("attention_bias", false)?)?;
     let biases = Biases { qkv: biased, output: false, mlp: false };
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;

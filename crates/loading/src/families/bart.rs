@@ -1,5 +1,5 @@
-//! BART and those that are built like it: mBART, Marian, Pegasus, M2M-100 (NLLB), Blenderbot. They differ in where norms
-//! stand, in what is normalized first, and in where position vectors come from.
+//! BART and similar models: mBART, Marian, Pegasus, M2M-100 (NLLB), Blenderbot. They differ in the placement of norms,
+//! the embedding norm, and the source of the position table.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use hooklens_model::encoder_decoder::{
 };
 use hooklens_model::error::ConfigError;
 
-/// A family of this prefix and these tables.
+/// Creates a family with tensor prefix `model.` and the shared weight table.
 const fn family(
     name: &'static str,
     architectures: &'static [&'static str],
@@ -73,7 +73,7 @@ fn pegasus(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
 
 fn m2m_100(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let json = json.defaulting(&M2M_100_DEFAULTS);
-    // Positions are counted from behind that of padding, which is the padding token's id.
+    // Position numbers start after the padding token's id.
     let first = json.size("pad_token_id")?.saturating_add(1);
     base(&json, PositionTable::SinusoidsFrom(first))
 }
@@ -86,7 +86,7 @@ fn blenderbot_small(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigE
     Ok(EncoderDecoderConfig { norm_after: true, embed_norm: true, decoder_tokens_normed: true, ..blenderbot(json)? })
 }
 
-/// Norms before attention and MLP, and one behind the last block; none of the embedding.
+/// Settings of a pre-norm model with a final norm and no embedding norm.
 fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConfig, ConfigError> {
     if !json.flag("tie_word_embeddings", true)? {
         return Err(json.unsupported("tie_word_embeddings"));
@@ -137,8 +137,8 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
     })
 }
 
-/// The token that a decoder begins with, or `usual` where the file does not say. Where it says null, transformers begins
-/// with the text's first token if there is one.
+/// Token that decoding starts with, or `usual` if the file omits it. If the field is null, transformers uses the
+/// beginning-of-sequence token.
 pub(super) fn start_token(json: &HfConfig<'_>, usual: usize) -> Result<u32, ConfigError> {
     const START: &str = "decoder_start_token_id";
     match (json.maybe_size(START)?, json.maybe_size("bos_token_id")?) {
@@ -149,12 +149,12 @@ pub(super) fn start_token(json: &HfConfig<'_>, usual: usize) -> Result<u32, Conf
     }
 }
 
-/// An id; one that is too large is outside of every vocabulary.
+/// Converts a token id; one that is too large is outside every vocabulary.
 fn token(id: usize) -> u32 {
     u32::try_from(id).unwrap_or(u32::MAX)
 }
 
-/// What a configuration says of tokens that generation must or must not write.
+/// Tokens that a configuration forces or forbids during generation.
 pub(super) fn token_rules(json: &HfConfig<'_>) -> Result<TokenRules, ConfigError> {
     let one = |field| Ok::<_, ConfigError>(json.maybe_size(field)?.map(token));
     let never =
@@ -166,7 +166,7 @@ pub(super) fn token_rules(json: &HfConfig<'_>) -> Result<TokenRules, ConfigError
     Ok(TokenRules { first: one("forced_bos_token_id")?, last: one("forced_eos_token_id")?, never })
 }
 
-/// What a `generation_config.json` says in place of the `config.json` beside it.
+/// Applies settings of `generation_config.json`, which override `config.json`.
 pub(super) fn generation(config: &mut EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<(), ConfigError> {
     if let Some(start) = json.maybe_size("decoder_start_token_id")? {
         config.decoder_start_token = token(start);
@@ -177,7 +177,7 @@ pub(super) fn generation(config: &mut EncoderDecoderConfig, json: &HfConfig<'_>)
 
 fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["embed_tokens.weight", "embed_positions.weights", "coder.version"]);
-    // Of tensors that are one, files may hold any.
+    // Files may contain a shared tensor under any of its names.
     if config.shared_embed {
         table.add("embed.W_E", "model.shared.weight", Layout::AsIs);
         table.aliases = &[
@@ -192,12 +192,12 @@ fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightT
     }
     table.unembedding("lm_head.weight", true);
     if json.family() != M2M_100.name {
-        // Of shape `[1, d_vocab]`.
+        // Stored with shape `[1, d_vocab]`.
         table.add("unembed.b_U", "final_logits_bias", Layout::HeadsOut { heads: 1 });
         table.optional(&["unembed.b_U"]);
     }
     let learned = matches!(config.positions, StackPositions::Table { source: PositionTable::Learned, .. });
-    // BART's tables begin with two rows that are of no position.
+    // BART's position tables start with two unused rows.
     let skips = [BART.name, MBART.name].contains(&json.family());
     for (stack, layers) in [("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)] {
         let from = |part: &str| format!("model.{stack}.{part}");

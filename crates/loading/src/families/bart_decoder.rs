@@ -1,5 +1,5 @@
-//! Decoders of BART and models built like it, without an encoder: cross-attention, which has nothing to read, is left
-//! out, as transformers leaves it out.
+//! Decoders of BART and similar models, without an encoder. Cross-attention has nothing to attend to and is skipped, as
+//! in transformers.
 
 use super::Family;
 use super::fairseq;
@@ -9,7 +9,7 @@ use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::ConfigError;
 
-/// A family of this prefix and these tables.
+/// Creates a family with tensor prefix `model.` and the shared weight table.
 const fn family(
     name: &'static str,
     architectures: &'static [&'static str],
@@ -45,14 +45,14 @@ fn blenderbot(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn blenderbot_small(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Token vectors are normalized before positions are added, and never scaled.
+    // Token embeddings are normalized before positions are added, and never scaled.
     Ok(TransformerConfig { post_embedding_norm: true, embed_scale: None, ..normed_after(base(json, false)?) })
 }
 
-/// Every family of such decoders.
+/// All families of standalone decoders.
 const ALL: [&Family; 8] = [&BART, &BLENDERBOT, &BLENDERBOT_SMALL, &MARIAN, &MBART, &PEGASUS, &PLBART, &TROCR];
 
-/// Settings without effect on a decoder of an encoder-decoder; none of other families.
+/// Settings without effect on a standalone decoder; empty for other families.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     if !ALL.iter().any(|family| json.is_of(family)) {
         return Ok(Vec::new());
@@ -63,7 +63,7 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     }
     for field in ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"] {
         if let Some(value) = json.get(field) {
-            ignored.push(format!("{field} = {value}, which generation applies for encoder-decoders only"));
+            ignored.push(format!("{field} = {value}, which generation applies only to encoder-decoders"));
         }
     }
     Ok(ignored)
@@ -80,13 +80,13 @@ fn pegasus(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn marian(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = normed_after(pegasus(json)?);
     let d_vocab = json.maybe_size("decoder_vocab_size")?.filter(|size| *size > 0).unwrap_or(base.d_vocab);
-    // A head that is tied is as long as the embedding, and one of its own is not.
+    // A tied head has the embedding's vocabulary size; a separate head may not.
     let d_vocab_out = if tied(json)? { d_vocab } else { base.d_vocab };
     Ok(TransformerConfig { d_vocab, d_vocab_out, ..base })
 }
 
 fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Sines and cosines there depend on which tokens are padding tokens, also where they are not masked.
+    // Sinusoidal positions depend on which tokens are padding, even where they are not masked.
     if !json.flag("use_learned_position_embeddings", true)? {
         return Err(json.unsupported("use_learned_position_embeddings"));
     }
@@ -94,7 +94,7 @@ fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(if json.flag("layernorm_embedding", true)? { normed_embedding(base) } else { base })
 }
 
-/// Norms before attention and the MLP, and one after the last block; none of the embedding.
+/// Settings of a pre-norm model with a final norm and no embedding norm.
 fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigError> {
     let base =
         json.sizes(["decoder_layers", "d_model", "decoder_attention_heads"], json.size("max_position_embeddings")?)?;
@@ -107,12 +107,12 @@ fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigEr
     })
 }
 
-/// The same with norms after attention and the MLP in place of all others.
+/// Places norms after attention and the MLP instead of before, without a final norm.
 fn normed_after(base: TransformerConfig) -> TransformerConfig {
     TransformerConfig { residual_norms: true, no_final_norm: true, ..base }
 }
 
-/// The same with a norm of the sum of token and position vectors.
+/// Adds a norm of the sum of token and position embeddings.
 fn normed_embedding(base: TransformerConfig) -> TransformerConfig {
     TransformerConfig { positional: Positional::LearnedNormalized, post_embedding_norm: true, ..base }
 }
@@ -126,7 +126,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     table.cross_attention = Some(".encoder_attn");
     let decoder = |part: &str| format!("model.decoder.{part}");
     table.add("embed.W_E", decoder("embed_tokens.weight"), Layout::AsIs);
-    // Other tables begin with two rows that are of no position.
+    // Other position tables start with two unused rows.
     let computed = json.is_of(&MARIAN) || json.is_of(&PEGASUS);
     let skips = !computed && !json.is_of(&BLENDERBOT) && !json.is_of(&BLENDERBOT_SMALL);
     let layout = if skips { Layout::AfterRows { skip: 2 } } else { Layout::AsIs };

@@ -62,10 +62,10 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// Vectors of tokens, positions and types, and their norm, whichever there are.
+/// Weight table of the embeddings (token, position, type), those that the model has, and of their norm.
 pub(super) fn embedding(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
     let mut table = WeightTable::new("", &["position_ids", "predictions.decoder.bias", "lm_head.decoder.bias"]);
-    // What the first checkpoints, converted from TensorFlow, call a norm's weight and bias.
+    // Names of norm parameters in the first checkpoints, which were converted from TensorFlow.
     table.aliases = &[("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")];
     let embeddings = |part: &str| format!("{base}.embeddings.{part}");
     table.add("embed.W_E", embeddings("word_embeddings.weight"), Layout::AsIs);
@@ -81,7 +81,7 @@ pub(super) fn embedding(config: &EncoderConfig, base: &str, positions: Layout) -
     table
 }
 
-/// Embedding, blocks and pooler, which BERT and RoBERTa name alike behind `base`.
+/// Embedding, blocks and pooler, which BERT and RoBERTa name alike after the prefix `base`.
 pub(super) fn body(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
     let mut table = embedding(config, base, positions);
     for layer in 0..config.n_layers {

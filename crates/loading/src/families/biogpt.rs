@@ -1,4 +1,4 @@
-//! BioGPT and XGLM: OPT with scaled embeddings, whose positions are learned, or sines and cosines.
+//! BioGPT and XGLM: OPT with scaled embeddings and learned or sinusoidal positions.
 
 use std::sync::LazyLock;
 
@@ -40,13 +40,13 @@ pub(super) static XGLM: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"pad_token_id": 1}));
 
 fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(HfConfig::SIZES, json.size_or("max_position_embeddings", 1024)?)?;
     let function = json.text("hidden_act", "gelu")?;
-    // Its layer norms have torch's epsilon, whatever `layer_norm_eps` says.
+    // The layer norms use PyTorch's default epsilon, whatever `layer_norm_eps` says.
     scaled(json, function, TransformerConfig { d_mlp: json.size("intermediate_size")?, ..base })
 }
 

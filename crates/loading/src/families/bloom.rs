@@ -1,4 +1,4 @@
-//! Bloom: ALiBi positions, a norm of the embedding.
+//! Bloom: ALiBi positions and an embedding norm.
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Older files have other names for the same.
+    // Older files use other names for the same settings.
     let size = |name: &str, older: &str| json.size(if json.has(name) { name } else { older });
     let d_model = size("hidden_size", "n_embed")?;
     let n_heads = size("n_head", "num_attention_heads")?;

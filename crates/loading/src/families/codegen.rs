@@ -1,5 +1,5 @@
-//! CodeGen, MOSS and ProGen 2: GPT-J with one projection to queries, values and keys, in as many parts as the machines it
-//! was trained on. ProGen 2 as MultiMolecule writes it has them apart.
+//! CodeGen, MOSS and ProGen 2: GPT-J with a fused projection for queries, values and keys, split into as many parts as
+//! there were training devices. MultiMolecule's version of ProGen 2 stores the projections separately.
 
 use std::sync::LazyLock;
 
@@ -43,13 +43,13 @@ pub(super) static PROGEN_2: Family = Family {
     weights: progen2_weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64, "n_positions": 2048}));
 
-/// What ProGen's own code takes for them.
+/// Defaults of ProGen's own code.
 static DEFAULTS_PROGEN: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 32, "n_positions": 1024}));
 
-/// What MultiMolecule's code takes for them.
+/// Defaults of MultiMolecule's code.
 static DEFAULTS_PROGEN_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 35, "hidden_size": 1536, "num_hidden_layers": 27, "num_attention_heads": 16, "rotary_dim": 48,
@@ -58,7 +58,7 @@ static DEFAULTS_PROGEN_2: LazyLock<Value> = LazyLock::new(|| {
 });
 
 fn codegen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // CodeGen 2 has this name and code of its own, by which the projection is in eight parts.
+    // CodeGen 2 uses the same name but its own code, which splits the projection into eight parts.
     if json.get("auto_map").is_some() {
         return Err(json.unsupported("auto_map"));
     }
@@ -71,16 +71,16 @@ fn progen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let width = if json.has("embed_dim") { "embed_dim" } else { "n_embd" };
     let (d_model, n_heads) = (json.size(width)?, json.size("n_head")?);
     json.share("n_head", d_model, n_heads)?;
-    // Its tables of tokens and of logits may have sizes of their own.
+    // The embedding and unembedding may have different vocabulary sizes.
     let tokens = |own: &str| json.size(if json.has(own) { own } else { "vocab_size" });
     let n_ctx = json.size("n_positions")?;
     let base = TransformerConfig::new(json.layers("n_layer")?, d_model, n_heads, tokens("vocab_size_emb")?, n_ctx);
-    // Proteins begin with a token of the text, `1` or `2`, that says from which end they are read.
+    // A protein starts with a `1` or `2` in the text, which says from which end it is read.
     like(json, TransformerConfig { d_vocab_out: tokens("vocab_size_lm_head")?, default_prepend_bos: false, ..base })
 }
 
 fn moss(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // In 4 or 8 bits the files hold something else.
+    // Quantized files (4 or 8 bits) have a different format.
     if json.maybe_size("wbits")?.is_some_and(|bits| bits < 16) {
         return Err(json.unsupported("wbits"));
     }
@@ -106,7 +106,7 @@ fn progen2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Neighbors rotate, of so many coordinates.
+/// Rotary embedding of adjacent pairs in the first `dim` coordinates.
 fn turning(dim: usize) -> Positional {
     Positional::Rotary(Rotary { dim, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None })
 }

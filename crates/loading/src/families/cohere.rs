@@ -1,5 +1,5 @@
-//! Cohere 1 and 2 (Command R, Aya): attention and MLP in parallel behind one layer norm without bias, neighboring
-//! coordinates rotated, scaled logits; in 2 windows in most layers, and rotation in those only.
+//! Cohere 1 and 2 (Command R, Aya): parallel attention and MLP after one layer norm without bias, rotary embedding of
+//! adjacent pairs, scaled logits. In version 2, most layers have windows, and only those have rotary positions.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub(super) static TWO: Family = Family {
     weights,
 };
 
-/// The second with mixtures of experts.
+/// Cohere 2 with mixtures of experts.
 pub(super) static MIXTURE: Family = Family {
     name: "cohere2_moe",
     architectures: &["Cohere2MoeForCausalLM", "Cohere2MoeModel"],
@@ -40,10 +40,10 @@ pub(super) static MIXTURE: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}));
-/// The same, of mixtures.
+/// Hugging Face's defaults for mixtures.
 static OF_MIXTURES: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 256_000, "hidden_size": 8192, "intermediate_size": 22_528, "num_hidden_layers": 40,
@@ -74,7 +74,7 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&OF_MIXTURES);
     let base = config(json)?;
-    // Layers with a plain MLP come first, and have a pattern of windows of their own.
+    // Layers with a plain MLP come first and have their own window pattern.
     let first = json.size_or("first_k_dense_replace", 0)?;
     let own = json.size("prefix_dense_sliding_window_pattern")?.max(1);
     let pattern = json.size("sliding_window_pattern")?.max(1);
@@ -86,7 +86,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
     let base = TransformerConfig { windows, ..base };
     let mut layer_rotary = llama_like::rotating_in_windows(&base);
-    // Plain layers rotate without a window too, if none of them is to have one.
+    // If none of the layers with a plain MLP has a window, these layers have rotary positions too.
     for layer in (0..base.n_layers).filter(|layer| own == 1 && dense[*layer]) {
         layer_rotary[layer] = base.rotary(layer).cloned();
     }
@@ -105,7 +105,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let experts = Experts {
         router,
-        // A softmax is of the chosen ones' scores alone.
+        // The softmax runs over the chosen experts only.
         renormalize: router == RouterFn::Softmax || json.flag("norm_topk_prob", true)?,
         shared: (shared > 0).then_some(SharedExpert { d_mlp: shared, gated: false }),
         ..Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?)
@@ -115,7 +115,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    // Both read through one norm.
+    // Attention and MLP share one norm.
     let norms = &[("ln1", "input_layernorm"), ("ln2", "input_layernorm")];
     let mixture = json.is_of(&MIXTURE);
     let mlp = if mixture { mixtures::EXPERTS } else { Names::LLAMA.mlp };
@@ -142,7 +142,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             }
         }
     }
-    // The last norm's weight stands right before the unembedding, which may be tied.
+    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
     table.scale("ln_final.w", json.number("logit_scale", 0.0625)?);
     Ok(table)
 }

@@ -1,4 +1,4 @@
-//! CTRL: scaled token vectors, sines and cosines for positions, plain blocks behind norms.
+//! CTRL: scaled token embeddings, sinusoidal positions, and plain pre-norm blocks.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "ctrl", architectures: &["CTRLLMHeadModel", "CTRLModel"], prefix: "transformer.", config, weights };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 246_534, "n_positions": 256, "n_embd": 1280, "dff": 8192, "n_layer": 48, "n_head": 16
@@ -26,11 +26,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
     Ok(TransformerConfig {
         d_mlp: json.size("dff")?,
-        // Of all its norms, whatever the file says.
+        // Epsilon of all norms, whatever the file says.
         eps: 1e-6,
         activation: ActivationFn::Relu,
         embed_scale: Some((base.d_model as f64).sqrt()),
-        // A text begins with the code that says what it is.
+        // A text starts with a control code, which says what kind of text it is.
         default_prepend_bos: false,
         ..base
     })

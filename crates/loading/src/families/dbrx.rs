@@ -1,4 +1,4 @@
-//! DBRX: layer norms without biases, clipped fused projections, experts stacked in one tensor a part.
+//! DBRX: layer norms without biases, clipped fused projections, and experts stacked in one tensor per weight.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
@@ -20,7 +20,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(function) => function.text("name", "silu")?,
         None => "silu",
     };
-    // One is the default, and null another choice than none given.
+    // The default is 1, and null differs from an omitted field.
     const SHARE: &str = "moe_normalize_expert_weights";
     let renormalize = match &mlp {
         Some(mlp) if mlp.is_null(SHARE) => false,

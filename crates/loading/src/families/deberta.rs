@@ -1,4 +1,4 @@
-//! DeBERTa 1: as DeBERTa 2, with projections fused head by head, and each distance with a vector of its own.
+//! DeBERTa 1: like DeBERTa 2, with projections fused per head and a separate embedding for each distance.
 
 use super::hf_config::HfConfig;
 use super::{Family, deberta_v2};
@@ -24,7 +24,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     if json.flag("talking_head", false)? {
         return Err(json.unsupported("talking_head"));
     }
-    // Settings of the second version, which its code does not know.
+    // Settings of version 2, which version 1's code does not support.
     for field in ["position_buckets", "share_att_key", "norm_rel_ebd"] {
         if json.get(field).is_some() {
             return Err(json.unsupported(field));

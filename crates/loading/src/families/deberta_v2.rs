@@ -1,4 +1,4 @@
-//! DeBERTa 2 and 3: BERT whose scores know of relative positions by vectors that queries and keys meet.
+//! DeBERTa 2 and 3: BERT with disentangled attention to relative positions.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert};
@@ -31,7 +31,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     if json.maybe_size("attention_head_size")?.is_some_and(|width| width != base.d_head) {
         return Err(json.unsupported("attention_head_size"));
     }
-    // A convolution beside the first layer, of the models of 900 million weights and more.
+    // A convolution beside the first layer, in models with 900 million parameters or more.
     if json.maybe_size("conv_kernel_size")?.is_some_and(|size| size > 0) {
         return Err(json.unsupported("conv_kernel_size"));
     }
@@ -39,7 +39,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     let terms = 1 + usize::from(content_to_position) + usize::from(position_to_content);
     let relative = match json.flag("relative_attention", false)? {
         true if terms > 1 => {
-            // Numbers that are not positive stand for none.
+            // Values that are not positive mean none.
             let positive = |field: &str| Ok(json.maybe_number(field)?.filter(|n| *n >= 1.0).map(|n| n as usize));
             let longest = positive("max_relative_positions")?.unwrap_or(base.n_ctx);
             let buckets = positive("position_buckets")?;
@@ -65,7 +65,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     })
 }
 
-/// Whether queries meet positions, and whether keys do.
+/// Whether attention scores have content-to-position terms, and whether they have position-to-content terms.
 fn kinds(json: &HfConfig<'_>) -> Result<(bool, bool), ConfigError> {
     let unsupported = || json.unsupported("pos_att_type");
     let kinds: Vec<String> = match json.get("pos_att_type") {
@@ -83,7 +83,7 @@ fn kinds(json: &HfConfig<'_>) -> Result<(bool, bool), ConfigError> {
     }
 }
 
-/// Whether vectors of relative positions are normalized.
+/// Whether the relative position embeddings are normalized.
 fn normalized(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     match json.text("norm_rel_ebd", "none")? {
         "none" => Ok(false),
@@ -115,10 +115,10 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// All but the projections of attention, whose names here are BERT's and not DeBERTa's.
+/// All weights but the attention projections, which are named differently in DeBERTa 1.
 pub(super) fn besides_projections(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = bert::body(config, "deberta", Layout::AsIs);
-    // Classifiers have a pooler with a function of its own.
+    // The pooler of a classifier has its own activation function.
     table.remove("pooler.W");
     table.remove("pooler.b");
     if let Some(RelativePositions::Disentangled { norm, .. }) = config.relative {
@@ -127,7 +127,7 @@ pub(super) fn besides_projections(config: &EncoderConfig, json: &HfConfig<'_>) -
             table.norm("relative.ln", "deberta.encoder.LayerNorm");
         }
     }
-    // Files of the authors have the head under another name, and so has transformers where it is told to.
+    // The authors' files name the head differently, as does transformers with `legacy: false`.
     let heads = ["cls.predictions", "lm_predictions.lm_head"];
     let legacy = json.flag("legacy", true)?;
     let (head, dense) = if legacy { (heads[0], "transform.") } else { (heads[1], "") };

@@ -1,5 +1,5 @@
-//! DeciLM and Llama-Nemotron (Super, Ultra): Llama whose layers differ in their heads of keys and values and in the width
-//! of their MLP, as a search found them, and may lack attention or the MLP.
+//! DeciLM and Llama-Nemotron (Super, Ultra): Llama with per-layer numbers of key/value heads and MLP widths found by
+//! architecture search. Layers may lack attention or the MLP.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |c, json| llama_like::weights_with(c, json, Names::LLAMA.with_biases_of(json)?),
 };
 
-/// A layer's heads of keys and values and its neurons; none of what it lacks.
+/// Number of key/value heads and of neurons in a layer; `None` for a missing part.
 type Parts = (Option<usize>, Option<usize>);
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -49,7 +49,7 @@ fn parts(json: &HfConfig<'_>) -> Result<Vec<Parts>, ConfigError> {
     if let Some(blocks) = json.per_layer("block_configs", n_layers)? {
         return blocks.iter().map(|block| of_block(json, block)).collect();
     }
-    // DeciLM's own models.
+    // DeciLM's own models list only the numbers of key/value heads.
     let width = json.size("intermediate_size")?;
     let heads = json.per_layer("num_key_value_heads_per_layer", n_layers)?;
     let heads = heads.ok_or_else(|| json.unsupported("block_configs"))?;
@@ -80,7 +80,7 @@ fn of_block(json: &HfConfig<'_>, block: &Value) -> Result<Parts, ConfigError> {
         true => None,
         false => Some(match (mlp["intermediate_size"].as_u64(), mlp["ffn_mult"].as_f64()) {
             (Some(width), _) => width as usize,
-            // As Llama's first code has it.
+            // Formula of Llama's original code.
             (None, Some(times)) => ((2.0 * times * d_model as f64 / 3.0) as usize).next_multiple_of(256),
             (None, None) => return Err(json.unsupported("block_configs")),
         }),
@@ -88,7 +88,7 @@ fn of_block(json: &HfConfig<'_>, block: &Value) -> Result<Parts, ConfigError> {
     Ok((heads, width))
 }
 
-/// Whether a part of a block is of what is supported: no linear map in its place, no window, no experts.
+/// Whether a part of a block is supported: no linear replacement, window or experts.
 fn known(part: &Value) -> bool {
     let unset = |value: &Value| value.is_null() || *value == json!(false);
     let others = ["replace_with_linear", "sparsify", "window_length", "num_sink_tokens", "moe", "mamba", "llama4"];
@@ -103,7 +103,7 @@ mod tests {
     use crate::families::{Described, read};
     use hooklens_model::config::Mixer;
 
-    /// Sizes of Llama 3.3 Nemotron Super 49B's first layers.
+    /// Sizes of the first layers of Llama 3.3 Nemotron Super 49B.
     #[test]
     fn widths_are_those_of_published_models() {
         let attention = json!({"n_heads_in_group": 8, "no_op": false, "replace_with_linear": false});

@@ -1,5 +1,5 @@
-//! DeepSeek 1 to 3 with mixtures of experts; 2 and 3 with latent attention. DeepSeek 3.2, GLM, Sarvam and Youtu, which are
-//! like 3.
+//! DeepSeek 1 to 3 with mixtures of experts, in versions 2 and 3 with latent attention; and models similar to version
+//! 3: DeepSeek 3.2, GLM, Sarvam and Youtu.
 
 use std::sync::LazyLock;
 
@@ -14,11 +14,11 @@ use hooklens_model::config::{
 };
 use hooklens_model::error::ConfigError;
 
-/// Llama's attention, and experts chosen by a softmax.
+/// DeepSeek 1: Llama's attention, and experts chosen by softmax.
 pub(super) static V1: Family =
     Family { name: "deepseek", architectures: &["DeepseekForCausalLM"], prefix: "model.", config: v1, weights: of_v1 };
 
-/// Latent attention, and experts chosen by a softmax, within groups in the larger model.
+/// DeepSeek 2: latent attention, and experts chosen by softmax, within groups in the larger model.
 pub(super) static V2: Family = Family {
     name: "deepseek_v2",
     architectures: &["DeepseekV2ForCausalLM", "DeepseekV2Model"],
@@ -27,7 +27,7 @@ pub(super) static V2: Family = Family {
     weights: of_v2,
 };
 
-/// Latent attention, and experts chosen by sigmoids with a number added.
+/// DeepSeek 3: latent attention, and experts chosen by sigmoid scores plus a bias.
 pub(super) static V3: Family = Family {
     name: "deepseek_v3",
     architectures: &["DeepseekV3ForCausalLM", "DeepseekV3Model"],
@@ -36,8 +36,8 @@ pub(super) static V3: Family = Family {
     weights: of_v2,
 };
 
-/// The third, which attends to the keys that an index finds. They are all keys of sequences that are no longer than their
-/// number, and longer ones are refused.
+/// DeepSeek 3.2: like version 3, but attends only to the keys selected by an indexer. For sequences no longer than the
+/// number of selected keys, these are all keys; longer sequences are rejected.
 pub(super) static V3_2: Family = Family {
     name: "deepseek_v32",
     architectures: &["DeepseekV32ForCausalLM", "DeepseekV32Model"],
@@ -55,7 +55,7 @@ pub(super) static GLM_LITE: Family = Family {
     weights: of_v2,
 };
 
-/// GLM 5, with an index as DeepSeek 3.2 has one.
+/// GLM 5, with an indexer as in DeepSeek 3.2.
 pub(super) static GLM_SPARSE: Family = Family {
     name: "glm_moe_dsa",
     architectures: &["GlmMoeDsaForCausalLM", "GlmMoeDsaModel"],
@@ -64,7 +64,7 @@ pub(super) static GLM_SPARSE: Family = Family {
     weights: of_v2,
 };
 
-/// Sarvam's larger model.
+/// Sarvam's larger model, with latent attention.
 pub(super) static SARVAM: Family = Family {
     name: "sarvam_mla",
     architectures: &["SarvamMLAForCausalLM", "SarvamMLAModel"],
@@ -73,7 +73,7 @@ pub(super) static SARVAM: Family = Family {
     weights: of_v2,
 };
 
-/// Youtu: latent attention, without mixtures.
+/// Youtu: latent attention, without mixtures of experts.
 pub(super) static YOUTU: Family = Family {
     name: "youtu",
     architectures: &["YoutuForCausalLM", "YoutuModel"],
@@ -85,16 +85,16 @@ pub(super) static YOUTU: Family = Family {
     weights: |config, json| of_v2(config, &json.defaulting(&DEFAULTS_YOUTU)),
 };
 
-/// What its own code takes for fields that a file leaves out.
+/// Defaults of DeepSeek 1's own code for fields that a file omits.
 static DEFAULTS_1: LazyLock<Value> = LazyLock::new(|| json!({"moe_intermediate_size": 1407}));
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "q_lora_rank": 1536,
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128
     })
 });
-/// The same.
+/// Hugging Face's defaults for DeepSeek 3.
 static DEFAULTS_3: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048, "q_lora_rank": 1536,
@@ -104,7 +104,7 @@ static DEFAULTS_3: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// The same.
+/// Hugging Face's defaults for DeepSeek 3.2.
 static DEFAULTS_3_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 129_280, "hidden_size": 7168, "intermediate_size": 18_432, "num_hidden_layers": 61,
@@ -114,7 +114,7 @@ static DEFAULTS_3_2: LazyLock<Value> = LazyLock::new(|| {
         "routed_scaling_factor": 2.5, "max_position_embeddings": 163_840, "index_topk": 2048
     })
 });
-/// The same.
+/// Hugging Face's defaults for GLM 4.7 Flash.
 static DEFAULTS_LITE: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 154_880, "hidden_size": 2048, "intermediate_size": 10_240, "num_hidden_layers": 47,
@@ -124,7 +124,7 @@ static DEFAULTS_LITE: LazyLock<Value> = LazyLock::new(|| {
         "max_position_embeddings": 202_752
     })
 });
-/// The same.
+/// Hugging Face's defaults for GLM 5.
 static DEFAULTS_GLM_SPARSE: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 154_880, "hidden_size": 6144, "intermediate_size": 12_288, "num_hidden_layers": 78,
@@ -135,7 +135,7 @@ static DEFAULTS_GLM_SPARSE: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// The same.
+/// Hugging Face's defaults for Sarvam.
 static DEFAULTS_SARVAM: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 262_144, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32,
@@ -144,7 +144,7 @@ static DEFAULTS_SARVAM: LazyLock<Value> = LazyLock::new(|| {
         "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "max_position_embeddings": 4096
     })
 });
-/// The same.
+/// Hugging Face's defaults for Youtu.
 static DEFAULTS_YOUTU: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
@@ -168,7 +168,7 @@ fn v2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("mlp_bias", false)? {
         return Err(json.unsupported("mlp_bias"));
     }
-    // Hugging Face leaves it out, and DeepSeek's own code leaves the scale out then.
+    // Hugging Face ignores this setting, but DeepSeek's own code omits the scale if it is set.
     if json.flag("norm_topk_prob", false)? {
         return Err(json.unsupported("norm_topk_prob"));
     }
@@ -199,14 +199,14 @@ fn like_v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     mixture(json, latent(json, json.flag("rope_interleave", true)?)?, experts)
 }
 
-/// The third's model, whose queries see so many keys at most.
+/// Settings like version 3's, with a limit on the number of keys per query.
 fn sparse(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = like_v3(json)?;
     let most = json.size("index_topk")?;
     Ok(TransformerConfig { n_ctx: base.n_ctx.min(most), most_keys: Some(most), ..base })
 }
 
-/// Experts chosen by a softmax, and the shared ones as one.
+/// Experts chosen by softmax, with all shared experts combined into one.
 fn softmax(json: &HfConfig<'_>) -> Result<Experts, ConfigError> {
     if json.text("scoring_func", "softmax")? != "softmax" {
         return Err(json.unsupported("scoring_func"));
@@ -215,7 +215,7 @@ fn softmax(json: &HfConfig<'_>) -> Result<Experts, ConfigError> {
     Ok(Experts { router: RouterFn::Softmax, choice_bias: false, scale: 1.0, ..experts })
 }
 
-/// The model with experts in all layers but the first ones.
+/// Adds experts in all layers but the first ones.
 fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Result<TransformerConfig, ConfigError> {
     if json.size_or("moe_layer_freq", 1)? != 1 {
         return Err(json.unsupported("moe_layer_freq"));
@@ -226,7 +226,7 @@ fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Re
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
 }
 
-/// Llama with latent attention.
+/// Llama's settings with latent attention.
 fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     if base.n_kv_heads != base.n_heads {
@@ -240,7 +240,7 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
         kv_rank: json.size("kv_lora_rank")?,
         d_rope,
         d_value: json.size("v_head_dim")?,
-        // Whatever the other norms' is.
+        // This epsilon is independent of the other norms' epsilon.
         eps: 1e-6,
     };
     Ok(TransformerConfig {
@@ -252,7 +252,7 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
     })
 }
 
-/// What YaRN multiplies queries and keys by where it says so, rotated or not.
+/// Factor that YaRN applies to queries and keys, rotated or not, if the file asks for it.
 fn magnitude(json: &HfConfig<'_>, rotary: &Rotary) -> Result<f64, ConfigError> {
     let newer = rope::parameters(json, "full_attention")?;
     let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };

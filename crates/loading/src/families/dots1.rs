@@ -1,4 +1,4 @@
-//! dots.llm1: DeepSeek V3's experts with the attention of Qwen 3.
+//! dots.llm1: DeepSeek V3's experts with Qwen 3's attention.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "dots1", architectures: &["Dots1ForCausalLM", "Dots1Model"], prefix: "model.", config, weights };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "num_key_value_heads": 32, "moe_intermediate_size": 1408, "norm_topk_prob": false, "sliding_window": 4096,

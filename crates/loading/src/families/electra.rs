@@ -1,5 +1,5 @@
-//! ELECTRA: BERT whose vectors of tokens may be narrower than the stream. The generator has a masked-token head; the
-//! discriminator's score of each token is not read.
+//! ELECTRA: BERT whose embeddings may be narrower than the residual stream. The generator has a masked-token head; the
+//! discriminator's head is not read.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert};
@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let width = json.size_or("embedding_size", 128)?;
     let d_embed = (width != base.d_model).then_some(width);
-    // Its head has a function of its own.
+    // The head has its own activation function.
     Ok(EncoderConfig { d_embed, head_activation: ActivationFn::Gelu, ..base })
 }
 

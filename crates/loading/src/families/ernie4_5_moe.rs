@@ -1,4 +1,4 @@
-//! ERNIE 4.5 with mixtures of experts in some layers; it rotates neighbors.
+//! ERNIE 4.5 with mixtures of experts in some layers and rotary embedding of adjacent pairs.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "max_position_embeddings": 131_072,

@@ -1,4 +1,4 @@
-//! ESM-2 and ESM-1b, of proteins: norms before attention and the MLP, rotary or learned positions.
+//! ESM-2 and ESM-1b protein models: pre-norm, with rotary or learned positions.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert, roberta};
@@ -39,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     Ok(EncoderConfig {
         d_mlp: json.size("intermediate_size")?,
         eps: json.number("layer_norm_eps", 1e-12)?,
-        // Whatever `hidden_act` says.
+        // Always GELU, whatever `hidden_act` says.
         activation: ActivationFn::Gelu,
         head_activation: ActivationFn::Gelu,
         token_types: 0,

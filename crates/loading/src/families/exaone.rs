@@ -1,5 +1,5 @@
-//! EXAONE 3: Llama's architecture under GPT-2's names. EXAONE 4: norms of outputs and of queries and keys, and where
-//! there are windows, rotation only in layers that have one.
+//! EXAONE 3: Llama's architecture with GPT-2's names. EXAONE 4: norms of outputs and of queries and keys; in models
+//! with windows, only windowed layers have rotary positions.
 
 use std::sync::LazyLock;
 
@@ -32,7 +32,7 @@ pub(super) static FOUR: Family = Family {
 };
 
 fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Transformers 5 has Llama's names for them.
+    // Transformers 5 uses Llama's names.
     let older_or = |older: &'static str, newer: &'static str| if json.get(older).is_some() { older } else { newer };
     let layers = older_or("num_layers", "num_hidden_layers");
     let base = json.sizes([layers, "hidden_size", "num_attention_heads"], rope::context(json)?)?;
@@ -67,7 +67,7 @@ fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTab
         }
     }
     table.add("ln_final.w", "transformer.ln_f.weight", Layout::AsIs);
-    // Its own code ties them where the file does not say, that of transformers 5 does not.
+    // By default, EXAONE's own code ties the unembedding and transformers 5 does not.
     table.unembedding_if_there("lm_head.weight");
     if json.has("tie_word_embeddings") {
         table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);
@@ -75,14 +75,14 @@ fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTab
     Ok(table)
 }
 
-/// What Hugging Face takes for fields that a file of EXAONE 4 leaves out.
+/// Hugging Face's defaults for fields that a file of EXAONE 4 omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"sliding_window": 4096, "sliding_window_pattern": 4, "rms_norm_eps": 1e-5}));
 
 fn four(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    // The pattern may be one of letters beside a list of the layers' types.
+    // The pattern may be a string of letters if `layer_types` is present.
     let pattern = match json.list("layer_types")?.is_some() {
         true => None,
         false => json.maybe_size("sliding_window_pattern")?,
@@ -96,7 +96,7 @@ fn four(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         pre_norms: false,
         post_norms: true,
         qk_norm: Some(QkNorm::HEADS),
-        // Without windows all layers rotate.
+        // Without windows, all layers have rotary positions.
         layer_rotary: match base.windows.is_empty() {
             true => Vec::new(),
             false => llama_like::rotating_in_windows(&base),

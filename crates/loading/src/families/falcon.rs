@@ -1,5 +1,6 @@
-//! Falcon: the 7B model, whose heads share one key and value, the later ones, whose groups do, and those with linear
-//! biases in place of rotation (Falcon-RW); also as the code published with the first files reads them.
+//! Falcon: the 7B model, whose heads share one key/value head; later models, with groups of heads that share one; and
+//! Falcon-RW, with ALiBi instead of rotary embedding. Also reads configurations of the code published with the first
+//! files.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};
@@ -42,12 +43,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Whether the files are those of the code published with them, which has names and defaults of its own.
+/// Whether the files are for the code published with the first models, which has its own names and defaults.
 fn is_first(json: &HfConfig<'_>) -> bool {
     json.architecture().starts_with("RW")
 }
 
-/// Whether groups of heads share keys and values.
+/// Whether groups of heads share key/value heads.
 fn is_later(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     if is_first(json) { Ok(json.get("n_head_kv").is_some()) } else { json.flag("new_decoder_architecture", false) }
 }

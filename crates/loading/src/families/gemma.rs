@@ -1,6 +1,6 @@
-//! Gemma 1, 2 and 3 (text): scaled embeddings, norms that hold their weights less one; from 2 on norms
-//! of outputs, windows, soft caps; in 3 normalized queries and keys, and a rotation of their own for
-//! layers with a window. VaultGemma: Gemma 2 without norms of outputs.
+//! Gemma 1, 2 and 3 (text): scaled embeddings and norm weights stored minus 1; from version 2 on, also norms of
+//! outputs, windows and soft caps; in version 3, also normalized queries and keys, and a separate rotary embedding for
+//! windowed layers. VaultGemma: Gemma 2 without norms of outputs.
 
 use std::sync::LazyLock;
 
@@ -50,11 +50,11 @@ pub(super) static VAULT: Family = Family {
 
 fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
-    // The first Gemma has `hidden_activation` in name only.
+    // The first Gemma uses `hidden_act`, so `hidden_activation` must agree with it.
     let used = json.text("hidden_act", "gelu")?;
     let used = if used == "gelu" { "gelu_pytorch_tanh" } else { used };
     if base.activation != ActivationFn::from_name(used)? {
-        let reason = format!("it is not {used}, as `hidden_act` says, by which this Gemma goes");
+        let reason = format!("it differs from `hidden_act` ({used}), which the first Gemma uses");
         return Err(ConfigError::Contradiction { field: "hidden_activation", reason });
     }
     Ok(base)
@@ -62,12 +62,12 @@ fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    // `hidden_act` of the first files says `gelu` by mistake: the model has always used the approximation, which
-    // transformers 4.57 forgets where `hidden_activation` is given beside it.
+    // In the first files, `hidden_act` says `gelu` by mistake: the model has always used the tanh approximation,
+    // although transformers 4.57 ignores that if `hidden_activation` is also given.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
     let older = older.unwrap_or("gelu_pytorch_tanh");
     let function = match json.is_of(&GEMMA) {
-        // Its published files have null here.
+        // The published files have null here.
         true => json.maybe_text("hidden_activation")?.unwrap_or(older),
         false => json.text("hidden_activation", older)?,
     };
@@ -81,12 +81,12 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// What Hugging Face takes for fields that a file of Gemma 2 leaves out.
+/// Hugging Face's defaults for fields that a file of Gemma 2 omits.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(
     || json!({"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256}),
 );
 
-/// The same of Gemma 3.
+/// Hugging Face's defaults for Gemma 3.
 static DEFAULTS_3: LazyLock<Value> =
     LazyLock::new(|| json!({"sliding_window": 4096, "rope_theta": 1e6, "head_dim": 256}));
 
@@ -94,7 +94,8 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     around(&json.defaulting(&DEFAULTS_2), |layer| layer % 2 == 0)
 }
 
-/// Norms around, caps, and windows where the file or else `near` says so.
+/// Settings of models with norms before and after sublayers, soft caps, and windows as listed in the file or else where
+/// `near` holds.
 pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     Ok(TransformerConfig {
@@ -124,11 +125,11 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    // Hugging Face's code reads this cap and never applies it.
+    // Hugging Face's code reads this cap but never applies it.
     Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), layer_rotary, attn_scores_soft_cap: None, ..base })
 }
 
-/// Settings of Gemma 3 that have no effect.
+/// Settings of Gemma 3 without effect.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     let cap = json.maybe_number("attn_logit_softcapping")?;
     let told = |cap| format!("attn_logit_softcapping = {cap}, which Gemma 3 does not apply");
@@ -148,7 +149,7 @@ fn weights_with(
     llama_like::weights_with(config, json, names.with_biases_of(json)?)
 }
 
-/// Norms before and behind attention and the MLP.
+/// Names of norms before and after attention and the MLP.
 pub(super) const AROUND: &[(&str, &str)] = &[
     ("ln1", "input_layernorm"),
     ("ln1_post", "post_attention_layernorm"),

@@ -1,7 +1,8 @@
-//! Gemma 4 (text): norms that hold their weights as they are, normalized values, a number that each block multiplies the
-//! stream by; global layers with wider heads of their own, whose values may be what their keys are made of. The small
-//! ones have inputs of each layer's own, and last layers that read the keys of earlier ones; one has experts beside the
-//! MLP.
+//! Gemma 4 (text): plain norm weights, normalized values, and a scalar per block that multiplies the residual stream.
+//! Global layers have wider heads of their own, and may compute values from the key projection.
+//!
+//! The small models have per-layer inputs, and their last layers reuse the keys and values of earlier ones; one model
+//! has experts beside the MLP.
 
 use std::sync::LazyLock;
 
@@ -25,7 +26,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| weights(config, &json.defaulting(&DEFAULTS)),
 };
 
-/// The model of which images and sound are read without towers.
+/// The unified model, which reads images and audio without separate towers.
 pub(super) static UNIFIED: Family = Family {
     name: "gemma4_unified_text",
     architectures: &["Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextModel"],
@@ -34,7 +35,7 @@ pub(super) static UNIFIED: Family = Family {
     weights: |config, json| weights(config, &json.defaulting(&UNIFIED_DEFAULTS)),
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
@@ -47,7 +48,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// The same of the unified model, which has no inputs of each layer's own.
+/// Hugging Face's defaults for the unified model, which has no per-layer inputs.
 static UNIFIED_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     let mut defaults = DEFAULTS.clone();
     for (field, value) in
@@ -60,7 +61,7 @@ static UNIFIED_DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     match json.get("use_bidirectional_attention") {
-        // Text is causal beside images whose positions see one another.
+        // Text is causal; only the positions of images attend to each other.
         None | Some(Value::Bool(false)) => {}
         Some(Value::String(kind)) if kind == "vision" => {}
         Some(_) => return Err(json.unsupported("use_bidirectional_attention")),
@@ -117,7 +118,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Each layer's window: five layers of six have one where the file does not say, and the last never has.
+/// Window of each layer. By default, five of six layers have one; the last layer never does.
 fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     let mut windows = llama_like::windows_by_type(json, n_layers, |layer| (layer + 1) % 6 != 0)?;
     windows.resize(n_layers, None);
@@ -127,17 +128,17 @@ fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, 
     Ok(windows)
 }
 
-/// The heads of layers with a window, and of the others.
+/// Key/value heads and head width of windowed layers, and of global layers.
 fn heads(json: &HfConfig<'_>) -> Result<[[usize; 2]; 2], ConfigError> {
     let n_kv_heads = json.size("num_key_value_heads")?;
     let near = [n_kv_heads, json.size("head_dim")?];
-    // Heads of global layers are fewer only where their values are their keys.
+    // Global layers have fewer key/value heads only if their values equal their keys.
     let own = if json.flag("attention_k_eq_v", false)? { json.maybe_size("num_global_key_value_heads")? } else { None };
     let far = [own.unwrap_or(n_kv_heads), json.size("global_head_dim")?];
     Ok([near, far])
 }
 
-/// Each layer's heads; newer files list what differs from the others.
+/// Key/value heads and head width of each layer. Newer files list the layers that differ.
 fn mixers(
     json: &HfConfig<'_>,
     windows: &[Option<Window>],
@@ -164,7 +165,7 @@ fn mixers(
     (0..windows.len()).map(of_layer).collect()
 }
 
-/// The layers that read the keys of the last one of their type before them that has its own.
+/// For each layer that reuses keys and values, the last earlier layer of its type that has its own.
 fn shared_keys(json: &HfConfig<'_>, windows: &[Option<Window>]) -> Result<Vec<Option<usize>>, ConfigError> {
     let count = json.number("num_kv_shared_layers", 0.0)? as usize;
     if count == 0 {
@@ -173,14 +174,14 @@ fn shared_keys(json: &HfConfig<'_>, windows: &[Option<Window>]) -> Result<Vec<Op
     let first = windows.len().saturating_sub(count);
     let source = |layer: usize| {
         let like = |from: &usize| windows[*from].is_some() == windows[layer].is_some();
-        let reason = || format!("layer {layer} has no earlier one of its type whose keys it could read");
+        let reason = || format!("layer {layer} has no earlier layer of its type to share keys and values with");
         let field = "num_kv_shared_layers";
         (0..first).rev().find(like).ok_or_else(|| ConfigError::Contradiction { field, reason: reason() })
     };
     (0..windows.len()).map(|layer| if layer < first { Ok(None) } else { source(layer).map(Some) }).collect()
 }
 
-/// The experts beside the MLP, and the neurons of each.
+/// The experts beside the MLP, and the width of each.
 fn experts(json: &HfConfig<'_>, d_mlp: usize) -> Result<Option<(Experts, usize)>, ConfigError> {
     if !json.flag("enable_moe_block", false)? {
         return Ok(None);
@@ -206,7 +207,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         if c.reads_keys_of(layer).is_some() {
-            // Some files hold them all the same.
+            // Some files contain these tensors nevertheless.
             for part in ["attn.W_K", "attn.b_K", "attn.W_V", "attn.b_V", "attn.k_norm.w"] {
                 table.remove(&to(part));
             }

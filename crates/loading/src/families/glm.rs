@@ -1,4 +1,4 @@
-//! GLM and GLM 4: Llama with a fused gate that rotates neighboring coordinates of half of each head; GLM 4 also has
+//! GLM and GLM 4: Llama with a fused gate and rotary embedding of adjacent pairs in half of each head; GLM 4 also has
 //! norms of outputs.
 
 use std::sync::LazyLock;
@@ -28,7 +28,7 @@ pub(super) static GLM4: Family = Family {
     weights: |config, json| weights(config, json, AROUND),
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(
     || json!({"head_dim": 128, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "max_position_embeddings": 131_072}),
 );

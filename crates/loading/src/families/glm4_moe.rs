@@ -1,4 +1,4 @@
-//! GLM 4.5 and later with mixtures of experts: DeepSeek V3's experts, half of each head rotated.
+//! GLM 4.5 and later with mixtures of experts: DeepSeek V3's experts, with half of each head rotated.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,

@@ -1,4 +1,4 @@
-//! GPT-2 and what shares its code: distilgpt2, the Stanford CRFM models.
+//! GPT-2 and models that share its code: distilgpt2, the Stanford CRFM models.
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -26,7 +26,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
 }
 
 pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    // Causal masks, kept as buffers by old checkpoints.
+    // Causal masks, stored as buffers in old checkpoints.
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
@@ -42,7 +42,7 @@ pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result
             table.add(to(&format!("attn.W_{letter}")), from("attn.c_attn.weight"), layout);
             table.add(to(&format!("attn.b_{letter}")), from("attn.c_attn.bias"), layout);
         }
-        // GPT-2's own linear layers hold `[in, out]`.
+        // GPT-2's linear layers store weights as `[in, out]`.
         for (weight, bias, name) in [
             ("attn.W_O", "attn.b_O", "attn.c_proj"),
             ("mlp.W_in", "mlp.b_in", "mlp.c_fc"),

@@ -1,4 +1,4 @@
-//! GPT-Neo and TinyStories: unscaled scores, windows in every other layer.
+//! GPT-Neo and TinyStories: unscaled attention scores, and windows in every other layer.
 
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// `attention_layers` names each layer's kind, `attention_types` repeats lists of them:
+/// Windows of the layers. `attention_layers` lists each layer's kind; `attention_types` repeats lists of kinds:
 /// `[[["global", "local"], 12]]`.
 fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     let mut kinds: Vec<&Value> = Vec::new();
@@ -48,7 +48,7 @@ fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, 
         }
         (None, None) if json.has("attention_types") => return Err(json.unsupported("attention_types")),
         (None, None) => {
-            // Every other layer, as Hugging Face takes it.
+            // Every other layer, as in Hugging Face.
             let window = Window::Sliding(json.size_or("window_size", 256)?);
             return Ok((0..n_layers).map(|layer| (layer % 2 == 1).then_some(window)).collect());
         }

@@ -1,4 +1,4 @@
-//! GPT-NeoX Japanese: GPT-NeoX one after the other, without biases but that of the last layer's attention.
+//! GPT-NeoX Japanese: GPT-NeoX with sequential attention and MLP, and no biases except in the last layer's attention.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};

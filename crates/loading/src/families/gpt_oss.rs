@@ -1,5 +1,4 @@
-//! GPT-OSS: Llama with sinks beside the keys, windows in every other layer, and a mixture whose gates are
-//! clipped.
+//! GPT-OSS: Llama with attention sinks, windows in every other layer, and a mixture of experts with clipped gates.
 
 use std::sync::LazyLock;
 
@@ -15,7 +14,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "gpt_oss", architectures: &["GptOssForCausalLM", "GptOssModel"], prefix: "model.", config, weights };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "rope_theta": 150_000.0, "sliding_window": 128, "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4,

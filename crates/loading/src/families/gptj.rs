@@ -1,4 +1,4 @@
-//! GPT-J: attention and MLP in parallel behind one norm, neighboring coordinates rotated.
+//! GPT-J: parallel attention and MLP after one norm, with rotary embedding of adjacent pairs.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "gptj", architectures: &["GPTJForCausalLM", "GPTJModel"], prefix: "transformer.", config, weights };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

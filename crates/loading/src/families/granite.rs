@@ -30,7 +30,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     Ok(table)
 }
 
-/// Puts the scales of residual additions and logits into the weights before them.
+/// Folds the scales of residual additions and logits into the preceding weights.
 pub(super) fn scale(
     table: &mut WeightTable,
     config: &TransformerConfig,
@@ -45,7 +45,7 @@ pub(super) fn scale(
             table.scale(&format!("blocks.{layer}.mlp.experts.{expert}.W_out"), added);
         }
     }
-    // The last norm's weight stands right before the unembedding, which may be tied.
+    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
     table.scale("ln_final.w", 1.0 / json.number("logits_scaling", 1.0)?);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Granite 4: Granite's scales, Mamba 2 in most layers and attention in the others, a shared expert beside a mixture or
-//! a gated MLP alone.
+//! Granite 4: Granite's scales, Mamba-2 in most layers and attention in the others, and either a mixture with a shared
+//! expert or only a gated MLP.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
@@ -62,7 +62,7 @@ fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, C
     let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
     let field = if json.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
     let of = |kind: &Value| match kind.as_str() {
-        // As transformers 5 writes it.
+        // Name used by transformers 5.
         Some("mamba" | "linear_attention") => Ok(space),
         Some("attention" | "full_attention") => Ok(attention),
         _ => Err(ConfigError::UnknownValue { field, given: kind.to_string(), known: "attention, mamba" }),
@@ -80,7 +80,7 @@ fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError>
     if let Some(given) = json.get("mamba_d_head").filter(|given| given.is_number())
         && given.as_u64() != Some(d_head as u64)
     {
-        let reason = format!("it is {given}, and {n_heads} heads of {all} channels are {d_head} wide");
+        let reason = format!("it is {given}, but {all} channels in {n_heads} heads give {d_head}");
         return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
     }
     let (n_groups, width) = (json.size("mamba_n_groups")?, json.size("mamba_d_conv")?);

@@ -1,4 +1,4 @@
-//! Granite MoE: Granite with a mixture of experts, which some models have a shared one beside.
+//! Granite MoE: Granite with a mixture of experts, in some models with a shared expert.
 
 use std::sync::LazyLock;
 
@@ -28,7 +28,7 @@ pub(super) static SHARED: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"num_local_experts": 8, "num_experts_per_tok": 2}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -51,7 +51,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
-/// The names of mixtures and shared experts, or of the gated MLPs in their place, both halves of each in one tensor.
+/// Adds the mixtures and shared experts, or the gated MLPs, each with both halves of the gated projection in one
+/// tensor.
 pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}.weight");

@@ -1,4 +1,4 @@
-//! Helium and ERNIE 4.5: Llama that rotates neighboring coordinates.
+//! Helium and ERNIE 4.5: Llama with rotary embedding of adjacent pairs.
 
 use std::sync::LazyLock;
 
@@ -34,12 +34,12 @@ pub(super) static ERNIE: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file of Helium leaves out.
+/// Hugging Face's defaults for fields that a file of Helium omits.
 static HELIUMS: LazyLock<Value> = LazyLock::new(
     || json!({"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 1e5, "num_key_value_heads": 20, "max_position_embeddings": 4096}),
 );
 
-/// The same of ERNIE 4.5.
+/// Hugging Face's defaults for ERNIE 4.5.
 static ERNIES: LazyLock<Value> = LazyLock::new(
     || json!({"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "num_key_value_heads": 2, "max_position_embeddings": 131_072}),
 );

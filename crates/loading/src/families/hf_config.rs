@@ -7,62 +7,62 @@ use hooklens_model::error::ConfigError;
 
 /// A `config.json`, read field by field.
 ///
-/// An absent field and one that is null differ: transformers takes its default for the first and Python's `None` for
-/// the second. Each accessor says what null means. Where a default is given, null is never that default: `None` is
-/// falsy, so that [`flag`](Self::flag) reads false, and as a number, a size or a text it is an error. The accessors that
-/// begin with `maybe_` are for fields where null means what no value does, as do those of lists and objects.
+/// Absent and null fields differ: transformers uses its default for an absent field and Python's `None` for null. Each
+/// accessor documents what null means. If an accessor takes a default, null never means that default: `None` is falsy,
+/// so [`flag`](Self::flag) returns false, and for numbers, sizes and strings null is an error. Accessors that start
+/// with `maybe_`, and those for lists and objects, treat null like an absent field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HfConfig<'j> {
     family: &'static str,
     json: &'j Value,
-    /// What the family's own code takes for a field that is absent, and not for one that is null.
+    /// Defaults of the family's own code for absent fields; null fields do not use them.
     defaults: Option<&'j Value>,
 }
 
 impl<'j> HfConfig<'j> {
-    /// What most families call the number of layers, the width and the number of heads.
+    /// Usual names of the number of layers, the width and the number of heads.
     pub(crate) const SIZES: [&'static str; 3] = ["num_hidden_layers", "hidden_size", "num_attention_heads"];
 
     pub(crate) fn new(family: &'static str, json: &'j Value) -> Self {
         Self { family, json, defaults: None }
     }
 
-    /// The configuration with these values for fields that are not there.
+    /// Adds defaults for absent fields.
     pub(crate) fn defaulting(self, defaults: &'static Value) -> Self {
         Self { defaults: Some(defaults), ..self }
     }
 
-    /// What the file itself says.
+    /// The configuration without defaults.
     pub(crate) fn given(&self) -> Self {
         Self { defaults: None, ..*self }
     }
 
-    /// A field that is there, or has a default; it may be null.
+    /// The value of a field that is present or has a default; may be null.
     fn value(&self, field: &str) -> Option<&'j Value> {
         self.json.get(field).or_else(|| self.defaults?.get(field))
     }
 
-    /// A field that is there, or has a default, and is not null.
+    /// The value of a field that is present or has a default, and is not null.
     pub(crate) fn get(&self, field: &str) -> Option<&'j Value> {
         self.value(field).filter(|value| !value.is_null())
     }
 
-    /// The family it is read as.
+    /// The family that the configuration is read as.
     pub(crate) fn family(&self) -> &'static str {
         self.family
     }
 
-    /// The architecture it names.
+    /// The architecture named in the configuration.
     pub(crate) fn architecture(&self) -> &'j str {
         super::architecture(self.json).unwrap_or_default()
     }
 
-    /// Whether it is read for this family.
+    /// Whether the configuration is read as this family.
     pub(crate) fn is_of<C>(&self, family: &super::Family<C>) -> bool {
         self.family == family.name
     }
 
-    /// An object within the configuration, if it is there.
+    /// A nested object; `None` if absent or null.
     pub(crate) fn object(&self, field: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
         let Some(json) = self.get(field) else { return Ok(None) };
         if !json.is_object() {
@@ -71,7 +71,7 @@ impl<'j> HfConfig<'j> {
         Ok(Some(HfConfig::new(self.family, json)))
     }
 
-    /// Whether a field is there, or has a default; it may be null.
+    /// Whether a field is present or has a default; it may be null.
     pub(crate) fn has(&self, field: &str) -> bool {
         self.value(field).is_some()
     }
@@ -81,7 +81,7 @@ impl<'j> HfConfig<'j> {
         self.value(field).is_some_and(Value::is_null)
     }
 
-    /// A list with an entry for each layer, if it is there.
+    /// A list with one entry per layer; `None` if absent or null.
     pub(crate) fn per_layer(
         &self,
         field: &'static str,
@@ -89,7 +89,7 @@ impl<'j> HfConfig<'j> {
     ) -> Result<Option<&'j Vec<Value>>, ConfigError> {
         match self.list(field)? {
             Some(list) if list.len() != n_layers => {
-                let reason = format!("it has {} entries, and there are {n_layers} layers", list.len());
+                let reason = format!("it has {} entries, but the model has {n_layers} layers", list.len());
                 Err(ConfigError::Contradiction { field, reason })
             }
             list => Ok(list),
@@ -100,12 +100,12 @@ impl<'j> HfConfig<'j> {
         ConfigError::Malformed { reason: format!("`{field}` is {value}, not {wanted}") }
     }
 
-    /// The error for a field that must be there.
+    /// The error for a missing required field.
     pub(crate) fn missing(&self, field: &str) -> ConfigError {
-        ConfigError::Malformed { reason: format!("`{field}`, which a {} model needs, is missing", self.family) }
+        ConfigError::Malformed { reason: format!("missing field `{field}`, which {} models require", self.family) }
     }
 
-    /// A size that must be there.
+    /// A required size.
     pub(crate) fn size(&self, field: &str) -> Result<usize, ConfigError> {
         self.sized(field, self.value(field))?.ok_or_else(|| self.missing(field))
     }
@@ -115,7 +115,7 @@ impl<'j> HfConfig<'j> {
         Ok(self.sized(field, self.value(field))?.unwrap_or(default))
     }
 
-    /// A size that may be absent, or null, which means the same.
+    /// A size; `None` if absent or null.
     pub(crate) fn maybe_size(&self, field: &str) -> Result<Option<usize>, ConfigError> {
         self.sized(field, self.get(field))
     }
@@ -123,17 +123,17 @@ impl<'j> HfConfig<'j> {
     fn sized(&self, field: &str, value: Option<&Value>) -> Result<Option<usize>, ConfigError> {
         let Some(value) = value else { return Ok(None) };
         let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
-        size.map(Some).ok_or_else(|| self.wrong(field, value, "a size"))
+        size.map(Some).ok_or_else(|| self.wrong(field, value, "a non-negative integer"))
     }
 
-    /// The number of layers, which must be there. Lists with one entry per layer are made from it, so it is
-    /// checked at once.
+    /// The required number of layers. It is validated immediately, because lists with one entry per layer are allocated
+    /// from it.
     pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
         let given = self.size(field)?;
         if given > TransformerConfig::MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
     }
 
-    /// A model of the sizes in these fields: its layers, its width and its heads, among which the width is divided.
+    /// A base configuration with the sizes in these fields: layers, width, and heads that the width is divided among.
     pub(crate) fn sizes(
         &self,
         [layers, width, heads]: [&'static str; 3],
@@ -149,12 +149,12 @@ impl<'j> HfConfig<'j> {
         Ok(self.numeric(field, self.value(field))?.unwrap_or(default))
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(crate) fn needed_number(&self, field: &str) -> Result<f64, ConfigError> {
         self.numeric(field, self.value(field))?.ok_or_else(|| self.missing(field))
     }
 
-    /// A number that may be absent, or null, which means the same.
+    /// A number; `None` if absent or null.
     pub(crate) fn maybe_number(&self, field: &str) -> Result<Option<f64>, ConfigError> {
         self.numeric(field, self.get(field))
     }
@@ -164,7 +164,7 @@ impl<'j> HfConfig<'j> {
         value.as_f64().map(Some).ok_or_else(|| self.wrong(field, value, "a number"))
     }
 
-    /// A truth value, or `default` if it is absent. Null is false.
+    /// A boolean, or `default` if absent. Null is false.
     pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
         match self.value(field) {
             None => Ok(default),
@@ -173,7 +173,7 @@ impl<'j> HfConfig<'j> {
         }
     }
 
-    /// A truth value as Python reads one, or `default` if it is absent: a number is true unless it is zero. Null is false.
+    /// A boolean by Python's rules, or `default` if absent: a number is true unless it is zero. Null is false.
     pub(crate) fn truthy(&self, field: &str, default: bool) -> Result<bool, ConfigError> {
         match self.value(field) {
             Some(Value::Number(number)) => Ok(number.as_f64() != Some(0.0)),
@@ -182,28 +182,28 @@ impl<'j> HfConfig<'j> {
         }
     }
 
-    /// A text, or `default` if it is absent. Null is an error.
+    /// A string, or `default` if absent. Null is an error.
     pub(crate) fn text(&self, field: &str, default: &'j str) -> Result<&'j str, ConfigError> {
         Ok(self.textual(field, self.value(field))?.unwrap_or(default))
     }
 
-    /// A text that may be absent, or null, which means the same.
+    /// A string; `None` if absent or null.
     pub(crate) fn maybe_text(&self, field: &str) -> Result<Option<&'j str>, ConfigError> {
         self.textual(field, self.get(field))
     }
 
     fn textual(&self, field: &str, value: Option<&'j Value>) -> Result<Option<&'j str>, ConfigError> {
         let Some(value) = value else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.wrong(field, value, "a text"))
+        value.as_str().map(Some).ok_or_else(|| self.wrong(field, value, "a string"))
     }
 
-    /// A list, if it is there.
+    /// A list; `None` if absent or null.
     pub(crate) fn list(&self, field: &str) -> Result<Option<&'j Vec<Value>>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         value.as_array().map(Some).ok_or_else(|| self.wrong(field, value, "a list"))
     }
 
-    /// A list of numbers that must be there.
+    /// A required list of numbers.
     pub(crate) fn numbers(&self, field: &str) -> Result<Vec<f64>, ConfigError> {
         let list = self.list(field)?.ok_or_else(|| self.missing(field))?;
         let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(field, value, "a number"));
@@ -216,10 +216,10 @@ impl<'j> HfConfig<'j> {
         ConfigError::UnsupportedVariant { family: self.family, field, given }
     }
 
-    /// `whole / parts`, where the configuration must make them fit.
+    /// `whole / parts`; an error if it is not an integer.
     pub(crate) fn share(&self, field: &'static str, whole: usize, parts: usize) -> Result<usize, ConfigError> {
         if parts == 0 || !whole.is_multiple_of(parts) {
-            let reason = format!("{whole} can't be divided among {parts} heads");
+            let reason = format!("{whole} can't be divided evenly among {parts} heads");
             return Err(ConfigError::Contradiction { field, reason });
         }
         Ok(whole / parts)

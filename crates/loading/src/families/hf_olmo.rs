@@ -1,4 +1,4 @@
-//! OLMo 1 in its own files (`hf_olmo`): fused projections, names and settings of its training program.
+//! OLMo 1 in its original format (`hf_olmo`), with fused projections and the names and settings of its training code.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, rope};
@@ -10,7 +10,7 @@ pub(super) static FAMILY: Family =
     Family { name: "hf_olmo", architectures: &["OLMoForCausalLM"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Each with what the training program takes where it is not there.
+    // Each field with its supported value and the training code's default.
     for (field, supported, absent) in [
         ("alibi", false, false),
         ("rope", true, false),
@@ -38,13 +38,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     let (d_model, n_heads) = (json.size("d_model")?, json.size("n_heads")?);
     let d_head = json.share("n_heads", d_model, n_heads)?;
-    // The table of tokens is longer than the vocabulary.
+    // The embedding has more rows than the vocabulary.
     let rows = json.maybe_size("embedding_size")?.filter(|rows| *rows > 0);
     let d_vocab = rows.map_or_else(|| json.size("vocab_size"), Ok)?;
     let n_ctx = json.size_or("max_sequence_length", 1024)?;
     let base = TransformerConfig::new(json.layers("n_layers")?, d_model, n_heads, d_vocab, n_ctx);
     let one = json.flag("multi_query_attention", false)?;
-    // Of both halves of the gated MLP.
+    // Covers both halves of the gated MLP.
     let hidden = match json.maybe_size("mlp_hidden_size")? {
         Some(hidden) => hidden,
         None => json.size_or("mlp_ratio", 4)?.saturating_mul(d_model),

@@ -1,5 +1,4 @@
-//! TransformerLens's own models: its configuration fields and tensor names. hooklens saves its
-//! models in this format too.
+//! TransformerLens's configuration fields and tensor names. hooklens saves models in this format.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -21,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| Ok(weights(config, json.flag(EXTRA_BIASES, false)?)),
 };
 
-/// Whether the model has biases TransformerLens has no name for: of gates, routers and experts.
+/// Whether the model has biases that TransformerLens has no name for: those of gates, routers and experts.
 pub(crate) const EXTRA_BIASES: &str = "hooklens_extra_biases";
 
 /// Whether experts have no gate.
@@ -41,7 +40,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Ok(Some(json.number(field, -1.0)?).filter(|cap| *cap > 0.0))
     };
     let known_norms = "LN, LNPre, RMS, RMSPre, null";
-    // The first toy models have names of their own for two fields, and a few another layout.
+    // The first toy models use other names for two fields, and a few have a different layout.
     if json.is_null("gated_mlp") {
         return Err(json.unsupported("gated_mlp"));
     }
@@ -68,7 +67,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             let renormalize = json.flag("norm_topk_prob", true)?;
             let plain = Experts { renormalize, ..Experts::new(count, per_token) };
             match own(json, "hooklens_experts")? {
-                // What TransformerLens has a field for is said there.
+                // TransformerLens's own fields take precedence.
                 Some(whole) => Some(Experts { count, per_token, renormalize, ..whole }),
                 None => Some(Experts { clipped: own(json, "hooklens_clipped_gate")?, ..plain }),
             }
@@ -121,7 +120,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             (true, None) => ActivationFn::Relu,
             _ => ActivationFn::from_name(json.text("act_fn", "")?)?,
         },
-        // TransformerLens's experts all are, whatever its files say.
+        // TransformerLens's experts are always gated, whatever the file says.
         gated_mlp: match (experts, json.flag(PLAIN_EXPERTS, false)?) {
             (Some(_), plain) => !plain,
             (None, _) => json.flag("gated_mlp", false)?,
@@ -145,7 +144,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// A value under a name of our own.
+/// A value under a hooklens-specific name.
 fn own<T: DeserializeOwned>(json: &HfConfig<'_>, field: &'static str) -> Result<Option<T>, ConfigError> {
     let value = json.get(field).map(|own| serde_json::from_value(own.clone()));
     value.transpose().map_err(|source| ConfigError::Field { field, source })
@@ -155,7 +154,7 @@ fn qk_norm(json: &HfConfig<'_>) -> Result<Option<QkNorm>, ConfigError> {
     if let Some(norm) = own(json, "hooklens_qk_norm")? {
         return Ok(Some(norm));
     }
-    // Older files say so of the one kind besides TransformerLens's.
+    // Older hooklens files use this flag for norms over all heads at once, which TransformerLens lacks.
     let norm = if json.flag("hooklens_qk_norm_whole", false)? { QkNorm::WHOLE } else { QkNorm::HEADS };
     Ok(json.flag("use_qk_norm", false)?.then_some(norm))
 }
@@ -213,11 +212,11 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
     }
 }
 
-/// The configuration as TransformerLens writes it; what it has no field for is under a name of
-/// our own.
+/// Converts a configuration to TransformerLens's format. Settings that it has no field for are stored under
+/// hooklens-specific names.
 pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
     let (norm, kind) = (c.norm.native_name(), c.positional.native_name());
-    // TransformerLens has one window for all layers that have any.
+    // TransformerLens has a single window size for all windowed layers.
     let same =
         |window: &&Window| matches!(window, Window::Sliding(_)) && Some(*window) == c.windows.iter().flatten().next();
     let shared = c.windows.iter().flatten().all(|window| same(&window));
@@ -300,10 +299,10 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
     json
 }
 
-/// TransformerLens's tensor names. Every bias TransformerLens has is there, be it zero; those it
-/// has not if `extra_biases`.
+/// Weight table with TransformerLens's tensor names. All biases that TransformerLens has are present, even if zero;
+/// those that it lacks are present if `extra_biases`.
 pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable {
-    // Buffers, and the position table that ALiBi models carry without reading it.
+    // Buffers, and the position table that ALiBi models contain but do not use.
     let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi", "pos_embed.W_pos"];
     let mut table = WeightTable::new("", derived);
     let mut same = |name: String| table.add(name.clone(), name, Layout::AsIs);
@@ -407,7 +406,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             continue;
         }
         table.add(name("mlp.W_gate"), name("mlp.W_gate"), Layout::AsIs);
-        // TransformerLens adds `b_in` after the product; a bias before it has no name there.
+        // TransformerLens adds `b_in` after the product and has no name for a bias before it.
         table.add(name("mlp.b_after_product"), name("mlp.b_in"), Layout::AsIs);
         if extra_biases {
             table.add(name("mlp.b_in"), name("mlp.b_linear"), Layout::AsIs);
@@ -439,7 +438,7 @@ fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: 
     }
 }
 
-/// Maps, with biases, and other tensors of what layers have in place of attention.
+/// Linear maps (with biases) and other tensors of a mixer that replaces attention.
 type Parts = (&'static [&'static str], &'static [&'static str]);
 const GATED_DELTA: Parts = (&["Q", "K", "V", "gate", "beta", "decay", "O"], &["conv", "A_log", "dt_bias", "norm.w"]);
 const MAMBA_2: Parts = (&["x", "B", "C", "gate", "dt", "O"], &["conv", "conv_bias", "A_log", "dt_bias", "D", "norm.w"]);

@@ -1,4 +1,4 @@
-//! Hunyuan's dense models: Llama whose queries and keys are normalized behind their rotation.
+//! Hunyuan's dense models: Llama with query and key norms after the rotary embedding.
 
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
@@ -30,7 +30,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { eps: json.number("rms_norm_eps", 1e-5)?, positional, qk_norm: Some(qk_norm), ..base })
 }
 
-/// What these models call dynamic is another base of the rotation, for texts of any length.
+/// Applies the scaling that these models call dynamic, which changes the rotary base for texts of any length.
 fn stretched(json: &HfConfig<'_>, rotary: Rotary) -> Result<Rotary, ConfigError> {
     let told = match rope::parameters(json, "full_attention")? {
         Some(newer) => Some(newer),

@@ -1,4 +1,4 @@
-//! Hunyuan's mixtures: a shared expert, queries and keys normalized behind their rotation.
+//! Hunyuan's mixtures: a shared expert, and query and key norms after the rotary embedding.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1, "intermediate_size": 11008}));
 
@@ -39,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         if !matches!(rotary.scaling, RopeScaling::Dynamic { .. }) || rotary.dim <= 2 {
             return Err(json.unsupported("rope_scaling"));
         }
-        // The base it has up to the trained length.
+        // This is the base for texts up to the trained length.
         rotary.base *= alpha.powf(rotary.dim as f64 / (rotary.dim - 2) as f64);
         rotary.scaling = RopeScaling::None;
     }
@@ -49,7 +49,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { experts: Some(experts), qk_norm, default_prepend_bos: false, ..base })
 }
 
-/// A size, given once or for each layer, the same for all.
+/// A size that is given once or per layer, and must be the same for all layers.
 fn alike(json: &HfConfig<'_>, field: &'static str) -> Result<usize, ConfigError> {
     match json.get(field) {
         Some(Value::Array(each)) => match each.first().and_then(Value::as_u64) {

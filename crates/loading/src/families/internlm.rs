@@ -1,4 +1,4 @@
-//! InternLM 1 to 3: Llama with biases, in version 2 with queries, keys and values fused by group.
+//! InternLM 1 to 3: Llama with biases; in version 2, queries, keys and values are fused per group.
 
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
@@ -33,7 +33,7 @@ pub(super) static THREE: Family = Family {
     prefix: "model.",
     config: llama_like::config,
     weights: |config, json| {
-        // What transformers 5 calls them.
+        // Names used by transformers 5.
         let qkv = json.flag("qkv_bias", json.flag("attention_bias", false)?)?;
         let rest = json.flag("bias", json.flag("mlp_bias", false)?)?;
         let biases = Biases { qkv, output: rest, mlp: rest };

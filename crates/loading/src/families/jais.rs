@@ -14,7 +14,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// A number that the first files keep under the first name.
+/// A number that the first files store under the name `first`.
 fn number(json: &HfConfig<'_>, first: &str, later: &str) -> Result<f64, ConfigError> {
     json.number(first, json.number(later, 1.0)?)
 }
@@ -73,7 +73,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         }
     }
     let output = json.number("mup_output_alpha", 1.0)? * json.number("mup_width_scale", 1.0)?;
-    // The last norm's weights stand right before the unembedding, which may be tied.
+    // The final norm's weights directly precede the unembedding, which may be tied, so the scale goes here.
     for part in ["ln_final.w", "ln_final.b"] {
         table.scale(part, json.number("width_scale", output)?);
     }

@@ -15,11 +15,11 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Norms in blocks, whatever `rms_norm_eps` says of the last one.
+/// Epsilon of the norms in blocks; `rms_norm_eps` applies only to the final norm.
 const EPS: f64 = 1e-6;
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // The first names are transformers', the second those of the authors' own code.
+    // The first names are those of transformers, the second those of the authors' code.
     let either = |one: &str, other: &str, usual: usize| json.size_or(if json.has(one) { one } else { other }, usual);
     let count = either("num_local_experts", "moe_num_experts", 8)?;
     let per_token = either("num_experts_per_tok", "moe_top_k", 2)?;
@@ -72,7 +72,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         mixtures::add_halved(&mut table, &to("mlp.experts"), &from("mlp"), experts, c.d_mlp);
         if biased {
             table.add(to("attn.b_O"), attention("bias"), Layout::AsIs);
-            // Shares of a token's experts sum to one, so that the mixture's bias is each expert's.
+            // The weights of a token's experts sum to one, so the mixture's bias can be given to each expert.
             for expert in 0..experts {
                 table.add(to(&format!("mlp.experts.{expert}.b_out")), from("mlp.bias"), Layout::AsIs);
             }

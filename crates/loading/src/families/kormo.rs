@@ -1,4 +1,4 @@
-//! KORMo: Llama whose norms have other names.
+//! KORMo: Llama with different norm names.
 
 use super::llama_like::Names;
 use super::{Family, llama_like};

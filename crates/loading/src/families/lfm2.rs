@@ -1,4 +1,4 @@
-//! LFM2: short convolutions in most layers and attention in the others, with a gated MLP or a mixture.
+//! LFM2: short convolutions in most layers and attention in the others, with a gated MLP or a mixture of experts.
 
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ pub(super) static MIXTURE: Family = Family {
     weights: |config, json| weights(config, &json.defaulting(&DEFAULTS_MIXTURE)),
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 65_536, "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 32,
@@ -35,7 +35,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
         "block_auto_adjust_ff_dim": true, "tie_word_embeddings": true
     })
 });
-/// The same.
+/// Hugging Face's defaults for mixtures.
 static DEFAULTS_MIXTURE: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 65_536, "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792,
@@ -76,7 +76,7 @@ fn common(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { mixers, eps: json.number("norm_eps", 1e-5)?, qk_norm: Some(QkNorm::HEADS), ..base })
 }
 
-/// Attention in the layers that `layer_types` or `full_attn_idxs` names, in all where neither is there.
+/// Mixers of the layers: attention where `layer_types` or `full_attn_idxs` says so, or everywhere if both are absent.
 fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, ConfigError> {
     let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
     let conv = Mixer::ShortConv(ShortConv { width: json.size("conv_L_cache")? });

@@ -1,5 +1,5 @@
-//! Llama 4 (text): some layers rotate nothing, and their queries grow with the position; the others see chunks and have
-//! norms of queries and keys without weights. Experts read what the router's weight has multiplied.
+//! Llama 4 (text): some layers have no rotary positions and scale queries with the position; the others attend within
+//! chunks and have query and key norms without weights. The router's weight multiplies the experts' input.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 202_048, "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,
@@ -32,7 +32,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// Which layers rotate, by a list of ones and zeros, or all but every so many.
+/// Which layers have rotary positions, from a list of ones and zeros or a fixed interval of layers without them.
 fn rotates(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
     if json.list("no_rope_layers")?.is_none_or(Vec::is_empty) {
         let interval = json.size_or("no_rope_layer_interval", 4)?.max(1);
@@ -47,7 +47,7 @@ fn rotates(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigErro
     layers.map(rotates).collect()
 }
 
-/// The chunks of the layers whose type says so, or, without such a list, of those that rotate.
+/// Attention chunks of the layers. Without a list of layer types, the layers with rotary positions have chunks.
 fn windows(json: &HfConfig<'_>, rotates: &[bool]) -> Result<Vec<Option<Window>>, ConfigError> {
     let chunked = |kind: &Value| match kind.as_str() {
         Some("chunked_attention") => Ok(true),
@@ -62,7 +62,7 @@ fn windows(json: &HfConfig<'_>, rotates: &[bool]) -> Result<Vec<Option<Window>>,
     Ok(chunked.into_iter().map(|chunked| chunked.then_some(Window::Chunked(chunk))).collect())
 }
 
-/// The layers that are mixtures: those listed, or one of so many.
+/// Which layers are mixtures of experts, from a list or a fixed interval.
 fn mixed(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(listed) = json.list("moe_layers")? else {
         let step = json.size_or("interleave_moe_layer_step", 1)?;
@@ -92,7 +92,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         rotating_layers: true,
         ..QkNorm::HEADS
     });
-    // The published files say 4, which is no degree: any number but zero is true.
+    // The published files say 4, which is not a factor: any nonzero number means true.
     let query_growth = match json.truthy("attn_temperature_tuning", true)? {
         true => Some(QueryGrowth {
             rate: json.needed_number("attn_scale")?,

@@ -8,19 +8,18 @@ use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{ActivationFn, Experts, NormKind, Positional, Rotary, TransformerConfig, Window};
 use hooklens_model::error::ConfigError;
 
-/// RMS norm, rotary positions, a gated MLP, shared key/value heads.
+/// Reads a configuration with RMS norms, rotary positions, a gated MLP and shared key/value heads.
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     config_turning(json, 1.0)
 }
 
-/// [`config`] of models that rotate this share of each head where the configuration does not say.
+/// Like [`config`], for models that rotate this fraction of each head unless the file says otherwise.
 pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<TransformerConfig, ConfigError> {
     let n_kv_heads = json.maybe_size("num_key_value_heads")?;
     config_of(json, turned, n_kv_heads, json.size("intermediate_size")?, json.number("rms_norm_eps", 1e-6)?)
 }
 
-/// [`config_turning`] of so many heads of keys and values, as many as heads unless given, and so many neurons, with
-/// this epsilon in its norms.
+/// Like [`config_turning`], with this number of key/value heads (by default one per head), MLP width and norm epsilon.
 pub(super) fn config_of(
     json: &HfConfig<'_>,
     turned: f64,
@@ -55,7 +54,7 @@ pub(super) fn config_of(
     })
 }
 
-/// The same, rotating neighboring coordinates (GPT-J) rather than those half a head apart.
+/// Changes the rotary embedding to rotate adjacent pairs (GPT-J) rather than coordinates half a head apart.
 pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
     if let Positional::Rotary(rotary) = &mut config.positional {
         rotary.adjacent_pairs = true;
@@ -63,7 +62,7 @@ pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
     config
 }
 
-/// The rotations of layers of which only those with a window rotate; none where no layer has one.
+/// Rotary embeddings of the layers if only windowed layers have them; empty for a model without rotary positions.
 pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rotary>> {
     match &config.positional {
         Positional::Rotary(rotary) => {
@@ -73,7 +72,7 @@ pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rota
     }
 }
 
-/// One window for all layers, if `sliding_window` names one.
+/// The same window for all layers, if `sliding_window` is set.
 pub(super) fn one_window(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     Ok(match json.maybe_size("sliding_window")? {
         Some(width) => vec![Some(Window::Sliding(width)); n_layers],
@@ -81,8 +80,8 @@ pub(super) fn one_window(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Opt
     })
 }
 
-/// Windows of the layers whose `layer_types` entry is `sliding_attention`, or, where there is no such
-/// list, of those for which `otherwise` holds.
+/// Windows of the layers whose `layer_types` entry is `sliding_attention` or, without such a list, of those for which
+/// `otherwise` holds.
 pub(super) fn windows_by_type(
     json: &HfConfig<'_>,
     n_layers: usize,
@@ -103,7 +102,7 @@ pub(super) fn windows_by_type(
     };
     let Some(window) = json.maybe_size("sliding_window")?.map(Window::Sliding) else {
         if kinds.is_some_and(|kinds| kinds.contains(&true)) {
-            let reason = "layers have a window, and `sliding_window` names none".to_string();
+            let reason = "it lists `sliding_attention`, but `sliding_window` is not set".to_string();
             return Err(ConfigError::Contradiction { field: "layer_types", reason });
         }
         return Ok(Vec::new());
@@ -114,7 +113,7 @@ pub(super) fn windows_by_type(
     })
 }
 
-/// A mixture of experts of this configuration.
+/// Settings of a mixture of experts.
 pub(super) fn experts(json: &HfConfig<'_>, count: &str, renormalize: bool) -> Result<Option<Experts>, ConfigError> {
     let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
     Ok(Some(Experts { renormalize, ..Experts::new(count, per_token) }))
@@ -128,41 +127,41 @@ pub(super) struct Biases {
     pub(super) mlp: bool,
 }
 
-/// What the tensors of a layer are called, behind `model.layers.N.`.
+/// Tensor names of a layer, after `model.layers.N.`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     pub(super) biases: Biases,
-    /// Each norm's name here and there; those of queries and keys, where there are such, are the same everywhere.
+    /// Pairs of hooklens and file names of norms. Query and key norms, if any, have the same names in all families.
     pub(super) norms: &'static [(&'static str, &'static str)],
-    /// How norms' weights are kept.
+    /// Storage layout of norm weights.
     pub(super) norm_layout: Layout,
-    /// Whether the last norm has a weight.
+    /// Whether the final norm has a weight.
     pub(super) last_norm: bool,
     pub(super) mlp: MlpNames,
-    /// Whether the unembedding is the embedding where the configuration does not say.
+    /// Whether the unembedding is tied unless the file says otherwise.
     pub(super) tied: bool,
 }
 
-/// What an MLP's projections are called.
+/// Tensor names of an MLP.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MlpNames {
-    /// `mlp.up_proj`, `mlp.gate_proj`, `mlp.down_proj`.
+    /// Gated MLP: `mlp.up_proj`, `mlp.gate_proj`, `mlp.down_proj`.
     Gated,
-    /// `mlp.up_proj`, `mlp.down_proj`.
+    /// Plain MLP: `mlp.up_proj`, `mlp.down_proj`.
     Plain,
-    /// A router, and behind a folder and a number each expert's `in`, `gate` and `out`.
+    /// Mixture of experts: a router, and each expert's `in`, `gate` and `out` after a folder and a number.
     Experts { router: &'static str, folder: &'static str, parts: [&'static str; 3] },
-    /// The family's own.
+    /// Other names, which the family adds itself.
     Other,
 }
 
-/// Norms before attention and before the MLP.
+/// Names of norms before attention and before the MLP.
 pub(super) const BEFORE: &[(&str, &str)] = &[("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")];
-/// Norms of queries and keys.
+/// Names of query and key norms.
 const QUERIES_AND_KEYS: &[(&str, &str)] = &[("attn.q_norm", "self_attn.q_norm"), ("attn.k_norm", "self_attn.k_norm")];
 
 impl Names {
-    /// Llama's own, without biases.
+    /// Llama's names, without biases.
     pub(super) const LLAMA: Names = Names {
         biases: Biases { qkv: false, output: false, mlp: false },
         norms: BEFORE,
@@ -172,7 +171,7 @@ impl Names {
         tied: false,
     };
 
-    /// With biases as the configuration's `attention_bias` and `mlp_bias` tell.
+    /// Sets biases from the configuration's `attention_bias` and `mlp_bias`.
     pub(super) fn with_biases_of(self, json: &HfConfig<'_>) -> Result<Names, ConfigError> {
         let attention = json.flag("attention_bias", false)?;
         let biases = Biases { qkv: attention, output: attention, mlp: json.flag("mlp_bias", false)? };
@@ -180,12 +179,12 @@ impl Names {
     }
 }
 
-/// The tensor names, biases as the configuration's `attention_bias` and `mlp_bias` tell.
+/// Weight table with Llama's names and biases from `attention_bias` and `mlp_bias`.
 pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     weights_with(config, json, Names::LLAMA.with_biases_of(json)?)
 }
 
-/// The tensor names.
+/// Weight table with the given names.
 pub(super) fn weights_with(
     config: &TransformerConfig,
     json: &HfConfig<'_>,
@@ -199,7 +198,7 @@ pub(super) fn weights_with(
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let heads = if config.attends(layer) { heads } else { &[] };
-        // A layer that lacks a part lacks its norms.
+        // A layer without attention or MLP also lacks its norms.
         let lacks = |norm: &str| {
             (norm.starts_with("ln1") && !config.mixes(layer)) || (norm.starts_with("ln2") && !config.has_mlp(layer))
         };
@@ -212,7 +211,7 @@ pub(super) fn weights_with(
             ("V", "v_proj", names.biases.qkv),
             ("O", "o_proj", names.biases.output),
         ];
-        // What a layer has in place of attention is named by its family.
+        // Families add the tensors of mixers that replace attention themselves.
         for (letter, name, biased) in projections.into_iter().filter(|_| config.attends(layer)) {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }
@@ -230,7 +229,7 @@ pub(super) fn weights_with(
                     }
                 }
             }
-            // A model of mixtures may have layers without.
+            // A model with mixtures may have layers without experts.
             MlpNames::Gated | MlpNames::Experts { .. } => {
                 for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
                     table.linear(&to(&format!("mlp.W_{part}")), &from(&format!("mlp.{name}")), names.biases.mlp);
@@ -252,7 +251,7 @@ pub(super) fn weights_with(
     Ok(table)
 }
 
-/// Multiplies what attention and the MLP add to the stream.
+/// Scales the outputs of attention and the MLP.
 pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
     for layer in 0..n_layers {
         for part in ["attn.W_O", "attn.b_O", "ssm.W_O", "ssm.b_O", "mlp.W_out", "mlp.b_out"] {
@@ -261,7 +260,7 @@ pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
     }
 }
 
-/// One projection of this name to queries, keys and values, one behind the other.
+/// Replaces the query, key and value projections by one fused projection with this name.
 pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, layer: usize, name: &str, biased: bool) {
     let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
     for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
@@ -273,7 +272,7 @@ pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, lay
     }
 }
 
-/// `mlp.gate_up_proj`, the gate's rows and then the input's, in place of the two projections apart.
+/// Replaces the gate and input projections by `mlp.gate_up_proj`, which contains the gate's rows first.
 pub(super) fn fuse_gate(table: &mut WeightTable, c: &TransformerConfig) {
     for layer in 0..c.n_layers {
         for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
@@ -283,7 +282,7 @@ pub(super) fn fuse_gate(table: &mut WeightTable, c: &TransformerConfig) {
     }
 }
 
-/// Layer norms, with biases, of these names in place of RMS norms, and the last norm's.
+/// Replaces RMS norms by layer norms with biases, including the final norm.
 pub(super) fn layer_norms(table: &mut WeightTable, n_layers: usize, norms: &[(&str, &str)]) {
     for layer in 0..n_layers {
         for (norm, name) in norms {

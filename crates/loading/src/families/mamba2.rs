@@ -1,4 +1,4 @@
-//! Mamba 2, and what families with its mixer share: one projection for all that a mixer reads, in place of five.
+//! Mamba-2, and code shared by families with its mixer, whose five input projections are fused into one.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 32_768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64,
@@ -26,13 +26,13 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// Layers of a mixer alone.
+/// Layers consist of a mixer only.
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     if json.text("hidden_act", "silu")? != "silu" {
         return Err(json.unsupported("hidden_act"));
     }
-    // Files write infinity in several ways, none of them a number.
+    // Files write infinity in several ways, none of which is a JSON number.
     let limits = json.list("time_step_limit")?.into_iter().flatten();
     if limits.filter_map(Value::as_f64).any(|limit| limit != 0.0) {
         return Err(json.unsupported("time_step_limit"));
@@ -45,7 +45,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         norm_groups: n_groups,
         ..StateSpace::new(json.size("num_heads")?, json.size("head_dim")?, json.size("state_size")?)
     };
-    // It has no positions that could be too many.
+    // There is no limit on positions.
     let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(1 << 20);
     Ok(TransformerConfig {
         mixers: vec![Mixer::StateSpace(space); n_layers],
@@ -70,22 +70,22 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
-/// What the tensors of a mixer are called, and which have biases.
+/// Tensor names of a mixer, and which tensors have biases.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
-    /// The folder of layers.
+    /// Prefix of the layers.
     pub(super) folder: &'static str,
-    /// The mixer's name within a layer.
+    /// Name of the mixer within a layer.
     pub(super) part: &'static str,
     /// Whether the projections have biases.
     pub(super) maps: bool,
-    /// Whether the convolution has one.
+    /// Whether the convolution has a bias.
     pub(super) conv: bool,
 }
 
 impl Names {
-    /// Adds the mixers of all layers that have one. The gate comes first in the projection, then the channels of the
-    /// convolution, then the steps.
+    /// Adds the mixers of all layers that have one. The fused projection contains the gate, the channels of the
+    /// convolution and the time steps, in this order.
     pub(super) fn add(self, table: &mut WeightTable, c: &TransformerConfig) {
         for layer in 0..c.n_layers {
             let Some(space) = c.state_space_of(layer) else { continue };

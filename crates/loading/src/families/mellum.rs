@@ -1,4 +1,4 @@
-//! Mellum 2: Qwen 3's mixture, with windows in some layers, whose rotation is another.
+//! Mellum 2: Qwen 3's mixture of experts, with windows in some layers that have their own rotary embedding.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| llama_like::weights_with(config, json, mixtures::names(json)?),
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131_072, "sliding_window": 1024,

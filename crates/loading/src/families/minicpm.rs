@@ -11,7 +11,7 @@ pub(super) static FAMILY: Family =
     Family { name: "minicpm", architectures: &["MiniCPMForCausalLM"], prefix: "model.", config, weights };
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Version 4.1 reads long texts through a choice of blocks.
+    // Version 4.1 uses sparse attention for long texts.
     if json.get("sparse_config").is_some() {
         return Err(json.unsupported("sparse_config"));
     }
@@ -22,7 +22,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("num_experts"));
     }
     let base = llama_like::config(json)?;
-    // Its code takes the factors of long texts for short ones too, where the context was stretched.
+    // If the context was extended, MiniCPM's code uses the long factors for short texts too.
     if let Positional::Rotary(rotary) = &base.positional
         && let RopeScaling::Long { original_context, .. } = rotary.scaling
         && base.n_ctx > original_context
@@ -37,7 +37,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = llama_like::weights_with(c, json, Names { tied: true, ..Names::LLAMA }.with_biases_of(json)?)?;
     let added = json.number("scale_depth", 1.0)? / (c.n_layers as f64).sqrt();
     llama_like::scale_written(&mut table, c.n_layers, added);
-    // The last norm's weight stands right before the unembedding, which may be tied.
+    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
     table.scale("ln_final.w", json.number("dim_model_base", 1.0)? / c.d_model as f64);
     Ok(table)
 }

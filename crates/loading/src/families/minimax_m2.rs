@@ -1,5 +1,5 @@
-//! MiniMax M2: sigmoids with a number added for the choice, a part of each head rotated, queries and keys normalized
-//! over all heads at once.
+//! MiniMax M2: experts chosen by sigmoid scores plus a bias, partial rotary embedding, and query and key norms over all
+//! heads at once.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "rope_theta": 5e6, "head_dim": 128, "num_key_value_heads": 8, "num_local_experts": 256,

@@ -1,4 +1,4 @@
-//! Ministral 3: Mistral whose queries grow with their position.
+//! Ministral 3: Mistral with queries scaled by position.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| llama_like::weights_with(config, json, Names::LLAMA),
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 262_144,

@@ -1,4 +1,4 @@
-//! Mistral: Llama with a window, in all layers or in none.
+//! Mistral: Llama with a window in all layers or in none.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -29,7 +29,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { windows, ..base })
 }
 
-/// No projection has a bias, whatever the configuration says of it.
+/// No projection has a bias, whatever the configuration says.
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     llama_like::weights_with(config, json, Names::LLAMA)
 }

@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 1e6}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

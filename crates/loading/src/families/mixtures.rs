@@ -1,4 +1,4 @@
-//! What families of mixtures share: names, layers without experts, shared experts.
+//! Code shared by families with mixtures of experts: names, layers without experts, shared experts.
 
 use serde_json::Value;
 
@@ -8,18 +8,18 @@ use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{ExpertGroups, Experts, RouterFn, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
-/// What most families call a layer's router and experts.
+/// Usual names of a layer's router and experts.
 pub(super) const EXPERTS: MlpNames =
     MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
 
-/// Llama's names with these experts, and biases of attention as the configuration's `attention_bias` tells.
+/// Llama's names with these experts, and attention biases from `attention_bias`.
 pub(super) fn names(json: &HfConfig<'_>) -> Result<Names, ConfigError> {
     let attention = json.flag("attention_bias", false)?;
     Ok(Names { mlp: EXPERTS, biases: Biases { qkv: attention, output: attention, mlp: false }, ..Names::LLAMA })
 }
 
-/// The model with an MLP as wide as `config.d_mlp` in the layers for which `dense` holds, and in the others a mixture
-/// of these experts, `d_mlp` wide each.
+/// Adds experts of width `d_mlp` in all layers but those for which `dense` holds, which have an MLP of width
+/// `config.d_mlp`.
 pub(super) fn with_experts(
     config: TransformerConfig,
     (experts, d_mlp): (Experts, usize),
@@ -33,7 +33,8 @@ pub(super) fn with_experts(
     TransformerConfig { experts: Some(experts), d_mlp, dense_mlps, ..config }
 }
 
-/// Which layers have a plain MLP, by `mlp_layer_types`, or, where there is no such list, those for which `otherwise` holds.
+/// Which layers have a plain MLP: those listed in `mlp_layer_types` or, without such a list, those for which
+/// `otherwise` holds.
 pub(super) fn dense_by_type(
     json: &HfConfig<'_>,
     n_layers: usize,
@@ -50,17 +51,17 @@ pub(super) fn dense_by_type(
     }
 }
 
-/// DeepSeek V3's experts and the neurons of each: sigmoids, groups, shared experts as one. All fields must be there
-/// or have a default.
+/// DeepSeek V3's experts and the width of each: sigmoid scores, groups, and shared experts combined into one. All
+/// fields must be present or have a default.
 pub(super) fn deepseek(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
     let (experts, d_mlp) = deepseek_without_groups(json)?;
     let (count, kept) = (json.size_or("n_group", 1)?, json.size_or("topk_group", 1)?);
     Ok((Experts { groups: (count > 1).then_some(ExpertGroups { count, kept, best: 2 }), ..experts }, d_mlp))
 }
 
-/// The same, chosen among all experts whatever the file says of groups.
+/// Like [`deepseek`], but ignores groups.
 pub(super) fn deepseek_without_groups(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
-    // Bailing's names, and Sarvam's, for two fields.
+    // Names used by Bailing and Sarvam.
     let own_or = |own: &'static str, usual: &'static str| if json.given().has(own) { own } else { usual };
     let count = json.size(own_or("num_experts", "n_routed_experts"))?;
     let d_mlp = json.size("moe_intermediate_size")?;
@@ -73,8 +74,8 @@ pub(super) fn deepseek_without_groups(json: &HfConfig<'_>) -> Result<(Experts, u
     Ok((experts, d_mlp))
 }
 
-/// `per_token` of `count` experts by sigmoids, with numbers added for the choice, and so many shared experts of this
-/// width as one.
+/// Experts chosen by sigmoid scores plus a bias, `per_token` of `count`, with shared experts of width `d_mlp` combined
+/// into one.
 pub(super) fn by_sigmoids(count: usize, per_token: usize, shared: usize, d_mlp: usize) -> Experts {
     Experts {
         router: RouterFn::Sigmoid,
@@ -84,7 +85,7 @@ pub(super) fn by_sigmoids(count: usize, per_token: usize, shared: usize, d_mlp: 
     }
 }
 
-/// Adds so many experts that are stacked, `gate_up_proj` as `[expert, in, 2 * out]`, the gates first, and `down_proj`.
+/// Adds stacked experts: `gate_up_proj` as `[expert, in, 2 * out]` with the gates first, and `down_proj`.
 pub(super) fn add_stacked(table: &mut WeightTable, to: &str, from: &str, of: usize) {
     for index in 0..of {
         for (part, name, half, parts) in
@@ -96,8 +97,7 @@ pub(super) fn add_stacked(table: &mut WeightTable, to: &str, from: &str, of: usi
     }
 }
 
-/// Adds so many experts that are stacked, `input_linear` as `[expert, 2 * out, in]`, the gates' rows first, and
-/// `output_linear`.
+/// Adds stacked experts: `input_linear` as `[expert, 2 * out, in]` with the gates' rows first, and `output_linear`.
 pub(super) fn add_halved(table: &mut WeightTable, to: &str, from: &str, of: usize, d_mlp: usize) {
     for index in 0..of {
         for (part, start) in [("gate", 0), ("in", d_mlp)] {
@@ -109,7 +109,7 @@ pub(super) fn add_halved(table: &mut WeightTable, to: &str, from: &str, of: usiz
     }
 }
 
-/// Adds the shared experts, under this name in a layer, and the numbers added for the choice, likewise.
+/// Adds the shared experts and the routers' biases under these names within a layer.
 pub(super) fn add_shared(table: &mut WeightTable, c: &TransformerConfig, shared: &str, choice_bias: Option<&str>) {
     for layer in 0..c.n_layers {
         let Some(experts) = c.experts_of(layer) else { continue };

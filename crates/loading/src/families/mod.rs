@@ -1,5 +1,5 @@
-//! Model families: how a `config.json` becomes a [`TransformerConfig`], and which tensor of the
-//! files is which weight. A family is one file and one line in [`FAMILIES`].
+//! Model families: convert a `config.json` to a [`TransformerConfig`] and map weights to tensors in the files. Each
+//! family is one file and one line in [`FAMILIES`].
 
 mod afmoe;
 mod albert;
@@ -116,21 +116,21 @@ use hooklens_model::error::ConfigError;
 pub(crate) use hooked_transformer::{to_json as native_json, weights as native_weights};
 pub(crate) use nested::{place, text_part};
 
-/// One family of models, whose configuration is a `C`.
+/// A family of models with configuration type `C`.
 #[derive(Debug)]
 pub(crate) struct Family<C: 'static = TransformerConfig> {
-    /// Its name.
+    /// Name of the family.
     pub(crate) name: &'static str,
-    /// The `architectures` of its `config.json`.
+    /// Values of `architectures` in its `config.json`.
     pub(crate) architectures: &'static [&'static str],
-    /// Prefix of tensor names that some of its files leave out.
+    /// Prefix of tensor names that some files omit.
     pub(crate) prefix: &'static str,
     config: fn(&HfConfig<'_>) -> Result<C, ConfigError>,
     weights: fn(&C, &HfConfig<'_>) -> Result<WeightTable, ConfigError>,
 }
 
 impl<C> Family<C> {
-    /// Where the files hold each weight.
+    /// Maps each weight to its place in the files.
     pub(crate) fn weights_table(&self, config: &C, json: &Value) -> Result<WeightTable, ConfigError> {
         let mut table = (self.weights)(config, &HfConfig::new(self.name, json))?;
         table.prefix = self.prefix;
@@ -138,7 +138,7 @@ impl<C> Family<C> {
     }
 }
 
-/// Every family of decoders, in the order error messages list them.
+/// All families of decoders, in the order that error messages list them.
 static FAMILIES: &[&Family] = &[
     &afmoe::FAMILY,
     &apertus::FAMILY,
@@ -260,25 +260,25 @@ static FAMILIES: &[&Family] = &[
     &hooked_transformer::FAMILY,
 ];
 
-/// The architecture a `config.json` names.
+/// Architecture named in a `config.json`.
 pub(crate) fn architecture(json: &Value) -> Result<&str, ConfigError> {
     let malformed = |reason: &str| ConfigError::Malformed { reason: reason.to_string() };
     let listed = json.get("architectures").and_then(|a| a.as_array()).and_then(|a| a.first()).and_then(Value::as_str);
     if listed.is_none() && json.get("model_type").is_none() && json.get("d_model").is_some() {
-        // The toy models of TransformerLens's authors name no architecture.
+        // The toy models by TransformerLens's authors name no architecture.
         return Ok("HookedTransformer");
     }
-    // Checkpoints of base models name only their type.
+    // Checkpoints of base models name only their model type.
     listed.or_else(|| json.get("model_type").and_then(Value::as_str)).ok_or_else(|| {
         if json.is_object() {
-            malformed("it names neither `architectures` nor `model_type`")
+            malformed("it has neither `architectures` nor `model_type`")
         } else {
             malformed("it is not a JSON object")
         }
     })
 }
 
-/// Whether a family reads this architecture itself.
+/// Whether a family supports this architecture directly.
 fn is_known(json: &Value, given: &str) -> bool {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
     let names = |name: &str, listed: &[&str]| listed.contains(&given) || (name == model_type && given == model_type);
@@ -287,13 +287,13 @@ fn is_known(json: &Value, given: &str) -> bool {
         || ENCODER_DECODERS.iter().any(|family| names(family.name, family.architectures))
 }
 
-/// Whether the architecture is a model without its head.
+/// Whether the architecture is a base model without a head.
 pub(crate) fn is_base(architecture: &str) -> bool {
     let with_head = ["LMHeadModel", "ChatModel"].iter().any(|end| architecture.ends_with(end));
     architecture.ends_with("Model") && !with_head || !architecture.contains(|letter: char| letter.is_ascii_uppercase())
 }
 
-/// Every family of encoders.
+/// All families of encoders.
 static ENCODERS: &[&Family<EncoderConfig>] = &[
     &albert::FAMILY,
     &bert::FAMILY,
@@ -311,7 +311,7 @@ static ENCODERS: &[&Family<EncoderConfig>] = &[
     &xlm_roberta_xl::FAMILY,
 ];
 
-/// Every family of encoders with a decoder.
+/// All families of encoder-decoders.
 static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[
     &bart::BART,
     &bart::BLENDERBOT,
@@ -325,7 +325,7 @@ static ENCODER_DECODERS: &[&Family<EncoderDecoderConfig>] = &[
     &t5gemma::FAMILY,
 ];
 
-/// Every family: what kind of model it is, its name, and the `architectures` of its `config.json`.
+/// All families, with kind, name and `architectures`.
 pub fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
     let decoders = FAMILIES.iter().map(|family| ("decoder", family.name, family.architectures));
     let encoders = ENCODERS.iter().map(|family| ("encoder", family.name, family.architectures));
@@ -333,7 +333,7 @@ pub fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&
     decoders.chain(nested::listed()).chain(encoders).chain(both)
 }
 
-/// A family with what it makes of a `config.json`.
+/// A family, with the configuration it read from a `config.json`.
 #[derive(Debug)]
 pub(crate) enum Described {
     Decoder(&'static Family, Box<TransformerConfig>),
@@ -342,7 +342,7 @@ pub(crate) enum Described {
 }
 
 impl Described {
-    /// The family's name.
+    /// Name of the family.
     pub(crate) fn family(&self) -> &'static str {
         match self {
             Described::Decoder(family, _) => family.name,
@@ -351,7 +351,7 @@ impl Described {
         }
     }
 
-    /// Takes what a `generation_config.json` says of the tokens that a decoder behind an encoder writes.
+    /// Applies token settings of `generation_config.json` to an encoder-decoder.
     pub(crate) fn set_generation(&mut self, json: &Value) -> Result<(), ConfigError> {
         match self {
             Described::EncoderDecoder(family, config) => bart::generation(config, &HfConfig::new(family.name, json)),
@@ -359,7 +359,7 @@ impl Described {
         }
     }
 
-    /// Where the files hold each weight.
+    /// Maps each weight to its place in the files.
     pub(crate) fn weights_table(&self, json: &Value) -> Result<WeightTable, ConfigError> {
         match self {
             Described::Decoder(family, config) => {
@@ -377,8 +377,8 @@ impl Described {
     }
 }
 
-/// The family of this architecture, or of this type where that is all a `config.json` tells, and the configuration
-/// it reads there, validated.
+/// Finds the family of an architecture, or of a model type if that is all the file names, and reads and validates its
+/// configuration.
 fn find<C>(
     families: &'static [&'static Family<C>],
     given: &str,
@@ -386,7 +386,7 @@ fn find<C>(
     validate: impl FnOnce(&C) -> Result<(), ConfigError>,
 ) -> Result<Option<(&'static Family<C>, C)>, ConfigError> {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
-    // What transformers 5 makes of another family's model has that name in its files.
+    // Transformers 5 converts these models to its own architecture of another family, but keeps the model type.
     let own = [&exaone::THREE, &bailing_moe::SARVAM, &deepseek::SARVAM].into_iter().find(|own| own.name == model_type);
     let given = own.map_or(given, |own| own.architectures[usize::from(is_base(given))]);
     let by_architecture = families.iter().find(|f| f.architectures.contains(&given));
@@ -397,10 +397,10 @@ fn find<C>(
     Ok(Some((family, config)))
 }
 
-/// The family and the configuration of a `config.json`.
+/// Determines the family and configuration of a `config.json`.
 ///
 /// # Errors
-/// [`ConfigError`]: an architecture no family covers, a field that is missing or contradictory.
+/// [`ConfigError`] for an unsupported architecture, or a missing or contradictory field.
 pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     let given = architecture(json)?;
     if let Some((family, config)) = find(FAMILIES, given, json, TransformerConfig::validate)? {
@@ -417,7 +417,7 @@ pub(crate) fn read(json: &Value) -> Result<Described, ConfigError> {
     Err(ConfigError::UnknownArchitecture { given: given.to_string(), supported: decoders.chain(others).collect() })
 }
 
-/// Settings that do not affect what is computed, or that [`as_llama`] reads.
+/// Settings that do not affect the computation, or that [`as_llama`] reads.
 const LLAMA_FIELDS: &[&str] = &[
     "architectures",
     "attention_bias",
@@ -460,7 +460,7 @@ const LLAMA_FIELDS: &[&str] = &[
     "_attn_implementation_autoset",
 ];
 
-/// Settings that a family's models have in name only, with the reason.
+/// Settings that have no effect in a family's models, with the reason.
 pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>, ConfigError> {
     let json = HfConfig::new(family, json);
     if json.is_of(&gemma::GEMMA3) {
@@ -472,8 +472,8 @@ pub(crate) fn ignored(family: &'static str, json: &Value) -> Result<Vec<String>,
     bart_decoder::ignored(&json)
 }
 
-/// Reads a configuration as Llama's, if it has Llama's settings at all; returns the model and the settings that
-/// Llama does not have.
+/// Reads a configuration as Llama's if it has the necessary settings. Returns the model, and the settings that Llama
+/// lacks.
 pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
     let config = (llama::FAMILY.config)(&HfConfig::new(llama::FAMILY.name, json)).ok()?;
     config.validate().ok()?;
@@ -483,10 +483,11 @@ pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
         Value::Array(list) => list.is_empty(),
         _ => false,
     };
-    // All else is Llama's, but these rotate neighboring coordinates, and no setting says so.
+    // These models rotate adjacent pairs without a setting that says so; all else is as in Llama.
     let kind = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    let turned =
-        ["ernie4_5", "helium"].contains(&kind).then(|| format!("model_type = {kind}, which rotates otherwise"));
+    let turned = ["ernie4_5", "helium"]
+        .contains(&kind)
+        .then(|| format!("model_type = {kind}, which applies rotary embeddings to adjacent pairs"));
     let fields = json.as_object()?.iter();
     let strange = fields.filter(|(field, value)| !LLAMA_FIELDS.contains(&field.as_str()) && !off(value));
     let strange = strange.map(|(field, value)| format!("{field} = {value}"));

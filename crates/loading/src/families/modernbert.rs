@@ -1,4 +1,4 @@
-//! ModernBERT: norms before attention and the MLP, rotations, gated MLPs, and windows in two of three layers.
+//! ModernBERT: pre-norm, rotary embedding, gated MLPs, and windows in two of three layers.
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -51,7 +51,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Each layer's window.
+/// Window of each layer.
 fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     let window = Window::Around(json.size_or("local_attention", 128)? / 2);
     if let Some(types) = json.per_layer("layer_types", n_layers)? {
@@ -107,7 +107,7 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
         table.linear(&to("mlp.W_out"), &from("mlp.Wo"), mlp_bias);
     }
     norm(&mut table, "ln_final", "model.final_norm");
-    // Classifiers have a head of the same name, made for another purpose.
+    // Classifiers have a different head under the same name.
     let architecture = json.architecture();
     if architecture == "ModernBertForMaskedLM" || !architecture.starts_with("ModernBertFor") {
         table.add("mlm_head.W", "head.dense.weight", Layout::Transposed);

@@ -1,4 +1,4 @@
-//! MPNet: BERT without types of token, with a bias of scores by distance, the same in all layers.
+//! MPNet: BERT without token types, with a relative position bias shared by all layers.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert, roberta};
@@ -21,12 +21,12 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
     weights,
 };
 
-/// Rows of the position table that no token uses, whatever the padding token.
+/// Rows of the position table that no token uses, regardless of the padding token.
 const SKIPPED: usize = 2;
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
-    // Its code computes with so many whatever the setting.
+    // Its code always uses this number of buckets, whatever the setting.
     let count = json.size_or("relative_attention_num_buckets", 32)?;
     if count != 32 {
         return Err(json.unsupported("relative_attention_num_buckets"));

@@ -1,4 +1,4 @@
-//! MPT: ALiBi positions, layer norms and projections without biases.
+//! MPT: ALiBi positions, and layer norms and projections without biases.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layers", "d_model", "n_heads"], json.size_or("max_seq_len", 2048)?)?;
-    // MPT's first code has these; transformers reads them and computes without.
+    // MPT's original code supports these; transformers reads but ignores them.
     if !json.flag("no_bias", true)? {
         return Err(json.unsupported("no_bias"));
     }
@@ -35,10 +35,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         if attention.text("attn_type", "multihead_attention")? != "multihead_attention" {
             return Err(attention.unsupported("attn_type"));
         }
-        // Transformers applies 8, whatever the file says.
+        // Transformers always uses 8.
         alibi_bias_max = attention.number("alibi_bias_max", alibi_bias_max)?;
         if let Some(scale) = attention.maybe_number("softmax_scale")? {
-            // Scores are divided by the inverse, which zero has not.
+            // Scores are divided by the inverse, which does not exist for zero.
             if scale <= 0.0 {
                 return Err(attention.unsupported("softmax_scale"));
             }
@@ -62,7 +62,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Factor of the logits, which transformers does not apply.
+/// Factor of the logits, which transformers ignores.
 fn logit_scale(json: &HfConfig<'_>, d_model: usize) -> Result<Option<f64>, ConfigError> {
     match json.get("logit_scale").and_then(Value::as_str) {
         Some("inv_sqrt_d_model") => Ok(Some((d_model as f64).powf(-0.5))),
@@ -71,12 +71,12 @@ fn logit_scale(json: &HfConfig<'_>, d_model: usize) -> Result<Option<f64>, Confi
     }
 }
 
-/// Settings without effect on a text that is run alone.
+/// Settings without effect on a single text.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     let Some(attention) = json.object("attn_config")? else { return Ok(Vec::new()) };
     let mut ignored = Vec::new();
     for (field, what) in [
-        ("prefix_lm", "no prefix is read in both directions"),
+        ("prefix_lm", "attention to a prefix is causal, not bidirectional"),
         ("attn_uses_sequence_id", "texts are not packed into one row"),
     ] {
         if attention.flag(field, false)? {

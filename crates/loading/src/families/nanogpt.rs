@@ -1,5 +1,5 @@
-//! nanoGPT: GPT-2 with `torch.nn.Linear` matrices, perhaps without any bias. Its checkpoints carry these
-//! settings as `model_args`.
+//! nanoGPT: GPT-2 with `torch.nn.Linear` matrices, optionally without biases. Checkpoints contain these settings as
+//! `model_args`.
 
 use super::Family;
 use super::hf_config::HfConfig;

@@ -1,4 +1,4 @@
-//! Nemotron: layer norms that hold their weights less one, a plain MLP, half of each head rotated.
+//! Nemotron: layer norms with weights stored minus 1, a plain MLP, and half of each head rotated.
 
 use std::sync::LazyLock;
 
@@ -19,11 +19,11 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"hidden_act": "relu2", "max_position_embeddings": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // Transformers 4 passes over it.
+    // Transformers 4 ignores it.
     if json.get("rope_scaling").is_some() {
         return Err(json.unsupported("rope_scaling"));
     }

@@ -1,4 +1,4 @@
-//! Nemotron-H: each layer has one part, Mamba 2, attention without positions, a plain MLP or a mixture of plain experts.
+//! Nemotron-H: each layer is one of Mamba-2, attention without positions, a plain MLP, or a mixture of plain experts.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 131_072, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -31,7 +31,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// The part that a layer has.
+/// Kind of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Part {
     Mamba2,
@@ -40,7 +40,7 @@ enum Part {
     Mixture,
 }
 
-/// Each layer's part, of a list or of a text with a letter for each.
+/// Kind of each layer, from a list or a string with one letter per layer.
 fn parts(json: &HfConfig<'_>) -> Result<Vec<Part>, ConfigError> {
     let unknown = |field, given: String| {
         let known = "mamba or M, attention or *, mlp or -, moe or E";
@@ -71,7 +71,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let parts = parts(json)?;
     if let Some(layers) = json.maybe_size("num_hidden_layers")?.filter(|layers| *layers != parts.len()) {
-        let reason = format!("it is {layers}, and {} layers are listed", parts.len());
+        let reason = format!("it is {layers}, but {} layers are listed", parts.len());
         return Err(ConfigError::Contradiction { field: "num_hidden_layers", reason });
     }
     if parts.len() > TransformerConfig::MOST_LAYERS {

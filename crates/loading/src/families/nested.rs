@@ -1,5 +1,4 @@
-//! The text model inside a model of text and images or sound: which part of its `config.json` it is, and under which
-//! names its tensors lie.
+//! The text model in a multimodal model: finds its part of `config.json` and its tensor names.
 
 use serde_json::{Map, Value, json};
 
@@ -7,12 +6,12 @@ use super::{FAMILIES, architecture, is_known};
 use crate::weight_files::{WeightFiles, WeightTable};
 use hooklens_model::error::ConfigError;
 
-/// The settings a text model has to itself are under one of these names.
+/// Names of the section with the text model's settings.
 const WITHIN: [&str; 4] = ["text_config", "llm_config", "language_config", "decoder_config"];
-/// Where models that also speak have the parts that think, the text model among them.
+/// Section that models with speech output use for the "thinker", which contains the text model.
 const THINKER: &str = "thinker_config";
 
-/// Models whose text model's settings are among their own, and whose model that is.
+/// Models whose top-level settings include the text model's, with the text model's family.
 static BESIDE: [(&str, &str); 26] = [
     ("CambrianQwenForCausalLM", "qwen2"),
     ("DotsOCRForCausalLM", "qwen2"),
@@ -42,7 +41,7 @@ static BESIDE: [(&str, &str); 26] = [
     ("Videollama3Qwen2ForCausalLM", "qwen2"),
 ];
 
-/// Text models that are another's under a name of their own.
+/// Text models that are identical to another family's under a different name.
 const RENAMED: [(&str, &str); 9] = [
     ("glm4v_text", "glm4"),
     ("kimi_k2", "deepseek_v3"),
@@ -55,10 +54,11 @@ const RENAMED: [(&str, &str); 9] = [
     ("smolvlm_text", "llama"),
 ];
 
-/// Models whose prompts are attended to in both directions.
+/// Models whose prompts have bidirectional attention.
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
-/// Models whose text model's settings are apart, and whose model that was where it was tried.
+/// Models whose text model's settings are in a section of their own, with the text model's family in tested
+/// checkpoints.
 static TRIED: [(&str, &str); 31] = [
     ("FuyuForCausalLM", "persimmon"),
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
@@ -93,14 +93,14 @@ static TRIED: [(&str, &str); 31] = [
     ("VibeVoiceForConditionalGeneration", "qwen2"),
 ];
 
-/// Models of several parts with the family of their text model, as [`super::listed`] lists families.
+/// Multimodal models with the family of their text model, in the format of [`super::listed`].
 pub(super) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
     let row =
         |(name, kind): &'static (&'static str, &'static str)| ("decoder within", *kind, std::slice::from_ref(name));
     BESIDE.iter().chain(&TRIED).map(row)
 }
 
-/// Which text model these hold where their settings don't say.
+/// Text model to assume if the settings don't name one.
 const BY_DEFAULT: [(&str, &str); 12] = [
     ("blip-2", "opt"),
     ("gemma3", "gemma3_text"),
@@ -116,7 +116,7 @@ const BY_DEFAULT: [(&str, &str); 12] = [
     ("qwen3_vl", "qwen3_vl_text"),
 ];
 
-/// What transformers takes for settings that are left out of a text model's.
+/// Transformers's defaults for settings that a text model's section omits.
 fn defaults(kind: &str) -> Value {
     match kind {
         "gemma" => json!({
@@ -169,17 +169,18 @@ fn defaults(kind: &str) -> Value {
     }
 }
 
-/// The `config.json` of the text model within, if this is a model of several parts.
+/// Extracts the text model's `config.json` from that of a multimodal model; `None` for other models.
 ///
 /// # Errors
-/// [`ConfigError`]: a text model of no family, or one that its parts use otherwise than to go on from text.
+/// [`ConfigError`] if the text model belongs to no family, or if the model uses it for something other than continuing
+/// text.
 pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     let outer = architecture(json)?;
     if is_known(json, outer) {
         return Ok(None);
     }
     if BOTH_WAYS.contains(&outer) {
-        let given = format!("{outer}, whose positions see all of a prompt, later ones too,");
+        let given = format!("{outer} (bidirectional attention within the prompt)");
         return Err(ConfigError::UnsupportedVariant { family: "gemma", field: "architectures", given });
     }
     let parts = json.get(THINKER).filter(|own| own.is_object()).unwrap_or(json);
@@ -192,7 +193,7 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     }
     let (field, own, kind) = match (within, beside) {
         (Some((field, own)), _) if null(own, "model_type") => {
-            return Err(ConfigError::Malformed { reason: format!("`model_type` of `{field}` is null, not a text") });
+            return Err(ConfigError::Malformed { reason: format!("`model_type` of `{field}` is null, not a string") });
         }
         (Some((field, Value::Object(own))), _) => {
             let model = given("model_type").and_then(Value::as_str).unwrap_or_default();
@@ -217,26 +218,23 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     let by_list = listed.and_then(|listed| FAMILIES.iter().find(|family| family.architectures.contains(&listed)));
     let architecture = match (FAMILIES.iter().find(|own| own.name == family), by_list) {
         (Some(by_type), Some(by_list)) if !field.is_empty() && by_type.name != by_list.name => {
-            let reason = format!("its architecture is {}'s, and its model_type {kind}", by_list.name);
+            let reason = format!("its architecture belongs to {}, but its model_type is {kind}", by_list.name);
             return Err(ConfigError::Contradiction { field: "text_config", reason });
         }
-        // A family of several architectures goes by the one that is listed.
+        // A family with several architectures is identified by the listed one.
         (Some(_), Some(_)) if !field.is_empty() => listed.unwrap_or_default().to_string(),
         (Some(by_type), _) => by_type.architectures[0].to_string(),
         (None, Some(_)) => listed.unwrap_or_default().to_string(),
         (None, None) => {
             let supported = FAMILIES.iter().map(|family| family.architectures[0]).collect();
-            return Err(ConfigError::UnknownArchitecture {
-                given: format!("{outer} (its text model {kind})"),
-                supported,
-            });
+            return Err(ConfigError::UnknownArchitecture { given: format!("{outer} (text model {kind})"), supported });
         }
     };
     text.insert("architectures".into(), json!([architecture]));
     text.insert("model_type".into(), json!(family));
     if let Value::Object(defaults) = defaults(kind) {
         for (field, value) in defaults {
-            // The rotation of newer files says itself what the older field would.
+            // The `rope_parameters` of newer files replace the older field.
             let told = text.contains_key(&field) || (field == "rope_theta" && text.contains_key("rope_parameters"));
             if !told {
                 text.insert(field, value);
@@ -248,8 +246,8 @@ pub(crate) fn text_part(json: &Value) -> Result<Option<Value>, ConfigError> {
     Ok(Some(Value::Object(text)))
 }
 
-/// Whether the unembedding is the embedding. Transformers 4 goes by the text model's own setting, 5 by the one outside, and
-/// neither ties what the files hold twice and differently.
+/// Determines whether the unembedding is tied. Transformers 4 uses the text model's setting, version 5 the outer one,
+/// and neither ties tensors that the files contain twice with different values.
 fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) {
     let inside = text.get("tie_word_embeddings").filter(|own| !own.is_null());
     match (inside, outside) {
@@ -263,10 +261,11 @@ fn tie(text: &mut Map<String, Value>, outside: Option<&Value>) {
     }
 }
 
-/// Added to a text model's settings where the unembedding is the embedding unless the files hold one.
+/// Setting added to a text model whose unembedding is tied unless the files contain one.
 const TIED_OUTSIDE: &str = "hooklens_tied_outside";
 
-/// Positions of text are the same along all the axes that images have, so that a rotation by sections is the plain one.
+/// Removes multimodal rotary sections. For text, the position is the same along all axes, so the sectioned embedding
+/// equals the plain one.
 fn plain_rotation(text: &mut Map<String, Value>) {
     let Some(Value::Object(scaling)) = text.get_mut("rope_scaling") else { return };
     let sections = scaling.remove("mrope_section").is_some();
@@ -281,16 +280,16 @@ fn plain_rotation(text: &mut Map<String, Value>) {
     }
 }
 
-/// How the files of a model of several parts name the tensors of its text model.
+/// Naming scheme of the text model's tensors in a multimodal model's files.
 #[derive(Debug, Clone, Copy)]
 struct Scheme {
-    /// What stands before the whole of a name.
+    /// Prefix of the whole name.
     before: &'static str,
-    /// What stands in the place of the family's prefix, if another does.
+    /// Replacement for the family's prefix, if any.
     model: Option<&'static str>,
 }
 
-/// The beginning of the names of a thinker's tensors.
+/// Prefix of the thinker's tensors.
 const THINKS: &str = "thinker.";
 
 const SCHEMES: [Scheme; 9] = [
@@ -306,7 +305,7 @@ const SCHEMES: [Scheme; 9] = [
 ];
 
 impl Scheme {
-    /// The name here of a tensor of the family.
+    /// Name of a family's tensor in this scheme.
     fn of(self, name: &str, prefix: &str) -> String {
         match (self.model, name.strip_prefix(prefix)) {
             (Some(model), Some(rest)) => format!("{model}{rest}"),
@@ -315,8 +314,8 @@ impl Scheme {
     }
 }
 
-/// Moves a table to where the files hold the text model's tensors; the rest of them is another part's. Whether they hold
-/// any.
+/// Adapts a weight table to the names of the text model's tensors in the files; all other tensors belong to other
+/// parts. Returns whether the files contain the text model.
 pub(crate) fn place(table: &mut WeightTable, text: &Value, files: &WeightFiles) -> bool {
     let Some(embedding) = table.sources.get("embed.W_E").map(|source| source.name.clone()) else { return false };
     let prefix = table.prefix;
@@ -332,10 +331,10 @@ pub(crate) fn place(table: &mut WeightTable, text: &Value, files: &WeightFiles) 
     if let (true, Some(unembedding)) = (text.get(TIED_OUTSIDE).is_some(), table.sources.get_mut("unembed.W_U")) {
         (unembedding.tied, unembedding.own_if_there) = (true, true);
     }
-    // Of a model that stands at the top, all is its own but what is known as another's.
+    // If the text model is at the top level, all tensors belong to it except those known to belong to other parts.
     let own = match (scheme.model, scheme.before) {
         (Some(model), _) => vec![model, "lm_head."],
-        // What a thinker sees and hears with is behind the same beginning.
+        // The thinker's vision and audio towers share its prefix.
         (None, THINKS) => vec!["thinker.model.", "thinker.lm_head."],
         (None, before) => vec![before],
     };
@@ -359,7 +358,7 @@ mod tests {
         }
     }
 
-    /// What published files leave out is what transformers takes.
+    /// Settings that published files omit get transformers's defaults.
     #[test]
     fn settings_that_published_files_leave_out() {
         let gemma = json!({
@@ -405,17 +404,14 @@ mod tests {
         };
         assert_eq!(of(json!(3)), "not a model configuration: `text_config` is 3, not an object");
         let other = of(json!({"model_type": "llama", "architectures": ["MistralForCausalLM"]}));
-        assert!(other.contains("`text_config` does not fit: its architecture is mistral's"), "{other}");
+        assert!(other.contains("invalid `text_config`: its architecture belongs to mistral"), "{other}");
         let unknown = of(json!({"model_type": "mamba9"}));
-        assert!(
-            unknown.starts_with("the architecture `XForConditionalGeneration (its text model mamba9)`"),
-            "{unknown}"
-        );
+        assert!(unknown.starts_with("the architecture `XForConditionalGeneration (text model mamba9)`"), "{unknown}");
         let both =
             json!({"architectures": ["PaliGemmaForConditionalGeneration"], "text_config": {"model_type": "gemma"}});
         let both = text_part(&both).unwrap_err().to_string();
-        assert!(both.contains("later ones too"), "{both}");
-        // A model without parts is none of this.
+        assert!(both.contains("bidirectional attention"), "{both}");
+        // Models without parts are not affected.
         assert!(text_part(&json!({"architectures": ["GPT2LMHeadModel"]})).unwrap().is_none());
         assert!(text_part(&json!({"architectures": ["SomethingElse"]})).unwrap().is_none());
     }

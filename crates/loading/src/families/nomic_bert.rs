@@ -1,4 +1,4 @@
-//! NomicBERT: BERT with rotations for positions, gated MLPs and fused projections without biases.
+//! NomicBERT: BERT with rotary positions, gated MLPs, and fused projections without biases.
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
     weights,
 };
 
-/// Whether the file is of the authors' own code, which calls settings as GPT-2 does.
+/// Whether the file is for the authors' own code, which uses GPT-2's setting names.
 fn is_original(json: &HfConfig<'_>) -> bool {
     json.has("n_embd")
 }
@@ -50,9 +50,9 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Settings as the authors' own code has them; of those that other models of theirs have, none.
+/// Reads a file for the authors' own code. Settings used only by their other models must have default values.
 fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
-    // Each with the default of their code.
+    // Each field with its default in the authors' code.
     for (field, default) in [
         ("prenorm", false),
         ("use_rms_norm", false),
@@ -85,7 +85,7 @@ fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let rotary = Rotary { dim: d_head, base, adjacent_pairs: false, scaling: RopeScaling::None };
     let n_ctx = json.size_or("n_positions", 2048)?;
     Ok(EncoderConfig {
-        // Rounded up, as the gated MLP's are.
+        // Rounded up, as in their gated MLP.
         d_mlp: json.size("n_inner")?.next_multiple_of(256),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Silu,

@@ -1,4 +1,4 @@
-//! OLMo 1: Llama with layer norms that have no weights.
+//! OLMo 1: Llama with layer norms without weights.
 
 use super::hf_config::HfConfig;
 use super::llama_like::Names;

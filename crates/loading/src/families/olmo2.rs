@@ -1,5 +1,5 @@
-//! OLMo 2 and 3: norms of outputs only, queries and keys normalized over all heads at once; in OLMo 3
-//! windows in most layers, and stretched rotation in the others only.
+//! OLMo 2 and 3: norms of outputs only, and query and key norms over all heads at once; in OLMo 3, windows in most
+//! layers, and rotary scaling only in the others.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -50,7 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     })
 }
 
-/// Norms of attention's and the MLP's outputs.
+/// Names of the norms of attention and MLP outputs.
 pub(super) const NORMS: &[(&str, &str)] =
     &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
 

@@ -1,4 +1,4 @@
-//! OLMoE: a mixture of experts, queries and keys normalized over all heads at once.
+//! OLMoE: a mixture of experts, with query and key norms over all heads at once.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures};

@@ -1,4 +1,4 @@
-//! Open-sci: Llama with biases, norms of queries and keys head by head.
+//! Open-sci: Llama with biases and per-head query and key norms.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};

@@ -1,4 +1,4 @@
-//! The first GPT: GPT-2 whose stream is normalized behind each addition, and not before the unembedding.
+//! The original GPT: GPT-2 with norms after each residual addition and no final norm.
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size_or("n_positions", 512)?)?;
     let activation = match json.text("afn", "gelu")? {
-        // Its `gelu` is the approximation.
+        // The original GPT's `gelu` is the tanh approximation.
         "gelu" => ActivationFn::GeluNew,
         other => ActivationFn::from_name(other)?,
     };

@@ -1,5 +1,5 @@
-//! OPT: norms before attention and before the MLP; in the 350M model behind the sums, and token vectors that are
-//! projected to the stream's width and back.
+//! OPT: pre-norm, except in the 350M model, which normalizes after the residual additions and projects token embeddings
+//! to the residual stream and back.
 
 use super::Family;
 use super::fairseq;
@@ -13,7 +13,7 @@ pub(super) static FAMILY: Family =
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
-    // The 350M model alone normalizes behind.
+    // Only the 350M model is post-norm.
     let behind = !json.flag("do_layer_norm_before", true)?;
     let affine = json.flag("layer_norm_elementwise_affine", true)?;
     Ok(TransformerConfig {

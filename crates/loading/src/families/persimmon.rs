@@ -1,4 +1,4 @@
-//! Persimmon: one fused projection by head, layer norms of queries and keys, a plain MLP, half of each head rotated.
+//! Persimmon: a projection fused per head, query and key layer norms, a plain MLP, and half of each head rotated.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"hidden_act": "relu2", "rope_theta": 25_000.0, "max_position_embeddings": 16_384}));
 

@@ -1,4 +1,4 @@
-//! Phi 1, 1.5 and 2: attention and MLP in parallel behind one norm, part of each head rotated.
+//! Phi 1, 1.5 and 2: parallel attention and MLP after one norm, with partial rotary embedding.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};

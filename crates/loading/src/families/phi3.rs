@@ -1,5 +1,5 @@
-//! Phi 3 and 4: Llama with fused projections. The text model of Phi 4 Multimodal, beside whose projections lie adapters
-//! for images and speech.
+//! Phi 3 and 4: Llama with fused projections. Also the text model of Phi 4 Multimodal, whose files contain adapters for
+//! images and speech beside the projections.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ pub(super) static MULTIMODAL: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"original_max_position_embeddings": 4096, "max_position_embeddings": 4096}));
 

@@ -1,4 +1,4 @@
-//! Phi 3.5 MoE: layer norms, biases, and two experts a token chosen by SparseMixer.
+//! Phi 3.5 MoE: layer norms, biases, and two experts per token chosen by SparseMixer.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "rope_theta": 1e6, "num_local_experts": 16, "num_experts_per_tok": 2, "num_key_value_heads": 8,
@@ -36,7 +36,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         let factor = |name: &str| told.as_ref().map_or(Ok(None), |told| told.maybe_number(name));
         match (&mut rotary.scaling, factor("short_mscale")?, factor("long_mscale")?) {
             (RopeScaling::None, ..) => {}
-            // Rotated vectors are multiplied by what the file says, here whatever the text's length.
+            // The file's factor multiplies rotated vectors regardless of the text's length.
             (RopeScaling::Long { attention_factor, .. }, Some(short), Some(long)) if short == long => {
                 *attention_factor = short;
             }

@@ -1,4 +1,4 @@
-//! Qwen 1: Llama's architecture under GPT-2's names, with one fused projection.
+//! Qwen 1: Llama's architecture with GPT-2's names and a fused projection.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};
@@ -18,8 +18,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(d_head) => d_head,
         None => json.share("num_attention_heads", d_model, n_heads)?,
     };
-    // Beyond the trained length its own code stretches the rotation by the length of the text and scales
-    // queries (`use_dynamic_ntk`, `use_logn_attn`); up to there, which is `n_ctx`, it does neither.
+    // Beyond the trained length, its own code scales the rotary embedding with the text's length and scales queries
+    // (`use_dynamic_ntk`, `use_logn_attn`). It does neither up to `n_ctx`, the trained length.
     let n_ctx = match json.maybe_size("seq_length")? {
         Some(trained) => trained,
         None => json.size("max_position_embeddings")?,
@@ -29,7 +29,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let turned = json.number("rotary_pct", 1.0)?;
     Ok(TransformerConfig {
         d_head,
-        // Counts the gate and the input together.
+        // The field counts gate and input together.
         d_mlp: json.size("intermediate_size")? / 2,
         norm: NormKind::Rms,
         eps: json.number("layer_norm_epsilon", 1e-6)?,

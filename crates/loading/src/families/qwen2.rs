@@ -1,5 +1,5 @@
-//! Qwen 1.5, 2 and 2.5: Llama with biases on queries, keys and values, and windows in some
-//! layers of some models. MiMo is the same beside layers that guess further tokens, which are not read.
+//! Qwen 1.5, 2 and 2.5: Llama with biases on queries, keys and values, and windows in some layers of some models. MiMo
+//! is the same, with additional multi-token prediction layers that are not read.
 
 use std::sync::LazyLock;
 
@@ -27,15 +27,15 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { windows, default_prepend_bos: false, ..base })
 }
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
 
-/// Windows of the layers from `max_window_layers` on, unless they are turned off.
+/// Windows of the layers from `max_window_layers` on, unless windows are disabled.
 pub(super) fn windows(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Option<Window>>, ConfigError> {
     if !json.flag("use_sliding_window", false)? {
         let kinds = json.per_layer("layer_types", n_layers)?.into_iter().flatten();
         if kinds.into_iter().any(|kind| kind == "sliding_attention") {
-            let reason = "it is off, and `layer_types` lists layers with a window".to_string();
+            let reason = "it is false, but `layer_types` lists `sliding_attention`".to_string();
             return Err(ConfigError::Contradiction { field: "use_sliding_window", reason });
         }
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Qwen 1.5 and 2 with a mixture of experts, beside which a shared expert stands whose share is learned.
+//! Qwen 1.5 and 2 with a mixture of experts and a shared expert with a learned gate.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "intermediate_size": 5632, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
@@ -29,7 +29,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
-    // Versions of transformers differ in which layers have it.
+    // Which layers have a window depends on the version of transformers.
     if json.flag("use_sliding_window", false)? {
         return Err(json.unsupported("use_sliding_window"));
     }

@@ -1,4 +1,4 @@
-//! Qwen 3: Llama whose queries and keys are normalized head by head.
+//! Qwen 3: Llama with per-head query and key norms.
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, qwen2};

@@ -1,4 +1,5 @@
-//! Qwen 3 with a mixture of experts, in all layers or some. The text model of Qwen 3 VL's, whose files stack the experts.
+//! Qwen 3 with a mixture of experts in all or some layers, and the text model of Qwen 3 VL, whose files stack the
+//! experts.
 
 use std::sync::LazyLock;
 
@@ -26,7 +27,7 @@ pub(super) static VL: Family = Family {
     weights: stacked,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
@@ -35,7 +36,7 @@ static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// Weights of experts always sum to one.
+/// Qwen 3 VL's settings: the weights of the chosen experts always sum to one.
 fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = config(json)?;
     let experts = base.experts.map(|own| Experts { renormalize: true, ..own });
@@ -45,7 +46,7 @@ fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let experts = experts(json)?;
     let base = qwen3::config(json)?;
-    // In a mixture all layers have the window.
+    // In mixtures, all layers have the window.
     let windows = match json.flag("use_sliding_window", false)? {
         true => llama_like::one_window(json, base.n_layers)?,
         false => Vec::new(),
@@ -53,9 +54,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(TransformerConfig { windows, ..mixtures::with_experts(base, experts, dense_layers(json)?) })
 }
 
-/// The experts and the neurons of each.
+/// The experts, and the width of each.
 pub(super) fn experts(json: &HfConfig<'_>) -> Result<(Experts, usize), ConfigError> {
-    // What newer files call them.
+    // Newer files use another name.
     let count = if json.has("num_experts") { "num_experts" } else { "num_local_experts" };
     let renormalize = json.flag("norm_topk_prob", false)?;
     let experts = Experts::new(json.size(count)?, json.size("num_experts_per_tok")?);

@@ -1,5 +1,5 @@
-//! Qwen 3 Next and Qwen 3.5: gated delta nets in most layers, gated attention in the others, a mixture of experts or a
-//! plain MLP, norms that hold their weights less one.
+//! Qwen 3 Next and Qwen 3.5: gated delta nets in most layers and gated attention in the others, a mixture of experts or
+//! a plain MLP, and norm weights stored minus 1.
 
 use std::sync::LazyLock;
 
@@ -62,7 +62,7 @@ pub(super) static THREE_FIVE_MOE: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out, those of all of these models among them.
+/// Hugging Face's defaults for fields that a file omits: those of one model, plus those shared by all.
 fn defaults(mut own: Value) -> Value {
     let of_all = [
         ("head_dim", 256),
@@ -111,11 +111,11 @@ fn sizes(json: &HfConfig<'_>) -> Result<GatedDelta, ConfigError> {
     })
 }
 
-/// Gated delta nets, and attention in every fourth layer or where `layer_types` says.
+/// Settings with gated delta nets, and attention in every fourth layer or where `layer_types` says so.
 fn hybrid(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config_turning(json, 0.25)?;
     if json.text("hidden_act", "silu")? != "silu" {
-        // The convolutions and gates have the MLP's activation function in the reference, or SiLU in its kernels.
+        // For convolutions and gates, the reference code uses the MLP's activation function, but its kernels use SiLU.
         return Err(json.unsupported("hidden_act"));
     }
     let net = Mixer::GatedDelta(sizes(json)?);
@@ -155,7 +155,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
     for layer in 0..c.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         if c.attends(layer) {
-            // Each head's query and then its gate.
+            // Each head's query, followed by its gate.
             for (part, start) in [("Q", 0), ("gate", 1)] {
                 let layout = Layout::Grouped { start, take: 1, of: 2, groups: c.n_heads };
                 let to = |kind: &str| format!("blocks.{layer}.attn.{kind}_{part}");
@@ -177,8 +177,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
     Ok(table)
 }
 
-/// A layer's projections in one for queries, keys, values and gates, and one for the two numbers of each head: all of a
-/// key head's beside each other.
+/// Adds a layer's projections, fused into one for queries, keys, values and gates and one for the two scalars per head,
+/// with everything that belongs to a key head stored together.
 fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     let shared = net.n_value_heads / net.n_key_heads;
     let (keys, values) = (net.d_key, shared * net.d_value);
@@ -193,7 +193,7 @@ fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     }
 }
 
-/// The projections of Qwen 3.5: queries, keys and values one behind the other, the others apart.
+/// Adds Qwen 3.5's projections: queries, keys and values fused consecutively, the others separate.
 fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
     for layer in (0..c.n_layers).filter(|layer| !c.attends(*layer)) {
         let from = |part: &str| format!("model.layers.{layer}.linear_attn.{part}");
@@ -208,7 +208,7 @@ fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
     }
 }
 
-/// The shared expert; experts that the files hold in two stacks in place of three matrices each.
+/// Adds the shared expert, and experts stored in two stacked tensors instead of three matrices each.
 fn experts(table: &mut WeightTable, c: &TransformerConfig) {
     mixtures::add_shared(table, c, "mlp.shared_expert", None);
     for layer in 0..c.n_layers {

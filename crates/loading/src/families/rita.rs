@@ -1,4 +1,4 @@
-//! RITA: proteins, by GPT-2's blocks with rotation in place of positions.
+//! RITA protein models: GPT-2's blocks with rotary embedding instead of a position table.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What its own code takes for fields that a file leaves out.
+/// Defaults of its own code for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(
     || json!({"vocab_size": 26, "d_model": 768, "num_layers": 12, "num_heads": 12, "max_seq_len": 1024, "ff_ratio": 4}),
 );
@@ -31,7 +31,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         d_mlp: base.d_model.saturating_mul(json.size("ff_ratio")?),
         activation: ActivationFn::GeluNew,
         positional: Positional::Rotary(rotary),
-        // Its tokenizer has a token for the end alone.
+        // Its tokenizer has only an end-of-sequence token.
         default_prepend_bos: false,
         ..base
     })

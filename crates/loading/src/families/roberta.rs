@@ -1,4 +1,4 @@
-//! RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions counted from behind the padding token's id.
+//! RoBERTa, XLM-RoBERTa and CamemBERT: BERT with position numbers that start after the padding token's id.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert};
@@ -30,7 +30,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
     weights,
 };
 
-/// Rows of the position table that no token uses.
+/// Number of rows in the position table that no token uses.
 pub(super) fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
     Ok(json.size_or("pad_token_id", 1)? + 1)
 }
@@ -38,7 +38,7 @@ pub(super) fn skipped(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
 pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let n_ctx = base.n_ctx.saturating_sub(skipped(json)?);
-    // Its head has a function of its own.
+    // The head has its own activation function.
     Ok(EncoderConfig { n_ctx, head_activation: ActivationFn::Gelu, ..base })
 }
 
@@ -48,7 +48,7 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// The masked-token head, and that it and the pooler may be missing.
+/// Adds the masked-token head. It and the pooler are optional.
 pub(super) fn head(table: &mut WeightTable, json: &HfConfig<'_>) -> Result<(), ConfigError> {
     table.add("mlm_head.W", "lm_head.dense.weight", Layout::Transposed);
     table.add("mlm_head.b", "lm_head.dense.bias", Layout::AsIs);

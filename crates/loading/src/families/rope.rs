@@ -1,11 +1,11 @@
-//! Rotary embedding as Hugging Face configurations describe it.
+//! Rotary embedding settings in Hugging Face configurations.
 
 use super::hf_config::HfConfig;
 use super::phi3;
 use hooklens_model::config::{RopeScaling, Rotary, Window};
 use hooklens_model::error::ConfigError;
 
-/// What a rotation is told by.
+/// Fields that describe a rotary embedding.
 pub(super) const FIELDS: [&str; 16] = [
     "attention_factor",
     "beta_fast",
@@ -25,15 +25,15 @@ pub(super) const FIELDS: [&str; 16] = [
     "type",
 ];
 
-/// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files keep all of
-/// it in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
+/// Reads base and scaling; `dim` is the number of rotated coordinates. Newer files store all settings in
+/// `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
 pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<Rotary, ConfigError> {
     let parameters = parameters(json, "full_attention")?;
     let base = match &parameters {
         Some(parameters) => parameters.number("rope_theta", json.number(base_field, 10_000.0)?)?,
         None => json.number(base_field, 10_000.0)?,
     };
-    // A family's default is not beside what the file says.
+    // A family's default does not apply if the file has `rope_parameters`.
     let older = if parameters.is_some() { json.given().object("rope_scaling")? } else { json.object("rope_scaling")? };
     let scaling = match (parameters, older) {
         (Some(parameters), None) => read_scaling(json, &parameters, true)?,
@@ -41,7 +41,7 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
         (Some(parameters), Some(older)) => {
             let [newer, older] = [read_scaling(json, &parameters, true)?, read_scaling(json, &older, false)?];
             if newer != older {
-                let reason = "it says something else than `rope_scaling`, which is there too".to_string();
+                let reason = "it differs from `rope_scaling`, which is also set".to_string();
                 return Err(ConfigError::Contradiction { field: "rope_parameters", reason });
             }
             newer
@@ -51,7 +51,7 @@ pub(super) fn read(json: &HfConfig<'_>, dim: usize, base_field: &str) -> Result<
     Ok(Rotary { dim, base, adjacent_pairs: false, scaling })
 }
 
-/// The rotation of heads of this width in layers of this type, whose files always tell it by type.
+/// Reads the rotary embedding of layers of this type, for files that always list it per type.
 pub(super) fn of_type(json: &HfConfig<'_>, layers: &str, d_head: usize) -> Result<Rotary, ConfigError> {
     let all = json.object("rope_parameters")?;
     let own = all.map(|all| all.object(layers)).transpose()?.flatten();
@@ -70,7 +70,7 @@ pub(super) fn of_type(json: &HfConfig<'_>, layers: &str, d_head: usize) -> Resul
     Ok(Rotary { dim: d_head, base, adjacent_pairs: false, scaling })
 }
 
-/// The rotation that newer files of a family with windows keep for layers that have one, if this is such a file.
+/// Reads the rotary embedding of windowed layers from a newer file of a family with windows; `None` for older files.
 pub(super) fn of_windows(json: &HfConfig<'_>, far: &Rotary) -> Result<Option<Rotary>, ConfigError> {
     let Some(all) = json.object("rope_parameters")? else { return Ok(None) };
     let Some(own) = all.object("sliding_attention")? else { return Ok(None) };
@@ -78,18 +78,18 @@ pub(super) fn of_windows(json: &HfConfig<'_>, far: &Rotary) -> Result<Option<Rot
     Ok(Some(Rotary { base, scaling: read_scaling(json, &own, true)?, ..far.clone() }))
 }
 
-/// What newer files keep of the rotation; of a family with windows, for layers of this type.
+/// The `rope_parameters` of a newer file; in families with windows, those for layers of this type.
 pub(super) fn parameters<'j>(json: &HfConfig<'j>, layers: &str) -> Result<Option<HfConfig<'j>>, ConfigError> {
     let Some(all) = json.object("rope_parameters")? else { return Ok(None) };
     Ok(Some(all.object(layers)?.unwrap_or(all)))
 }
 
-/// Each layer's rotation: `near` where it has a window, else `far`.
+/// Rotary embedding of each layer: `near` if it has a window, else `far`.
 pub(super) fn by_window(windows: &[Option<Window>], near: &Rotary, far: &Rotary) -> Vec<Option<Rotary>> {
     windows.iter().map(|window| Some(if window.is_some() { near } else { far }.clone())).collect()
 }
 
-/// The share of each head that is rotated.
+/// Fraction of each head that is rotated.
 pub(super) fn share(json: &HfConfig<'_>, default: f64) -> Result<f64, ConfigError> {
     const SHARE: &str = "partial_rotary_factor";
     match parameters(json, "full_attention")?.filter(|parameters| parameters.has(SHARE)) {
@@ -98,19 +98,19 @@ pub(super) fn share(json: &HfConfig<'_>, default: f64) -> Result<f64, ConfigErro
     }
 }
 
-/// The longest text, which a model without position vectors only tells.
+/// Context length, which is only informative for a model without a position table.
 pub(super) fn context(json: &HfConfig<'_>) -> Result<usize, ConfigError> {
     let older = json.has("max_sequence_length") && !json.has("max_position_embeddings");
     json.size_or(if older { "max_sequence_length" } else { "max_position_embeddings" }, 2048)
 }
 
-/// `newer` files keep it in `rope_parameters`.
+/// Reads the scaling; `newer` means that the settings come from `rope_parameters`.
 fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Result<RopeScaling, ConfigError> {
     let kind = scaling.text("rope_type", scaling.text("type", "default")?)?;
     if !newer && !scaling.has("rope_type") && !scaling.has("type") {
         return Err(json.unsupported("rope_scaling"));
     }
-    // Older files of Phi 3 say `su` or `yarn` for what is LongRoPE since.
+    // Older files of Phi 3 use `su` or `yarn` for what is now called LongRoPE.
     let kind = match kind {
         "yarn" if json.is_of(&phi3::FAMILY) || json.is_of(&phi3::MULTIMODAL) => "longrope",
         kind => kind,
@@ -122,9 +122,9 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     const ORIGINAL: &str = "original_max_position_embeddings";
     let given = |of: &HfConfig<'_>| of.has(ORIGINAL).then(|| of.size(ORIGINAL)).transpose();
     let original = match (given(scaling)?, given(&json.given())?) {
-        // Versions of transformers differ in which they take.
+        // Which one is used depends on the version of transformers.
         (Some(within), Some(beside)) if within != beside => {
-            let reason = format!("it is {beside}, and {within} within the rotation's settings");
+            let reason = format!("it is {beside}, but {within} in the rotary settings");
             return Err(ConfigError::Contradiction { field: ORIGINAL, reason });
         }
         (Some(context), _) => Some(context),
@@ -135,7 +135,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
     match kind {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
-        // The original context of its settings is not read.
+        // The original context length in the settings is ignored.
         "dynamic" => Ok(RopeScaling::Dynamic { factor, original_context: longest }),
         "llama3" => Ok(RopeScaling::Llama3 {
             factor,
@@ -163,7 +163,7 @@ fn read_scaling(json: &HfConfig<'_>, scaling: &HfConfig<'_>, newer: bool) -> Res
         "longrope" | "su" => {
             let ratio = original.map(|context| longest as f64 / context.max(1) as f64);
             let factor = scaling.maybe_number("factor")?;
-            // Which comes first has changed.
+            // The precedence differs between old and new files.
             let stretch = if newer { factor.or(ratio) } else { ratio.or(factor) }.unwrap_or(1.0);
             let root = (1.0 + stretch.ln() / (original_context.max(2) as f64).ln()).sqrt();
             Ok(RopeScaling::Long {

@@ -1,4 +1,4 @@
-//! SantaCoder as its own code writes it: GPT-2 with queries apart from the one key and value.
+//! SantaCoder in its original format: GPT-2 with queries separate from the single key/value head.
 
 use super::Family;
 use super::gpt2;

@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 524_288}));
 

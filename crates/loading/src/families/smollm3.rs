@@ -20,13 +20,13 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// What Hugging Face takes for fields that a file leaves out.
+/// Hugging Face's defaults for fields that a file omits.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 2e6}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    // One for layers that rotate, whatever the name says.
+    // 1 means that the layer has rotary positions, despite the field's name.
     let rotates = |layer: &Value| match layer.as_u64() {
         Some(0) => Ok(false),
         Some(1) => Ok(true),
@@ -45,7 +45,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    // A list of the layers' types has the last word.
+    // `layer_types` takes precedence.
     let listed = json.list("layer_types")?.is_some();
     let windows = match listed || json.flag("use_sliding_window", false)? {
         true => llama_like::windows_by_type(json, base.n_layers, |layer| rotates.get(layer) == Some(&false))?,

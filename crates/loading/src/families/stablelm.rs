@@ -1,4 +1,4 @@
-//! StableLM 2: Llama with layer norms, part of each head rotated.
+//! StableLM 2: Llama with layer norms and partial rotary embedding.
 
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
@@ -34,7 +34,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     for layer in 0..config.n_layers {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         table.norm(&format!("blocks.{layer}.ln1"), &from("input_layernorm"));
-        // In parallel both read through one norm.
+        // In a parallel block, attention and MLP share one norm.
         let second = if config.parallel { "input_layernorm" } else { "post_attention_layernorm" };
         table.norm(&format!("blocks.{layer}.ln2"), &from(second));
     }
@@ -42,7 +42,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     for layer in 0..config.n_layers {
         for (letter, heads) in [("q", config.n_heads), ("k", config.n_kv_heads)] {
             let norm = format!("blocks.{layer}.attn.{letter}_norm");
-            // A tensor for each head.
+            // One tensor per head.
             table.remove(&format!("{norm}.w"));
             for head in 0..config.qk_norm.map_or(0, |_| heads) {
                 let name = format!("model.layers.{layer}.self_attn.{letter}_layernorm.norms.{head}.weight");

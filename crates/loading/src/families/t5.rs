@@ -1,4 +1,4 @@
-//! T5 1.0 and 1.1, mT5, Flan-T5, UMT5, whole and their encoders alone.
+//! T5 1.0 and 1.1, mT5, Flan-T5 and UMT5, as encoder-decoders and as encoders alone.
 
 use super::Family;
 use super::bart::{start_token, token_rules};
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family<EncoderDecoderConfig> = Family {
     weights,
 };
 
-/// T5 with biases of each layer's own.
+/// T5 with separate position biases in each layer.
 pub(super) static UMT5: Family<EncoderDecoderConfig> =
     Family { name: "umt5", architectures: &["UMT5ForConditionalGeneration"], prefix: "", config, weights };
 
@@ -37,8 +37,8 @@ pub(super) static UMT5_ENCODER: Family<EncoderConfig> = Family {
     weights: encoder_weights,
 };
 
-/// Whether transformers 5 wrote the file. Its `tie_word_embeddings` is true whatever the model; whether the unembedding is
-/// tied is told by the weights, and whether it reads a scaled stream by a setting of its own, which mT5 lacks.
+/// Whether transformers 5 wrote the file. In such files, `tie_word_embeddings` is always true: the weights show whether
+/// the unembedding is tied, and a separate setting, which mT5 lacks, says whether its input is scaled.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     let version = json
         .maybe_text("transformers_version")?
@@ -54,7 +54,7 @@ fn is_umt5(architecture: &str) -> bool {
     architecture.starts_with("UMT5") || architecture == UMT5.name
 }
 
-/// The MLP and whether the unembedding is tied, where a file does not say.
+/// Default MLP type, and whether the unembedding is tied by default.
 fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
     match json.architecture() {
         kind if kind.starts_with("MT5") => ("gated-gelu", false),
@@ -66,7 +66,7 @@ fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
 /// Whether the MLP is gated, and its activation function.
 fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
     Ok(match json.text("feed_forward_proj", defaults(json).0)? {
-        // The first 1.1 files say `gelu` and mean the approximation.
+        // The first 1.1 files say `gelu` but mean the tanh approximation.
         "gated-gelu" => (true, ActivationFn::GeluNew),
         name => match name.strip_prefix("gated-") {
             Some(name) => (true, ActivationFn::from_name(name)?),
@@ -75,7 +75,7 @@ fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
     })
 }
 
-/// How many buckets of distances there are, and the distance from which on all share one.
+/// Number of distance buckets, and the distance from which all positions share one.
 fn buckets(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
     let count = json.size_or("relative_attention_num_buckets", 32)?;
     Ok((count, json.size_or("relative_attention_max_distance", 128)?))
@@ -90,7 +90,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let n_encoder_layers = json.layers("num_layers")?;
     let d_model = json.size("d_model")?;
     let pads = json.maybe_size("pad_token_id")?.unwrap_or(0);
-    // A tied unembedding reads a scaled stream.
+    // In older files, the unembedding's input is scaled if it is tied.
     let scaled = match is_newer(json)? {
         true => json.flag("scale_decoder_outputs", false)?,
         false => json.flag("tie_word_embeddings", tied)?,
@@ -134,11 +134,11 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     })
 }
 
-/// The encoder alone, without a decoder's weights in its files, with all names of other encoders.
+/// Configuration of an encoder whose files contain no decoder, with the names of other encoders.
 fn encoder_config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let ((gated_mlp, activation), (count, max_distance)) = (mlp(json)?, buckets(json)?);
     let (d_model, n_heads) = (json.size("d_model")?, json.size("num_heads")?);
-    // Distances know no end; this is what T5 was trained with.
+    // Relative positions have no limit; this is the length used in training.
     let n_ctx = json.size_or("n_positions", 512)?;
     Ok(EncoderConfig {
         d_head: json.size("d_kv")?,
@@ -159,7 +159,7 @@ fn encoder_config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
 
 fn encoder_weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = table();
-    // Some files hold the one table under its second name alone.
+    // Some files contain the shared embedding only under its second name.
     table.aliases = &[("shared.weight", "encoder.embed_tokens.weight")];
     stack(&mut table, "encoder", "blocks", config.n_layers, config.gated_mlp);
     match is_umt5(json.architecture()) {
@@ -195,12 +195,12 @@ fn bias_of(stack: &str, layer: usize) -> String {
     format!("{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight")
 }
 
-/// A layer's own biases by distance.
+/// Adds a layer's own position biases.
 fn bias(table: &mut WeightTable, stack: &str, own: &str, layer: usize) {
     table.add(format!("{own}.{layer}.attn.rel_pos_bias"), bias_of(stack, layer), Layout::AsIs);
 }
 
-/// The blocks of one stack, which is called `own` here.
+/// Adds the blocks of one stack, which is called `own` in the table.
 fn stack(table: &mut WeightTable, stack: &str, own: &str, layers: usize, gated: bool) {
     let decodes = stack == "decoder";
     for layer in 0..layers {

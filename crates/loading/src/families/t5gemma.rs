@@ -1,4 +1,4 @@
-//! T5Gemma: an encoder and a decoder of Gemma 2's blocks, with sizes of each stack's own.
+//! T5Gemma: an encoder and a decoder of Gemma 2's blocks, each with its own sizes.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family<EncoderDecoderConfig> =
     Family { name: "t5gemma", architectures: &["T5GemmaForConditionalGeneration"], prefix: "", config, weights };
 
-/// What Hugging Face takes for fields that a stack's settings leave out.
+/// Hugging Face's defaults for fields that a stack's settings omit.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -24,13 +24,13 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// The settings of one stack.
+/// Settings of one stack.
 fn of_stack<'j>(json: &HfConfig<'j>, stack: &'static str) -> Result<HfConfig<'j>, ConfigError> {
     let own = json.object(stack)?.ok_or_else(|| json.unsupported(stack))?;
     Ok(own.defaulting(&DEFAULTS))
 }
 
-/// A stack's blocks as Gemma 2's.
+/// Reads a stack's blocks as Gemma 2's.
 fn blocks(own: &HfConfig<'_>) -> Result<(TransformerConfig, Rotary), ConfigError> {
     let blocks = gemma::around(own, |layer| layer % 2 == 0)?;
     match &blocks.positional {
@@ -45,16 +45,16 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     }
     let [own, written] = [of_stack(json, "encoder")?, of_stack(json, "decoder")?];
     let ((read, encoder), (writes, decoder)) = (blocks(&own)?, blocks(&written)?);
-    // One number for both stacks, whatever theirs.
+    // A top-level vocabulary size applies to both stacks, whatever their own settings say.
     let d_vocab = json.maybe_size("vocab_size")?.unwrap_or(read.d_vocab);
     let both = |field, same: bool| match same {
         true => Ok(()),
-        false => Err(ConfigError::Contradiction { field, reason: "the stacks have different ones".into() }),
+        false => Err(ConfigError::Contradiction { field, reason: "encoder and decoder differ".into() }),
     };
     both("hidden_activation", read.activation == writes.activation)?;
     both("rms_norm_eps", read.eps == writes.eps)?;
     let begins = written.maybe_size("bos_token_id")?.unwrap_or(2);
-    // A window of attention in both directions is as wide on either side, without its last position.
+    // A bidirectional window extends equally to both sides, excluding its last position.
     let around = |window: &Option<Window>| window.map(|window| Window::Around(window.width().saturating_sub(1)));
     let attention = |c: &TransformerConfig, windows| StackAttention {
         n_kv_heads: c.n_kv_heads,
@@ -102,13 +102,13 @@ fn weights(config: &EncoderDecoderConfig, json: &HfConfig<'_>) -> Result<WeightT
     table.add("decoder_embed.W_E", "model.decoder.embed_tokens.weight", Layout::AsIs);
     let tied = json.flag("tie_word_embeddings", true)?;
     if !tied && of_stack(json, "decoder")?.flag("tie_word_embeddings", true)? {
-        // Transformers would take the encoder's table.
-        let reason = "the decoder's settings say otherwise".to_string();
+        // Transformers would use the encoder's embedding.
+        let reason = "it is false, but true in the decoder's configuration".to_string();
         return Err(ConfigError::Contradiction { field: "tie_word_embeddings", reason });
     }
     table.unembedding("lm_head.out_proj.weight", tied);
     if tied {
-        // Of one tensor files may hold either name.
+        // Files may contain the tied tensor under either name.
         table.aliases = &[("model.decoder.embed_tokens.weight", "lm_head.out_proj.weight")];
     }
     for (stack, layers) in [("encoder", config.n_encoder_layers), ("decoder", config.n_decoder_layers)] {

@@ -1,4 +1,4 @@
-//! XLM-RoBERTa XL: RoBERTa with norms before attention and the MLP, and one behind the last layer.
+//! XLM-RoBERTa XL: pre-norm RoBERTa with a final norm.
 
 use super::hf_config::HfConfig;
 use super::{Family, bert, roberta};

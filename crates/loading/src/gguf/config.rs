@@ -1,7 +1,7 @@
-//! A GGUF file's description as the `config.json` that Hugging Face would write of the same model.
+//! Converts a GGUF file's metadata to the `config.json` that Hugging Face would write for the same model.
 //!
-//! What such a file does not say is known of the architecture: activation functions, bases of rotations, patterns of
-//! windows. Sizes are the tensors' own where the file's fields are known to be wrong.
+//! Settings that a GGUF file omits, such as activation functions, rotary bases and window patterns, are filled in for
+//! each architecture. Sizes are taken from the tensors where the file's fields are known to be wrong.
 
 use hooklens_hooks::DType;
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use super::fields::{Fields, malformed};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::{ConfigError, Error, Result};
 
-/// Architectures by llama.cpp's names that are read, for messages.
+/// llama.cpp's names of the supported architectures, which error messages list.
 const KNOWN: &[&str] = &[
     "bloom",
     "falcon",
@@ -36,10 +36,10 @@ const KNOWN: &[&str] = &[
     "starcoder2",
 ];
 
-/// The configuration.
+/// Builds the configuration.
 pub(super) fn of(fields: &Fields<'_>, files: &WeightFiles) -> Result<Value> {
     let unknown = || ConfigError::UnknownArchitecture {
-        given: format!("{} (of a GGUF file)", fields.architecture()),
+        given: format!("{} (in a GGUF file)", fields.architecture()),
         supported: KNOWN.to_vec(),
     };
     if !KNOWN.contains(&fields.architecture()) {
@@ -108,7 +108,7 @@ struct Maker<'m> {
 }
 
 impl Maker<'_> {
-    /// What most architectures have, under every name that Hugging Face's configurations give it.
+    /// Settings that most architectures have, under every name that Hugging Face's configurations use for them.
     fn shared(&self) -> Result<Map<String, Value>> {
         let f = self.fields;
         let (layers, width, heads) = (self.layers()?, f.size("embedding_length")?, f.size("attention.head_count")?);
@@ -141,22 +141,24 @@ impl Maker<'_> {
         }
     }
 
-    /// The number of blocks, each of which has a tensor of the file at least.
+    /// Number of blocks. Fails if the file has fewer tensors than blocks.
     fn layers(&self) -> Result<usize> {
         let (layers, tensors) = (self.fields.size("block_count")?, self.files.tensors().count());
         match layers > tensors {
-            true => Err(malformed(format!("`block_count` is {layers}, and the file has {tensors} tensors")).into()),
+            true => {
+                Err(malformed(format!("`block_count` is {layers}, but the file has only {tensors} tensors")).into())
+            }
             false => Ok(layers),
         }
     }
 
-    /// The length of a tensor's axis.
+    /// Size of a tensor's axis.
     fn axis(&self, tensor: &str, axis: usize) -> Result<usize> {
         let info = self.files.info(tensor).and_then(|info| info.shape.get(axis).copied());
-        info.ok_or_else(|| malformed(format!("the file has no tensor `{tensor}` with enough axes")).into())
+        info.ok_or_else(|| malformed(format!("the tensor `{tensor}` is missing or has too few dimensions")).into())
     }
 
-    /// Rows of the table of positions, if there is one.
+    /// Number of rows in the position table, if there is one.
     fn positions(&self) -> Result<Option<usize>> {
         match self.files.info("position_embd.weight") {
             Some(_) => self.axis("position_embd.weight", 0).map(Some),
@@ -164,7 +166,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Neurons of an MLP, or of an expert.
+    /// Number of neurons in an MLP or an expert.
     fn neurons(&self) -> Result<Option<usize>> {
         for tensor in ["blk.0.ffn_down.weight", "blk.0.ffn_down_exps.weight"] {
             if let Some(info) = self.files.info(tensor) {
@@ -181,18 +183,18 @@ impl Maker<'_> {
         Ok(f.maybe_size("attention.key_length")?.unwrap_or(share) as f64)
     }
 
-    /// The share of each head that is rotated.
+    /// Fraction of each head that is rotated.
     fn turned(&self) -> Result<f64> {
         let d_head = self.d_head()?;
         Ok(self.fields.maybe_size("rope.dimension_count")?.map_or(1.0, |turned| turned as f64 / d_head))
     }
 
-    /// A multiplier; none is 1.
+    /// A scale factor; 1 if missing or zero.
     fn scale(&self, name: &str) -> Result<f64> {
         Ok(self.fields.maybe_number(name)?.filter(|scale| *scale != 0.0).unwrap_or(1.0))
     }
 
-    /// A tensor of divisors of a rotation's frequencies.
+    /// Reads the divisors of the rotary frequencies from a tensor.
     fn divisors(&self, tensor: &str) -> Result<Option<Vec<f64>>> {
         if self.files.info(tensor).is_none() {
             return Ok(None);
@@ -201,16 +203,19 @@ impl Maker<'_> {
         let values: Vec<f64> = data.iter().collect();
         match values.iter().all(|x| x.is_finite() && *x > 0.0) {
             true => Ok(Some(values)),
-            false => Err(malformed(format!("the tensor `{tensor}` has numbers that divide no frequency")).into()),
+            false => Err(malformed(format!(
+                "the tensor `{tensor}` contains frequency divisors that are not positive and finite"
+            ))
+            .into()),
         }
     }
 
-    /// How the rotation is stretched.
+    /// Scaling of the rotary embedding.
     fn scaling(&self, context: usize) -> Result<Value> {
         let f = self.fields;
         let original = f.maybe_size("rope.scaling.original_context_length")?;
         if let Some(own) = self.divisors("rope_freqs.weight")? {
-            // Llama 3's stretching, frequency by frequency.
+            // Llama 3 scales each frequency separately.
             return Ok(json!({
                 "rope_type": "longrope", "short_factor": own, "long_factor": own, "attention_factor": 1.0,
                 "original_max_position_embeddings": context,
@@ -245,7 +250,7 @@ impl Maker<'_> {
                         true => 1.0,
                         false => 0.1 * factor.ln() + 1.0,
                     }),
-                    // Hugging Face's GPT-OSS does not round where frequencies begin to be stretched.
+                    // Hugging Face's GPT-OSS does not round the boundaries of the frequency ramp.
                     "truncate": f.architecture() != "gpt-oss",
                 }))
             }
@@ -274,7 +279,8 @@ impl Maker<'_> {
         }))
     }
 
-    /// What queries are divided by the root of: the largest model of a family goes by another width than a head's.
+    /// Value of `query_pre_attn_scalar`, whose square root divides the attention scores: the head width, except in the
+    /// largest model of a family, which uses `embedding_length / head_count`.
     fn scored(&self, largest: usize) -> Result<f64> {
         let f = self.fields;
         match self.layers()? == largest {
@@ -312,7 +318,7 @@ impl Maker<'_> {
 
     fn falcon(&self) -> Result<Value> {
         let kv = self.fields.maybe_size("attention.head_count_kv")?.unwrap_or(1);
-        // The older models share one key and value between all heads.
+        // In older models, all heads share one key/value head.
         Ok(json!({
             "architectures": ["FalconForCausalLM"], "activation": "gelu", "new_decoder_architecture": kv > 1,
             "num_kv_heads": kv, "multi_query": true, "parallel_attn": true,

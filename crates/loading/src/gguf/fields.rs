@@ -4,18 +4,18 @@ use serde_json::{Map, Value};
 
 use hooklens_model::error::ConfigError;
 
-/// The fields of a file, those of its architecture by their last part.
+/// Fields of a file. Fields of its architecture are looked up by name without the architecture's prefix.
 pub(super) struct Fields<'f> {
     all: &'f Map<String, Value>,
     architecture: &'f str,
 }
 
 impl<'f> Fields<'f> {
-    /// The fields of a file that names its architecture.
+    /// Wraps the fields of a file, which must name its architecture.
     pub(super) fn of(all: &'f Map<String, Value>) -> Result<Self, ConfigError> {
         match all.get("general.architecture").and_then(Value::as_str) {
             Some(architecture) => Ok(Self { all, architecture }),
-            None => Err(malformed("the file names no `general.architecture`".into())),
+            None => Err(malformed("the file has no `general.architecture`".into())),
         }
     }
 
@@ -28,55 +28,55 @@ impl<'f> Fields<'f> {
         self.all.get(&format!("{}.{name}", self.architecture))
     }
 
-    /// An error about a field.
+    /// The error for an invalid field.
     fn wrong(&self, name: &str, value: &Value, wanted: &str) -> ConfigError {
         malformed(format!("`{}.{name}` is {value}, not {wanted}", self.architecture))
     }
 
-    /// A whole number, if it is there; of a list that has one for each layer the one they share.
+    /// An optional integer. A list with one value per layer is accepted if all values are equal.
     pub(super) fn maybe_size(&self, name: &str) -> Result<Option<usize>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let one = match value.as_array().map(Vec::as_slice) {
             Some([first, rest @ ..]) if rest.iter().all(|other| other == first) => first,
-            Some(_) => return Err(self.wrong(name, value, "the same in all layers")),
+            Some(_) => return Err(self.wrong(name, value, "one value for all layers")),
             None => value,
         };
         let size = one.as_u64().and_then(|size| usize::try_from(size).ok());
-        size.map(Some).ok_or_else(|| self.wrong(name, value, "a whole number"))
+        size.map(Some).ok_or_else(|| self.wrong(name, value, "a non-negative integer"))
     }
 
-    /// A whole number.
+    /// A required integer.
     pub(super) fn size(&self, name: &str) -> Result<usize, ConfigError> {
         self.maybe_size(name)?.ok_or_else(|| malformed(format!("the file has no `{}.{name}`", self.architecture)))
     }
 
-    /// A number, if it is there.
+    /// An optional number.
     pub(super) fn maybe_number(&self, name: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| self.wrong(name, value, "a finite number"))
     }
 
-    /// A text, if it is there.
+    /// An optional string.
     pub(super) fn text(&self, name: &str) -> Result<Option<&'f str>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "a text"))
+        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "a string"))
     }
 
-    /// A list of yes and no, if it is there.
+    /// An optional list of booleans.
     pub(super) fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let flags = value.as_array().map(|flags| flags.iter().map(Value::as_bool).collect::<Option<Vec<bool>>>());
-        flags.flatten().map(Some).ok_or_else(|| self.wrong(name, value, "a list of true and false"))
+        flags.flatten().map(Some).ok_or_else(|| self.wrong(name, value, "a list of booleans"))
     }
 
-    /// Yes or no, if it is there.
+    /// An optional boolean.
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ConfigError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong(name, value, "true or false"))
     }
 }
 
-/// An error about a file's fields.
+/// The error for a file's invalid fields.
 pub(super) fn malformed(reason: String) -> ConfigError {
     ConfigError::Malformed { reason }
 }

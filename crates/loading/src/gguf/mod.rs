@@ -1,4 +1,4 @@
-//! Models in one GGUF file, as llama.cpp runs them: what the file says of configuration, weights and tokenizer.
+//! GGUF models, as run by llama.cpp: configuration, weights and tokenizer in one file.
 
 mod config;
 mod fields;
@@ -16,33 +16,33 @@ use hooklens_model::tokens::Tokenizer;
 
 pub(crate) use weights::weights;
 
-/// A model's files, its weights not yet read.
+/// A model's files and metadata, before the weights are read.
 pub(crate) struct GgufModel {
-    /// llama.cpp's name of its architecture.
+    /// llama.cpp's name for the architecture.
     pub(crate) architecture: String,
-    /// Its configuration, as Hugging Face would write it.
+    /// Configuration in Hugging Face's format.
     pub(crate) json: Value,
     pub(crate) files: WeightFiles,
     pub(crate) tokenizer: Option<Tokenizer>,
-    /// The tokens that end a text.
+    /// End-of-sequence tokens.
     pub(crate) ends: Vec<u32>,
-    /// The token that begins a text.
+    /// Beginning-of-sequence token.
     pub(crate) begins: Option<u32>,
-    /// What Hugging Face's `tokenizer_config.json` would say of tokens added to texts.
+    /// Whether special tokens are added to a text, in the format of Hugging Face's `tokenizer_config.json`.
     pub(crate) habit: Value,
-    /// What of the file is not used, with the reason.
+    /// Settings in the file that are ignored, with the reason.
     pub(crate) ignored: Vec<String>,
 }
 
-/// Whether a file's name is that of a GGUF file.
+/// Whether a path has the extension of a GGUF file.
 pub(crate) fn is_one(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
-/// The one GGUF model in a folder, or the first part of one; nothing where there is none.
+/// Path of the only GGUF model in a folder, or of its first part if it is split; `None` if there is no model.
 ///
 /// # Errors
-/// [`LoadError::NotFound`] if there are several.
+/// [`LoadError::NotFound`] if there are several models.
 pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
     let entries = std::fs::read_dir(folder).map_err(LoadError::file(folder))?;
     let mut found: Vec<PathBuf> =
@@ -53,14 +53,17 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
         return Ok(Some(found.swap_remove(0)));
     }
     let names = found.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
-    let reason = format!("the folder has several GGUF files; name one: {}", names.collect::<Vec<_>>().join(", "));
+    let reason = format!(
+        "the folder contains several GGUF files; pass the path of one: {}",
+        names.collect::<Vec<_>>().join(", ")
+    );
     Err(LoadError::not_found(folder.display().to_string(), reason))
 }
 
-/// Opens the file, or all parts of a model that is split.
+/// Opens the file, or all parts of a split model.
 ///
 /// # Errors
-/// A file that is unsound, an architecture that is not supported, a tensor that no weight is made of.
+/// Fails if a file is invalid, the architecture is not supported, or a tensor is not used by any weight.
 pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
     let parts = gguf_file::parts(path)?;
     let described = gguf_file::fields(parts.first().map_or(path, PathBuf::as_path))?;

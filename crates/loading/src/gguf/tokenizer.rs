@@ -1,20 +1,22 @@
-//! A GGUF file's vocabulary as the `tokenizer.json` of the same tokenizer.
+//! Converts a GGUF file's vocabulary to the `tokenizer.json` of the same tokenizer.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
-/// Kinds of tokens: special, and found in texts before anything else.
+/// Token type of special tokens.
 const CONTROL: u64 = 3;
+/// Token type of tokens that are matched before all others.
 const USER_DEFINED: u64 = 4;
-/// What SentencePiece writes for a space.
+/// SentencePiece's symbol for a space.
 const SPACE: &str = "\u{2581}";
 
-/// `tokenizer.json` and what stands beside it, or why the file's tokenizer can't be used.
+/// Builds the contents of `tokenizer.json` and of `tokenizer_config.json`. The error says why the file's tokenizer
+/// can't be used.
 pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
     let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}"));
-    let kind = get("model").and_then(Value::as_str).ok_or("the file has none")?;
-    let tokens = texts(get("tokens")).ok_or("it has no list of tokens")?;
+    let kind = get("model").and_then(Value::as_str).ok_or("the file has no `tokenizer.ggml.model`")?;
+    let tokens = texts(get("tokens")).ok_or("`tokenizer.ggml.tokens` is missing or not a list of strings")?;
     let kinds: Vec<u64> = get("token_type")
         .and_then(Value::as_array)
         .map(|kinds| kinds.iter().map(|kind| kind.as_u64().unwrap_or(1)).collect())
@@ -23,7 +25,8 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
     let vocabulary: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut json = match kind {
         "llama" => {
-            let scores = get("scores").and_then(Value::as_array).ok_or("its tokens have no scores")?;
+            let scores =
+                get("scores").and_then(Value::as_array).ok_or("`tokenizer.ggml.scores` is missing or not a list")?;
             let scores: Vec<f64> = scores.iter().map(|score| score.as_f64().unwrap_or(f64::MIN)).collect();
             let prefix = flag("add_space_prefix", true);
             let unknown = get("unknown_token_id").and_then(Value::as_u64).unwrap_or(0);
@@ -31,10 +34,10 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
         }
         "gpt2" => {
             let pre = get("pre").and_then(Value::as_str).unwrap_or("default");
-            let merges = texts(get("merges")).ok_or("it has no list of merges")?;
+            let merges = texts(get("merges")).ok_or("`tokenizer.ggml.merges` is missing or not a list of strings")?;
             byte_level(pre, &merges)?
         }
-        other => return Err(format!("it is of kind `{other}`; `llama` and `gpt2` are read")),
+        other => return Err(format!("tokenizers of type `{other}` are not supported; `llama` and `gpt2` are")),
     };
     json["model"]["vocab"] = json!(vocabulary);
     json["version"] = "1.0".into();
@@ -62,7 +65,7 @@ pub(super) fn of(all: &Map<String, Value>) -> Result<(Value, Value), String> {
     Ok((json, Value::Object(side)))
 }
 
-/// llama.cpp's own ids where the file does not give them.
+/// llama.cpp's default ids of special tokens, for files that omit them.
 fn by_default(kind: &str, name: &str) -> Option<u64> {
     match (kind, name) {
         ("llama", "bos") => Some(1),
@@ -71,12 +74,12 @@ fn by_default(kind: &str, name: &str) -> Option<u64> {
     }
 }
 
-/// The tokens that end a text, a turn or a message: generation stops at each.
+/// Tokens that end a text, turn or message. Generation stops at each of them.
 pub(super) fn ends(all: &Map<String, Value>) -> Vec<u32> {
     ["eos", "eot", "eom"].into_iter().filter_map(|name| special(all, name)).collect()
 }
 
-/// The token that begins a text.
+/// Beginning-of-sequence token.
 pub(super) fn beginning(all: &Map<String, Value>) -> Option<u32> {
     special(all, "bos")
 }
@@ -88,7 +91,7 @@ fn special(all: &Map<String, Value>, name: &str) -> Option<u32> {
     id.and_then(|id| u32::try_from(id).ok())
 }
 
-/// What the file says of tokens added to texts, as Hugging Face's `tokenizer_config.json` would.
+/// Whether special tokens are added to a text, in the format of Hugging Face's `tokenizer_config.json`.
 pub(super) fn habit(all: &Map<String, Value>, architecture: &str) -> Value {
     let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}")).cloned().unwrap_or_default();
     let class = match architecture {
@@ -105,14 +108,14 @@ fn texts(list: Option<&Value>) -> Option<Vec<&str>> {
     list?.as_array()?.iter().map(Value::as_str).collect()
 }
 
-/// SentencePiece's BPE: pairs are joined by the score of what they make, best first, and what is no token at the end
-/// becomes its bytes.
+/// SentencePiece's BPE: pairs are merged in order of the score of the merged token, highest first, and remaining
+/// unknown pieces become bytes.
 fn sentence_piece(tokens: &[&str], scores: &[f64], unknown: usize, prefix: bool) -> Result<Value, String> {
     if scores.len() != tokens.len() {
-        return Err(format!("it has {} tokens and {} scores", tokens.len(), scores.len()));
+        return Err(format!("it has {} tokens but {} scores", tokens.len(), scores.len()));
     }
     if !scores.is_empty() && scores.iter().all(|score| *score == scores[0]) {
-        return Err("its tokens' scores are all the same, by which no merges are told".into());
+        return Err("all token scores are equal, so they do not determine the order of merges".into());
     }
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let mut merges: Vec<(f64, f64, f64, &str, &str)> = Vec::new();
@@ -151,19 +154,19 @@ fn sentence_piece(tokens: &[&str], scores: &[f64], unknown: usize, prefix: bool)
     }))
 }
 
-/// BPE of bytes, behind the splits that a name stands for.
+/// Byte-level BPE that follows the pre-tokenizer named `pre`.
 fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
-    let splits = splits(pre).ok_or_else(|| format!("its texts are split by the rules `{pre}`, which are not known"))?;
+    let splits = splits(pre).ok_or_else(|| format!("the pre-tokenizer `{pre}` is not supported"))?;
     let mut steps: Vec<Value> = splits
         .iter()
         .map(|regex| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}))
         .collect();
     steps.push(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}));
     let pair = |merge: &&str| {
-        // A space within the first part stands right at its beginning.
+        // A space within the first part can only be its first character.
         let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
         at.map(|at| [merge[..at].to_string(), merge[at + 1..].to_string()])
-            .ok_or_else(|| format!("its merge `{merge}` is no pair"))
+            .ok_or_else(|| format!("the merge `{merge}` is not a pair"))
     };
     let merges: Vec<[String; 2]> = merges.iter().map(pair).collect::<Result<_, _>>()?;
     let normalizer = if COMPOSED.contains(&pre) { json!({"type": "NFC"}) } else { Value::Null };
@@ -178,9 +181,9 @@ fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
     }))
 }
 
-/// Tokenizers that compose letters and accents first, in Hugging Face's files.
+/// Tokenizers that apply NFC normalization in Hugging Face's files.
 const COMPOSED: [&str; 2] = ["qwen2", "deepseek-r1-qwen"];
-/// Tokenizers that take a whole word that is a token as it is.
+/// Tokenizers that first look up the whole word in the vocabulary, and apply merges only to words that are not in it.
 const WHOLE: [&str; 9] =
     ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"];
 
@@ -192,7 +195,8 @@ const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
-/// The expressions that split a text, one behind the other, by llama.cpp's name for the tokenizer.
+/// Regular expressions with which a pre-tokenizer splits a text, in order of application; `pre` is llama.cpp's name for
+/// the pre-tokenizer.
 fn splits(pre: &str) -> Option<&'static [&'static str]> {
     Some(match pre {
         "default" => &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"],

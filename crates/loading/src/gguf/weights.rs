@@ -1,15 +1,16 @@
-//! Which tensor of a GGUF file is which weight: the same names in every architecture, and what a block has is told by
-//! what the file holds.
+//! Maps weights to tensors in a GGUF file. Tensor names are the same in every architecture; the parts of a block are
+//! determined by which tensors the file contains.
 
 use crate::weight_files::{Layout, WeightFiles, WeightTable};
 use hooklens_model::config::TransformerConfig;
 
-/// Architectures whose files hold rows of queries and keys in pairs, for a rotation of neighbors. Of the second kind only
-/// weights are: biases are as they were, by a mistake of the converter that is there to stay.
+/// Architectures whose files interleave rows of queries and keys, for a rotary embedding of adjacent pairs. For
+/// `UNPAIRED_BIASES`, only weights are interleaved: the converter leaves biases unchanged, a bug that will not be
+/// fixed.
 const PAIRED: [&str; 4] = ["llama", "smollm3", "granite", "olmo"];
 const UNPAIRED_BIASES: &str = "olmo";
 
-/// Tensors that say how to rotate, and no weight is made of.
+/// Tensors that configure the rotary embedding and are not weights.
 const DERIVED: &[&str] = &[
     "rope_freqs.weight",
     "rope_factors_long.weight",
@@ -18,7 +19,7 @@ const DERIVED: &[&str] = &[
     "rotary_emb.inv_freq",
 ];
 
-/// Where the files of an architecture, by llama.cpp's name, hold each weight.
+/// Builds the weight table of the architecture with this llama.cpp name.
 pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightFiles) -> WeightTable {
     let mut table = WeightTable::new("", DERIVED);
     table.add("embed.W_E", "token_embd.weight", Layout::AsIs);
@@ -104,7 +105,7 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
     table
 }
 
-/// The norms of a block, each with its name in the files.
+/// Norms of a block, each with its name in the files.
 fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static str)> {
     match architecture {
         "olmo" => Vec::new(),
@@ -116,9 +117,9 @@ fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool
             ("ln2_post", "post_ffw_norm"),
         ],
         "gpt-oss" => vec![("ln1", "attn_norm"), ("ln2", "post_attention_norm")],
-        // With two norms the first is the MLP's.
+        // If there are two norms, `attn_norm` is the MLP's.
         "falcon" if there("attn_norm_2") => vec![("ln1", "attn_norm_2"), ("ln2", "attn_norm")],
-        // In parallel both may read through one norm.
+        // In a parallel block, attention and MLP may share one norm.
         _ if c.parallel && !there("ffn_norm") => vec![("ln1", "attn_norm"), ("ln2", "attn_norm")],
         _ => vec![("ln1", "attn_norm"), ("ln2", "ffn_norm")],
     }

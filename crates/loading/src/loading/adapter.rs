@@ -1,8 +1,8 @@
-//! Low-rank adapters (LoRA) in PEFT's folders, merged into the weights they were trained on.
+//! Low-rank adapters (LoRA) in PEFT's format, merged into the base model's weights.
 //!
-//! A weight `W` becomes `W + scale · B A`, `scale` being `lora_alpha / r`, or `lora_alpha / sqrt(r)` for
-//! rank-stabilized ones (Hu et al. 2021, Kalajdzievski 2023). With magnitudes (DoRA: Liu et al. 2024) each output's weights
-//! are then made as long as the adapter says.
+//! A weight `W` becomes `W + scale · B A`, where `scale` is `lora_alpha / r`, or `lora_alpha / sqrt(r)` with rank
+//! stabilization (Hu et al. 2021, Kalajdzievski 2023). With DoRA (Liu et al. 2024), each output's weights are then
+//! rescaled to the magnitude stored in the adapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,46 +16,47 @@ use crate::weight_files::{Source, WeightFiles, WeightTable};
 use hooklens_model::error::LoadError;
 use hooklens_model::tokens::read_json;
 
-/// An adapter's files, read and understood.
+/// An opened adapter: its weight files and the change to each base tensor.
 #[derive(Debug)]
 pub(super) struct Adapter {
     folder: PathBuf,
-    /// What it was trained on, as its configuration says.
+    /// Name of the base model, from `base_model_name_or_path`.
     pub(super) base: Option<String>,
-    /// Which state of a base on the hub.
+    /// Revision of the base model, if it is on the hub.
     pub(super) revision: Option<String>,
     pub(super) files: WeightFiles,
-    /// By the tensor of the base model each changes.
+    /// Changes, keyed by the name of the base tensor.
     changes: BTreeMap<String, Change>,
 }
 
-/// How an adapter changes a tensor of the base model.
+/// Change to one tensor of the base model.
 #[derive(Debug, Default)]
 struct Change {
-    /// The adapter's own tensor in place of the base model's.
+    /// Adapter tensor that replaces the base model's.
     replaced: Option<String>,
-    /// Whether only this module has that tensor (`modules_to_save`), and not the modules that share the base model's.
+    /// Whether the replacement applies only to this module (`modules_to_save`), not to the modules that share the
+    /// tensor.
     alone: bool,
-    /// The product of two matrices that is added to a weight.
+    /// Low-rank product added to a weight.
     low_rank: Option<LowRank>,
-    /// The vector that is added to a bias, and its factor.
+    /// Vector added to a bias, and its factor.
     added: Option<(String, f64)>,
 }
 
-/// `scale · B A`.
+/// Low-rank product `scale · B A`.
 #[derive(Debug)]
 pub(super) struct LowRank {
     a: String,
     b: String,
     scale: f64,
     rank: usize,
-    /// Whether it belongs to an embedding, whose table is `[in, out]`.
+    /// Whether the target is an embedding, whose table is `[in, out]`.
     embedding: bool,
-    /// The length of each output's weights afterwards, if the adapter learned it.
+    /// Name of the DoRA magnitude vector, if the adapter has one.
     magnitude: Option<String>,
 }
 
-/// Kinds of adapter that are no plain LoRA.
+/// Configuration fields of adapter variants that are not supported.
 const OTHERS: [&str; 9] = [
     "use_qalora",
     "alora_invocation_tokens",
@@ -68,7 +69,7 @@ const OTHERS: [&str; 9] = [
     "use_bdlora",
 ];
 
-/// What a tensor of an adapter is to its module.
+/// Role of an adapter tensor in its module.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Part {
     A,
@@ -90,7 +91,7 @@ impl Part {
         (".lora_magnitude_vector.weight", Part::Magnitude),
     ];
 
-    /// The module and the part that a name stands for; `None` for a tensor of the base model.
+    /// Splits a tensor name into module and part; `None` for a replaced base tensor.
     fn of(name: &str) -> Option<(&str, Self)> {
         Self::ENDS.iter().find_map(|(end, part)| Some((name.strip_suffix(end)?, *part)))
     }
@@ -100,7 +101,7 @@ impl Part {
     }
 }
 
-/// Whether a setting is as if it were not there.
+/// Whether a setting's value means that the feature is disabled.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -111,39 +112,39 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 impl Adapter {
-    /// Whether a folder is an adapter and no model.
+    /// Whether the folder contains an adapter but no model.
     pub(super) fn is_one(folder: &Path) -> bool {
         folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file()
     }
 
-    /// Reads a folder that PEFT's `save_pretrained` wrote.
+    /// Opens a folder written by PEFT's `save_pretrained`.
     pub(super) fn open(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         let refused = |reason: String| LoadError::Adapter { path: folder.to_path_buf(), reason };
         let json = read_json(folder.join("adapter_config.json"))?;
         let kind = json.get("peft_type").and_then(Value::as_str).unwrap_or("nothing");
         if kind != "LORA" {
-            return Err(refused(format!("its `peft_type` is {kind}; only LORA is merged")));
+            return Err(refused(format!("its `peft_type` is {kind}; only LORA is supported")));
         }
         let set = |field: &str| match json.get(field) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(set)) => Ok(*set),
             Some(other) => Err(refused(format!("its `{field}` is {other}, not true or false"))),
         };
-        // What no product of two matrices, added once, stands for.
+        // Settings that a single added low-rank product can't express.
         let given = |field: &&&str| json.get(**field).is_some_and(|value| !is_nothing(value));
         if let Some(field) = OTHERS.iter().find(given) {
             return Err(refused(format!("`{field}` is not supported")));
         }
-        // These train against a base that they changed first.
+        // These initializations modify the base weights before training.
         let start = json.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
         if ["pissa", "olora", "corda", "loftq", "lora_ga"].iter().any(|other| start.starts_with(other)) {
-            return Err(refused(format!("it was trained against a changed base (`init_lora_weights` = {start})")));
+            return Err(refused(format!("it was trained on a modified base model (`init_lora_weights` = {start})")));
         }
         let (dora, biased) = (set("use_dora")?, set("lora_bias")?);
         if dora && biased {
             return Err(refused("`use_dora` and `lora_bias` are both set, which PEFT does not support".into()));
         }
-        // Which layers hold their weights as `[in, out]` is for the base model to say, as in PEFT.
+        // Only checked for validity: as in PEFT, the base model decides which layers store weights as `[in, out]`.
         set("fan_in_fan_out")?;
         set("use_rslora")?;
         let saved = match json.get("modules_to_save") {
@@ -171,7 +172,7 @@ impl Adapter {
                 };
                 let change = changes.entry(target).or_default();
                 if let Some(other) = change.replaced.replace(name.to_string()) {
-                    return Err(refused(format!("`{other}` and `{name}` are of the same tensor")));
+                    return Err(refused(format!("`{other}` and `{name}` both replace the same tensor")));
                 }
                 change.alone = alone;
                 continue;
@@ -189,11 +190,11 @@ impl Adapter {
                     let ends = [".lora_magnitude_vector", ".lora_magnitude_vector.weight"];
                     let magnitude = ends.into_iter().find(|end| there(end)).map(beside);
                     if dora && magnitude.is_none() {
-                        return Err(refused(format!("`use_dora` is set, and `{module}` has no magnitudes")));
+                        return Err(refused(format!("`use_dora` is set, but `{module}` has no magnitude vector")));
                     }
                     let embedding = part == Part::EmbeddingA;
                     if biased && !there(".lora_B.bias") {
-                        return Err(refused(format!("`lora_bias` is set, and `{module}` has no `lora_B.bias`")));
+                        return Err(refused(format!("`lora_bias` is set, but `{module}` has no `lora_B.bias`")));
                     }
                     let (a, b) = (name.to_string(), beside(b));
                     let low_rank = Some(LowRank { a, b, scale, rank, embedding, magnitude });
@@ -201,17 +202,19 @@ impl Adapter {
                 }
                 Part::Bias => {
                     if !biased || !there(a) {
-                        let reason = format!("`{name}` is not of a module that `lora_bias` is set for");
+                        let reason = format!("`{name}` requires `lora_bias` and a `lora_A` tensor of the same module");
                         return Err(refused(reason));
                     }
                     let added = Some((name.to_string(), scales.of_module(module)?.0));
                     changes.entry(format!("{module}.bias")).or_default().added = added;
                 }
                 Part::Magnitude if !dora || !there(a) => {
-                    return Err(refused(format!("`{name}` is not of a module that `use_dora` is set for")));
+                    return Err(refused(format!(
+                        "`{name}` requires `use_dora` and a `lora_A` tensor of the same module"
+                    )));
                 }
                 Part::B | Part::EmbeddingB if !there(a) => {
-                    return Err(refused(format!("`{name}` has no `{}` beside it", beside(a))));
+                    return Err(refused(format!("`{name}` has no matching `{}`", beside(a))));
                 }
                 Part::Magnitude | Part::B | Part::EmbeddingB => {}
             }
@@ -221,33 +224,32 @@ impl Adapter {
         Ok(Self { folder: folder.to_path_buf(), base, revision, files, changes })
     }
 
-    /// The change of a tensor, named with the family's prefix or without, and the name that the adapter has for it.
+    /// Change to the named tensor, with or without the family's prefix, and the adapter's name for it.
     fn change(&self, name: &str, prefix: &str) -> Option<(&str, &Change)> {
         let bare = name.strip_prefix(prefix).unwrap_or(name);
         let found = self.changes.get_key_value(bare).or_else(|| self.changes.get_key_value(&format!("{prefix}{bare}")));
         found.map(|(name, change)| (name.as_str(), change))
     }
 
-    /// The product that is added to a weight, with the adapter's name of that.
+    /// Low-rank product added to a weight, and the adapter's name for the weight.
     pub(super) fn low_rank(&self, name: &str, prefix: &str) -> Option<(&str, &LowRank)> {
         let (target, change) = self.change(name, prefix)?;
         Some((target, change.low_rank.as_ref()?))
     }
 
-    /// The vector that is added to the bias of the layer with this weight, and its factor, with the adapter's name of
-    /// that bias.
+    /// Vector added to the bias of the layer with this weight, with its factor and the adapter's name for the bias.
     pub(super) fn added_bias(&self, weight: &str, prefix: &str) -> Option<(&str, &(String, f64))> {
         let (target, change) = self.change(&format!("{}.bias", weight.strip_suffix(".weight")?), prefix)?;
         Some((target, change.added.as_ref()?))
     }
 
-    /// The tensor that the adapter holds in place of the base model's, of a module with the first of these names; the
-    /// others share the base model's tensor.
+    /// Adapter tensor that replaces a base tensor for the first of these modules. The other modules share the base
+    /// tensor.
     pub(super) fn replacement<'s>(&'s self, modules: &[&str], prefix: &str) -> Option<&'s str> {
         self.replacements(modules, prefix).into_iter().find_map(|(_, change)| change.replaced.as_deref())
     }
 
-    /// Names of the changes that do nothing but replace the tensor, see [`Self::replacement`].
+    /// Names of the changes that only replace the tensor; see [`Self::replacement`].
     pub(super) fn replacing<'s>(&'s self, modules: &[&str], prefix: &str) -> Vec<&'s str> {
         let changes = self.replacements(modules, prefix).into_iter();
         changes
@@ -261,16 +263,16 @@ impl Adapter {
         changes.filter_map(|(number, change)| change.filter(|(_, change)| number == 0 || !change.alone)).collect()
     }
 
-    /// Gives every module its own weight where the adapter changes some of those that share one tensor, as a tied
-    /// embedding and its unembedding do: in PEFT a module's change is its own. Returns names of modules that share the
-    /// tensor, and that the model never calls.
+    /// Gives modules that share a tensor, such as a tied embedding and unembedding, separate sources if the adapter
+    /// changes only some of them: in PEFT, a change applies to one module. Returns the names of the modules that share
+    /// the tensor but are never called by the model.
     pub(super) fn separate(&self, table: &mut WeightTable, files: &WeightFiles) -> Result<Vec<String>, LoadError> {
         let Some(embed) = table.sources.get("embed.W_E").cloned() else { return Ok(Vec::new()) };
         let mut embeds = vec![("embed.W_E", embed.clone())];
         let mut idle = Vec::new();
         match (table.sources.get("decoder_embed.W_E"), embed.name.strip_suffix("shared.weight")) {
             (Some(own), _) => embeds = vec![("decoder_embed.W_E", own.clone())],
-            // Each stack has a module of its own; the one that the tensor is named for is never called.
+            // Each stack has its own embedding module; the shared module itself is never called.
             (None, Some(outer)) => {
                 idle.push(embed.name.clone());
                 let module = |stack: &str| vec![format!("{outer}{stack}.embed_tokens.weight")];
@@ -285,7 +287,7 @@ impl Adapter {
         if let Some(head) = head {
             let partner = &sharing[sharing.len() - 1].1.name;
             table.check_tied(files, &head.name, partner)?;
-            // PyTorch's files hold the one tensor under both names.
+            // PyTorch checkpoints contain a tied tensor under both names.
             let name = if table.find(files, &head.name).is_some() { head.name.clone() } else { partner.clone() };
             let modules = vec![head.name.clone()];
             sharing.push(("unembed.W_U", Source { name, tied: false, modules, ..head }));
@@ -306,7 +308,8 @@ impl Adapter {
             changed.iter().filter(|own| !own.alone).filter_map(|own| own.replaced.as_ref()).collect();
         for pair in shared.windows(2) {
             if !self.files.same(pair[0], pair[1])? {
-                let reason = format!("`{}` and `{}` differ, and the model has one tensor for both", pair[0], pair[1]);
+                let reason =
+                    format!("`{}` and `{}` differ, but the model shares one tensor between them", pair[0], pair[1]);
                 return Err(LoadError::Adapter { path: self.folder.clone(), reason });
             }
         }
@@ -320,14 +323,14 @@ impl Adapter {
         Ok(idle)
     }
 
-    /// An error if the adapter changes tensors that the model was not made from.
+    /// Fails if the adapter changes tensors that the model was not built from.
     pub(super) fn check(
         &self,
         applied: &BTreeSet<String>,
         idle: &[String],
         table: &WeightTable,
     ) -> Result<(), LoadError> {
-        // Some versions of transformers save masks, which are called biases.
+        // Some versions of transformers save attention masks under names that end in `.bias`.
         let derived = |target: &str| target.ends_with(".bias") && table.derived.iter().any(|end| target.ends_with(end));
         let idle =
             |target: &str| idle.iter().any(|module| self.change(module, table.prefix).is_some_and(|c| c.0 == target));
@@ -337,18 +340,17 @@ impl Adapter {
         let Some(first) = foreign.first() else { return Ok(()) };
         let base = self.base.as_ref().map_or(String::new(), |base| format!("; it was trained on `{base}`"));
         let count = foreign.len();
-        let reason = format!("it changes {count} tensors that this model lacks, `{first}` the first{base}");
+        let reason = format!("it changes {count} tensors that the model does not have, such as `{first}`{base}");
         Err(LoadError::Adapter { path: self.folder.clone(), reason })
     }
 
-    /// The error for a weight that is no matrix in the base model's files.
+    /// The error for a base weight that is not stored as a single matrix.
     pub(super) fn not_a_matrix(&self, name: &str) -> LoadError {
-        let reason = format!("`{name}` is not one matrix in the model's files");
+        let reason = format!("`{name}` is not stored as a single matrix in the model's files");
         LoadError::Adapter { path: self.folder.clone(), reason }
     }
 
-    /// A weight of the base model with its change added, in the file's shape: `[in, out]` of an embedding and where
-    /// `transposed`.
+    /// Base weight with its change added, in the file's shape: `[in, out]` for an embedding and if `transposed`.
     pub(super) fn merged(
         &self,
         change: &LowRank,
@@ -356,7 +358,7 @@ impl Adapter {
         (device, compute): (&Device, DType),
     ) -> Result<Tensor<2>, LoadError> {
         let transposed = change.embedding || transposed;
-        // The product of 16-bit factors would lose what the adapter learned.
+        // Multiplying the factors in 16 bits would lose precision that the adapter learned.
         let exact = if compute == DType::F64 { DType::F64 } else { DType::F32 };
         let read = |name: &str, expected: [usize; 2]| -> Result<Tensor<2>, LoadError> {
             let data = self.files.read(name, exact)?;
@@ -376,12 +378,12 @@ impl Adapter {
         if let Some(name) = &change.magnitude {
             let data = self.files.read(name, exact)?;
             let given = data.shape().to_vec();
-            // Older ones are a row or a column.
+            // Older adapters store the magnitudes as a row or a column.
             if given.iter().product::<usize>() != d_out {
                 return Err(LoadError::Shape { name: name.clone(), expected: vec![d_out], given });
             }
             let magnitudes: Tensor<1> = Tensor::from_data(reshaped(data, d_out), (device, exact.burn()));
-            // The outputs are the rows, or of a transposed weight the columns.
+            // Outputs are rows, or columns if the weight is transposed.
             let along = if transposed { 0 } else { 1 };
             let length = sum.clone().square().sum_dim(along).sqrt();
             sum = sum * magnitudes.unsqueeze_dim::<2>(along) / length;
@@ -390,12 +392,12 @@ impl Adapter {
     }
 }
 
-/// The same values as a vector.
+/// Reshapes the values to a vector.
 fn reshaped(data: TensorData, len: usize) -> TensorData {
     TensorData::from_bytes(data.bytes().clone(), [len], data.dtype())
 }
 
-/// Ranks and factors of the products, which may differ from module to module.
+/// Ranks and alphas, which may differ per module.
 struct Scales<'j> {
     json: &'j Value,
     folder: &'j Path,
@@ -412,14 +414,14 @@ impl<'j> Scales<'j> {
         Ok(scales)
     }
 
-    /// The factor of a module's product, and its rank.
+    /// Scale and rank of a module's low-rank product.
     fn of_module(&self, module: &str) -> Result<(f64, usize), LoadError> {
         let refused = |reason: String| LoadError::Adapter { path: self.folder.to_path_buf(), reason };
         let number = |field: &str, patterns: &[(Regex, f64)]| {
             let mut found = self.json.get(field).and_then(Value::as_f64);
             for (pattern, value) in patterns {
                 let fits = pattern.is_match(module).map_err(|error| {
-                    refused(format!("the pattern `{}` can't be matched with `{module}`: {error}", pattern.as_str()))
+                    refused(format!("cannot match the pattern `{}` against `{module}`: {error}", pattern.as_str()))
                 })?;
                 if fits {
                     found = Some(*value);
@@ -428,22 +430,22 @@ impl<'j> Scales<'j> {
             }
             found
                 .filter(|n| n.is_finite() && *n > 0.0)
-                .ok_or_else(|| refused(format!("its `{field}` is no positive number")))
+                .ok_or_else(|| refused(format!("its `{field}` is missing or not a positive number")))
         };
         let (rank, alpha) = (number("r", &self.ranks)?, number("lora_alpha", &self.alphas)?);
         if rank.fract() != 0.0 {
             return Err(refused(format!("its `r` is {rank}, not a whole number")));
         }
         if !((alpha / rank) as f32).is_finite() {
-            return Err(refused(format!("its `lora_alpha` is {alpha}, which no f32 holds")));
+            return Err(refused(format!("its `lora_alpha` is {alpha}, which is too large for f32")));
         }
         let stable = self.json.get("use_rslora").and_then(Value::as_bool) == Some(true);
         Ok((alpha / if stable { rank.sqrt() } else { rank }, rank as usize))
     }
 }
 
-/// Regular expressions of module names with their values, in the order of the file: the first that matches counts. As in
-/// PEFT, one has to match the end of a name, from a dot on.
+/// Regular expressions for module names and their values, in file order; the first match wins. As in PEFT, a pattern
+/// must match a suffix of the name that starts at a dot.
 fn patterns(json: &Value, field: &str) -> Result<Vec<(Regex, f64)>, String> {
     let patterns = match json.get(field) {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -454,7 +456,8 @@ fn patterns(json: &Value, field: &str) -> Result<Vec<(Regex, f64)>, String> {
         let number = value.as_f64();
         let number = number.ok_or_else(|| format!("its `{field}` has {value} for `{pattern}`, not a number"))?;
         let whole = Regex::new(&format!(r"^(.*\.)?({pattern})$"));
-        let whole = whole.map_err(|error| format!("its `{field}` has `{pattern}`, no regular expression: {error}"))?;
+        let whole = whole
+            .map_err(|error| format!("its `{field}` contains an invalid regular expression `{pattern}`: {error}"))?;
         Ok((whole, number))
     });
     parsed.collect()

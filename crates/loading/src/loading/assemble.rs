@@ -1,4 +1,4 @@
-//! Builds a model's weights from files, by a family's table.
+//! Builds a model's weights from files, following the family's weight table.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,41 +25,41 @@ use hooklens_model::model::{
     PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights,
 };
 
-/// Reads weights one by one, checking each shape against the configuration first.
+/// Reads weights one at a time, checking each shape against the configuration first.
 pub(super) struct Assembler<'a> {
     pub(super) files: &'a WeightFiles,
     pub(super) table: &'a WeightTable,
     pub(super) compute: DType,
-    /// Whether tensors may stay in the mapped files.
+    /// Whether tensors may borrow from the mapped files.
     pub(super) borrow: bool,
-    /// Whether matrices of 16 bits stay so.
+    /// Whether 16-bit matrices keep their element type.
     narrow: bool,
-    /// Whether matrices in blocks stay so.
+    /// Whether block-quantized matrices stay quantized.
     blocks: bool,
     placement: &'a Placement,
-    /// Where what is read now goes.
+    /// Device for the weights being read now.
     pub(super) device: &'a Device,
     adapter: Option<&'a Adapter>,
-    /// Names of the adapter's changes that were made.
+    /// Names of the adapter's changes applied so far.
     changed: BTreeSet<String>,
     applied: BTreeSet<String>,
     missing: Vec<String>,
-    /// Where what was lent lies, of this part of the model.
+    /// Pages of borrowed tensors in the current part of the model.
     pages: Pages,
-    /// The same of each block.
+    /// Pages of borrowed tensors, per block.
     blocks_pages: Vec<Pages>,
-    /// Bytes of weights that are copies.
+    /// Bytes of weights that were copied.
     copied: usize,
-    /// Who is told of each tensor, and bytes of those that were read.
+    /// Progress callback, and the number of bytes read so far.
     progress: Option<&'a Progress>,
     done: usize,
-    /// Tensors that stay in blocks.
+    /// Tensors kept block-quantized.
     in_blocks: BTreeSet<String>,
-    /// Tensors in blocks that become plain numbers.
+    /// Block-quantized tensors that are dequantized.
     widened: BTreeSet<String>,
 }
 
-/// Where a weight is in the files.
+/// Location of a weight in the files.
 pub(super) struct Located<'a> {
     name: String,
     layout: Layout,
@@ -68,12 +68,12 @@ pub(super) struct Located<'a> {
 }
 
 impl Located<'_> {
-    /// The name an adapter has for it.
+    /// Name of the weight's module in an adapter.
     fn module(&self) -> &str {
         self.modules.first().unwrap_or(&self.name)
     }
 
-    /// [`Self::module`] and the names of those that share the tensor.
+    /// [`Self::module`], followed by the names of modules that share the tensor.
     fn names(&self) -> Vec<&str> {
         match self.modules {
             [] => vec![&self.name],
@@ -113,30 +113,30 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Says whether matrices of 16 bits, and those in blocks of fewer, stay so.
+    /// Sets whether 16-bit and block-quantized matrices keep their stored form.
     pub(super) fn keeping(&mut self, narrow: bool, blocks: bool) -> &mut Self {
         (self.narrow, self.blocks) = (narrow, blocks);
         self
     }
 
-    /// Tells of each tensor that is read.
+    /// Reports progress for each tensor read.
     pub(super) fn telling(mut self, progress: Option<&'a Progress>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// Merges an adapter into what is read from now on.
+    /// Merges an adapter into all weights read from now on.
     pub(super) fn with_adapter(mut self, adapter: Option<&'a Adapter>) -> Self {
         self.adapter = adapter;
         self
     }
 
-    /// Names of the adapter's changes that were made.
+    /// Names of the adapter's changes applied so far.
     pub(super) fn changed(&self) -> &BTreeSet<String> {
         &self.changed
     }
 
-    /// All weights, or the first thing wrong with the files.
+    /// Reads all weights.
     pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<Weights, LoadError> {
         self.check_all_there()?;
         let c = config;
@@ -149,7 +149,7 @@ impl<'a> Assembler<'a> {
             }
             None => kept.clone(),
         };
-        // A table that the files hold may have been trained.
+        // A table in the files takes precedence, since it may have been trained.
         let computed = self.table.sinusoids.filter(|_| self.locate("pos_embed.W_pos").is_none());
         let positions = match (c.positional.has_table(), computed) {
             (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
@@ -169,7 +169,7 @@ impl<'a> Assembler<'a> {
             None => None,
         };
         let mut blocks = Vec::with_capacity(c.n_layers);
-        // Of the table only the rows of tokens are read, unless it is the unembedding too.
+        // Lookups touch only a few rows of the table, so its pages are not counted unless it is also the unembedding.
         let table = std::mem::take(&mut self.pages);
         for layer in 0..c.n_layers {
             self.device = self.placement.of_layer(layer, c.n_layers);
@@ -195,7 +195,7 @@ impl<'a> Assembler<'a> {
 
     fn per_layer_embed(&mut self, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayerEmbed, LoadError> {
         let all = c.n_layers * own.width;
-        // Only the rows of tokens are read.
+        // Lookups touch only a few rows of the table, so its pages are not counted.
         let before = std::mem::take(&mut self.pages);
         let vectors = self.table("per_layer_embed.W_E", [c.d_vocab, all])?;
         self.pages = before;
@@ -206,7 +206,7 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// What a block adds for its own inputs, under this name.
+    /// Reads a block's per-layer input weights under this name.
     fn per_layer(&mut self, name: &str, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayer, LoadError> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
@@ -217,13 +217,13 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// How what was read is kept under a limit of memory; nothing if all fits.
+    /// Decides which blocks stay in memory under a limit; `None` if all fit.
     pub(super) fn paging(&mut self, limit: Option<u64>) -> Result<Option<Paging>, LoadError> {
         let (blocks, staying) = (std::mem::take(&mut self.blocks_pages), self.copied + self.pages.size());
         limit.map_or(Ok(None), |limit| Paging::under(limit, blocks, staying))
     }
 
-    /// The load report: which tensors of the files were used.
+    /// Builds the load report: which tensors in the files were used.
     pub(super) fn report(self) -> LoadReport {
         let mut report = LoadReport::default();
         report.unused = self.table.unused(self.files);
@@ -235,7 +235,7 @@ impl<'a> Assembler<'a> {
         report
     }
 
-    /// Checks, before anything large is read, that every required weight is there.
+    /// Checks that every required weight is in the files, before reading anything large.
     pub(super) fn check_all_there(&self) -> Result<(), LoadError> {
         if let Some(name) = self.table.missing(self.files).into_iter().next() {
             return Err(LoadError::MissingTensor { nearest: self.files.nearest(&name), name });
@@ -246,20 +246,20 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Where a weight is; `None` if the model has none of the name, or the embedding stands for it.
+    /// Locates a weight; `None` if the model has no such weight or uses the tied embedding instead.
     pub(super) fn locate(&self, weight: &str) -> Option<Located<'a>> {
         let source = self.table.sources.get(weight)?;
         let name = self.table.find(self.files, &source.name)?;
         Some(Located { name, layout: source.layout, modules: &source.modules })
     }
 
-    /// [`Self::locate`], where the model has the weight.
+    /// Like [`Self::locate`], but fails if the files lack the weight.
     fn located(&self, weight: &str) -> Result<Located<'a>, LoadError> {
         let missing = || LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) };
         self.locate(weight).ok_or_else(missing)
     }
 
-    /// The files and the tensor in them that a weight is read from: the adapter's, where it replaces the base model's.
+    /// Files and tensor name that a weight is read from: the adapter's if it replaces the base tensor.
     fn holder(&self, at: &Located<'_>) -> (&'a WeightFiles, String) {
         let replaced = self.adapter.and_then(|adapter| {
             let own = adapter.replacement(&at.names(), self.table.prefix)?;
@@ -268,7 +268,7 @@ impl<'a> Assembler<'a> {
         replaced.unwrap_or((self.files, at.name.clone()))
     }
 
-    /// Where a tensor is read, its shape checked; notes that it was used.
+    /// Like [`Self::holder`], but checks the shape and records the tensor as used.
     fn held(&mut self, at: &Located<'_>, expected: Vec<usize>) -> Result<(&'a WeightFiles, String), LoadError> {
         let (name, (files, held)) = (&at.name, self.holder(at));
         if let Some(adapter) = self.adapter {
@@ -288,12 +288,12 @@ impl<'a> Assembler<'a> {
         Ok((files, held))
     }
 
-    /// The unembedding: its own, or in a tied model another view of the token embedding.
+    /// Reads the unembedding: its own tensor, or a view of the token embedding if tied.
     pub(super) fn unembed(&mut self, tokens: &Weight, shape: [usize; 2]) -> Result<Linear, LoadError> {
         self.unembed_of("embed.W_E", tokens, shape)
     }
 
-    /// [`Self::unembed`], where the token embedding has this name.
+    /// Like [`Self::unembed`], for a token embedding with this name.
     pub(super) fn unembed_of(
         &mut self,
         embedding: &str,
@@ -305,7 +305,7 @@ impl<'a> Assembler<'a> {
         match tied.filter(|tied| !tied.own_if_there || own(&tied.name).is_none()).map(|source| source.name.clone()) {
             Some(name) => {
                 match own(&name) {
-                    // PyTorch's files hold the one tensor under both names.
+                    // PyTorch checkpoints contain a tied tensor under both names.
                     Some(second) => {
                         if let Some(embedding) = self.table.sources.get(embedding) {
                             self.table.check_tied(self.files, &second, &embedding.name)?;
@@ -331,17 +331,17 @@ impl<'a> Assembler<'a> {
             return Ok(self.unscaled(&at, shape, (self.compute, false))? * scale);
         }
         let kept = self.kept_in(&at);
-        // What is of 16 bits and stays so is no copy that processing would leave beside its own.
+        // A matrix kept in 16 bits is not converted, so borrowing it leaves no second copy.
         let borrow = self.borrow || kept != self.compute;
         self.unscaled(&at, shape, (kept, borrow))
     }
 
-    /// [`Self::matrix`] in the type that is computed in.
+    /// Like [`Self::matrix`], cast to the compute type.
     fn exact(&mut self, weight: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
         Ok(self.matrix(weight, shape)?.cast(self.compute.burn()))
     }
 
-    /// The element type that a matrix is kept in.
+    /// Element type that a matrix is kept in.
     fn kept_in(&self, at: &Located<'_>) -> DType {
         let (files, held) = self.holder(at);
         let stored = files.info(&held).and_then(|info| info.float);
@@ -351,7 +351,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// The scale applied to a weight when it is loaded.
+    /// Scale applied to a weight when it is loaded.
     fn scale(&self, weight: &str) -> f64 {
         self.table.sources.get(weight).map_or(1.0, |source| source.scale)
     }
@@ -385,7 +385,7 @@ impl<'a> Assembler<'a> {
             self.changed.insert(target.to_string());
             return Ok(layout.of_whole(merged, shape));
         }
-        // Where data are read later, the file may have been written anew by then.
+        // CubeCL devices may read the data later, when the file may have been overwritten, so don't borrow there.
         if borrow
             && layout.is_view()
             && !is_cubecl(self.device)
@@ -410,13 +410,13 @@ impl<'a> Assembler<'a> {
         Ok(Some(if scale == 1.0 { vector } else { vector * scale }))
     }
 
-    /// [`Self::vector`], where the configuration says the model has it.
+    /// Like [`Self::vector`], but fails if the files lack it; for weights that the configuration requires.
     fn needed(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
         let found = self.vector(weight, len)?;
         found.ok_or_else(|| LoadError::MissingTensor { name: weight.to_string(), nearest: self.files.nearest(weight) })
     }
 
-    /// [`Self::needed`] in `f32` at least: a rounded score sends a token to another expert.
+    /// Like [`Self::needed`], but at least in `f32`: rounding a router score could send a token to another expert.
     fn wide_vector(&mut self, weight: &str, len: usize) -> Result<Tensor<1>, LoadError> {
         let kept = self.compute;
         if matches!(kept, DType::F16 | DType::BF16) {
@@ -450,7 +450,7 @@ impl<'a> Assembler<'a> {
         Ok(Linear::of(weight, bias, self.device))
     }
 
-    /// What an adapter adds to the bias of a linear layer, which may have none in the base model.
+    /// Bias that an adapter adds to a linear layer. The base layer may have no bias.
     fn added_bias(&mut self, weight: &Located<'_>, len: usize) -> Result<Option<Tensor<1>>, LoadError> {
         let Some(adapter) = self.adapter else { return Ok(None) };
         let Some((target, (name, factor))) = adapter.added_bias(weight.module(), self.table.prefix) else {
@@ -468,7 +468,7 @@ impl<'a> Assembler<'a> {
         Ok(Some(added * *factor))
     }
 
-    /// A table of vectors, `[row, d_model]`.
+    /// Reads a table of vectors, `[row, d_model]`.
     fn table(&mut self, weight: &str, shape: [usize; 2]) -> Result<Weight, LoadError> {
         let at = self.located(weight)?;
         let packed = match at.layout {
@@ -481,7 +481,7 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// Rows of a tensor in blocks, if it is one and blocks are kept.
+    /// Reads rows of a block-quantized tensor; `None` if it is not quantized or quantized blocks are not kept.
     fn packed(
         &mut self,
         at: &Located<'_>,
@@ -515,14 +515,14 @@ impl<'a> Assembler<'a> {
             let bias = format!("{name}.b");
             b = Some(match self.table.sources.contains_key(&bias) {
                 true => self.needed(&bias, width)?,
-                // nanoGPT can do without.
+                // nanoGPT allows norms without a bias.
                 false => Tensor::zeros([width], (self.device, self.compute.burn())),
             });
         }
         Ok(Norm::new(kind, eps, w, b))
     }
 
-    /// A norm of queries or keys; the files may hold a tensor for each head.
+    /// Reads a query or key norm. The files may store one tensor per head.
     fn qk_norm(&mut self, name: &str, norm: QkNorm, [heads, d_head]: [usize; 2], eps: f64) -> Result<Norm, LoadError> {
         let width = norm.weights.width(heads, d_head);
         if !norm.kind.has_weight() || !self.table.sources.contains_key(&format!("{name}.0.w")) {
@@ -542,7 +542,7 @@ impl<'a> Assembler<'a> {
         Ok(Norm::new(norm.kind, eps, w, b))
     }
 
-    /// Attention, under this name.
+    /// Reads the attention layer with this name.
     pub(super) fn attention(
         &mut self,
         name: &str,
@@ -590,7 +590,7 @@ impl<'a> Assembler<'a> {
         Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, router, latent })
     }
 
-    /// A gated delta net, under this name.
+    /// Reads the gated delta net with this name.
     fn gated_delta(&mut self, name: &str, c: &TransformerConfig, net: GatedDelta) -> Result<GatedDeltaNet, LoadError> {
         let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
         let mut linear =
@@ -607,7 +607,7 @@ impl<'a> Assembler<'a> {
         Ok(GatedDeltaNet { q, k, v, gate, beta, decay, conv, a_log, dt_bias, norm, o })
     }
 
-    /// Mamba 2's mixer, under this name.
+    /// Reads the Mamba-2 mixer with this name.
     fn mamba2(&mut self, name: &str, c: &TransformerConfig, space: StateSpace) -> Result<Mamba2, LoadError> {
         let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
         let mut linear =
@@ -623,7 +623,7 @@ impl<'a> Assembler<'a> {
         Ok(Mamba2 { x, b, c: to_read, gate, dt, conv, conv_bias, a_log, dt_bias, d, norm, o })
     }
 
-    /// A short convolution, under this name.
+    /// Reads the short convolution with this name.
     fn short_convolution(&mut self, name: &str, d_model: usize, width: usize) -> Result<ShortConvolution, LoadError> {
         let mut linear =
             |part: &str| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, d_model]);
@@ -646,7 +646,7 @@ impl<'a> Assembler<'a> {
         Ok(LatentMaps { q_down, q_norm, kv_down, kv_norm, k_rope })
     }
 
-    /// A block, under this name.
+    /// Reads the block with this name.
     pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
         let mut block = Block {
@@ -745,15 +745,15 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// An MLP of so many neurons, under this name.
+    /// Reads the MLP of `d_mlp` neurons with this name.
     pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, d_mlp: usize) -> Result<Mlp, LoadError> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         let input = linear("in", [c.d_model, d_mlp])?;
         let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
         let mut output = linear("out", [d_mlp, c.d_model])?;
-        // A bias between the product of a gated MLP and its output, which only
-        // TransformerLens's files have, is a constant of the output.
+        // Only TransformerLens files have a bias after the gated product. Its effect on the output is constant, so fold
+        // it into the output bias.
         if let Some(after) = self.vector(&format!("{name}.b_after_product"), d_mlp)? {
             let constant = after.unsqueeze::<2>().matmul(output.weight_in(self.compute.burn())).squeeze_dim::<1>(0);
             let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);

@@ -1,4 +1,4 @@
-//! An encoder's weights from files.
+//! Builds an encoder's weights from files.
 
 use burn::module::Param;
 
@@ -11,7 +11,7 @@ use hooklens_model::encoder::{
 use hooklens_model::error::LoadError;
 
 impl Assembler<'_> {
-    /// All weights of an encoder, with the heads that the files hold.
+    /// Reads all weights of an encoder, with the heads present in the files.
     pub(super) fn encoder(&mut self, c: &EncoderConfig) -> Result<EncoderWeights, LoadError> {
         self.check_all_there()?;
         let stack = c.stack();

@@ -1,4 +1,4 @@
-//! The weights of an encoder with a decoder from files.
+//! Builds an encoder-decoder's weights from files.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
@@ -13,13 +13,13 @@ use hooklens_model::error::LoadError;
 use hooklens_model::model::{Attention, Norm};
 
 impl Assembler<'_> {
-    /// All weights of an encoder with a decoder.
+    /// Reads all weights of an encoder-decoder.
     pub(super) fn encoder_decoder(&mut self, c: &EncoderDecoderConfig) -> Result<EncoderDecoderWeights, LoadError> {
         self.check_all_there()?;
         let (encodes, decodes, kind, width) = (c.stack(false), c.stack(true), c.norm, c.d_decoder_model);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
         let shape = [c.d_decoder_model, c.d_decoder_vocab];
-        // An adapter may have given the decoder's embedding a weight of its own.
+        // An adapter may have changed only the decoder's embedding.
         let (decoder_embed, unembed) = match c.shared_embed && self.locate("decoder_embed.W_E").is_none() {
             true => (None, self.unembed(&Weight::Plain(tokens.clone()), shape)?),
             false => {
@@ -74,12 +74,12 @@ impl Assembler<'_> {
         })
     }
 
-    /// The norm of what a sublayer adds, where there is one.
+    /// Reads the norm of a sublayer's output, if the configuration has post-norms.
     fn post_norm(&mut self, name: &str, c: &TransformerConfig) -> Result<Option<Norm>, LoadError> {
         c.post_norms.then(|| self.norm(name, c.norm, c.d_model, c.eps)).transpose()
     }
 
-    /// A decoder's attention to an encoder whose stream is `width` wide, under this name.
+    /// Reads the cross-attention with this name, where the encoder's residual stream has size `width`.
     fn cross_attention(&mut self, name: &str, width: usize, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
@@ -98,7 +98,7 @@ impl Assembler<'_> {
         })
     }
 
-    /// The position vectors of the encoder and of the decoder, where positions have any.
+    /// Reads or computes the position tables of the encoder and decoder, if the model has any.
     fn position_tables(&mut self, c: &EncoderDecoderConfig) -> Result<[Option<Param<Tensor<2>>>; 2], LoadError> {
         let StackPositions::Table { n_ctx, source } = c.positions else { return Ok([None, None]) };
         let mut table = |stack: &str, width: usize| {
@@ -108,7 +108,7 @@ impl Assembler<'_> {
                 Some(numbers) => {
                     let data = TensorData::new(numbers, shape);
                     let computed = Tensor::from_data(data, (self.device, self.compute.burn()));
-                    // As Hugging Face, which never trains it.
+                    // Hugging Face never trains this table.
                     Ok(Some(Param::from_tensor(computed).set_require_grad(false)))
                 }
                 None => Ok(Some(Param::from_tensor(self.matrix(&name, shape)?))),
@@ -117,7 +117,7 @@ impl Assembler<'_> {
         Ok([table("encoder", c.d_model)?, table("decoder", c.d_decoder_model)?])
     }
 
-    /// The norms of the first stream of each stack.
+    /// Reads the embedding norms of both stacks.
     fn embedding_norms(&mut self, c: &EncoderDecoderConfig) -> Result<[Option<Norm>; 2], LoadError> {
         if !c.embed_norm {
             return Ok([None, None]);
@@ -126,7 +126,7 @@ impl Assembler<'_> {
         Ok([norm("encoder_embed_ln", c.d_model)?, norm("decoder_embed_ln", c.d_decoder_model)?])
     }
 
-    /// Biases of a stack's scores by distance: one for all layers, or one a layer.
+    /// Reads a stack's relative position biases: one table for all layers, or one per layer.
     fn biases_of_distances(
         &mut self,
         stack: &str,

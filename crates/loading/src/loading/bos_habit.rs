@@ -1,27 +1,27 @@
-//! Whether a text gets a beginning-of-sequence token, where a tokenizer's files say so.
+//! Whether to prepend a beginning-of-sequence token, according to the tokenizer's files.
 
 use serde_json::Value;
 
-/// Tokenizers for which Hugging Face writes `add_bos_token: false` whether that was asked for or not, and does nothing
-/// about either value.
+/// Tokenizers for which Hugging Face writes `add_bos_token: false` regardless of the setting and ignores the value on
+/// load.
 const UNHEEDED: [&str; 3] = ["GPT2Tokenizer", "GPTNeoXTokenizer", "CodeGenTokenizer"];
 
-/// Sets a decoder's habit as the file says; gives what is not heeded, with the reason.
+/// Applies the file's `add_bos_token` to a decoder's default; returns ignored settings with the reason.
 pub(super) fn heed(tokenizer_config: &Value, prepends: &mut bool) -> Vec<String> {
     let mut ignored = Vec::new();
     let class = tokenizer_config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
     let class = class.strip_suffix("Fast").unwrap_or(class);
     match tokenizer_config.get("add_bos_token").and_then(Value::as_bool) {
         Some(adds) if adds != *prepends && UNHEEDED.contains(&class) => ignored.push(format!(
-            "`add_bos_token: {adds}`, which Hugging Face does not heed of a {class}: texts get {} \
-             beginning-of-sequence token unless `prepend_bos` says otherwise",
+            "`add_bos_token: {adds}`, which Hugging Face ignores for {class}: texts get {} beginning-of-sequence token \
+             unless `prepend_bos` is set",
             if *prepends { "a" } else { "no" }
         )),
         Some(adds) => *prepends = adds,
         None => {}
     }
     if tokenizer_config.get("add_eos_token") == Some(&Value::Bool(true)) {
-        let told = "`add_eos_token: true`: no end-of-sequence token is added to texts, which are continued";
+        let told = "`add_eos_token: true`: texts get no end-of-sequence token, so that the model continues them";
         ignored.push(told.into());
     }
     ignored

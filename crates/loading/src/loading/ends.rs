@@ -1,18 +1,18 @@
-//! The tokens that end and begin a text, as a model's files say.
+//! End- and beginning-of-sequence tokens from a model's files.
 
 use serde_json::Value;
 
 use hooklens_model::error::ConfigError;
 
 const FIELD: &str = "eos_token_id";
-/// Parts of a model, by their names in `config.json`, whose text it writes.
+/// Names in `config.json` of the submodels that generate text.
 const PARTS: [&str; 3] = ["text_config", "decoder", "generator"];
 
-/// The ids of `eos_token_id`, one or a list, by the first file that names any: `generation_config.json`, then
-/// `config.json`, of a model of several parts the whole's, then its text model's. This is Hugging Face's order.
+/// Token ids of `eos_token_id`, which is one id or a list. As in Hugging Face, the field is looked up in
+/// `generation_config.json`, then at the top level of `config.json`, then in the text model's section of it.
 ///
 /// # Errors
-/// A value that is neither an id nor a list of ids.
+/// Fails if the value is neither an id nor a list of ids.
 pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32>, ConfigError> {
     for json in descriptions(generation, config) {
         let ids = named(json, FIELD)?;
@@ -23,9 +23,9 @@ pub(super) fn ends(generation: Option<&Value>, config: &Value) -> Result<Vec<u32
     Ok(Vec::new())
 }
 
-/// `bos_token_id`, in the order of [`ends`].
+/// Token id of `bos_token_id`, looked up in the order of [`ends`].
 pub(super) fn beginning(generation: Option<&Value>, config: &Value) -> Option<u32> {
-    // Some files name several, or none by -1: then it says nothing of prompts.
+    // Some files contain several ids, or -1 for none; such values are skipped.
     let id = |json: &Value| match named(json, "bos_token_id").ok()?[..] {
         [id] => Some(id),
         _ => None,
@@ -33,7 +33,7 @@ pub(super) fn beginning(generation: Option<&Value>, config: &Value) -> Option<u3
     descriptions(generation, config).find_map(id)
 }
 
-/// What may name tokens, the first first: the model's files, and in a model of several parts those that write text.
+/// JSON objects that may name special tokens, in order of precedence.
 fn descriptions<'j>(generation: Option<&'j Value>, config: &'j Value) -> impl Iterator<Item = &'j Value> {
     let parts = config.get("thinker_config").into_iter().chain([config]);
     let within = parts.flat_map(|part| PARTS.iter().filter_map(|name| part.get(name)));
@@ -42,7 +42,7 @@ fn descriptions<'j>(generation: Option<&'j Value>, config: &'j Value) -> impl It
 
 fn named(json: &Value, field: &str) -> Result<Vec<u32>, ConfigError> {
     let id = |value: &Value| match value.as_i64() {
-        // Some files say -1 for none.
+        // Some files use -1 for none.
         Some(id) if id < 0 => Ok(None),
         Some(id) => Ok(u32::try_from(id).ok()),
         None => {

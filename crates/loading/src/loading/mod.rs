@@ -1,4 +1,4 @@
-//! Loading: from folders, hub ids and checkpoints to weights.
+//! Loads models from folders, hub ids and checkpoints.
 
 mod adapter;
 mod assemble;
@@ -13,12 +13,12 @@ mod pretrained;
 mod save;
 mod sources;
 
-/// The configurations of a sentence encoder's modules, as its `modules.json` names them.
+/// Paths of the configurations of a sentence encoder's modules, as listed in `modules.json`.
 #[cfg(feature = "hub")]
 fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
     let json = hooklens_model::tokens::read_json(folder.join("modules.json")).unwrap_or_default();
     let paths = json.as_array().into_iter().flatten().filter_map(|module| module.get("path")?.as_str());
-    // Names of folders within, nothing that leads elsewhere.
+    // Accept only direct subfolders, not paths that lead elsewhere.
     let inside = |path: &&str| !path.is_empty() && !path.contains(['/', '\\', ':']) && *path != "..";
     paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
 }

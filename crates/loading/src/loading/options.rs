@@ -1,4 +1,4 @@
-//! Options of loading a model.
+//! Options for loading a model.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use hooklens_model::device::{Placement, check_element_type, check_numbers, defau
 use hooklens_model::error::{InputError, ProcessingError, Result};
 use hooklens_model::processing::Processing;
 
-/// Devices, element type and processing of a model to load. `()` stands for the defaults:
+/// Options for loading a model: devices, element type, processing and others. `()` stands for the defaults:
 /// [`default_device`], `f32` arithmetic, weights as published.
 ///
 /// ```
@@ -20,9 +20,9 @@ use hooklens_model::processing::Processing;
 /// ```
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Empty for the default device.
+    /// Devices; empty for the default device.
     devices: Vec<Device>,
-    /// None for `f32` arithmetic on weights as the files hold them.
+    /// Element type; `None` means `f32` arithmetic on weights as stored.
     dtype: Option<DType>,
     pub(crate) processing: Processing,
     pub(crate) adapter: Option<PathBuf>,
@@ -32,12 +32,12 @@ pub struct LoadOptions {
     trainable: bool,
 }
 
-/// Who is told how far loading is.
+/// Callback for loading progress.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<dyn Fn(usize, usize) + Send + Sync>);
 
 impl Progress {
-    /// So many bytes of so many were read.
+    /// Reports that `done` of `total` bytes were read.
     pub(super) fn tell(&self, done: usize, total: usize) {
         (self.0)(done, total);
     }
@@ -65,13 +65,13 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// [`default_device`], `f32` arithmetic, weights as published.
+    /// Creates the default options: [`default_device`], `f32` arithmetic, weights as published.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Where the weights go and the model runs. On a device with autodiff gradients are kept for them, as by
-    /// [`LoadOptions::trainable`].
+    /// Sets the device for the weights and computation. A device with autodiff tracks gradients for every weight, as
+    /// with [`LoadOptions::trainable`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -87,10 +87,10 @@ impl LoadOptions {
         self
     }
 
-    /// Spreads a decoder's blocks over these devices, as evenly as they divide, in order; the embedding is on the
-    /// first device, the final norm and unembedding on the last. Entries of caches live beside their blocks, and
-    /// hooks see a point's tensor where its block is; [`Record::device`](crate::Record::device) gathers what is
-    /// recorded.
+    /// Spreads a decoder's blocks over several devices, in order and as evenly as possible. The embedding is on the
+    /// first device; the final norm and unembedding are on the last. KV cache entries are stored on their block's
+    /// device, and hooks receive tensors on the device of their block; [`Record::device`](hooklens_hooks::Record::device)
+    /// collects recorded activations on one device.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -108,12 +108,12 @@ impl LoadOptions {
         self
     }
 
-    /// Element type to keep and compute in, whatever the files store.
+    /// Sets the element type for weights and computation, whatever the files store.
     ///
-    /// Unless told so, a model computes in `f32`. A decoder whose matrices are stored in 16 bits keeps them so on the
-    /// CPU, where they lie in the mapped files if their layout allows it, and widens each number when it multiplies:
-    /// results are those of `f32` weights, from half the memory. [`LoadOptions::trainable`] weights, and those that
-    /// processing or an adapter changes, are widened.
+    /// By default, a model computes in `f32`. On the CPU, a decoder whose matrices are stored in 16 bits keeps them in
+    /// 16 bits, in the mapped file if the layout allows, and widens each element during multiplication. Results equal
+    /// those of `f32` weights at half the memory. [`LoadOptions::trainable`] weights, and weights changed by processing
+    /// or an adapter, are widened.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -130,14 +130,14 @@ impl LoadOptions {
         self
     }
 
-    /// Steps that make weights easier to read without changing predictions.
+    /// Sets the processing applied to the weights, which makes them easier to interpret without changing predictions.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let options = LoadOptions::new().process(Processing::standard());
     /// let folded = HookedTransformer::from_pretrained_with("embedded:ioi", options)?;
-    /// // The weights differ, the model's predictions do not.
+    /// // The weights differ, but the model's predictions do not.
     /// let log_probs = |logits: Tensor<3>| burn::tensor::activation::log_softmax(logits, 2);
     /// let gap = log_probs(folded.forward("When Mary")?) - log_probs(model.forward("When Mary")?);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
@@ -150,13 +150,13 @@ impl LoadOptions {
         self
     }
 
-    /// The folder of a LoRA adapter, as PEFT writes it, to merge into the weights.
+    /// Merges a LoRA adapter into the weights, from a folder in PEFT's format.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// let options = LoadOptions::new().adapter("my-lora");
-    /// let told = HookedTransformer::from_pretrained_with("embedded:ioi", options);
-    /// assert!(told.unwrap_err().to_string().contains("my-lora")); // there is no such folder here
+    /// let message = HookedTransformer::from_pretrained_with("embedded:ioi", options).unwrap_err().to_string();
+    /// assert!(message.contains("my-lora")); // there is no such folder here
     /// ```
     #[must_use]
     pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -164,17 +164,16 @@ impl LoadOptions {
         self
     }
 
-    /// Whether weight files are mapped into memory (they are, unless told otherwise). Loading is a matter of
-    /// milliseconds then: weights that stay on the CPU in the files' own element type are never copied, and processes
-    /// that load one model share them.
+    /// Sets whether weight files are memory-mapped (default `true`). Loading then takes milliseconds: weights that stay
+    /// on the CPU in the file's element type are never copied, and processes that load the same model share them.
     ///
-    /// But a mapped file must stay as it is while the model, or a tensor of it, lives. If a program writes into it, the
-    /// weights change with it, unnoticed; if a program cuts it, as one that saves over it does, the operating system
-    /// ends this process (SIGBUS) at the next touch of a weight behind the cut. A file that is replaced, by renaming a
-    /// new one to its name or by deleting it first, does no harm: the old one stays until it is let go.
+    /// A mapped file must not be modified while the model, or a tensor of it, is alive. If a program writes to the
+    /// file, the weights silently change; if a program truncates it, as saving over it does, the operating system kills
+    /// this process (SIGBUS) at the next access past the end. Replacing the file, by renaming a new one over it or by
+    /// deleting it first, is safe: the old contents remain until they are no longer in use.
     ///
-    /// With `false` weights are read into memory, and nothing that happens to the files after loading matters. It takes
-    /// the memory of all weights, and the time to copy them.
+    /// With `false`, weights are read into memory and later changes to the files have no effect. This needs memory for
+    /// all weights and time to copy them.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -194,12 +193,12 @@ impl LoadOptions {
         self
     }
 
-    /// Holds a decoder's weights under so many bytes of memory, the process without them included: as many blocks as fit
-    /// stay, each of the others is read from its mapped file when it is run, and let go of after. Slower, and never
-    /// more; activations and caches come on top. Only weights that stay in the mapped files can be held so: see
-    /// [`LoadOptions::dtype`].
+    /// Limits the memory of a decoder's weights to `bytes`, not counting the rest of the process. As many blocks as fit
+    /// stay in memory; each of the others is read from its mapped file when it runs and released afterwards. This is
+    /// slower, but the limit is never exceeded. Activations and caches are not counted. Only weights that stay in the
+    /// mapped files can be limited; see [`LoadOptions::dtype`].
     ///
-    /// A model that is larger than memory runs without it too: then the system chooses what it lets go of.
+    /// A model larger than memory also runs without a limit: the operating system then chooses which pages to evict.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -208,8 +207,8 @@ impl LoadOptions {
     /// # let folder = folder.path();
     /// model.save_pretrained(folder)?;
     /// let options = LoadOptions::new().memory(1 << 20);
-    /// let told = HookedTransformer::from_pretrained_with(folder.display().to_string(), options).unwrap_err();
-    /// assert!(told.to_string().starts_with("the weights can't be held under 1.0 MB of memory"), "{told}");
+    /// let error = HookedTransformer::from_pretrained_with(folder.display().to_string(), options).unwrap_err();
+    /// assert!(error.to_string().starts_with("the memory limit of 1.0 MB is too low"), "{error}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -218,7 +217,7 @@ impl LoadOptions {
         self
     }
 
-    /// Tells how far loading is: bytes of the files' tensors that were read, and of all.
+    /// Sets a progress callback, called with the bytes of tensors read so far and the total.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -232,9 +231,9 @@ impl LoadOptions {
         self
     }
 
-    /// Whatever the devices, with autodiff (`Device::autodiff`): gradients are kept for every weight, also where it was
-    /// scaled, processed or merged with an adapter. A tied unembedding is a parameter of its own then, which begins as
-    /// the embedding.
+    /// Tracks gradients for every weight, including weights that were scaled, processed or merged with an adapter. Any
+    /// device is replaced by its autodiff version (`Device::autodiff`). A tied unembedding becomes a separate
+    /// parameter, initialized from the embedding.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -250,17 +249,17 @@ impl LoadOptions {
         self
     }
 
-    /// The element type of activations.
+    /// Element type of activations.
     pub(crate) fn computes_in(&self) -> DType {
         self.dtype.unwrap_or(DType::F32)
     }
 
-    /// Whether matrices of 16 bits may stay so beside activations of 32.
+    /// Whether 16-bit matrices may stay in 16 bits while activations are `f32`.
     pub(crate) fn keeps_narrow(&self, placement: &Placement) -> bool {
         self.dtype.is_none() && placement.devices().iter().all(multiplies_narrow)
     }
 
-    /// Where the parts of the model go.
+    /// Devices for the parts of the model.
     pub(crate) fn placement(&self) -> Result<Placement> {
         let placement = match Placement::over(&self.devices) {
             Some(placement) => placement,
@@ -273,7 +272,7 @@ impl LoadOptions {
         Ok(if self.trainable { placement.autodiff() } else { placement })
     }
 
-    /// An error if weights are to be processed, or blocks spread: only decoders can be.
+    /// Fails if the options process weights or spread blocks over devices, which only decoders support.
     pub(crate) fn check_plain(&self, kind: &'static str) -> Result<()> {
         if !self.processing.is_none() {
             return Err(ProcessingError::Kind { kind }.into());

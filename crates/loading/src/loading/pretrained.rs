@@ -1,4 +1,4 @@
-//! From a name to a model: folder, hub id or embedded.
+//! Loads a model by name: a folder, a hub id or an embedded model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,38 +23,39 @@ use hooklens_model::model::LoadReport;
 use hooklens_model::model::{HookedTransformer, Paging, placed};
 use hooklens_model::tokens::{Tokenizer, read_json};
 
-/// Loading of models by name: a folder, a hub id, or an embedded model. Part of the prelude.
+/// Loading by name: a folder, a hub id, or an embedded model. In the prelude.
 pub trait FromPretrained: Sized {
-    /// Loads a model: a folder (`config.json` beside safetensors files), a hub id such as
-    /// `gpt2`, or `embedded:NAME`. `EleutherAI/pythia-70m@step1000` is a hub model as of a branch, tag or commit,
-    /// such as a step of its training. Weights stay as published, in `f32`, on the
-    /// [`default_device`](crate::default_device).
+    /// Loads a pretrained model from a folder (`config.json` and safetensors files), a hub id such as `gpt2`, or
+    /// `embedded:NAME`. `EleutherAI/pythia-70m@step1000` selects a branch, tag or commit of a hub model, such as a
+    /// training step. Weights are loaded as published, in `f32`, on the [`default_device`](hooklens_model::device::default_device).
     ///
-    /// On the CPU, weights that the files hold in `f32` are used where they lie in the mapped files: those must not be
-    /// overwritten or truncated while the model is in use; see [`LoadOptions::mmap`].
+    /// On the CPU, `f32` weights are used directly from the memory-mapped files, which must not be overwritten or
+    /// truncated while the model is in use; see [`LoadOptions::mmap`].
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// use hooklens::HookedTransformer;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?; // or a folder, or "gpt2"
     /// assert_eq!((model.config().n_layers, model.config().d_model), (4, 64));
-    /// let told = HookedTransformer::from_pretrained("embedded:iou").unwrap_err().to_string();
-    /// assert_eq!(told, "no model at `embedded:iou`: embedded models are induction, ioi");
+    /// let message = HookedTransformer::from_pretrained("embedded:iou").unwrap_err().to_string();
+    /// assert_eq!(message, "no model at `embedded:iou`: embedded models are induction, ioi");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// No such model, files that are damaged or do not fit their configuration, an architecture
-    /// that is not supported.
+    /// Fails if there is no such model, if its files are corrupt or do not match their configuration, or if the
+    /// architecture is not supported.
     fn from_pretrained(name: impl AsRef<str>) -> Result<Self> {
         Self::from_pretrained_with(name, LoadOptions::default())
     }
 
-    /// [`HookedTransformer::from_pretrained`] with choices of its own.
+    /// Loads a pretrained model with options; see [`HookedTransformer::from_pretrained`].
     ///
     /// # Errors
-    /// As [`HookedTransformer::from_pretrained`]; also processing that would change the model.
+    /// Fails as [`HookedTransformer::from_pretrained`] does, or if the processing would change the model's predictions.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// use hooklens::{HookedTransformer, LoadOptions, Processing};
     /// let options = LoadOptions::new().process(Processing::standard());
     /// let model = HookedTransformer::from_pretrained_with("embedded:induction", options)?;
@@ -67,8 +68,8 @@ impl FromPretrained for HookedTransformer {
     fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
-        // Processing replaces tensors one by one; borrowed pages would stay beside their
-        // replacements, read ones are freed.
+        // Processing replaces tensors one at a time. Tensors that were read are freed as they are replaced; borrowed
+        // pages would remain in memory beside their replacements.
         let borrow = options.processing.is_none();
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
@@ -117,32 +118,32 @@ impl FromPretrained for HookedEncoderDecoder {
     }
 }
 
-/// A model's files, opened and understood, weights not yet read.
+/// A model's opened files and parsed configuration, before the weights are read.
 struct ModelFiles {
     described: Described,
-    /// The `config.json`, of a model of several parts that of its text model.
+    /// Contents of `config.json`; the text model's part for a multimodal model.
     json: Value,
-    /// The architecture of the whole, if it has several parts.
+    /// Architecture of the whole model, if this is only its text model.
     whole: Option<String>,
-    /// Where its files are; none for an embedded model.
+    /// Folder of the files; `None` for an embedded model.
     folder: Option<PathBuf>,
-    /// None for a hub model that is not downloaded.
+    /// Weight files; `None` for a hub model that is not downloaded.
     files: Option<WeightFiles>,
     tokenizer: Option<Tokenizer>,
-    /// The tokens that end a text, as the files say.
+    /// End-of-sequence tokens named in the files.
     ends: Vec<u32>,
-    /// The token that begins a text, as the files say.
+    /// Beginning-of-sequence token named in the files.
     begins: Option<u32>,
-    /// The adapter a name stands for, with the model it was trained on.
+    /// The adapter, if the name refers to one; the other fields describe its base model.
     adapter: Option<Adapter>,
-    /// llama.cpp's name of the architecture, if it is one GGUF file.
+    /// llama.cpp's name for the architecture, if the model is a GGUF file.
     gguf: Option<String>,
-    /// What of the files is not used, with the reason.
+    /// Settings in the files that are ignored, with the reason.
     ignored: Vec<String>,
 }
 
 impl ModelFiles {
-    /// `weights` tells whether those of a hub model are to be downloaded, `mmap` whether files are mapped.
+    /// Opens a model's files. `weights` says whether to download a hub model's weights, `mmap` whether to map files.
     fn open(name: &str, weights: bool, mmap: bool) -> Result<Self> {
         if let Some(embedded) = name.strip_prefix("embedded:") {
             let found = embedded::find(embedded)?;
@@ -179,10 +180,11 @@ impl ModelFiles {
         if Adapter::is_one(Path::new(name)) {
             let folder = Path::new(name);
             let adapter = Adapter::open(folder, mmap)?;
-            let reason = "its configuration names no base model; load that, with this folder as its adapter";
+            let reason =
+                "its configuration does not name a base model; load the base model with this folder as the adapter";
             let refused = |reason: &str| LoadError::Adapter { path: folder.to_path_buf(), reason: reason.into() };
             let base = adapter.base.clone().ok_or_else(|| refused(reason))?;
-            // A path in it is relative to where the adapter was trained, or to the adapter.
+            // A relative base path may be relative to the training directory or to the adapter.
             let beside = folder.join(&base);
             let base = match &adapter.revision {
                 _ if beside.is_dir() => beside.display().to_string(),
@@ -190,7 +192,7 @@ impl ModelFiles {
                 _ => base,
             };
             if Adapter::is_one(Path::new(&base)) {
-                return Err(refused("its base is an adapter too; merge that into a model of its own first").into());
+                return Err(refused("its base model is an adapter too; merge and save that one first").into());
             }
             return Ok(Self { adapter: Some(adapter), ..Self::open(&base, weights, mmap)? });
         }
@@ -208,7 +210,7 @@ impl ModelFiles {
             Err(LoadError::NotFound { .. }) if !weights => None,
             files => Some(files),
         };
-        // Of a folder with two things wrong, what model it is says more than how its weights are kept.
+        // If several things are wrong with a folder, report an unsupported model before unsupported weights.
         let generation = generation(&folder)?;
         let mut ends = self::ends(generation.as_ref(), &json)?;
         let begins = beginning(generation.as_ref(), &json);
@@ -232,7 +234,7 @@ impl ModelFiles {
         Ok(Self { described, json, whole, folder, files, tokenizer, ends, begins, adapter: None, gguf: None, ignored })
     }
 
-    /// A file that carries its own configuration (nanoGPT's and llama2.c's), or has one beside it.
+    /// Opens a checkpoint file with an embedded configuration (nanoGPT, llama2.c) or a `config.json` beside it.
     fn of_checkpoint(path: &Path, mmap: bool) -> Result<Self> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let own = match path.extension().and_then(|e| e.to_str()) {
@@ -244,9 +246,11 @@ impl ModelFiles {
             Some(json) => json,
             None if !folder.join("config.json").is_file() => {
                 let name = path.display().to_string();
-                return Err(
-                    LoadError::not_found(name, "the file has no configuration, nor a config.json beside it").into()
-                );
+                return Err(LoadError::not_found(
+                    name,
+                    "the file contains no configuration, and there is no config.json beside it",
+                )
+                .into());
             }
             None => read_json(folder.join("config.json"))?,
         };
@@ -274,7 +278,7 @@ impl ModelFiles {
         })
     }
 
-    /// A GGUF file, or the parts of one.
+    /// Opens a GGUF file, which may be split into parts.
     fn of_gguf(path: &Path, mmap: bool) -> Result<Self> {
         let GgufModel { architecture, json, files, tokenizer, ends, begins, habit, mut ignored } =
             gguf::open(path, mmap)?;
@@ -297,24 +301,23 @@ impl ModelFiles {
         };
         let table = model.table()?;
         let unused = model.files.as_ref().map(|files| table.unused(files)).unwrap_or_default();
-        // A tensor that no weight is made of is a part of the model that would be left out.
+        // An unused tensor means that part of the model would be left out.
         match &unused[..] {
             [] => Ok(model),
             [first, ..] => {
                 let count = unused.len();
-                let reason =
-                    format!("it has {count} tensors that no weight of this model is made of, such as `{first}`");
+                let reason = format!("it has {count} tensors that this architecture does not use, such as `{first}`");
                 Err(LoadError::corrupt(path, reason).into())
             }
         }
     }
 
-    /// Where the files hold each weight.
+    /// Maps each weight to its tensor in the files.
     fn table(&self) -> Result<WeightTable> {
         match (&self.gguf, &self.described, &self.files) {
             (Some(architecture), Described::Decoder(_, config), Some(files)) => {
                 let mut table = gguf::weights(architecture, config, files);
-                // What a family multiplies weights by, it does wherever they come from.
+                // Apply the scales of the family, whatever the file format.
                 let own = self.described.weights_table(&self.json)?;
                 own.sources.iter().for_each(|(weight, source)| table.scale(weight, source.scale));
                 Ok(table)
@@ -323,17 +326,17 @@ impl ModelFiles {
         }
     }
 
-    /// The error for a model of another kind than the one asked for.
+    /// The error for a model of a different kind than requested.
     fn other_kind(&self) -> ConfigError {
         let (kind, load) = match self.described {
             Described::Decoder(..) => ("a decoder", "HookedTransformer"),
             Described::Encoder(..) => ("an encoder", "encoder::HookedEncoder"),
-            Described::EncoderDecoder(..) => ("an encoder with a decoder", "encoder_decoder::HookedEncoderDecoder"),
+            Described::EncoderDecoder(..) => ("an encoder-decoder", "encoder_decoder::HookedEncoderDecoder"),
         };
         ConfigError::OtherKind { family: self.described.family(), kind, load }
     }
 
-    /// Reads the weights, an adapter merged: plain tensors, whether they are to be tracked there or not.
+    /// Reads the weights and merges the adapter. The tensors are not tracked for autodiff yet.
     fn read<W>(
         &self,
         name: &str,
@@ -344,7 +347,7 @@ impl ModelFiles {
         let files = self.files.as_ref().ok_or_else(|| no_weights(name))?;
         let mut table = self.table()?;
         if let (Some(path), Some(_)) = (&options.adapter, &self.adapter) {
-            let reason = "the model is named by an adapter already, and one is merged at a time".to_string();
+            let reason = "the model is an adapter itself, and only one adapter can be merged".to_string();
             return Err(LoadError::Adapter { path: path.clone(), reason }.into());
         }
         let given = options.adapter.as_deref().map(|folder| Adapter::open(folder, options.mmap)).transpose()?;
@@ -360,11 +363,11 @@ impl ModelFiles {
         }
         let mut ignored = families::ignored(self.described.family(), &self.json)?;
         ignored.extend(self.ignored.iter().cloned());
-        ignored.extend(idle.iter().map(|name| format!("the adapter's change of `{name}`, which the model never uses")));
+        ignored.extend(idle.iter().map(|name| format!("the adapter's change to `{name}`, which the model never uses")));
         let parts = table.other_parts(files).into_iter();
         ignored.extend(parts.map(|(part, count)| match part.as_str() {
-            CROSS_ATTENTION => format!("{count} tensors of {part}, which has no encoder to read"),
-            _ => format!("{count} tensors of {part}, a part other than the text model"),
+            CROSS_ATTENTION => format!("{count} tensors of {part}, since there is no encoder to attend to"),
+            _ => format!("{count} tensors of {part}, which is not part of the text model"),
         }));
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
@@ -374,13 +377,13 @@ impl ModelFiles {
     }
 }
 
-/// The `generation_config.json` of a folder, if there is one.
+/// Reads `generation_config.json`, if the folder has one.
 fn generation(folder: &Path) -> Result<Option<Value>, LoadError> {
     let path = folder.join("generation_config.json");
     if path.is_file() { read_json(path).map(Some) } else { Ok(None) }
 }
 
-/// The tokenizer of a folder, for this model.
+/// Reads the folder's tokenizer, fitted to the model's vocabulary size.
 fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer>, LoadError> {
     let d_vocab = match described {
         Described::Decoder(_, config) => config.d_vocab,
@@ -390,7 +393,7 @@ fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer
     Ok(Tokenizer::from_folder(folder)?.map(|own| own.fitting(d_vocab)))
 }
 
-/// Takes from a folder's files whether a decoder's texts get a beginning-of-sequence token; gives what is not heeded.
+/// Applies the folder's `add_bos_token` setting to a decoder's configuration; returns ignored settings.
 fn heed_habit(folder: &Path, described: &mut Described) -> Result<Vec<String>, LoadError> {
     let path = folder.join("tokenizer_config.json");
     match described {
@@ -401,8 +404,8 @@ fn heed_habit(folder: &Path, described: &mut Described) -> Result<Vec<String>, L
     }
 }
 
-/// What a configuration describes. An architecture that no family covers is Llama's under another name if
-/// everything about it is: no tensor too many or too few, and no setting that Llama doesn't have.
+/// Interprets a configuration. An unknown architecture is read as Llama if it matches exactly: no missing or extra
+/// tensors, and no setting that Llama lacks.
 fn described(json: &Value, whole: Option<&str>, files: Option<&WeightFiles>) -> Result<Described> {
     let unknown = match families::read(json) {
         Err(error @ ConfigError::UnknownArchitecture { .. }) => error,
@@ -418,7 +421,7 @@ fn described(json: &Value, whole: Option<&str>, files: Option<&WeightFiles>) -> 
     Err(ConfigError::NotLlama { given, missing, unused, fields }.into())
 }
 
-/// Where the files hold each weight, of a model of several parts each of its text model.
+/// Maps each weight to its tensor in the files; for a multimodal model, the weights of its text model.
 fn table_of(
     described: &Described,
     json: &Value,
@@ -430,7 +433,7 @@ fn table_of(
         && !families::place(&mut table, json, files)
     {
         let name = table.sources.get("embed.W_E").map(|source| source.name.clone()).unwrap_or_default();
-        let reason = format!("{whole} holds no text model: `{name}` is there under no prefix that is known");
+        let reason = format!("{whole} contains no text model: `{name}` was not found under any known prefix");
         return Err(ConfigError::Malformed { reason }.into());
     }
     if let Some(files) = files {
@@ -439,7 +442,7 @@ fn table_of(
     Ok(table)
 }
 
-/// The same without an unembedding where the files are a base model's and hold none.
+/// Removes the unembedding if the files belong to a base model and contain none.
 fn with_head(
     mut described: Described,
     json: &Value,
@@ -460,7 +463,7 @@ fn with_head(
     Ok(described)
 }
 
-/// The folder of a model on disk, fetched from the hub first if it is a hub id.
+/// Returns the local folder of a model, downloading the model first if the name is a hub id.
 fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
     let path = Path::new(name);
     if path.is_dir() {
@@ -474,18 +477,21 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         return Err(LoadError::not_found(name, "there is no such folder"));
     }
     #[cfg(feature = "hub")]
-    return super::hub::fetch(name, if weights { super::hub::Want::Weights } else { super::hub::Want::Description });
+    return super::hub::fetch(
+        name,
+        if weights { super::hub::DownloadScope::Weights } else { super::hub::DownloadScope::Description },
+    );
     #[cfg(not(feature = "hub"))]
     return Err(LoadError::not_found(
         name,
         format!(
-            "there is no such folder, and this build has no hub access (feature `hub`) to fetch {} from",
+            "there is no such folder, and this build cannot download {} from the hub; build with --features hub",
             if weights { "weights" } else { "a configuration" }
         ),
     ));
 }
 
-/// Whether this may be a hub id, without a revision, and is no path: `gpt2`, `org/name`.
+/// Whether the name could be a hub id without a revision, such as `gpt2` or `org/name`, and not a path.
 fn is_hub_id(name: &str) -> bool {
     let path = name.starts_with(['.', '/']) || name.contains(':') || name.matches('/').count() > 1;
     !name.is_empty() && !path && !name.contains('@')
@@ -495,7 +501,7 @@ fn no_weights(name: &str) -> LoadError {
     LoadError::not_found(name, "it has no weights")
 }
 
-/// A description of a model, made without reading its weights.
+/// Description of a model, obtained without reading its weights.
 ///
 /// ```
 /// let info = hooklens::inspect("embedded:ioi")?;
@@ -507,21 +513,21 @@ fn no_weights(name: &str) -> LoadError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelInfo {
-    /// The family that reads it.
+    /// Name of the model family whose code loads the model.
     pub family: &'static str,
-    /// The architecture its configuration names.
+    /// Architecture named in its configuration.
     pub architecture: String,
-    /// Whether it is the text model of a model of several parts, of which the others are not read.
+    /// Whether this is the text model of a multimodal model, whose other parts are not read.
     pub text_part: bool,
-    /// Its shape and choices.
+    /// Configuration of the model.
     pub config: ModelConfig,
-    /// Its weight files, with what they hold; none for a hub model that is not downloaded.
+    /// Summary of the weight files; `None` for a hub model that is not downloaded.
     pub weights: Option<StoredWeights>,
-    /// Its tokenizer, if it has one.
+    /// Tokenizer, if the model has one.
     pub tokenizer: Option<Tokenizer>,
 }
 
-/// Shape and choices of a model, of whatever kind.
+/// Configuration of a decoder, encoder or encoder-decoder.
 ///
 /// ```
 /// use hooklens::ModelConfig;
@@ -533,16 +539,16 @@ pub struct ModelInfo {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModelConfig {
-    /// Of a [`HookedTransformer`].
+    /// Configuration of a [`HookedTransformer`].
     Decoder(Box<TransformerConfig>),
-    /// Of a [`HookedEncoder`]; which heads its files hold, if they are there.
+    /// Configuration of a [`HookedEncoder`], and the heads in its files if the files are available.
     Encoder(Box<EncoderConfig>, Option<OutputHeads>),
-    /// Of a [`HookedEncoderDecoder`].
+    /// Configuration of a [`HookedEncoderDecoder`].
     EncoderDecoder(Box<EncoderDecoderConfig>),
 }
 
 impl ModelConfig {
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub fn d_vocab(&self) -> usize {
         match self {
             ModelConfig::Decoder(c) => c.d_vocab,
@@ -552,7 +558,7 @@ impl ModelConfig {
     }
 }
 
-/// What a model's files hold.
+/// Summary of a model's weight files.
 ///
 /// ```
 /// let stored = hooklens::inspect("embedded:ioi")?.weights;
@@ -563,23 +569,23 @@ impl ModelConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StoredWeights {
-    /// Number of weights; tied ones count once.
+    /// Number of parameters; tied weights count once.
     pub parameters: usize,
-    /// Tensors the model needs and the files lack.
+    /// Tensors that the model needs but the files lack.
     pub missing: Vec<String>,
-    /// Tensors of the files that no weight is made from, those of other parts than the text model left out.
+    /// Tensors in the files that are not used, not counting parts other than the text model.
     pub unused: Vec<String>,
-    /// Number of tensors of each part other than the text model, by the beginnings of their names, and of
-    /// `cross-attention` where a decoder is run without an encoder.
+    /// Number of tensors in each part other than the text model, keyed by name prefix. Also counts `cross-attention` if
+    /// a decoder is run without its encoder.
     pub other_parts: BTreeMap<String, usize>,
-    /// The files.
+    /// The weight files.
     pub files: WeightFiles,
 }
 
-/// Looks at a model without reading its weights; those of a hub model are not downloaded.
+/// Describes a model without reading its weights. The weights of a hub model are not downloaded.
 ///
 /// # Errors
-/// As [`HookedTransformer::from_pretrained`], weights apart.
+/// Fails as [`HookedTransformer::from_pretrained`] does, except for errors in the weights.
 ///
 /// ```
 /// use hooklens::ModelConfig;

@@ -9,15 +9,15 @@ use hooklens_hooks::{Activation, Together, write_safetensors_to};
 
 use crate::families;
 use crate::weight_files::{Layout, StoredTensor};
+use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{LoadError, Result};
 use hooklens_model::model::{HookedTransformer, Weight};
 
-/// Saving of models in the files of TransformerLens. Part of the prelude.
+/// Saving models in TransformerLens's file format. In the prelude.
 pub trait SavePretrained {
-    /// Writes `config.json` and `model.safetensors` to a folder, made if need be, which
-    /// [`HookedTransformer::from_pretrained`] reads back; the tokenizer too,
-    /// if there is one, and in `generation_config.json` the tokens that end a text. A bias the model lacks is written
-    /// as zeros, as TransformerLens has it.
+    /// Saves the model to a folder, which is created if necessary, for `HookedTransformer::from_pretrained` to load.
+    /// Writes `config.json`, `model.safetensors`, the tokenizer if there is one, and the end-of-sequence tokens in
+    /// `generation_config.json`. Biases that the model lacks are written as zeros, as in TransformerLens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -33,7 +33,7 @@ pub trait SavePretrained {
     /// ```
     ///
     /// # Errors
-    /// A folder or file that can't be written.
+    /// Fails if the folder or a file cannot be written.
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()>;
 }
 
@@ -42,7 +42,7 @@ impl SavePretrained for HookedTransformer {
         let folder = folder.as_ref();
         fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
         let extra_biases = has_extra_biases(self);
-        let table = families::native_weights(&self.config, extra_biases);
+        let table = families::native_weights(self.config(), extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
         self.each_weight(&mut |weight, value| {
             let Some(source) = table.sources.get(&weight) else { return };
@@ -65,7 +65,7 @@ impl SavePretrained for HookedTransformer {
             tensors.push((source.name.clone(), stored));
         });
         let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-        // Together, so that a failing write leaves a model that was there before as it was.
+        // Write all files together, so that a failed write leaves a previously saved model unchanged.
         let mut files = Together::new();
         let weights = folder.join("model.safetensors");
         let failed = LoadError::write(&weights);
@@ -88,12 +88,12 @@ impl SavePretrained for HookedTransformer {
         if !generation.is_empty() {
             write("generation_config.json", &format!("{:#}\n", serde_json::Value::from(generation.clone())))?;
         }
-        if let Some(tokenizer) = &self.tokenizer {
+        if let Ok(tokenizer) = self.tokenizer() {
             for (name, json) in tokenizer.files()? {
                 write(name, &json)?;
             }
         }
-        write("config.json", &format!("{:#}\n", families::native_json(&self.config, extra_biases)))?;
+        write("config.json", &format!("{:#}\n", families::native_json(self.config(), extra_biases)))?;
         if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
@@ -101,7 +101,7 @@ impl SavePretrained for HookedTransformer {
     }
 }
 
-/// Whether the model has biases TransformerLens has no name for.
+/// Whether the model has biases that TransformerLens has no name for.
 fn has_extra_biases(model: &HookedTransformer) -> bool {
     model.weights.blocks.iter().any(|block| {
         let gate = block.mlp.as_ref().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));

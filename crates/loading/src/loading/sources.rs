@@ -1,4 +1,4 @@
-//! Where a model is read from.
+//! Paths that a model is read from.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use hooklens_model::tokens::read_json;
 
-/// The file or folder a model of this name is read from, and of an adapter also the places where its base may be. Not all
-/// of them need be there.
+/// The file or folder that a model is read from, plus possible paths of the base model if it is an adapter. Not all of
+/// them need to exist.
 pub fn sources(name: &str) -> Vec<PathBuf> {
     let mut sources = vec![PathBuf::from(name)];
     if Adapter::is_one(Path::new(name))

@@ -1,4 +1,4 @@
-//! Elements from the type a file holds to the type a model computes in.
+//! Converts elements from a file's element type to the type that a model computes in.
 
 use burn::tensor::Bytes;
 use half::{bf16, f16};
@@ -22,7 +22,7 @@ impl Converted {
         }
     }
 
-    /// Adds the elements of these bytes, which hold `stored`.
+    /// Appends the elements in `bytes`, which have type `stored`.
     pub(crate) fn extend(&mut self, bytes: &[u8], stored: DType) {
         match (self, stored) {
             (Self::F64(out), _) => each(bytes, stored, |x| out.push(x)),
@@ -33,7 +33,7 @@ impl Converted {
         }
     }
 
-    /// Adds these elements.
+    /// Appends these elements.
     pub(crate) fn extend_floats(&mut self, floats: &[f32]) {
         match self {
             Self::F64(out) => out.extend(floats.iter().map(|x| f64::from(*x))),
@@ -43,7 +43,7 @@ impl Converted {
         }
     }
 
-    /// The elements, if they are of 32 bits.
+    /// Returns the elements if they are `f32`, else an empty vector.
     pub(crate) fn into_floats(self) -> Vec<f32> {
         if let Self::F32(floats) = self { floats } else { Vec::new() }
     }
@@ -58,7 +58,7 @@ impl Converted {
     }
 }
 
-/// Every element as `f64`, which holds the others exactly.
+/// Calls `f` with each element as `f64`, which represents every supported type exactly.
 fn each(bytes: &[u8], stored: DType, mut f: impl FnMut(f64)) {
     match stored {
         DType::F64 => bytes.as_chunks::<8>().0.iter().for_each(|b| f(f64::from_le_bytes(*b))),

@@ -1,4 +1,4 @@
-//! GGUF: ggml's files of tensors, with a model's description in front.
+//! GGUF, ggml's tensor file format: a header with model metadata, followed by the tensors.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use super::tensor_file::TensorFile;
 use super::{Location, TensorInfo};
 use hooklens_model::error::LoadError;
 
-/// What such a file begins with.
+/// Magic number at the start of a GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// No description is longer, vocabulary included.
+/// Maximum header size in bytes, vocabulary included.
 const LONGEST: usize = 1 << 27;
-/// Fields and tensors at most, and entries of all lists together. Each takes more memory than it has bytes in the file, so
-/// that a file could ask for many times its size; vocabularies have a few hundred thousand entries.
+/// Maximum number of fields and tensors, and of list entries in total. Each takes more memory than file space, so
+/// without limits a file could demand many times its own size. Vocabularies have a few hundred thousand entries.
 const MOST_FIELDS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 18;
 const MOST_ENTRIES: u64 = 1 << 21;
-/// Axes of a tensor at most.
+/// Maximum number of axes per tensor.
 const AXES: u32 = 4;
-/// Where tensors begin, unless the file says otherwise.
+/// Default alignment of the tensor data.
 const ALIGNMENT: usize = 32;
 
-/// What stands before the tensors' data.
+/// The header: everything before the tensor data.
 struct Header {
     fields: Map<String, Value>,
     tensors: Vec<Listed>,
-    /// Where the data begin.
+    /// Offset of the tensor data.
     data: usize,
 }
 
-/// A tensor of the list.
+/// Tensor entry in the header.
 struct Listed {
     name: String,
     shape: Vec<usize>,
@@ -41,16 +41,16 @@ struct Listed {
     offset: u64,
 }
 
-/// How numbers are held: by their number in ggml.
+/// A ggml element type.
 struct Kind {
     name: &'static str,
     float: Option<DType>,
     packed: Option<Format>,
-    /// Numbers and bytes of a block.
+    /// Values and bytes per block.
     block: (usize, usize),
 }
 
-/// The kind of this number, if ggml has it.
+/// The element type with this ggml type number.
 fn kind(number: u32) -> Option<Kind> {
     let float = |name, dtype: DType| Kind { name, float: Some(dtype), packed: None, block: (1, dtype.size()) };
     let packed = |name, format: Format| Kind {
@@ -97,19 +97,19 @@ fn kind(number: u32) -> Option<Kind> {
     })
 }
 
-/// The description of a file: its fields by name.
+/// Reads the metadata of a file: its fields by name.
 pub(crate) fn fields(path: &Path) -> Result<Map<String, Value>, LoadError> {
     Ok(header(&TensorFile::open(path, true)?)?.fields)
 }
 
-/// Its tensors, under ggml's names; shapes with the last axis the innermost.
+/// Lists the tensors under ggml's names. The last axis of each shape is the innermost.
 pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let header = header(file)?;
     let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
     let located = |listed: Listed| {
         let Listed { name, shape, kind: of_ggml, offset } = listed;
-        let held = kind(of_ggml)
-            .ok_or_else(|| corrupt(format!("the tensor `{name}` is of kind {of_ggml}, which ggml does not have")))?;
+        let held =
+            kind(of_ggml).ok_or_else(|| corrupt(format!("the tensor `{name}` has the unknown ggml type {of_ggml}")))?;
         let (values, bytes) = held.block;
         let row = shape.last().copied().unwrap_or(1);
         let elements = shape.iter().try_fold(1usize, |all, axis| all.checked_mul(*axis));
@@ -119,8 +119,11 @@ pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
         let range = start.zip(bytes).and_then(|(start, bytes)| Some(start..start.checked_add(bytes)?));
         let range = range.filter(|range| range.end as u64 <= file.len());
         let range = range.ok_or_else(|| {
-            let shape = format!("{shape:?} of {} at {offset}", held.name);
-            corrupt(format!("the tensor `{name}`, {shape}, is not within the {} bytes of the file", file.len()))
+            let shape = format!("{shape:?}, {}, offset {offset}", held.name);
+            corrupt(format!(
+                "the tensor `{name}` ({shape}) is not stored as whole blocks within the {} bytes of the file",
+                file.len()
+            ))
         })?;
         if elements == Some(0) {
             return Err(corrupt(format!("the tensor `{name}` has no elements: {shape:?}")));
@@ -132,7 +135,7 @@ pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
     header.tensors.into_iter().map(located).collect()
 }
 
-/// All files of a model that is split into several, by the name of one.
+/// Paths of all parts of a split model, given the path of one.
 pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let count = fields(path)?.get("split.count").and_then(Value::as_u64).unwrap_or(1);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,7 +151,7 @@ pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
             (1..=count).map(part).collect()
         }
         None if count > 1 => {
-            let reason = format!("it is one of {count} parts, and not named as one: name-00001-of-{count:05}.gguf");
+            let reason = format!("it is one of {count} parts, but is not named name-00001-of-{count:05}.gguf");
             Err(LoadError::corrupt(path, reason))
         }
         _ => Ok(vec![path.to_path_buf()]),
@@ -157,7 +160,7 @@ pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
 
 fn header(file: &TensorFile) -> Result<Header, LoadError> {
     let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
-    // Unmapped files are read piece by piece until the header ends.
+    // A file that is not in memory is read in growing chunks until the header is complete.
     let mut size = if file.in_memory().is_some() { LONGEST } else { 1 << 20 };
     loop {
         let start: Cow<'_, [u8]> = file.start(size)?;
@@ -165,7 +168,9 @@ fn header(file: &TensorFile) -> Result<Header, LoadError> {
         match read_header(&mut reader) {
             Ok(header) => return Ok(header),
             Err(Fault::Short) if (start.len() as u64) < file.len() && size < LONGEST => size *= 4,
-            Err(Fault::Short) => return Err(corrupt(format!("its description ends at byte {}", start.len()))),
+            Err(Fault::Short) => {
+                return Err(corrupt(format!("its header does not end within the first {} bytes", start.len())));
+            }
             Err(Fault::Wrong(reason)) => return Err(corrupt(reason)),
         }
     }
@@ -173,19 +178,19 @@ fn header(file: &TensorFile) -> Result<Header, LoadError> {
 
 fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
     if reader.take(4)? != MAGIC {
-        return Err(Fault::Wrong("it does not begin as GGUF does".into()));
+        return Err(Fault::Wrong("it does not start with the GGUF magic bytes".into()));
     }
     match reader.u32()? {
         2 | 3 => {}
         version if version.swap_bytes() <= 3 => {
-            return Err(Fault::Wrong("its numbers are big-endian; convert it to little-endian".into()));
+            return Err(Fault::Wrong("it is big-endian; convert it to little-endian".into()));
         }
-        version => return Err(Fault::Wrong(format!("it is GGUF {version}; 2 and 3 are read"))),
+        version => return Err(Fault::Wrong(format!("GGUF version {version} is not supported; versions 2 and 3 are"))),
     }
     let (tensors, fields) = (reader.u64()?, reader.u64()?);
     for (count, most, what) in [(tensors, MOST_TENSORS, "tensors"), (fields, MOST_FIELDS, "fields")] {
         if count > most {
-            return Err(Fault::Wrong(format!("it has {count} {what}; at most {most} are read")));
+            return Err(Fault::Wrong(format!("it has {count} {what}; at most {most} are supported")));
         }
     }
     let fields = (0..fields).map(|_| reader.field());
@@ -193,7 +198,7 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
     for field in fields {
         let (name, value) = field?;
         if named.insert(name.clone(), value).is_some() {
-            return Err(Fault::Wrong(format!("the field `{name}` is there twice")));
+            return Err(Fault::Wrong(format!("the field `{name}` occurs twice")));
         }
     }
     let mut listed: Vec<Listed> = Vec::new();
@@ -203,21 +208,21 @@ fn read_header(reader: &mut Reader<'_>) -> Result<Header, Fault> {
     let alignment = match named.get("general.alignment").map(Value::as_u64) {
         None => ALIGNMENT,
         Some(Some(n @ 1..=65_536)) if n.is_power_of_two() => n as usize,
-        Some(_) => return Err(Fault::Wrong("`general.alignment` is no power of two".into())),
+        Some(_) => return Err(Fault::Wrong("`general.alignment` is not a power of two up to 65536".into())),
     };
     let data = reader.at.next_multiple_of(alignment);
     if let Some(odd) = listed.iter().find(|tensor| !tensor.offset.is_multiple_of(alignment as u64)) {
         return Err(Fault::Wrong(format!(
-            "the tensor `{}` lies at {}, not on {alignment} bytes",
+            "the offset of tensor `{}` is {}, not a multiple of {alignment}",
             odd.name, odd.offset
         )));
     }
     Ok(Header { fields: named, tensors: listed, data })
 }
 
-/// Why a description can't be read.
+/// Why a header cannot be read.
 enum Fault {
-    /// It goes on behind the bytes there are.
+    /// The header continues past the bytes read so far.
     Short,
     Wrong(String),
 }
@@ -225,7 +230,7 @@ enum Fault {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Entries of lists so far.
+    /// List entries read so far.
     entries: u64,
 }
 
@@ -250,7 +255,7 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self) -> Result<String, Fault> {
         let len = usize::try_from(self.u64()?).map_err(|_| Fault::Short)?;
-        // A token may be half of a letter.
+        // A token may be part of a UTF-8 character.
         Ok(String::from_utf8_lossy(self.take(len)?).into_owned())
     }
 
@@ -268,23 +273,23 @@ impl<'a> Reader<'a> {
             3 => i16::from_le_bytes(self.array()?).into(),
             4 => self.u32()?.into(),
             5 => i32::from_le_bytes(self.array()?).into(),
-            // The shortest decimal, which is what was meant: 0.00001 and not 0.000009999999747.
+            // Use the shortest decimal, which is the intended value: 0.00001, not 0.000009999999747.
             6 => f32::from_le_bytes(self.array()?).to_string().parse::<f64>().unwrap_or(f64::NAN).into(),
             7 => (self.array::<1>()?[0] != 0).into(),
             8 => self.text()?.into(),
             9 => {
                 let (of, len) = (self.u32()?, self.u64()?);
                 if of == 9 {
-                    return Err(Fault::Wrong(format!("the field `{name}` is a list of lists")));
+                    return Err(Fault::Wrong(format!("the field `{name}` is a list of lists, which is not supported")));
                 }
                 self.entries = self.entries.saturating_add(len);
                 if self.entries > MOST_ENTRIES {
                     let all = self.entries;
                     return Err(Fault::Wrong(format!(
-                        "with the field `{name}` its lists have {all} entries; at most {MOST_ENTRIES} are read"
+                        "its lists up to the field `{name}` have {all} entries; at most {MOST_ENTRIES} are supported"
                     )));
                 }
-                // Each takes a byte at least.
+                // Each entry takes at least one byte.
                 if len > (self.bytes.len() - self.at) as u64 {
                     return Err(Fault::Short);
                 }
@@ -298,7 +303,7 @@ impl<'a> Reader<'a> {
             11 => i64::from_le_bytes(self.array()?).into(),
             12 => f64::from_le_bytes(self.array()?).into(),
             other => {
-                return Err(Fault::Wrong(format!("the field `{name}` is of kind {other}, which GGUF does not have")));
+                return Err(Fault::Wrong(format!("the field `{name}` has the unknown GGUF type {other}")));
             }
         })
     }
@@ -306,14 +311,16 @@ impl<'a> Reader<'a> {
     fn listed(&mut self) -> Result<Listed, Fault> {
         let (name, axes) = (self.text()?, self.u32()?);
         if axes > AXES {
-            return Err(Fault::Wrong(format!("the tensor `{name}` has {axes} axes; ggml has {AXES} at most")));
+            return Err(Fault::Wrong(format!(
+                "the tensor `{name}` has {axes} dimensions; ggml supports at most {AXES}"
+            )));
         }
         let mut shape = Vec::new();
         for _ in 0..axes {
             let axis = usize::try_from(self.u64()?);
             shape.push(axis.map_err(|_| Fault::Wrong(format!("the tensor `{name}` is too large")))?);
         }
-        // ggml names the innermost axis first.
+        // ggml lists the innermost axis first.
         shape.reverse();
         Ok(Listed { name, shape, kind: self.u32()?, offset: self.u64()? })
     }

@@ -1,4 +1,4 @@
-//! Storage layouts of weights in a family's files, and the table that names them.
+//! Storage layouts of weights in a family's files, and the table that maps weights to tensors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,58 +11,57 @@ use super::{Runs, WeightFiles};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::LoadError;
 
-/// How a file holds a matrix that the model keeps as `[in, out]`, or a vector it keeps flat.
+/// How a file stores a matrix that the model keeps as `[in, out]`, or a flat vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// As the model keeps it.
+    /// Stored as the model keeps it.
     AsIs,
-    /// `[out, in]`, as `torch.nn.Linear` holds it. Vectors as they are.
+    /// `[out, in]`, as in `torch.nn.Linear`. Vectors are unchanged.
     Transposed,
-    /// Columns `part` of `of` equal parts: `[in, of * out]`; for vectors entries.
+    /// Block `part` of `of` equal column blocks, `[in, of * out]`. Entries of vectors are selected in the same way.
     Columns { part: usize, of: usize },
-    /// `[groups * of * d, in]`: of each of `groups` groups of `of` parts, `take` from `start` on, as
-    /// NeoX (one group per head) and Falcon (one per key/value head) fuse queries, keys and values; for
-    /// vectors entries.
+    /// `[groups * of * d, in]`: each of `groups` groups consists of `of` parts, of which parts `start..start + take`
+    /// are read. NeoX (one group per head) and Falcon (one per key/value head) fuse queries, keys and values this way.
+    /// Entries of vectors are selected in the same way.
     Grouped { start: usize, take: usize, of: usize, groups: usize },
-    /// Rows from `start` on of `[of, in]`, as Phi 3 fuses projections; for vectors entries.
+    /// Rows `start..` of `[of, in]`, as in Phi-3's fused projections. Entries of vectors are selected in the same way.
     Rows { start: usize, of: usize },
-    /// `[out, 1, in]`, as `torch.nn.Conv1d` holds the filters of single channels.
+    /// `[out, 1, in]`, as `torch.nn.Conv1d` stores depthwise filters.
     Filters,
-    /// `[skip + rows, columns]`: all but the first rows, as OPT holds positions.
+    /// `[skip + rows, columns]`: the first `skip` rows are dropped, as in OPT's position table.
     AfterRows { skip: usize },
-    /// `[out, in]`, each row normalized to unit length when loaded, as Baichuan 2 does with its unembedding.
+    /// `[out, in]`, with each row normalized to unit length on load, as in Baichuan 2's unembedding.
     UnitRows,
     /// Matrix `index` of a stacked `[of, in, step * out]` tensor, columns `start..` with stride `step`, as GPT-OSS
-    /// stores its experts; for vectors entries of `[of, step * out]`.
+    /// stores its experts. For vectors, entries of `[of, step * out]`.
     OfCube { index: usize, of: usize, start: usize, step: usize },
-    /// Columns `part` of `parts` equal parts of matrix `index` of a stacked `[of, in, parts * out]` tensor, as Llama 4
-    /// stores its experts.
+    /// Block `part` of `parts` equal column blocks of matrix `index` of a stacked `[of, in, parts * out]` tensor, as
+    /// Llama 4 stores its experts.
     ColumnsOfCube { index: usize, of: usize, part: usize, parts: usize },
-    /// A vector stored less one, as Gemma stores the weights of its norms.
+    /// A vector from which 1 was subtracted, as Gemma stores norm weights.
     OneLess,
-    /// `[out, in]`, of each head of so many rows pairs of its halves' side by side, as GGUF holds queries and keys of
-    /// models that rotate neighbors there; for vectors entries.
+    /// `[out, in]`, with the two halves of each head's `head` rows interleaved, as GGUF stores queries and keys of
+    /// models whose rotary embedding rotates adjacent pairs there. Entries of vectors are interleaved in the same way.
     Paired { head: usize },
-    /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts; for vectors entries of `[of, out]`.
+    /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts. For vectors, entries of `[of, out]`.
     OfStack { index: usize, of: usize },
-    /// Rows from `start` on of matrix `index` of a stacked `[of, rows, in]` tensor, as Granite stores the two halves of
-    /// its experts.
+    /// Rows `start..` of matrix `index` of a stacked `[of, rows, in]` tensor, as Granite stores the two halves of its
+    /// experts.
     RowsOfStack { index: usize, of: usize, start: usize, rows: usize },
-    /// Rows from `start` on of `[of, out]`, as DBRX stacks its experts' outputs.
+    /// Rows `start..` of `[of, out]`, as DBRX stacks its experts' output weights.
     RowsAsIs { start: usize, of: usize },
-    /// `[expert, head * d_head, in]`, kept by head and then by expert, as JetMoE holds queries.
+    /// `[expert, head * d_head, in]`, kept ordered by head and then by expert; JetMoE's queries.
     ExpertHeadsOut { experts: usize, heads: usize },
-    /// `[expert, out, head * d_head]`, kept by head and then by expert, as JetMoE holds attention's output.
+    /// `[expert, out, head * d_head]`, kept ordered by head and then by expert; JetMoE's attention output.
     ExpertHeadsIn { experts: usize, heads: usize },
-    /// `[head, in, d_head]`, as TransformerLens holds queries, keys and values; biases
-    /// `[head, d_head]`.
+    /// `[head, in, d_head]`, as TransformerLens stores queries, keys and values. Biases are `[head, d_head]`.
     HeadsOut { heads: usize },
-    /// `[head, d_head, out]`, as TransformerLens holds attention's output.
+    /// `[head, d_head, out]`, as TransformerLens stores the attention output.
     HeadsIn { heads: usize },
 }
 
 impl Layout {
-    /// The file's shape of a matrix kept as `[rows, columns]`.
+    /// Shape in the file of a matrix kept as `[rows, columns]`.
     pub(crate) fn stored_matrix(self, [rows, columns]: [usize; 2]) -> Vec<usize> {
         match self {
             Layout::AsIs => vec![rows, columns],
@@ -85,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// The file's shape of a vector kept with `len` entries.
+    /// Shape in the file of a vector kept with `len` entries.
     pub(crate) fn stored_vector(self, len: usize) -> Vec<usize> {
         match self {
             Layout::Columns { of, .. } => vec![len * of],
@@ -113,13 +112,13 @@ impl Layout {
         )
     }
 
-    /// Whether the file's matrix is `[in, out]`, as transformers' `Conv1D` holds it.
+    /// Whether the file stores the matrix as `[in, out]`, as transformers' `Conv1D` does.
     pub(crate) fn is_in_out(self) -> bool {
         matches!(self, Layout::AsIs | Layout::Columns { .. })
     }
 
-    /// Which rows of the file's tensor are the columns of a matrix kept as `[rows, columns]`, and in what order; `None`
-    /// if none are.
+    /// Rows of the stored tensor that are the columns of a matrix kept as `[rows, columns]`, and their order; `None` if
+    /// the columns are not rows of the stored tensor.
     pub(crate) fn packed_rows(self, [_, columns]: [usize; 2]) -> Option<(Range<usize>, Order)> {
         let (first, order) = match self {
             Layout::Transposed => (0, Order::AsIs),
@@ -136,8 +135,8 @@ impl Layout {
         Some((first..first + columns, order))
     }
 
-    /// The elements to read of a matrix kept as `[rows, columns]`, and the shape they make: the
-    /// other parts of a fused tensor are left where they are.
+    /// Elements to read for a matrix kept as `[rows, columns]`, and the shape they form. The other parts of a fused
+    /// tensor are not read.
     pub(crate) fn to_read(self, shape @ [rows, columns]: [usize; 2]) -> (Runs, Vec<usize>) {
         match self {
             Layout::Columns { part, of } => {
@@ -180,7 +179,7 @@ impl Layout {
         }
     }
 
-    /// What [`Layout::to_read`] tells to read, as the model keeps it.
+    /// Converts the elements selected by [`Layout::to_read`] to the model's form.
     pub(crate) fn matrix(self, stored: StoredTensor, [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
             (
@@ -217,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// The whole of a file's tensor as the model keeps it, for a layout that is a view.
+    /// Converts a whole stored tensor to the model's form, for layouts that are views.
     pub(crate) fn view(self, stored: StoredTensor, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
         match (self, stored) {
             (Layout::Rows { start, .. }, StoredTensor::Matrix(m)) => m.narrow(0, start, columns).transpose(),
@@ -238,7 +237,7 @@ impl Layout {
         }
     }
 
-    /// The whole of a file's tensor as the model keeps it, for any layout.
+    /// Converts a whole stored tensor to the model's form, for any layout.
     pub(crate) fn of_whole(self, stored: Tensor<2>, shape @ [rows, columns]: [usize; 2]) -> Tensor<2> {
         match self {
             Layout::Grouped { start, take, of, groups } => {
@@ -257,7 +256,7 @@ impl Layout {
         }
     }
 
-    /// [`Layout::to_read`] for a vector kept with `len` entries.
+    /// Like [`Layout::to_read`], for a vector kept with `len` entries.
     pub(crate) fn to_read_vector(self, len: usize) -> Runs {
         match self {
             Layout::Columns { part, .. } => Runs { offset: part * len, ..Runs::all(len) },
@@ -272,7 +271,7 @@ impl Layout {
         }
     }
 
-    /// What [`Layout::to_read_vector`] tells to read, as the model keeps it.
+    /// Converts the elements selected by [`Layout::to_read_vector`] to the model's form.
     pub(crate) fn vector(self, stored: Tensor<1>, len: usize) -> Tensor<1> {
         match self {
             Layout::OfCube { start, step, .. } => stored.reshape([len, step]).narrow(1, start, 1).reshape([len]),
@@ -282,7 +281,7 @@ impl Layout {
         }
     }
 
-    /// The inverse of [`Layout::matrix`], for layouts that hold one weight a tensor.
+    /// The inverse of [`Layout::matrix`], for layouts with one weight per tensor.
     pub(crate) fn unmatrix(self, kept: Tensor<2>) -> StoredTensor {
         let [rows, columns] = kept.dims();
         match self {
@@ -296,56 +295,56 @@ impl Layout {
     }
 }
 
-/// A matrix, or one matrix per head, as a file holds it.
+/// A stored matrix, or a stack of one matrix per head.
 #[derive(Debug)]
 pub(crate) enum StoredTensor {
     Matrix(Tensor<2>),
     Cube(Tensor<3>),
 }
 
-/// Where a weight is found.
+/// Where and how the files store a weight.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    /// Whether it is the token embedding.
+    /// Whether the weight is tied to the token embedding.
     pub(crate) tied: bool,
-    /// Whether a tied one is read from the files where they hold it under its own name.
+    /// Whether a tied weight is still read from the files if they contain it under its own name.
     pub(crate) own_if_there: bool,
-    /// What it is multiplied by.
+    /// Factor that the weight is multiplied by.
     pub(crate) scale: f64,
-    /// Whether the model can do without, such as a head.
+    /// Whether the files may lack the weight, such as an output head's.
     pub(crate) optional: bool,
-    /// What an adapter calls the tensor, the name of the module that uses this weight first, then those of the modules
-    /// that share it. Empty where the only name is the tensor's own.
+    /// Names of the tensor in adapters: first the module that uses this weight, then the modules that share it. Empty
+    /// if the tensor's own name is the only one.
     pub(crate) modules: Vec<String>,
 }
 
-/// The part that cross-attention's tensors are reported as.
+/// Part name under which cross-attention tensors are reported.
 pub(crate) const CROSS_ATTENTION: &str = "cross-attention";
 
-/// A family's table: for each weight, in TransformerLens's names, where the files hold it.
+/// A family's weight table: maps each weight, by its TransformerLens name, to its place in the files.
 #[derive(Debug, Default)]
 pub(crate) struct WeightTable {
     pub(crate) sources: BTreeMap<String, Source>,
-    /// Width of the files' token vectors, where these are projected to the stream's and back.
+    /// Width of the stored token embeddings, if they are projected to and from the residual stream.
     pub(crate) projected: Option<usize>,
-    /// Where some files of the family hold a weight otherwise.
+    /// Alternative places of weights, used by some of the family's files.
     pub(crate) others: BTreeMap<String, (String, Layout)>,
-    /// Prefix that some files of the family leave out.
+    /// Prefix that some of the family's files omit.
     pub(crate) prefix: &'static str,
-    /// Beginnings of the names of the text model's tensors, in files of a model of several parts; else empty.
+    /// Name prefixes of the text model's tensors in a multimodal model's files; else empty.
     pub(crate) own: Vec<&'static str>,
-    /// Ends of tensor names that are derived and never needed.
+    /// Name suffixes of tensors that are derived and never needed.
     pub(crate) derived: &'static [&'static str],
-    /// Ends of tensor names that some files replace by others.
+    /// Name suffixes that some files replace by others.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
-    /// Tensors that files may hold under two names, and of which transformers reads one in some versions and the other
-    /// in others.
+    /// Pairs of names that files may use for the same tensor. It depends on the version of transformers which of the
+    /// two tensors it reads.
     pub(crate) twins: Vec<(String, String)>,
-    /// What the names of cross-attention's tensors contain, in files of a decoder that is run without an encoder.
+    /// Substring of cross-attention tensor names, in files of a decoder that is run without its encoder.
     pub(crate) cross_attention: Option<&'static str>,
-    /// Position vectors that are computed where no weight of the table holds them.
+    /// Position table to compute if the files contain none.
     pub(crate) sinusoids: Option<Sinusoids>,
 }
 
@@ -365,7 +364,7 @@ impl WeightTable {
         }
     }
 
-    /// A tensor's name in the files, with or without the family's prefix.
+    /// Finds a tensor's name in the files, with or without the family's prefix.
     pub(crate) fn find(&self, files: &WeightFiles, name: &str) -> Option<String> {
         let others = self.aliases.iter();
         let others = others.filter_map(|(ours, theirs)| Some(format!("{}{theirs}", name.strip_suffix(ours)?)));
@@ -374,7 +373,7 @@ impl WeightTable {
         names.iter().map(String::as_str).chain(bare).find(|n| files.info(n).is_some()).map(str::to_string)
     }
 
-    /// Number of weights the files hold: each tensor once, buffers left out.
+    /// Number of parameters in the files: each tensor counts once, buffers do not count.
     pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
         let names: BTreeSet<String> = self
             .sources
@@ -385,14 +384,14 @@ impl WeightTable {
         names.iter().filter_map(|name| files.info(name)).map(|info| info.shape.iter().product::<usize>()).sum()
     }
 
-    /// Tensors the files must hold and do not.
+    /// Required tensors that the files lack.
     pub(crate) fn missing(&self, files: &WeightFiles) -> Vec<String> {
         let missing = |source: &&Source| !source.tied && !source.optional && self.find(files, &source.name).is_none();
         let names: BTreeSet<_> = self.sources.values().filter(missing).map(|source| source.name.clone()).collect();
         names.into_iter().collect()
     }
 
-    /// Tensors of the files that no weight is made from, derived ones left out.
+    /// Tensors in the files that no weight is built from, except derived ones.
     pub(crate) fn unused(&self, files: &WeightFiles) -> Vec<String> {
         let used: BTreeSet<_> = self.sources.values().filter_map(|source| self.find(files, &source.name)).collect();
         let derived = |name: &str| {
@@ -408,8 +407,8 @@ impl WeightTable {
         self.cross_attention.is_some_and(|part| name.contains(part))
     }
 
-    /// Tensors of other parts than the text model, by the beginnings of their names, and of cross-attention that is not
-    /// run, with the number of each.
+    /// Number of tensors in each part other than the text model, keyed by name prefix, and of unused cross-attention
+    /// tensors.
     pub(crate) fn other_parts(&self, files: &WeightFiles) -> BTreeMap<String, usize> {
         let mut parts = BTreeMap::new();
         for _ in files.tensors().filter(|(name, _)| self.is_of_cross_attention(name)) {
@@ -426,7 +425,7 @@ impl WeightTable {
         parts
     }
 
-    /// A weight the files must hold.
+    /// Adds a weight that the files must contain.
     pub(crate) fn add(&mut self, weight: impl Into<String>, name: impl Into<String>, layout: Layout) {
         self.sources.insert(
             weight.into(),
@@ -442,12 +441,12 @@ impl WeightTable {
         );
     }
 
-    /// Where files that lack a weight under its name hold it.
+    /// Adds an alternative place for a weight, used if the files lack its main name.
     pub(crate) fn or(&mut self, weight: &str, name: &str, layout: Layout) {
         self.others.insert(weight.into(), (name.into(), layout));
     }
 
-    /// Settles on the one of two places where these files hold each weight.
+    /// Chooses, for each weight with an alternative, the place that these files use.
     pub(crate) fn settle(&mut self, files: &WeightFiles) {
         for (weight, (name, layout)) in std::mem::take(&mut self.others) {
             let Some(there) = self.sources.get(&weight).map(|source| self.find(files, &source.name).is_some()) else {
@@ -460,7 +459,7 @@ impl WeightTable {
         }
     }
 
-    /// The unembedding, held under `name`, or, in a tied model, the token embedding.
+    /// Adds the unembedding: stored under `name`, or tied to the token embedding.
     pub(crate) fn unembedding(&mut self, name: &str, tied: bool) {
         self.add("unembed.W_U", name, Layout::Transposed);
         if let Some(source) = self.sources.get_mut("unembed.W_U") {
@@ -468,7 +467,7 @@ impl WeightTable {
         }
     }
 
-    /// The unembedding, held under `name`, or, where the files lack it, the token embedding.
+    /// Adds the unembedding: stored under `name` if the files contain it, else tied to the token embedding.
     pub(crate) fn unembedding_if_there(&mut self, name: &str) {
         self.unembedding(name, true);
         if let Some(source) = self.sources.get_mut("unembed.W_U") {
@@ -476,16 +475,16 @@ impl WeightTable {
         }
     }
 
-    /// Token vectors of this width, projected to the stream's by one linear map, and back before the unembedding by
-    /// another.
+    /// Declares token embeddings of this width, with linear maps to the residual stream and back before the
+    /// unembedding.
     pub(crate) fn project(&mut self, width: usize, into: &str, out_of: &str) {
         self.projected = Some(width);
         self.add("embed.projection", into, Layout::Transposed);
         self.add("unembed.projection", out_of, Layout::Transposed);
     }
 
-    /// An error if what the files hold for a tied unembedding is not the embedding: some versions of transformers take
-    /// the one, some the other.
+    /// Fails if the files store a tied unembedding that differs from the embedding, since it depends on the version of
+    /// transformers which of the two tensors it uses.
     pub(crate) fn check_tied(&self, files: &WeightFiles, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
         match (self.find(files, unembedding), self.find(files, embedding)) {
             (Some(unembedding), Some(embedding)) if !files.same(&unembedding, &embedding)? => {
@@ -495,7 +494,7 @@ impl WeightTable {
         }
     }
 
-    /// Two tensors that versions of transformers take for one another, if the files hold both and they differ.
+    /// Returns the first pair of twins that are both in the files but differ.
     pub(crate) fn twins(&self, files: &WeightFiles) -> Result<Option<[String; 2]>, LoadError> {
         for (one, other) in &self.twins {
             if let (Some(one), Some(other)) = (self.find(files, one), self.find(files, other))
@@ -507,33 +506,33 @@ impl WeightTable {
         Ok(None)
     }
 
-    /// A layer norm's weight and bias.
+    /// Adds a layer norm's weight and bias.
     pub(crate) fn norm(&mut self, norm: &str, name: &str) {
         self.add(format!("{norm}.w"), format!("{name}.weight"), Layout::AsIs);
         self.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
     }
 
-    /// Marks the weights whose names begin so as ones that files may lack.
+    /// Marks weights with these name prefixes as optional.
     pub(crate) fn optional(&mut self, beginnings: &[&str]) {
         for (weight, source) in &mut self.sources {
             source.optional |= beginnings.iter().any(|beginning| weight.starts_with(beginning));
         }
     }
 
-    /// Takes out a weight that the family does without.
+    /// Removes a weight that the family lacks.
     pub(crate) fn remove(&mut self, weight: &str) {
         self.sources.remove(weight);
     }
 
-    /// Multiplies a weight by a number, which some families keep apart.
+    /// Multiplies a weight by a factor, which some families store separately.
     pub(crate) fn scale(&mut self, weight: &str, by: f64) {
         if let Some(source) = self.sources.get_mut(weight) {
             source.scale *= by;
         }
     }
 
-    /// A `torch.nn.Linear`: weight `[out, in]` and, if it is `biased`, bias. The bias's name is
-    /// the weight's with `b` for `W`.
+    /// Adds a `torch.nn.Linear`: weight `[out, in]`, and a bias if `biased`. The bias is named like the weight, with
+    /// `b` instead of `W`.
     pub(crate) fn linear(&mut self, weight: &str, name: &str, biased: bool) {
         self.add(weight, format!("{name}.weight"), Layout::Transposed);
         if biased {

@@ -1,4 +1,4 @@
-//! llama2.c's own `.bin` export: a header of seven numbers, then every tensor in `f32`.
+//! llama2.c's `.bin` format: a header of seven numbers, then every tensor in `f32`.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use hooklens_model::error::LoadError;
 
 const HEADER: usize = 7 * 4;
 
-/// The numbers at the beginning.
+/// Numbers in the header.
 struct Header {
     dim: usize,
     hidden_dim: usize,
@@ -20,13 +20,13 @@ struct Header {
     n_heads: usize,
     n_kv_heads: usize,
     vocab_size: usize,
-    /// Whether the unembedding is the embedding; a negative vocabulary says no.
+    /// Whether the unembedding is tied; a negative vocabulary size means it is not.
     tied: bool,
     max_seq_len: usize,
 }
 
 impl Header {
-    /// The header, if the file is of just the length it tells.
+    /// Parses the header; `None` if the file does not have exactly the length it implies.
     fn of(bytes: &[u8], file_len: u64) -> Option<Self> {
         let numbers: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
         let [dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab, max_seq_len] = numbers[..] else { return None };
@@ -46,7 +46,7 @@ impl Header {
         (HEADER as u128 + 4 * elements == u128::from(file_len)).then_some(header)
     }
 
-    /// Each kind of tensor in the file's order: its name, layers that have one (or none), its shape.
+    /// Tensors in file order: name, number of layers (`None` if not per layer), and shape.
     fn layout(&self) -> Vec<(&'static str, Option<usize>, Vec<usize>)> {
         let Self { dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, tied, max_seq_len } = *self;
         let d_head = dim / n_heads;
@@ -87,12 +87,12 @@ fn header(path: &Path) -> Option<Header> {
     Header::of(&bytes, len)
 }
 
-/// Whether a `.bin` file is such an export: its length is what its header tells.
+/// Whether a `.bin` file is such an export: its length matches its header.
 pub(crate) fn is_one(path: &Path) -> bool {
     header(path).is_some()
 }
 
-/// The configuration its header tells.
+/// Configuration derived from the header.
 pub(crate) fn configuration(path: &Path) -> Option<Value> {
     let h = header(path)?;
     Some(json!({
@@ -102,12 +102,12 @@ pub(crate) fn configuration(path: &Path) -> Option<Value> {
     }))
 }
 
-/// Its tensors, under the names of llama2.c's own model.
+/// Lists the tensors, under the names of llama2.c's model.
 pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let start = file.start(HEADER)?;
     let header = start.first_chunk::<HEADER>().and_then(|bytes| Header::of(bytes, file.len()));
     let Some(header) = header else {
-        return Err(LoadError::corrupt(&file.path, "its header tells another length than it has"));
+        return Err(LoadError::corrupt(&file.path, "its length does not match its header"));
     };
     let mut at = HEADER;
     let mut tensors = Vec::new();

@@ -1,4 +1,4 @@
-//! The tensors of a model's files: safetensors, PyTorch's own or GGUF, one file or shards.
+//! Tensors of a model's files: safetensors, PyTorch or GGUF, in one file or in shards.
 
 mod convert;
 pub(crate) mod gguf_file;
@@ -32,10 +32,11 @@ use convert::Converted;
 use tensor_file::TensorFile;
 
 pub(crate) use layout::{CROSS_ATTENTION, Layout, Source, StoredTensor, WeightTable};
-pub(crate) use quantized::{Joined, Quantized};
+pub use quantized::Joined;
+pub(crate) use quantized::Quantized;
 pub use tensor_file::read_at;
 
-/// Shape, element type and place of one tensor in a file.
+/// Shape, element type and location of a tensor in a file.
 ///
 /// ```
 /// let weights = hooklens::inspect("embedded:ioi")?.weights;
@@ -46,40 +47,46 @@ pub use tensor_file::read_at;
 /// ```
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
-    /// Length of each axis.
+    /// Size of each axis.
     pub shape: Vec<usize>,
-    /// Element type in the file.
+    /// Name of the element type in the file.
     pub dtype: String,
-    /// The element type, if it can be computed with.
+    /// Element type, if it is a floating-point type that a model can compute in.
     pub float: Option<DType>,
-    /// The kind of its blocks, if it is of a few bits a number.
+    /// Block format, if the tensor is block-quantized.
     pub(crate) packed: Option<Format>,
     pub(crate) bytes: usize,
+    /// Where the elements are.
     pub place: Location,
 }
 
 impl TensorInfo {
-    /// Whether it is of a few bits a number.
+    /// Whether the tensor is quantized.
     pub(crate) fn is_quantized(&self) -> bool {
         self.packed.is_some() || matches!(self.place, Location::Joined(_))
     }
 }
 
-/// Where a tensor's elements are.
+/// Location of a tensor's elements.
 #[derive(Debug, Clone)]
 pub enum Location {
-    /// In a file of tensors one behind the other.
-    File { file: usize, bytes: Range<usize> },
-    /// In a PyTorch file, which reads it as a whole.
+    /// Range of bytes in an opened file.
+    File {
+        /// Index of the file.
+        file: usize,
+        /// Range of bytes in it.
+        bytes: Range<usize>,
+    },
+    /// Tensor of a PyTorch file, which is always read whole.
     Torch(torch_file::TorchTensor),
-    /// In an archive of arrays, deflated.
+    /// Compressed array in a NumPy archive.
     Npz(npz_file::NpzArray),
-    /// In several tensors of a quantized checkpoint.
+    /// Several tensors of a quantized checkpoint.
     Joined(Box<Joined>),
 }
 
 impl Location {
-    /// All bytes of a tensor that is read as a whole.
+    /// Reads all bytes of a tensor that is always read whole.
     fn read_whole(&self) -> Result<Vec<u8>, LoadError> {
         match self {
             Location::Torch(tensor) => tensor.read(),
@@ -89,10 +96,10 @@ impl Location {
     }
 }
 
-/// The tensors of a model's files: headers read and checked, data still on disk.
+/// Tensors of a model's files: headers are read and checked, data stay on disk.
 ///
-/// A safetensors header is refused unless its tensors fill the file exactly, without gaps or overlaps.
-/// PyTorch files are read by a parser that knows tensors and plain data and runs no code of theirs.
+/// A safetensors header is rejected unless its tensors fill the file exactly, without gaps or overlaps. PyTorch files
+/// are read by a parser that supports only tensors and plain data and runs no code from the file.
 ///
 /// ```
 /// use hooklens::WeightFiles;
@@ -111,55 +118,55 @@ impl Location {
 pub struct WeightFiles {
     files: Vec<TensorFile>,
     tensors: BTreeMap<String, TensorInfo>,
-    /// What headers of safetensors files say beside tensors.
+    /// Metadata entries in safetensors headers.
     metadata: BTreeMap<String, String>,
 }
 
-/// Elements of a tensor: `count` runs of `len`, each `stride` behind the one before, the first
-/// at `offset`.
+/// Elements of a tensor: `count` runs of `len` elements, each starting `stride` after the previous one, the first at
+/// `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runs {
     /// Index of the first element.
     pub offset: usize,
-    /// Elements of a run.
+    /// Number of elements per run.
     pub len: usize,
-    /// Elements from the start of a run to the next one's.
+    /// Number of elements from the start of one run to the start of the next.
     pub stride: usize,
     /// Number of runs.
     pub count: usize,
 }
 
 impl Runs {
-    /// All of `len` elements.
+    /// All `len` elements.
     pub fn all(len: usize) -> Self {
         Self { offset: 0, len, stride: len, count: 1 }
     }
 }
 
-/// How a tensor's elements are held.
+/// How a tensor's elements are encoded.
 #[derive(Debug, Clone, Copy)]
 enum Elements {
-    /// One by one.
+    /// Individual floats.
     Float(DType),
-    /// In blocks.
+    /// Quantized blocks.
     Packed(Format),
 }
 
-/// The file of weights in a model's folder, or the index of its shards; the first that is there is taken.
+/// Names of the weight file and shard index in a model's folder, in order of precedence.
 pub(crate) const NAMES: [(&str, &str); 2] =
     [("model.safetensors", "model.safetensors.index.json"), ("pytorch_model.bin", "pytorch_model.bin.index.json")];
 
 impl WeightFiles {
-    /// Opens the weights of a folder: `model.safetensors`, the shards its index names, the same of
-    /// `pytorch_model.bin`, or else the one `.pt` or `.pth` file there.
+    /// Opens the weights in a folder: `model.safetensors` or the shards named in its index, else `pytorch_model.bin` or
+    /// the shards named in its index, else the only `.pt` or `.pth` file.
     ///
     /// # Errors
-    /// [`LoadError`]: no weights, a missing shard, an unsound file or index.
+    /// Returns a [`LoadError`] if there are no weights, a shard is missing, or a file or index is invalid.
     pub fn open_folder(folder: &Path) -> Result<Self, LoadError> {
         Self::open_folder_with(folder, true)
     }
 
-    /// [`WeightFiles::open_folder`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    /// Like [`WeightFiles::open_folder`]; for `mmap`, see [`LoadOptions::mmap`](crate::loading::LoadOptions::mmap).
     pub(crate) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         for (single, index) in NAMES {
             let (single, index) = (folder.join(single), folder.join(index));
@@ -187,21 +194,24 @@ impl WeightFiles {
                 .to_string()
         } else {
             let names = checkpoints.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy());
-            format!("the folder has several checkpoints; name one: {}", names.collect::<Vec<_>>().join(", "))
+            format!(
+                "the folder contains several checkpoints; pass the path of one: {}",
+                names.collect::<Vec<_>>().join(", ")
+            )
         };
         Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
-    /// Opens these files together: safetensors, or by their ending PyTorch's (`.bin`, `.pt`, `.pth`, `.ckpt`), NumPy's
-    /// (`.npz`) or GGUF.
+    /// Opens several files together: safetensors by default, or by extension PyTorch (`.bin`, `.pt`, `.pth`, `.ckpt`),
+    /// NumPy (`.npz`) or GGUF.
     ///
     /// # Errors
-    /// [`LoadError::File`] or [`LoadError::Corrupt`]; also if two files hold a tensor of one name.
+    /// [`LoadError::File`] or [`LoadError::Corrupt`]; the latter also if two files contain a tensor of the same name.
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
         Self::open_with(paths, true)
     }
 
-    /// [`WeightFiles::open`]; `mmap` as in [`LoadOptions::mmap`](crate::LoadOptions::mmap).
+    /// Like [`WeightFiles::open`]; for `mmap`, see [`LoadOptions::mmap`](crate::loading::LoadOptions::mmap).
     pub fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         for path in paths {
@@ -230,20 +240,20 @@ impl WeightFiles {
         Ok(opened)
     }
 
-    /// The tensors of a safetensors file that is part of the program.
+    /// Opens a safetensors file that is embedded in the program.
     ///
     /// # Errors
-    /// [`LoadError::Corrupt`].
+    /// [`LoadError::Corrupt`] if the file is invalid.
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         opened.add_safetensors(TensorFile::of_static(name, bytes))?;
         Ok(opened)
     }
 
-    /// The tensors of a safetensors file that lies in a store; `path` is its URL.
+    /// Opens a safetensors file in an object store; `path` is its URL.
     ///
     /// # Errors
-    /// [`LoadError::Corrupt`], [`LoadError::File`].
+    /// [`LoadError::Corrupt`] if the file is invalid, [`LoadError::File`] if it cannot be read.
     pub fn of_object(path: &Path, object: Ranges) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         opened.add_safetensors(TensorFile::of_object(path, object))?;
@@ -252,7 +262,7 @@ impl WeightFiles {
 
     fn add(&mut self, path: &Path, tensors: impl IntoIterator<Item = (String, TensorInfo)>) -> Result<(), LoadError> {
         for (name, tensor) in tensors {
-            let reason = format!("the tensor `{name}` is in another file too");
+            let reason = format!("the tensor `{name}` is also in another file");
             if self.tensors.insert(name, tensor).is_some() {
                 return Err(LoadError::corrupt(path, reason));
             }
@@ -282,32 +292,32 @@ impl WeightFiles {
         Ok(())
     }
 
-    /// What the header of a safetensors file says under a key.
+    /// Metadata value in the safetensors headers under a key.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// Every tensor, by name.
+    /// Iterates over all tensors, in name order.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, info)| (name.as_str(), info))
     }
 
-    /// What the files say of a tensor.
+    /// Shape, element type and location of a tensor.
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 
-    /// Bytes of all tensors as stored.
+    /// Total size of all tensors as stored, in bytes.
     pub fn stored_bytes(&self) -> usize {
         self.tensors.values().map(|t| t.bytes).sum()
     }
 
-    /// A tensor, not copied: its data stays on disk until it is used, and in the page cache after.
-    /// `None` if it is not stored in the element type `compute`, not aligned for it, or in a file that can't
-    /// be mapped.
+    /// Borrows a tensor without copying: its data stay on disk until used, and in the page cache afterwards. `None` if
+    /// the tensor is not stored in the element type `compute`, is not aligned for it, or is in a file that is not in
+    /// memory.
     ///
     /// # Errors
-    /// As [`WeightFiles::read`].
+    /// Fails as [`WeightFiles::read`] does.
     pub fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
         let (info, stored) = self.stored(name)?;
         let (Location::File { file, bytes }, Elements::Float(stored)) = (&info.place, stored) else { return Ok(None) };
@@ -319,8 +329,8 @@ impl WeightFiles {
         }))
     }
 
-    /// A tensor's elements in the element type `compute`; memory holds one copy and a piece, or of a PyTorch
-    /// file, where types differ, the tensor in both.
+    /// Reads a tensor in the element type `compute`. Memory holds one copy and a small buffer, or, for a PyTorch file
+    /// with a different element type, the tensor in both types.
     ///
     /// # Errors
     /// [`LoadError::MissingTensor`], [`LoadError::DType`], [`LoadError::File`] or [`LoadError::Corrupt`].
@@ -329,7 +339,7 @@ impl WeightFiles {
         self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
     }
 
-    /// [`WeightFiles::read`] for some of the elements, which make a tensor of this shape.
+    /// Like [`WeightFiles::read`], for a subset of the elements, which form a tensor of this shape.
     pub fn read_runs(
         &self,
         name: &str,
@@ -369,7 +379,7 @@ impl WeightFiles {
         Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
     }
 
-    /// The one whole number that a tensor of integers holds, whatever its shape; nothing for another tensor.
+    /// Value of an integer tensor with a single element, whatever its shape; `None` for any other tensor.
     ///
     /// # Errors
     /// [`LoadError::File`] or [`LoadError::Corrupt`].
@@ -388,7 +398,7 @@ impl WeightFiles {
         })
     }
 
-    /// Where in a mapped file a tensor lies; nothing for one that does not.
+    /// Pages of a tensor in a mapped file; empty for any other tensor.
     pub(crate) fn pages(&self, name: &str) -> Pages {
         let mut pages = Pages::default();
         if let Some(Location::File { file, bytes }) = self.tensors.get(name).map(|info| &info.place)
@@ -410,10 +420,10 @@ impl WeightFiles {
         }
     }
 
-    /// Some rows of a matrix in blocks, as the file holds them; `None` for a tensor that is not of blocks.
+    /// Rows of a block-quantized matrix in the file's block format; `None` if the tensor is not block-quantized.
     ///
     /// # Errors
-    /// As [`WeightFiles::read`].
+    /// Fails as [`WeightFiles::read`] does.
     pub(crate) fn packed(
         &self,
         name: &str,
@@ -431,7 +441,7 @@ impl WeightFiles {
         Ok(Some(PackedMatrix::new(self.files[*file].bytes(bytes)?, format, width, order)))
     }
 
-    /// Some of the elements of a tensor in blocks, decoded row by row.
+    /// Dequantizes a subset of a block-quantized tensor's elements, row by row.
     fn decoded(&self, info: &TensorInfo, format: Format, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
         if let Location::Joined(joined) = &info.place {
             return self.decoded_codes(joined, compute, runs);
@@ -456,7 +466,7 @@ impl WeightFiles {
         Ok(out.into_bytes())
     }
 
-    /// Whether two tensors hold the same numbers.
+    /// Whether two tensors have the same values.
     pub(crate) fn same(&self, one: &str, other: &str) -> Result<bool, LoadError> {
         const PIECE: usize = 1 << 20;
         let [(a, _), (b, _)] = [self.stored(one)?, self.stored(other)?];
@@ -474,27 +484,27 @@ impl WeightFiles {
         Ok(true)
     }
 
-    /// Nearest names in the files.
+    /// Tensor names in the files that are most similar to `name`.
     pub fn nearest(&self, name: &str) -> Vec<String> {
         nearest(name, self.tensors.keys().map(String::as_str))
     }
 }
 
-/// Where the data of a safetensors file begins, and what its header says of them: that they fill the file.
+/// Offset of the data of a safetensors file, and its parsed header. Checks that the tensors fill the file.
 fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
-    let unsound = "its header is unsound, or the file is not as long as that says";
+    let unsound = "its header is invalid or does not match the length of the file";
     let corrupt = |error: SafeTensorError| LoadError::refused(&file.path, unsound, error);
     let start = match file.in_memory() {
         Some(all) => Cow::Borrowed(&all[..]),
         None => {
             let length = file.start(8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            // A length that is none is for the parser to refuse.
+            // The parser rejects an invalid length.
             file.start(if length <= regular::LONGEST_HEADER { length as usize + 8 } else { 8 })?
         }
     };
     regular::check_header(&start, file.len()).map_err(|reason| LoadError::corrupt(&file.path, reason.to_string()))?;
     let (header, metadata) = match SafeTensors::read_metadata(&start) {
-        // The header is sound; whether the file is as long as it says is seen below.
+        // The header itself is valid; its length is compared with the file's below.
         Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
             let parsed: Metadata = serde_json::from_slice(&start[8..]).map_err(|e| corrupt(e.into()))?;
             (start.len() - 8, parsed)
@@ -505,7 +515,7 @@ fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError>
     if end == len { Ok((header + 8, metadata)) } else { Err(corrupt(SafeTensorError::MetadataIncompleteBuffer)) }
 }
 
-/// Converts elements to a smaller type in place, so that memory never holds a large tensor in both.
+/// Converts elements to a smaller type in place, so that memory never holds a large tensor in both types.
 fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u8> {
     const PIECE: usize = 1 << 16;
     let (from, to) = (stored.size(), compute.size());
@@ -521,20 +531,20 @@ fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u
     bytes
 }
 
-/// File names in an index, each once, in order. A name may not lead out of the folder.
+/// Unique file names in a shard index, in order. Names that point outside the folder are rejected.
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     let json = read_json(index.to_path_buf())?;
     let bad = |reason: &str| LoadError::corrupt(index, reason);
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;
     let mut names = Vec::new();
     for shard in map.values() {
-        let name = shard.as_str().ok_or_else(|| bad("a shard's name is not text"))?;
+        let name = shard.as_str().ok_or_else(|| bad("a shard's file name in `weight_map` is not a string"))?;
         if Path::new(name).file_name().and_then(|n| n.to_str()) != Some(name) {
-            return Err(bad("a shard lies outside the folder"));
+            return Err(bad("a shard is outside the folder"));
         }
         names.push(name.to_string());
     }
     names.sort_unstable();
     names.dedup();
-    if names.is_empty() { Err(bad("it names no shard")) } else { Ok(names) }
+    if names.is_empty() { Err(bad("its `weight_map` is empty")) } else { Ok(names) }
 }

@@ -1,5 +1,5 @@
-//! NumPy's `.npz`: arrays in a zip archive, stored as they are or deflated. Arrays of Python objects are refused: their
-//! reader would run code.
+//! NumPy's `.npz` format: arrays in a zip archive, stored or deflated. Arrays of Python objects are rejected, since
+//! unpickling them would run code.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -12,12 +12,12 @@ use super::{Location, TensorInfo};
 use hooklens_io::regular;
 use hooklens_model::error::LoadError;
 
-/// No header of an array is longer.
+/// Maximum length of an array's header in bytes.
 const LONGEST_HEADER: usize = 1 << 16;
 
-/// An array that is deflated.
+/// Location of a deflated array.
 #[derive(Debug, Clone)]
-pub(crate) struct NpzArray {
+pub struct NpzArray {
     path: PathBuf,
     entry: String,
     header: usize,
@@ -25,7 +25,7 @@ pub(crate) struct NpzArray {
 }
 
 impl NpzArray {
-    /// All its bytes.
+    /// Reads all bytes of the array.
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
         let failed = LoadError::file(&self.path);
         let mut archive = archive(&self.path)?;
@@ -35,14 +35,14 @@ impl NpzArray {
         let mut bytes = Vec::new();
         entry.take(self.len as u64 + 1).read_to_end(&mut bytes).map_err(&failed)?;
         if bytes.len() != self.len {
-            let reason = format!("`{}` holds {} bytes of {}", self.entry, bytes.len(), self.len);
+            let reason = format!("the array `{}` has {} bytes; expected {}", self.entry, bytes.len(), self.len);
             return Err(LoadError::corrupt(&self.path, reason));
         }
         Ok(bytes)
     }
 }
 
-/// The arrays of a file that is opened as number `file`; only their headers are read.
+/// Lists the arrays in a file, which is opened as number `file`; only their headers are read.
 pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let mut archive = archive(path)?;
     let length = std::fs::metadata(path).map_err(LoadError::file(path))?.len();
@@ -57,7 +57,8 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
         let bytes = elements.and_then(|elements| elements.checked_mul(header.size));
         let whole = bytes.filter(|bytes| header.len.checked_add(*bytes).is_some_and(|all| size == all as u64));
         let Some(bytes) = whole else {
-            let reason = format!("`{name}` of shape {:?} is not {size} bytes long", header.shape);
+            let reason =
+                format!("the array `{name}` with shape {:?} does not match its size of {size} bytes", header.shape);
             return Err(LoadError::corrupt(path, reason));
         };
         let place = match (method, data_start) {
@@ -65,7 +66,10 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
                 let start = usize::try_from(start).ok().and_then(|start| start.checked_add(header.len));
                 let range = start.and_then(|start| Some(start..start.checked_add(bytes)?));
                 let Some(range) = range.filter(|range| range.end as u64 <= length) else {
-                    return Err(LoadError::corrupt(path, format!("the array `{name}` goes beyond the file")));
+                    return Err(LoadError::corrupt(
+                        path,
+                        format!("the array `{name}` extends beyond the end of the file"),
+                    ));
                 };
                 Location::File { file, bytes: range }
             }
@@ -86,17 +90,17 @@ fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>, LoadError> {
 }
 
 fn refused(path: &Path, error: zip::result::ZipError) -> LoadError {
-    LoadError::refused(path, "it can't be read as an archive of arrays", error)
+    LoadError::refused(path, "it is not a valid .npz archive", error)
 }
 
-/// What an array's header says.
+/// Parsed header of an array.
 struct Header {
-    /// Bytes before the elements.
+    /// Length of the header in bytes.
     len: usize,
     shape: Vec<usize>,
     dtype: String,
     float: Option<DType>,
-    /// Bytes an element.
+    /// Bytes per element.
     size: usize,
 }
 
@@ -105,25 +109,25 @@ struct Header {
 fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, LoadError> {
     let unsound = |what: &str| LoadError::corrupt(path, format!("the array `{name}` {what}"));
     let mut start = [0; 8];
-    entry.read_exact(&mut start).map_err(|_| unsound("has no header"))?;
+    entry.read_exact(&mut start).map_err(|_| unsound("has no NumPy header"))?;
     if &start[..6] != b"\x93NUMPY" {
-        return Err(unsound("has no header"));
+        return Err(unsound("has no NumPy header"));
     }
     let mut length = [0; 4];
     let wide = if start[6] == 1 { 2 } else { 4 };
-    entry.read_exact(&mut length[..wide]).map_err(|_| unsound("ends in its header"))?;
+    entry.read_exact(&mut length[..wide]).map_err(|_| unsound("has a truncated header"))?;
     let length = u32::from_le_bytes(length) as usize;
     if length > LONGEST_HEADER {
         return Err(unsound("has a header that is too long"));
     }
     let mut text = vec![0; length];
-    entry.read_exact(&mut text).map_err(|_| unsound("ends in its header"))?;
+    entry.read_exact(&mut text).map_err(|_| unsound("has a truncated header"))?;
     let text = String::from_utf8_lossy(&text);
     let field = |key: &str| text.split_once(&format!("'{key}':")).map(|(_, rest)| rest.trim_start());
     let descr = field("descr").and_then(|rest| rest.strip_prefix('\'')?.split_once('\'')).map(|(descr, _)| descr);
-    let descr = descr.ok_or_else(|| unsound("is of records"))?;
+    let descr = descr.ok_or_else(|| unsound("is a structured array, which is not supported"))?;
     if descr.ends_with('O') {
-        return Err(unsound("holds Python objects, which are not read: they could run code"));
+        return Err(unsound("contains Python objects, which are not read because unpickling can run code"));
     }
     let (float, size) = match descr {
         "<f8" => (Some(DType::F64), 8),
@@ -132,10 +136,17 @@ fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, Load
         other => (None, other.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(1)),
     };
     let shape = field("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).map(|(shape, _)| shape);
-    let shape = shape.ok_or_else(|| unsound("has no shape"))?.split(',').map(str::trim).filter(|len| !len.is_empty());
-    let shape = shape.map(str::parse).collect::<Result<Vec<usize>, _>>().map_err(|_| unsound("has no shape"))?;
+    let shape = shape
+        .ok_or_else(|| unsound("has no valid shape in its header"))?
+        .split(',')
+        .map(str::trim)
+        .filter(|len| !len.is_empty());
+    let shape = shape
+        .map(str::parse)
+        .collect::<Result<Vec<usize>, _>>()
+        .map_err(|_| unsound("has no valid shape in its header"))?;
     if field("fortran_order").is_some_and(|rest| rest.starts_with("True")) && shape.len() > 1 {
-        return Err(unsound("lies column by column"));
+        return Err(unsound("is in Fortran order, which is not supported"));
     }
     Ok(Header { len: 8 + wide + length, shape, dtype: descr.to_string(), float, size })
 }

@@ -1,6 +1,6 @@
-//! Files of models of several parts: text, and images or sound.
+//! Names of tensors in multimodal models, which combine text with images or audio.
 
-/// Beginnings, behind `model.` or nothing, of the names of other parts.
+/// Name prefixes, after an optional `model.`, of parts other than the text model.
 const TOWERS: [&str; 17] = [
     "vision",
     "visual",
@@ -21,7 +21,7 @@ const TOWERS: [&str; 17] = [
     "patch_merger",
 ];
 
-/// Whether a tensor is one of another part, where a text model's begin with one of these.
+/// Whether a tensor belongs to another part, given the text model's name prefixes.
 pub(super) fn is_of_another_part(name: &str, own: &[&str]) -> bool {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     match own {

@@ -1,4 +1,4 @@
-//! A file of tensors: mapped into memory, or read tensor by tensor, from a store too.
+//! A tensor file that is memory-mapped, or read tensor by tensor from disk or an object store.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -17,7 +17,7 @@ use hooklens_io::object_stores::Ranges;
 use hooklens_io::regular;
 use hooklens_model::error::LoadError;
 
-/// A file, an object of a store, or bytes that are part of the program.
+/// A file, an object in a store, or bytes embedded in the program.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     pub(crate) path: PathBuf,
@@ -28,18 +28,18 @@ pub(crate) struct TensorFile {
 /// Where the bytes are.
 #[derive(Debug)]
 enum Content {
-    /// In a file; mapped too, where pages are read when they are first touched.
+    /// In a mapped file, whose pages are read on first access.
     Mapped(File, Arc<Mmap>, SharedBytes),
-    /// In a file only.
+    /// In a file that is not mapped.
     File(File),
-    /// In the program.
+    /// Embedded in the program.
     Static(SharedBytes),
-    /// In a store.
+    /// In an object store.
     Object(Ranges),
 }
 
 impl TensorFile {
-    /// Opens a file, and maps it if `mmap`.
+    /// Opens a file, and maps it if `mmap` is set.
     ///
     /// # Errors
     /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
@@ -60,27 +60,27 @@ impl TensorFile {
         Ok(Self { path: path.to_path_buf(), content, len })
     }
 
-    /// Bytes that are part of the program.
+    /// Wraps bytes embedded in the program.
     pub(crate) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
     }
 
-    /// An object of a store.
+    /// Wraps an object in a store.
     pub(crate) fn of_object(path: &Path, object: Ranges) -> Self {
-        Self { path: path.to_path_buf(), len: object.len(), content: Content::Object(object) }
+        Self { path: path.to_path_buf(), len: object.size(), content: Content::Object(object) }
     }
 
-    /// Length of the file when it was opened.
+    /// Length of the file when it was opened, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// These bytes where they lie, if the file is in memory.
+    /// Borrows a range of bytes if the file is in memory.
     pub(crate) fn lend(&self, bytes: Range<usize>) -> Option<SharedBytes> {
         Some(self.in_memory()?.slice(bytes))
     }
 
-    /// These bytes where they lie, or read.
+    /// Returns a range of bytes, borrowed if the file is in memory.
     pub(crate) fn bytes(&self, bytes: Range<usize>) -> Result<SharedBytes, LoadError> {
         if let Some(lent) = self.lend(bytes.clone()) {
             return Ok(lent);
@@ -98,7 +98,7 @@ impl TensorFile {
         }
     }
 
-    /// The whole file, if it lies in memory.
+    /// The whole content, if it is in memory.
     pub(crate) fn in_memory(&self) -> Option<&SharedBytes> {
         match &self.content {
             Content::Mapped(_, _, bytes) | Content::Static(bytes) => Some(bytes),
@@ -106,7 +106,7 @@ impl TensorFile {
         }
     }
 
-    /// The first bytes of the file, as many as it has of those asked for.
+    /// Reads up to `len` bytes from the start of the file.
     pub(crate) fn start(&self, len: usize) -> Result<Cow<'_, [u8]>, LoadError> {
         let len = self.len.min(len as u64) as usize;
         if let Some(map) = self.in_memory() {
@@ -117,8 +117,8 @@ impl TensorFile {
         Ok(Cow::Owned(start))
     }
 
-    /// Reads runs of the tensor at `bytes` in pieces and converts each, so that memory holds one copy and
-    /// a piece, and none of the file's pages.
+    /// Reads and converts runs of the tensor at `bytes` in pieces, so that memory holds one copy and a small buffer,
+    /// and no pages of the file.
     pub(crate) fn read(
         &self,
         bytes: Range<usize>,
@@ -157,7 +157,7 @@ impl TensorFile {
     }
 }
 
-/// What keeps a mapping while its bytes are lent.
+/// Keeps the mapping alive while its bytes are borrowed.
 struct Owner(Arc<Mmap>);
 
 impl AsRef<[u8]> for Owner {
@@ -167,11 +167,10 @@ impl AsRef<[u8]> for Owner {
 }
 
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is read-only and private to us as far as Rust can tell; what `Mmap::map`
-    // asks beyond that is that nobody changes the file meanwhile, which no program can ensure,
-    // and which every reader of model files (safetensors itself included) asks of its user; who can't
-    // promise it has `LoadOptions::mmap`.
-    // Measured: without it loading copies all weights, and takes seconds instead of microseconds.
+    // SAFETY: the mapping is read-only and private to us as far as Rust can tell. `Mmap::map` also requires that nobody
+    // changes the file meanwhile, which no program can ensure, and which every reader of model files (safetensors
+    // itself included) requires of its user. Users who cannot promise it have `LoadOptions::mmap`.
+    // Measured: without mapping, loading copies all weights and takes seconds instead of microseconds.
     #[allow(unsafe_code)]
     unsafe {
         Mmap::map(file)
@@ -179,6 +178,7 @@ fn map(file: &File) -> std::io::Result<Mmap> {
 }
 
 #[cfg(unix)]
+/// Reads `bytes.len()` bytes at an offset, without moving the cursor.
 pub fn read_at(file: &File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
 }

@@ -1,4 +1,4 @@
-//! PyTorch checkpoints: `torch.save` of a state dict, or of a dictionary that holds one.
+//! PyTorch checkpoints: `torch.save` of a state dict, or of a dictionary that contains one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use super::{Location, TensorInfo};
 use hooklens_io::regular;
 use hooklens_model::error::LoadError;
 
-/// Where training programs put the state dict.
+/// Keys under which training programs store the state dict.
 const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
-/// What wrappers put in front of every name: `torch.compile`, data-parallel training.
+/// Prefixes added to every name by `torch.compile` and data-parallel training.
 const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
 
-/// A tensor of a checkpoint, not yet read.
+/// A tensor in a checkpoint, not yet read.
 #[derive(Clone)]
-pub(crate) struct TorchTensor {
+pub struct TorchTensor {
     path: PathBuf,
     tensor: pytorch_reader::Tensor,
 }
@@ -31,23 +31,24 @@ impl fmt::Debug for TorchTensor {
 }
 
 impl TorchTensor {
-    /// All its bytes, row-major, little-endian.
+    /// Reads all bytes, row-major and little-endian.
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
         let bytes = self.tensor.read().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-                LoadError::refused(&self.path, &format!("`{}` can't be read", self.tensor.name), error)
+                LoadError::refused(&self.path, &format!("the tensor `{}` can't be read", self.tensor.name), error)
             }
             _ => LoadError::file(&self.path)(error),
         })?;
         if bytes.len() == self.tensor.byte_len() {
             return Ok(bytes);
         }
-        let reason = format!("`{}` gave {} bytes of {}", self.tensor.name, bytes.len(), self.tensor.byte_len());
+        let reason =
+            format!("the tensor `{}` has {} bytes; expected {}", self.tensor.name, bytes.len(), self.tensor.byte_len());
         Err(LoadError::corrupt(&self.path, reason))
     }
 }
 
-/// The tensors of a checkpoint; only its description is read.
+/// Lists the tensors in a checkpoint, without reading their data.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     regular::check(path).map_err(LoadError::file(path))?;
     let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
@@ -56,7 +57,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
         None => PytorchReader::new(path).map_err(|error| unreadable(path, error))?,
     };
     if reader.is_empty() {
-        return Err(LoadError::corrupt(path, "it holds no tensors"));
+        return Err(LoadError::corrupt(path, "it contains no tensors"));
     }
     let info = |(name, tensor): (String, pytorch_reader::Tensor)| {
         let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)).map(str::to_string);
@@ -80,7 +81,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
     Ok(reader.into_tensors().into_iter().map(info).collect())
 }
 
-/// The configuration of a checkpoint that carries its own: nanoGPT's and llama2.c's `model_args`.
+/// Configuration stored in the checkpoint: `model_args`, as written by nanoGPT and llama2.c.
 pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
     regular::check(path).map_err(LoadError::file(path))?;
     let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
@@ -94,7 +95,7 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
     Ok(Some(fields.into()))
 }
 
-/// What a checkpoint holds beside its tensors, as far as `D` names it.
+/// Reads the plain data beside a checkpoint's tensors into the fields of `D`; other data are ignored.
 pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
     regular::check(path).map_err(LoadError::file(path))?;
     PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
@@ -103,6 +104,6 @@ pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
 fn unreadable(path: &Path, error: PytorchError) -> LoadError {
     match error {
         PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => LoadError::file(path)(error),
-        error => LoadError::refused(path, "it can't be read as a PyTorch checkpoint", error),
+        error => LoadError::refused(path, "it is not a valid PyTorch checkpoint", error),
     }
 }

@@ -1,10 +1,10 @@
-//! Activation functions of MLPs.
+//! MLP activation functions.
 
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// The MLP's activation function.
+/// Activation function of an MLP.
 ///
 /// ```
 /// use hooklens::ActivationFn;
@@ -17,10 +17,10 @@ use super::ConfigError;
 pub enum ActivationFn {
     /// `max(x, 0)`.
     Relu,
-    /// `x Φ(x)`, by the error function.
+    /// `x Φ(x)`, computed with the error function.
     Gelu,
-    /// The tanh approximation of GPT-2 (also `gelu_fast` and `gelu_pytorch_tanh`, which differ
-    /// from it by rounding only).
+    /// GPT-2's tanh approximation of GELU. Also covers `gelu_fast` and `gelu_pytorch_tanh`, which differ only in
+    /// rounding.
     GeluNew,
     /// `x sigmoid(x)`.
     Silu,
@@ -28,7 +28,7 @@ pub enum ActivationFn {
     Relu2,
     /// `min(max(x, 0), 6)`.
     Relu6,
-    /// `x`, and a hundredth of it below zero.
+    /// `max(x, 0.01 x)`.
     LeakyRelu,
     /// `x sigmoid(1.702 x)`.
     QuickGelu,
@@ -42,10 +42,10 @@ pub enum ActivationFn {
     Sigmoid,
     /// `(1 + erf((x - 0.707107) / (0.282095 √2))) / 2`.
     Laplace,
-    /// `x` itself.
+    /// Identity.
     Linear,
-    /// xIELU (Huang and Schlag 2024): `up x² + x/2` above zero and `down (eˣ - 1 - x) + x/2` below, of two slopes that
-    /// each MLP learns (Apertus).
+    /// xIELU (Huang and Schlag 2024): `up x² + x/2` above zero and `down (eˣ - 1 - x) + x/2` below, where each MLP
+    /// learns the two slopes `up` and `down` (Apertus).
     Xielu,
     /// `x softmax(x)`.
     Solu,
@@ -54,17 +54,17 @@ pub enum ActivationFn {
 }
 
 impl ActivationFn {
-    /// Reads a name as TransformerLens and Hugging Face spell it.
+    /// Parses a TransformerLens or Hugging Face name.
     ///
     /// ```
     /// use hooklens::ActivationFn;
     /// assert_eq!(ActivationFn::from_name("silu")?, ActivationFn::Silu);
-    /// assert!(ActivationFn::from_name("sillu").unwrap_err().to_string().contains("silu")); // the names known
+    /// assert!(ActivationFn::from_name("sillu").unwrap_err().to_string().contains("silu")); // the known names
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError::UnknownValue`] listing the known names.
+    /// [`ConfigError::UnknownValue`] with the known names.
     pub fn from_name(name: &str) -> Result<Self, ConfigError> {
         match name {
             "relu" => Ok(Self::Relu),
@@ -93,12 +93,12 @@ impl ActivationFn {
         }
     }
 
-    /// Whether it is zero at zero.
+    /// Whether the function maps zero to zero.
     pub fn keeps_zero(self) -> bool {
         !matches!(self, Self::Sigmoid | Self::Laplace)
     }
 
-    /// The name TransformerLens uses, or Hugging Face where it has none.
+    /// The name used by TransformerLens, or by Hugging Face if TransformerLens has none.
     ///
     /// ```
     /// use hooklens::ActivationFn;

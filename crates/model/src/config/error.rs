@@ -1,122 +1,124 @@
-//! A configuration that can't be built.
+//! Configuration errors.
 
 use thiserror::Error;
 
-/// A configuration that can't be built.
+/// An invalid or unsupported configuration.
 ///
 /// ```
 /// use hooklens::TransformerConfig;
 /// let config = TransformerConfig { n_layers: 0, ..TransformerConfig::new(2, 64, 4, 100, 32) };
-/// let told = config.validate().unwrap_err().to_string();
-/// assert_eq!(told, "`n_layers` is 0; it must be at least 1 and of a size a model can have");
+/// let message = config.validate().unwrap_err().to_string();
+/// assert_eq!(message, "`n_layers` is 0; it must be at least 1 and of a plausible size");
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A size is zero or absurdly large.
-    #[error("`{field}` is {given}; it must be at least 1 and of a size a model can have")]
+    #[error("`{field}` is {given}; it must be at least 1 and of a plausible size")]
     BadSize {
         /// The field.
         field: &'static str,
         /// Its value.
         given: usize,
     },
-    /// Two fields do not fit each other.
-    #[error("`{field}` does not fit: {reason}")]
+    /// Two fields contradict each other.
+    #[error("invalid `{field}`: {reason}")]
     Contradiction {
         /// The field.
         field: &'static str,
-        /// What it does not fit.
+        /// The reason.
         reason: String,
     },
-    /// A field's value is not one hooklens knows.
-    #[error("`{field}` is `{given}`; known are {known}")]
+    /// The value of a field is unknown.
+    #[error("`{field}` is `{given}`; known values are {known}")]
     UnknownValue {
         /// The field.
         field: &'static str,
         /// Its value.
         given: String,
-        /// The values known.
+        /// The known values.
         known: &'static str,
     },
-    /// The file names an architecture no family covers.
-    #[error("the architecture `{given}` is not supported; supported are {}", supported.join(", "))]
+    /// No supported family has this architecture.
+    #[error("the architecture `{given}` is not supported; supported architectures are {}", supported.join(", "))]
     UnknownArchitecture {
         /// The architecture.
         given: String,
-        /// Those supported.
+        /// The supported architectures.
         supported: Vec<&'static str>,
     },
-    /// An architecture no family covers, with Llama's settings but not only those, or not Llama's tensors.
+    /// No supported family has this architecture, and it is not Llama under another name: its settings or tensors
+    /// differ.
     #[error(
-        "the architecture `{given}` is not supported, and it is not Llama under another name:{}",
+        "the architecture `{given}` is not supported, and its files are not those of a renamed Llama:{}",
         unaccounted(missing, unused, fields)
     )]
     NotLlama {
         /// The architecture.
         given: String,
-        /// Tensors that Llama has and the files lack.
+        /// Llama tensors missing from the files.
         missing: Vec<String>,
-        /// Tensors of the files that Llama lacks.
+        /// Tensors in the files that Llama does not have.
         unused: Vec<String>,
-        /// Settings that Llama lacks, with their values.
+        /// Settings that Llama does not have, with their values.
         fields: Vec<String>,
     },
-    /// The model is of another kind than the type that was to load it.
+    /// The model is of a different kind than the type used to load it.
     #[error("a {family} model is {kind}: load it with `{load}::from_pretrained`")]
     OtherKind {
         /// The family.
         family: &'static str,
-        /// What its models are.
+        /// The kind of its models.
         kind: &'static str,
-        /// The type that loads them.
+        /// The type to load it with.
         load: &'static str,
     },
-    /// The weights are kept in few bits.
+    /// The weights use an unsupported quantization.
     #[error(
-        "the weights of this {architecture} are quantized ({method}); read are gptq and awq of 4 and 8 bits, bitsandbytes, \
-         fp8, compressed-tensors, mxfp4 and GGUF files: load it with transformers, dequantized, and save it in bf16"
+        "the weights of this {architecture} are quantized with an unsupported method ({method}); supported \
+         methods are gptq and awq with 4 or 8 bits, bitsandbytes, fp8, compressed-tensors, mxfp4 and GGUF files. To \
+         use this model, load and dequantize it with transformers and save it in bf16"
     )]
     Quantized {
         /// The architecture.
         architecture: String,
-        /// How they are quantized.
+        /// The quantization method.
         method: String,
     },
-    /// The family is known, but not this variant of it.
+    /// The family is supported, but not this variant of it.
     #[error("`{field}` = {given} is a variant of {family} that is not supported")]
     UnsupportedVariant {
         /// The family.
         family: &'static str,
-        /// The field that asks for the variant.
+        /// The field that selects the variant.
         field: &'static str,
         /// Its value.
         given: String,
     },
-    /// A field holds something else than it should.
+    /// A field has the wrong type or structure.
     #[error("`{field}` can't be read")]
     Field {
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The parse error.
         source: serde_json::Error,
     },
-    /// A configuration that can't be written as JSON.
+    /// The configuration can't be written as JSON.
     #[error("the configuration can't be written as JSON")]
     Unwritable {
-        /// What is in the way.
+        /// The serialization error.
         source: serde_json::Error,
     },
     /// The file is not a configuration.
     #[error("not a model configuration: {reason}")]
     Malformed {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 fn unaccounted(missing: &[String], unused: &[String], fields: &[String]) -> String {
-    let kinds = [("it lacks", missing), ("it has besides", unused), ("it sets", fields)];
+    let kinds = [("missing tensors:", missing), ("unexpected tensors:", unused), ("unexpected settings:", fields)];
     let kinds = kinds.into_iter().filter(|(_, names)| !names.is_empty());
     kinds.map(|(what, names)| format!("\n  {what} {}", names.join(", "))).collect()
 }

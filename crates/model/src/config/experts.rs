@@ -1,8 +1,8 @@
-//! Mixtures of experts.
+//! Mixture-of-experts settings.
 
 use serde::{Deserialize, Serialize};
 
-/// A mixture of experts.
+/// Settings of a mixture-of-experts MLP.
 ///
 /// ```
 /// use hooklens::{Experts, TransformerConfig};
@@ -16,36 +16,38 @@ use serde::{Deserialize, Serialize};
 pub struct Experts {
     /// Number of experts.
     pub count: usize,
-    /// Experts used for a token.
+    /// Number of experts chosen per token (top-k).
     pub per_token: usize,
-    /// Whether the chosen experts' weights are made to sum to one.
+    /// Whether the chosen experts' weights are renormalized to sum to one.
     pub renormalize: bool,
-    /// Bounds within which an expert's gate and input are kept, in place of the activation function.
+    /// Clipped gate that replaces the activation function (GPT-OSS).
     pub clipped: Option<ClippedGate>,
-    /// How the router's scores become weights.
+    /// How router scores become weights.
     pub router: RouterFn,
-    /// Whether a learned number is added to each expert's weight for the choice alone (DeepSeek V3).
+    /// Whether experts are chosen by their weight plus a learned bias, which the routing weights themselves do not
+    /// include (DeepSeek V3).
     pub choice_bias: bool,
-    /// Groups of experts of which only the best are chosen from.
+    /// Group-limited routing: experts are chosen only from the best groups.
     pub groups: Option<ExpertGroups>,
-    /// Whether the chosen experts' weights multiply what experts read, not what they give (Llama 4).
+    /// Whether the routing weights multiply the experts' inputs instead of their outputs (Llama 4).
     #[serde(default)]
     pub scales_inputs: bool,
-    /// What the chosen experts' weights are multiplied by in the end.
+    /// Factor that the routing weights are finally multiplied by.
     pub scale: f64,
-    /// Whether each chosen expert's weight is multiplied by a learned number of its own as well (Gemma 4).
+    /// Whether each expert also has a learned scale on its routing weight (Gemma 4).
     #[serde(default)]
     pub own_scales: bool,
-    /// Whether router and experts read the stream each through a norm of their own, which no other part has, and what
-    /// they add is normalized, as is what the shared expert adds (Gemma 4). Not in blocks that normalize the stream.
+    /// Whether the router and the experts each have their own pre-norm, and the outputs of the routed experts and of
+    /// the shared expert are each normalized (Gemma 4). Not supported with `residual_norms` or `normalized_residual`.
     #[serde(default)]
     pub own_norms: bool,
-    /// An expert that every token goes to, beside the chosen ones.
+    /// Shared expert, applied to every token in addition to the chosen ones.
     pub shared: Option<SharedExpert>,
 }
 
 impl Experts {
-    /// `per_token` of `count` experts, by a softmax whose chosen entries are made to sum to one.
+    /// Creates settings that choose `per_token` of `count` experts with a softmax router, and renormalize the chosen
+    /// experts' weights to sum to one.
     ///
     /// ```
     /// use hooklens::{Experts, RouterFn};
@@ -70,12 +72,12 @@ impl Experts {
     }
 }
 
-/// Experts of attention: each has a group of heads of its own, with queries and outputs, and all read the same keys and
-/// values (JetMoE's mixture of attention heads).
+/// Mixture of attention heads (JetMoE): each expert has its own group of heads, with query and output projections, and
+/// all experts share keys and values.
 ///
-/// Of `n_kv_heads` heads of keys and values each is read by a head of each expert: head `k * count + e` is expert `e`'s and
-/// reads the keys and values `k`. A token goes to `per_token` experts, and what their heads give is multiplied by the
-/// expert's share, a softmax over the chosen scores; all other heads give nothing.
+/// Each of the `n_kv_heads` key/value heads is read by one head of each expert: head `k * count + e` belongs to expert
+/// `e` and reads key/value head `k`. A token is routed to `per_token` experts, whose head outputs are multiplied by the
+/// expert's weight, a softmax over the chosen scores. All other heads output zero.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -87,7 +89,7 @@ impl Experts {
 /// let cache = model.record([1, 2, 3], "blocks.0.attn.hook_*")?;
 /// let shares = cache.get(hook::attn_expert_weights(0))?; // [batch, pos, expert]
 /// assert!((shares.clone().sum().into_scalar::<f32>() - 3.0).abs() < 1e-6);
-/// assert_eq!(shares.equal_elem(0.0).int().sum().into_scalar::<i32>(), 3); // one expert of each token's is not chosen
+/// assert_eq!(shares.equal_elem(0.0).int().sum().into_scalar::<i32>(), 3); // each token skips one expert
 /// assert_eq!(cache.get(hook::pattern(0))?.dims(), [1, 6, 3, 3]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -95,11 +97,11 @@ impl Experts {
 pub struct AttnExperts {
     /// Number of experts.
     pub count: usize,
-    /// Experts used for a token.
+    /// Number of experts chosen per token (top-k).
     pub per_token: usize,
 }
 
-/// How a router's scores become weights.
+/// How router scores become routing weights.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -108,46 +110,47 @@ pub struct AttnExperts {
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let weights = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
-/// assert!(weights.max().into_scalar::<f32>() < 1.0); // each expert's by itself: they sum to more than one
+/// assert!(weights.max().into_scalar::<f32>() < 1.0); // separate sigmoids, whose sum may exceed one
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RouterFn {
-    /// A softmax over all experts. Over the chosen ones alone it is the same with
-    /// [`renormalize`](Experts::renormalize).
+    /// Softmax over all experts. With [`renormalize`](Experts::renormalize), this equals a softmax over the chosen
+    /// experts only.
     Softmax,
-    /// Each score's sigmoid.
+    /// Sigmoid of each score.
     Sigmoid,
-    /// SparseMixer (Phi 3.5 MoE): two experts, and of each the share that a softmax gives it among those whose scores
-    /// are near its own, the first one left out for the second. The weights are the scores themselves.
+    /// SparseMixer (Phi 3.5 MoE): chooses two experts. The weight of each is its softmax over the experts with scores
+    /// close to its own; for the second, the first is excluded. `hook_expert_weights` holds the raw scores.
     SparseMixer {
-        /// Half the distance, relative to the larger score, within which scores are near.
+        /// Two scores are close if they differ by less than twice this value, relative to the larger score.
         jitter: f64,
     },
 }
 
-/// Groups of as many experts each; those of a token are chosen within its best groups.
+/// Group-limited routing: experts are split into groups of equal size, and a token's experts are chosen from its best
+/// groups.
 ///
 /// ```
 /// use hooklens::{ExpertGroups, Experts, TransformerConfig};
 /// let groups = Some(ExpertGroups { count: 3, kept: 1, best: 2 });
 /// let experts = Some(Experts { groups, ..Experts::new(8, 2) });
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
-/// let told = config.validate().unwrap_err().to_string();
-/// assert_eq!(told, "`experts` does not fit: 8 experts can't be divided into 3 groups");
+/// let message = config.validate().unwrap_err().to_string();
+/// assert_eq!(message, "invalid `experts`: 8 experts can't be divided into 3 groups");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
-    /// Groups a token's experts are chosen from.
+    /// Number of groups that a token's experts are chosen from.
     pub kept: usize,
-    /// How many of a group's largest weights add up to the group's own (DeepSeek V2: one, V3: two).
+    /// Number of a group's largest weights that are summed to its score (DeepSeek V2: one, V3: two).
     pub best: usize,
 }
 
-/// An expert that every token goes to.
+/// An expert that is applied to every token.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -161,9 +164,9 @@ pub struct ExpertGroups {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedExpert {
-    /// Its neurons.
+    /// Number of neurons.
     pub d_mlp: usize,
-    /// Whether its output is multiplied by the sigmoid of a score of its own (Qwen 2 MoE).
+    /// Whether its output is multiplied by a sigmoid gate (Qwen 2 MoE).
     pub gated: bool,
 }
 
@@ -173,7 +176,7 @@ pub struct SharedExpert {
 /// use hooklens::prelude::*;
 /// use hooklens::{ClippedGate, Experts};
 /// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
-/// let experts = Some(Experts { clipped, ..Experts::new(4, 2) }); // as GPT-OSS has them
+/// let experts = Some(Experts { clipped, ..Experts::new(4, 2) }); // as in GPT-OSS
 /// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 20]);
@@ -183,6 +186,6 @@ pub struct SharedExpert {
 pub struct ClippedGate {
     /// Steepness of the sigmoid.
     pub alpha: f64,
-    /// Largest value.
+    /// Clipping limit.
     pub limit: f64,
 }

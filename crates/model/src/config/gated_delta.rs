@@ -1,13 +1,13 @@
-//! Gated delta nets.
+//! Gated delta net settings.
 
 use serde::{Deserialize, Serialize};
 
-/// The sizes of a gated delta net, a linear attention that keeps one matrix a head in place of all keys and values
-/// (Yang et al. 2024; Qwen 3 Next, Qwen 3.5).
+/// Sizes of a gated delta net, linear attention that keeps one state matrix per head instead of keys and values (Yang
+/// et al. 2024; Qwen 3 Next, Qwen 3.5).
 ///
-/// At each position a head lets its memory `S` (`[d_key, d_value]`) decay, replaces what it holds for the key by
-/// a share `beta` of the value, and reads it with the query: `S = exp(g) S; S += beta kᵀ (v - k S); o = q S`. Queries, keys
-/// and values pass a causal convolution over `width` positions first.
+/// At each position, a head decays its state `S` (`[d_key, d_value]`), moves the value stored for the key toward the
+/// new value by a factor `beta`, and reads the state with the query: `S = exp(g) S; S += beta kᵀ (v - k S); o = q S`.
+/// Queries, keys, and values first pass through a causal convolution over `width` positions.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -25,20 +25,20 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatedDelta {
-    /// Heads of queries and keys.
+    /// Number of query/key heads.
     pub n_key_heads: usize,
-    /// Heads of values, each with a memory of its own; a multiple of the keys'.
+    /// Number of value heads, each with its own state. A multiple of `n_key_heads`.
     pub n_value_heads: usize,
-    /// Width of a query and of a key.
+    /// Width of queries and keys.
     pub d_key: usize,
-    /// Width of a value.
+    /// Width of values.
     pub d_value: usize,
-    /// Positions that the convolution sees, its own included; two at least.
+    /// Kernel width of the convolution, including the current position; at least two.
     pub width: usize,
 }
 
 impl GatedDelta {
-    /// Channels of the convolution: queries, keys and values of all heads.
+    /// Number of convolution channels: queries, keys, and values of all heads.
     pub fn channels(self) -> usize {
         2 * self.n_key_heads * self.d_key + self.n_value_heads * self.d_value
     }

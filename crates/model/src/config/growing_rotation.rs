@@ -1,17 +1,17 @@
-//! Rotations that depend on the length of the text.
+//! Rotary embeddings that depend on the length of the text.
 
 use super::{RopeScaling, TransformerConfig};
 
-/// A context length from which on a text is rotated in another way.
+/// Context length beyond which the rotary frequencies change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threshold {
     pub context: usize,
-    /// Whether all longer texts are rotated alike (LongRoPE), and not each length in its own way (dynamic NTK).
+    /// Whether all longer texts use the same frequencies (LongRoPE) instead of depending on the length (dynamic NTK).
     pub(crate) once: bool,
 }
 
 impl TransformerConfig {
-    /// The context lengths beyond which layers rotate in another way.
+    /// Context lengths beyond which the rotary frequencies of some layer change.
     pub fn rotation_thresholds(&self) -> Vec<Threshold> {
         let rotaries = (0..self.n_layers).filter_map(|layer| self.rotary(layer));
         let thresholds = rotaries.filter_map(|rotary| match rotary.scaling {
@@ -22,7 +22,7 @@ impl TransformerConfig {
         thresholds.collect()
     }
 
-    /// Whether a text of this length is rotated in another way than a short one.
+    /// Whether a text of this length uses different rotary frequencies than a short one.
     pub fn outgrows(&self, len: usize) -> bool {
         self.rotation_thresholds().iter().any(|threshold| len > threshold.context)
     }

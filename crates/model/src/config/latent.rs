@@ -1,12 +1,12 @@
-//! Latent attention.
+//! Multi-head latent attention settings.
 
 use serde::{Deserialize, Serialize};
 
-/// Attention whose keys and values are made from a narrow latent of the stream, and in larger models queries from
+/// Multi-head latent attention: keys and values are projected from a low-rank latent, and in larger models queries from
 /// another (DeepSeek V2).
 ///
-/// A head's queries and keys are `d_head` wide: what comes from the latents, then `d_rope` rotated coordinates, in
-/// which the keys of all heads are the same. Values are `d_value` wide.
+/// Queries and keys are `d_head` wide per head: first the part projected from the latents, then `d_rope` rotated
+/// dimensions, which all heads share for keys. Values are `d_value` wide.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -26,14 +26,14 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latent {
-    /// Width of the queries' latent; without, queries are made from the stream.
+    /// Width of the query latent (`q_lora_rank`). Without one, queries are projected from the residual stream.
     pub q_rank: Option<usize>,
-    /// Width of the latent of keys and values.
+    /// Width of the key/value latent (`kv_lora_rank`).
     pub kv_rank: usize,
-    /// Rotated coordinates of a query or key, the last ones.
+    /// Number of rotated dimensions of a query or key, at its end.
     pub d_rope: usize,
     /// Width of a head's values.
     pub d_value: usize,
-    /// Added to the mean square inside the latents' norms.
+    /// Epsilon of the latents' RMS norms.
     pub eps: f64,
 }

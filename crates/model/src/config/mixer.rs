@@ -1,10 +1,10 @@
-//! What moves information between positions in one layer.
+//! The token mixer of a layer.
 
 use serde::{Deserialize, Serialize};
 
 use super::{GatedDelta, ShortConv, StateSpace};
 
-/// What moves information between positions in one layer, in models whose layers differ.
+/// The token mixer of one layer, for models whose layers differ.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -22,19 +22,19 @@ use super::{GatedDelta, ShortConv, StateSpace};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Mixer {
-    /// Attention with so many heads of keys and values, all of the layer's heads of this width.
+    /// Attention, with sizes of this layer.
     Attention {
-        /// Heads of keys and values.
+        /// Number of key/value heads.
         n_kv_heads: usize,
         /// Width of a head.
         d_head: usize,
     },
-    /// A gated delta net, which has no pattern, and of which a cache holds a state.
+    /// A gated delta net. It has no attention pattern, and its cache is a state matrix.
     GatedDelta(GatedDelta),
-    /// A state space of Mamba 2, of which the same is true.
+    /// A Mamba 2 state space. It has no attention pattern, and its cache is a state matrix.
     StateSpace(StateSpace),
-    /// A gated convolution over the last positions, of which a cache holds those positions (LFM2).
+    /// A gated short convolution, which caches its last positions (LFM2).
     ShortConv(ShortConv),
-    /// Nothing: the layer has an MLP alone (Nemotron-H).
+    /// No mixer: the layer has only an MLP (Nemotron-H).
     None,
 }

@@ -1,4 +1,4 @@
-//! The configuration of a transformer: its architecture as independent choices, one field each.
+//! The configuration of a transformer, with one field per architectural choice.
 
 mod activation_fn;
 mod error;

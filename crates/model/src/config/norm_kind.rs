@@ -2,24 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which norm, and whether it has weights of its own.
+/// Kind of norm, and whether it has weights.
 ///
 /// ```
 /// use hooklens::NormKind;
 /// assert!(NormKind::LayerNorm.centers() && !NormKind::Rms.centers());
-/// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is in the maps behind it
+/// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is folded into the next layer
 /// assert!(!NormKind::LayerNormPre.has_weight());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NormKind {
-    /// Centers, scales, then multiplies and adds its weights.
+    /// Layer norm with weight and bias.
     LayerNorm,
-    /// Centers and scales; the weights were folded into the next layer.
+    /// Layer norm without weights, which were folded into the next layer.
     LayerNormPre,
-    /// Scales by the root mean square, then multiplies by its weight.
+    /// RMS norm with a weight.
     Rms,
-    /// Scales by the root mean square; the weight was folded into the next layer.
+    /// RMS norm without a weight, which was folded into the next layer.
     RmsPre,
     /// No norm.
     None,
@@ -36,7 +36,7 @@ impl NormKind {
         matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
     }
 
-    /// Whether the norm has a weight to multiply by.
+    /// Whether the norm has a weight.
     ///
     /// ```
     /// use hooklens::NormKind;

@@ -1,12 +1,12 @@
-//! Vectors of tokens that each layer has of its own.
+//! Per-layer token embeddings.
 
 use serde::{Deserialize, Serialize};
 
-/// A second, narrow embedding with a vector for each token and layer (Gemma 4's small models).
+/// Per-layer token embeddings: a second, narrow embedding with a vector per token and layer (Gemma 4's small models).
 ///
-/// A layer's input is the sum of its token's vector and of what a linear map makes of the embedding, normalized, over
-/// the root of two. Behind the MLP the stream is taken to as many coordinates, through the activation function, times
-/// the input, and back to the stream, normalized.
+/// A layer's input is the sum of its token's vector and a normalized linear projection of the embedding, divided by √2.
+/// After the MLP, the residual stream is projected to `width`, passed through the activation function, multiplied by
+/// the input, projected back to `d_model`, and normalized.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -24,6 +24,6 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerLayerInputs {
-    /// Coordinates of one layer's vector.
+    /// Width of one layer's vector.
     pub width: usize,
 }

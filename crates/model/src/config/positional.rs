@@ -1,10 +1,10 @@
-//! Kinds of position information.
+//! Positional embeddings.
 
 use serde::{Deserialize, Serialize};
 
 use super::Rotary;
 
-/// How a token's position enters the model.
+/// Kind of positional embedding.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -19,32 +19,32 @@ use super::Rotary;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Positional {
-    /// A learned vector for each position, added to the embedding.
+    /// Learned embeddings, added to the token embeddings.
     Learned,
-    /// A learned vector for each position, added to the token's vector before the norm of the embedding
-    /// ([`post_embedding_norm`](super::TransformerConfig::post_embedding_norm)), so that `hook_embed` has it too (BART).
+    /// Learned embeddings, added before the norm of the embedding
+    /// ([`post_embedding_norm`](super::TransformerConfig::post_embedding_norm)), so that `hook_embed` includes them
+    /// (BART).
     LearnedNormalized,
-    /// Queries and keys are rotated by their position.
+    /// Rotary embeddings of queries and keys.
     Rotary(Rotary),
-    /// ALiBi (Press et al. 2021): scores fall off linearly with distance, with a slope for each head.
+    /// ALiBi (Press et al. 2021): a penalty on scores that grows linearly with distance, with a slope per head.
     Alibi,
-    /// ALiBi as Falcon has it: the slope times the key's position, rounded to bf16, is added to scores before these
-    /// are divided by `attn_scale`.
+    /// Falcon's variant of ALiBi: the slope times the key's position, rounded to bf16, is added to the scores before
+    /// they are divided by `attn_scale`.
     ScaledAlibi,
-    /// A learned vector for each position, added to what queries and keys read, never to the stream
-    /// (Press et al. 2020).
+    /// Learned embeddings, added to the input of queries and keys but never to the residual stream (Press et al. 2020).
     Shortformer,
-    /// No position information.
+    /// No positional embedding.
     None,
 }
 
 impl Positional {
-    /// Whether there is a table of position vectors.
+    /// Whether there is a table of learned position embeddings.
     pub fn has_table(&self) -> bool {
         matches!(self, Positional::Learned | Positional::LearnedNormalized | Positional::Shortformer)
     }
 
-    /// TransformerLens's `positional_embedding_type`, or a name of our own for what it lacks.
+    /// TransformerLens's `positional_embedding_type`, or our own name if TransformerLens has none.
     pub fn native_name(&self) -> &'static str {
         match self {
             Positional::Learned => "standard",

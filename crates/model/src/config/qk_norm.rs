@@ -1,37 +1,37 @@
-//! Norms of queries and keys.
+//! Query and key norms.
 
 use serde::{Deserialize, Serialize};
 
 use super::NormKind;
 
-/// How queries and keys are normalized; the norm's `eps` is the model's.
+/// How queries and keys are normalized. The norm uses the model's `eps`.
 ///
 /// ```
 /// use hooklens::{NormKind, QkNorm, QkNormWeights, TransformerConfig};
 /// assert_eq!(QkNorm::HEADS.kind, NormKind::Rms); // Qwen 3
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
-/// // StableLM 2: a layer norm, weights of each head's own.
+/// // StableLM 2: a layer norm, with separate weights for each head.
 /// let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
 /// TransformerConfig { qk_norm: Some(own), ..plain }.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QkNorm {
-    /// Which norm.
+    /// Kind of norm.
     pub kind: NormKind,
-    /// What is normalized, by which weights.
+    /// What the norm is taken over, and how its weights are shared.
     pub weights: QkNormWeights,
-    /// Whether it comes behind the rotation.
+    /// Whether the norm is applied after the rotation.
     pub after_rotation: bool,
-    /// Whether only layers that rotate have one (Llama 4).
+    /// Whether only layers with rotary embeddings have the norm (Llama 4).
     #[serde(default)]
     pub rotating_layers: bool,
-    /// Whether each value is normalized too, by an RMS norm without weights (Gemma 4).
+    /// Whether values are also normalized, by an RMS norm without weights (Gemma 4).
     #[serde(default)]
     pub values: bool,
 }
 
-/// What a norm of queries or keys is taken over, and by what it multiplies.
+/// What a query or key norm is taken over, and the shape of its weights.
 ///
 /// ```
 /// use hooklens::QkNormWeights;
@@ -41,16 +41,16 @@ pub struct QkNorm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum QkNormWeights {
-    /// Each head by itself, with the same weights `[d_head]` for all (Qwen 3, Phi).
+    /// Per head, with weights `[d_head]` shared by all heads (Qwen 3, Phi).
     Shared,
-    /// Each head by itself, with weights of its own `[head * d_head]` (StableLM, Cohere).
+    /// Per head, with separate weights for each head, `[head * d_head]` (StableLM, Cohere).
     EachHead,
-    /// All heads at once, `[head * d_head]` (OLMo 2).
+    /// Over all heads together, with weights `[head * d_head]` (OLMo 2).
     Whole,
 }
 
 impl QkNorm {
-    /// An RMS norm of each head, with the same weights for all, before the rotation (Qwen 3).
+    /// RMS norm per head with shared weights, before the rotation (Qwen 3).
     pub const HEADS: Self = Self {
         kind: NormKind::Rms,
         weights: QkNormWeights::Shared,
@@ -58,12 +58,12 @@ impl QkNorm {
         rotating_layers: false,
         values: false,
     };
-    /// An RMS norm over all heads at once, before the rotation (OLMo 2).
+    /// RMS norm over all heads together, before the rotation (OLMo 2).
     pub const WHOLE: Self = Self { weights: QkNormWeights::Whole, ..Self::HEADS };
 }
 
 impl QkNormWeights {
-    /// Number of weights for this number of heads of this width.
+    /// Number of weights for `heads` heads of width `d_head`.
     ///
     /// ```
     /// use hooklens::QkNormWeights;

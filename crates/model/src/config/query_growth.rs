@@ -1,9 +1,9 @@
-//! Queries that grow with their position.
+//! Position-dependent query scaling.
 
 use serde::{Deserialize, Serialize};
 
-/// How queries grow with their position, so that attention of long texts stays sharp: a query at position `p` is
-/// multiplied by `1 + rate ln(1 + ⌊(p + ahead) / context⌋)`, which is one within the trained context.
+/// Position-dependent query scaling, which keeps attention sharp in long texts: a query at position `p` is multiplied
+/// by `1 + rate ln(1 + ⌊(p + ahead) / context⌋)`, which is one within the trained context.
 ///
 /// ```
 /// use hooklens::QueryGrowth;
@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct QueryGrowth {
-    /// How much a query grows.
+    /// Growth rate of the scale.
     pub rate: f64,
-    /// Number of positions after which it begins to.
+    /// Number of positions before the scale starts to grow.
     pub context: usize,
-    /// What is added to a position first: 1 where they are counted from one (Llama 4).
+    /// Offset added to the position: 1 if positions are counted from one (Llama 4).
     #[serde(default)]
     pub ahead: u32,
-    /// Whether only queries of layers that rotate nothing grow (Llama 4).
+    /// Whether only layers without rotary embeddings scale their queries (Llama 4).
     #[serde(default)]
     pub still_layers: bool,
 }
 
 impl QueryGrowth {
-    /// What a query at this position is multiplied by.
+    /// The scale of a query at this position.
     pub fn factor(self, position: u32) -> f64 {
         let times = (f64::from(position) + f64::from(self.ahead)) / self.context.max(1) as f64;
         1.0 + self.rate * times.floor().ln_1p()

@@ -1,10 +1,10 @@
-//! Rotary position embedding and its scaling for longer contexts.
+//! Rotary embeddings and their scaling to longer contexts.
 
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Rotary position embedding (Su et al. 2021).
+/// Rotary position embeddings (Su et al. 2021).
 ///
 /// ```
 /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
@@ -13,23 +13,23 @@ use super::ConfigError;
 ///     positional: Positional::Rotary(rotary.clone()),
 ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
 /// };
-/// assert_eq!(config.rotary(1), Some(&rotary)); // half of each head of 16 turns
+/// assert_eq!(config.rotary(1), Some(&rotary)); // rotates half of each head's 16 dimensions
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rotary {
-    /// Coordinates of a head that are rotated, the first ones; the rest pass.
+    /// Number of rotated dimensions at the start of a head; the others are left as they are.
     pub dim: usize,
     /// Base of the wavelengths.
     pub base: f64,
-    /// Whether pairs are neighbors (GPT-J) rather than halves apart (NeoX, Llama).
+    /// Whether rotated pairs are adjacent (GPT-J) or half the rotary dimensions apart (NeoX, Llama).
     pub adjacent_pairs: bool,
-    /// Change of the wavelengths for longer contexts.
+    /// Scaling to longer contexts.
     pub scaling: RopeScaling,
 }
 
-/// How rotary wavelengths are stretched for longer contexts.
+/// How rotary wavelengths are scaled for longer contexts.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -43,76 +43,76 @@ pub struct Rotary {
 /// let [near, far] = [model(RopeScaling::None)?, model(RopeScaling::Linear { factor: 4.0 })?];
 /// let [near, far] = [near, far].map(|model| model.record([1, 2, 3], "rot_k0"));
 /// let gap = near?.get(hook::rot_k(0))? - far?.get(hook::rot_k(0))?;
-/// assert!(gap.abs().max().into_scalar::<f32>() > 0.0); // keys turn less
+/// assert!(gap.abs().max().into_scalar::<f32>() > 0.0); // keys are rotated less
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RopeScaling {
-    /// As trained.
+    /// No scaling.
     None,
-    /// All wavelengths times `factor`.
+    /// All wavelengths are multiplied by `factor`.
     Linear {
-        /// How many times longer.
+        /// Scaling factor.
         factor: f64,
     },
-    /// Dynamic NTK: within the original context as trained; beyond it the base grows with the text's length.
+    /// Dynamic NTK: unscaled within the original context; beyond it, the base grows with the length of the text.
     Dynamic {
-        /// How many times longer.
+        /// Scaling factor.
         factor: f64,
-        /// Context length before stretching.
+        /// Context length before scaling.
         original_context: usize,
     },
-    /// The first `pairs` of the pairs turn at the pace that they have where all turn, `factor` times slower, and the
-    /// rest stand (Gemma 4).
+    /// Only the first `pairs` pairs are rotated, at the frequencies they would have if all pairs were rotated, divided
+    /// by `factor` (Gemma 4).
     Proportional {
-        /// Pairs that turn.
+        /// Number of rotated pairs.
         pairs: usize,
-        /// How many times longer.
+        /// Scaling factor.
         factor: f64,
     },
-    /// Llama 3.1: long wavelengths times `factor`, short ones kept, a ramp between.
+    /// Llama 3.1: long wavelengths are multiplied by `factor`, short ones are unchanged, with a ramp in between.
     Llama3 {
-        /// How many times longer.
+        /// Scaling factor.
         factor: f64,
-        /// Wavelengths over `original_context / low_freq_factor` are stretched.
+        /// Wavelengths above `original_context / low_freq_factor` are scaled.
         low_freq_factor: f64,
-        /// Wavelengths under `original_context / high_freq_factor` are kept.
+        /// Wavelengths below `original_context / high_freq_factor` are unchanged.
         high_freq_factor: f64,
-        /// Context length before stretching.
+        /// Context length before scaling.
         original_context: usize,
     },
-    /// YaRN: a ramp over dimensions, and rotated vectors times `attention_factor`.
+    /// YaRN: a ramp over dimensions, with rotated vectors multiplied by `attention_factor`.
     Yarn {
-        /// How many times longer.
+        /// Scaling factor.
         factor: f64,
         /// Factor on sine and cosine.
         attention_factor: f64,
-        /// Rotations within the original context over which a dimension is kept.
+        /// Dimensions that complete more rotations than this within the original context are not scaled.
         beta_fast: f64,
-        /// Rotations within the original context under which a dimension is stretched.
+        /// Dimensions that complete fewer rotations than this within the original context are fully scaled.
         beta_slow: f64,
-        /// Context length before stretching.
+        /// Context length before scaling.
         original_context: usize,
-        /// Whether the ramp's ends are rounded outwards to whole dimensions.
+        /// Whether the ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
-    /// LongRoPE (Phi 3): every wavelength times a factor of its own, another one when the text is longer
-    /// than the original context, and rotated vectors times `attention_factor`.
+    /// LongRoPE (Phi 3): each wavelength has its own factor, and a second one for texts longer than the original
+    /// context. Rotated vectors are multiplied by `attention_factor`.
     Long {
-        /// A factor for each rotated pair, within the original context.
+        /// Factor per rotated pair within the original context.
         short_factor: Vec<f64>,
-        /// A factor for each rotated pair, beyond it.
+        /// Factor per rotated pair beyond the original context.
         long_factor: Vec<f64>,
         /// Factor on sine and cosine.
         attention_factor: f64,
-        /// Context length before stretching.
+        /// Context length before scaling.
         original_context: usize,
     },
 }
 
 impl RopeScaling {
-    /// Whether it can scale `dim` rotated coordinates.
+    /// Checks that the scaling is valid for `dim` rotated dimensions.
     pub(super) fn validate(&self, dim: usize) -> Result<(), ConfigError> {
         let fails =
             |reason: &str| Err(ConfigError::Contradiction { field: "rope_scaling", reason: reason.to_string() });
@@ -123,11 +123,12 @@ impl RopeScaling {
             {
                 fails("factor must be at least 1, and the original context positive")
             }
-            RopeScaling::Dynamic { .. } if dim <= 2 => fails("one pair can't be stretched by its base"),
+            RopeScaling::Dynamic { .. } if dim <= 2 => fails("dynamic scaling requires more than one rotated pair"),
             RopeScaling::Linear { factor } if !positive(factor) => fails("factor must be positive"),
-            RopeScaling::Proportional { pairs, factor } if !positive(factor) || pairs > dim / 2 => {
-                fails(&format!("factor must be positive, and {pairs} of {} pairs can't turn", dim / 2))
-            }
+            RopeScaling::Proportional { pairs, factor } if !positive(factor) || pairs > dim / 2 => fails(&format!(
+                "factor must be positive, and {pairs} rotated pairs must not exceed the {} available",
+                dim / 2
+            )),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 if !positive(factor)
                     || !positive(low_freq_factor)
@@ -136,7 +137,7 @@ impl RopeScaling {
                 {
                     fails("factors and the original context must be positive")
                 } else if high_freq_factor < low_freq_factor {
-                    fails("high_freq_factor must not be under low_freq_factor")
+                    fails("high_freq_factor must not be less than low_freq_factor")
                 } else {
                     Ok(())
                 }
@@ -151,7 +152,7 @@ impl RopeScaling {
                 let pairs = dim / 2;
                 if short_factor.len() != pairs || long_factor.len() != pairs {
                     return fails(&format!(
-                        "{} short and {} long factors for {pairs} rotated pairs",
+                        "there are {} short and {} long factors, but {pairs} rotated pairs",
                         short_factor.len(),
                         long_factor.len()
                     ));

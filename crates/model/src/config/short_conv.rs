@@ -1,11 +1,11 @@
-//! Short convolutions.
+//! Short convolution settings.
 
 use serde::{Deserialize, Serialize};
 
-/// A gated convolution over the last positions, in place of attention (LFM2).
+/// A gated short convolution that replaces attention (LFM2).
 ///
-/// Three projections of the stream, as wide as it: `B`, `C` and `x`. At each position `y = C * conv(B * x)`, where the causal
-/// convolution sees `width` positions, each channel by itself.
+/// The residual stream is projected to `B`, `C`, and `x`, each of width `d_model`. At each position `y = C * conv(B *
+/// x)`, with a depthwise causal convolution over `width` positions.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.0.conv.hook_{b,c,x,z}")?;
 /// assert_eq!(cache.get::<3>("blocks.0.conv.hook_b")?.dims(), [1, 3, 32]);
-/// assert_eq!(cache.get::<4>("blocks.0.conv.hook_z")?.dims(), [1, 3, 1, 32]); // as one head
+/// assert_eq!(cache.get::<4>("blocks.0.conv.hook_z")?.dims(), [1, 3, 1, 32]); // stored as a single head
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShortConv {
-    /// Positions that the convolution sees, its own included; two at least.
+    /// Kernel width of the convolution, including the current position; at least two.
     pub width: usize,
 }

@@ -1,12 +1,12 @@
-//! State spaces of Mamba 2.
+//! Mamba 2 state space settings.
 
 use serde::{Deserialize, Serialize};
 
-/// The sizes of a Mamba 2 mixer, whose heads keep one matrix each in place of all keys and values (Dao and Gu 2024).
+/// Sizes of a Mamba 2 mixer, whose heads keep one state matrix each instead of keys and values (Dao and Gu 2024).
 ///
-/// At each position a head lets its state `S` (`[d_state, d_head]`) decay, adds the outer product of `B` and its input `x`, by
-/// a step `dt`, and reads it with `C`: `S = exp(dt A) S + dt Bᵀ x; y = C S + D x`. `x`, `B` and `C` pass a causal
-/// convolution over `width` positions first.
+/// At each position, a head decays its state `S` (`[d_state, d_head]`), adds the outer product of `B` and its input
+/// `x`, scaled by a step `dt`, and reads the state with `C`: `S = exp(dt A) S + dt Bᵀ x; y = C S + D x`. `x`, `B`, and
+/// `C` first pass through a causal convolution over `width` positions.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -24,20 +24,20 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StateSpace {
-    /// Heads, each with a state of its own.
+    /// Number of heads, each with its own state.
     pub n_heads: usize,
     /// Width of a head.
     pub d_head: usize,
-    /// Groups of heads that share what they write with and read with (`B` and `C`).
+    /// Number of head groups that share `B` and `C`.
     pub n_groups: usize,
     /// Width of `B` and `C`.
     pub d_state: usize,
-    /// Positions that the convolution sees, its own included; two at least.
+    /// Kernel width of the convolution, including the current position; at least two.
     pub width: usize,
-    /// Groups of channels of what heads give, gated, that are normalized apart (Nemotron-H: as many as `n_groups`).
+    /// Number of channel groups normalized separately in the norm of the gated output (Nemotron-H: `n_groups`).
     #[serde(default = "one")]
     pub norm_groups: usize,
-    /// The smallest step: smaller ones are made as large (Nemotron-H).
+    /// Minimum step `dt`; smaller steps are clamped (Nemotron-H).
     #[serde(default)]
     pub least_step: f64,
 }
@@ -47,7 +47,8 @@ fn one() -> usize {
 }
 
 impl StateSpace {
-    /// So many heads, as wide, whose states are `[d_state, d_head]`: one group, a convolution over four positions, one norm.
+    /// Creates sizes for `n_heads` heads of width `d_head` with states `[d_state, d_head]`, and defaults for the other
+    /// fields: one group, a convolution over four positions, one norm group.
     ///
     /// ```
     /// use hooklens::StateSpace;
@@ -58,7 +59,7 @@ impl StateSpace {
         Self { n_heads, d_head, n_groups: 1, d_state, width: 4, norm_groups: 1, least_step: 0.0 }
     }
 
-    /// Channels of the convolution: inputs of all heads, then `B` and `C` of all groups.
+    /// Number of convolution channels: inputs of all heads, then `B` and `C` of all groups.
     pub fn channels(self) -> usize {
         self.n_heads * self.d_head + 2 * self.n_groups * self.d_state
     }

@@ -1,4 +1,4 @@
-//! The type itself: its fields, constructors and per-layer values.
+//! [`TransformerConfig`]: fields, constructors, and per-layer values.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use super::{
     QueryGrowth, Rotary, ShortConv, StateSpace, Window,
 };
 
-/// The shape and the choices of a transformer.
+/// The sizes and architectural choices of a transformer.
 ///
-/// Every family is a value of this type; the model reads nothing else. Start from
+/// Every model family maps to a value of this type, which fully determines the model. Start from
 /// [`TransformerConfig::new`] and change what differs:
 ///
 /// ```
@@ -29,122 +29,122 @@ pub struct TransformerConfig {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub n_heads: usize,
-    /// Heads of keys and values; fewer than `n_heads` is grouped-query attention.
+    /// Number of key/value heads; fewer than `n_heads` means grouped-query attention.
     pub n_kv_heads: usize,
     /// Width of one head.
     pub d_head: usize,
-    /// What each layer has between positions, where layers differ (Gemma 4). Empty when all have attention of the sizes above.
+    /// Token mixer of each layer, for models whose layers differ (Gemma 4). Empty if all layers have attention with the
+    /// sizes above.
     pub mixers: Vec<Mixer>,
-    /// For each layer the earlier one whose keys and values it reads, or `None` where it has its own (Gemma 4). Empty
-    /// when all have.
+    /// For each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own (Gemma 4). Empty
+    /// if all layers have their own.
     pub shared_keys: Vec<Option<usize>>,
-    /// Neurons of the MLP (of one expert, in a mixture).
+    /// Number of neurons in the MLP, or in each expert of a mixture of experts.
     pub d_mlp: usize,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub d_vocab: usize,
-    /// Rows of the logits; usually `d_vocab`, and 0 for a model without an unembedding.
+    /// Size of the last axis of the logits; usually `d_vocab`, and 0 for a model without an unembedding.
     pub d_vocab_out: usize,
-    /// Longest sequence the model was made for. Only learned positions enforce it.
+    /// Maximum sequence length. Enforced only for learned positions.
     pub n_ctx: usize,
-    /// Norm before attention, before the MLP and before the unembedding.
+    /// Norm before attention, the MLP, and the unembedding.
     pub norm: NormKind,
-    /// Added to the variance (or mean square) inside a norm.
+    /// Epsilon added to the variance (or mean square) inside a norm.
     pub eps: f64,
-    /// The same inside the last norm, where it differs (JetMoE).
+    /// Epsilon of the final norm, if different (JetMoE).
     pub final_eps: Option<f64>,
-    /// Whether the last norm is an RMS norm although the others center.
+    /// Whether the final norm is an RMS norm while the others are layer norms.
     pub final_rms: bool,
     /// Whether the embedding is normalized (Bloom).
     pub post_embedding_norm: bool,
-    /// Token vectors are multiplied by this (Gemma, Granite).
+    /// Factor on token embeddings (Gemma, Granite).
     pub embed_scale: Option<f64>,
-    /// Whether attention and the MLP read the stream through a norm; without, they have norms of
-    /// their outputs only (OLMo 2).
+    /// Whether attention and the MLP have norms on their inputs. Without these, they only have norms on their outputs
+    /// (OLMo 2).
     pub pre_norms: bool,
-    /// Whether attention's and the MLP's outputs are normalized too (Gemma 2).
+    /// Whether the outputs of attention and the MLP are normalized (Gemma 2).
     pub post_norms: bool,
-    /// Whether the stream is normalized behind each addition, as BERT's is (OPT-350M, the first GPT): attention and
-    /// the MLP read it as it is, and `ln1` and `ln2` stand behind the sums.
+    /// Post-norm blocks as in BERT: the residual stream is normalized after each addition (OPT-350M, the first GPT).
+    /// Attention and the MLP read the stream directly, and `ln1` and `ln2` are applied to the sums.
     pub residual_norms: bool,
-    /// Whether attention's and the MLP's outputs are added to what they read, normalized, and not to the stream
-    /// (Bloom's `apply_residual_connection_post_layernorm`).
+    /// Whether the outputs of attention and the MLP are added to their normalized inputs instead of to the residual
+    /// stream (Bloom's `apply_residual_connection_post_layernorm`).
     pub normalized_residual: bool,
     /// Whether there is no norm before the unembedding.
     pub no_final_norm: bool,
-    /// How queries and keys are normalized, if they are (Qwen 3).
+    /// Query and key norms, if any (Qwen 3).
     pub qk_norm: Option<QkNorm>,
-    /// Exponent of ALiBi's last slope, `2^-alibi_bias_max`: 8, or 16 in MPT StoryWriter. With
-    /// [`Positional::Alibi`](super::Positional::Alibi) only.
+    /// Exponent of the last ALiBi slope, `2^-alibi_bias_max`: 8, or 16 in MPT StoryWriter. Only used with
+    /// [`Positional::Alibi`](super::Positional::Alibi).
     pub alibi_bias_max: f64,
-    /// Bounds `[-clip, clip]` within which queries, keys and values are kept (OLMo): values and queries and keys as
-    /// they are projected, or, where these are normalized before their rotation, as the norm leaves them.
+    /// Clips queries, keys, and values to `[-clip, clip]` (OLMo). The clipping follows the projection or, for queries
+    /// and keys that are normalized before the rotation, the norm.
     pub qkv_clip: Option<f64>,
-    /// How queries, rotated, grow with their position, if they do (Ministral 3).
+    /// Position-dependent scaling of rotated queries, if any (Ministral 3).
     pub query_growth: Option<QueryGrowth>,
-    /// Whether each head has a learned score that takes its share of attention and gives nothing for it
+    /// Whether each head has an attention sink: a learned score that takes part in the softmax but has no value
     /// (GPT-OSS), so that a row of the pattern sums to less than one.
     pub attn_sinks: bool,
-    /// Whether what heads give is multiplied by the sigmoid of a gate that is made of the stream (Qwen 3 Next).
+    /// Whether head outputs are multiplied by a sigmoid gate computed from the residual stream (Qwen 3 Next).
     pub attn_gates: bool,
-    /// Experts of attention, of which each token's heads are (JetMoE).
+    /// Mixture of attention heads, if any (JetMoE).
     pub attn_experts: Option<AttnExperts>,
-    /// Latents that keys, values and queries are made from (DeepSeek V2).
+    /// Multi-head latent attention, if any (DeepSeek V2).
     pub latent: Option<Latent>,
-    /// How many keys a query sees at most, by the choice of an index that is not part of the model here (DeepSeek V3.2): in
-    /// longer sequences some would be left out, so that they are refused.
+    /// Maximum number of keys per query in a model with sparse attention (DeepSeek V3.2). The indexer that selects keys
+    /// is not implemented, so longer sequences are rejected.
     pub most_keys: Option<usize>,
-    /// Position embedding.
+    /// Positional embedding.
     pub positional: Positional,
-    /// For each layer of a rotary model its own rotation, or `None` where it rotates nothing
-    /// (Gemma 3, SmolLM 3). Empty when all layers rotate alike.
+    /// Per-layer rotary embeddings, `None` for layers without any (Gemma 3, SmolLM 3). Empty if all layers use the
+    /// same.
     pub layer_rotary: Vec<Option<Rotary>>,
     /// The MLP's activation function.
     pub activation: ActivationFn,
-    /// Whether the MLP multiplies the activation by a second projection.
+    /// Whether the MLP is gated: the activation is multiplied by a second projection.
     pub gated_mlp: bool,
     /// Whether blocks have no MLP.
     pub attn_only: bool,
     /// Whether attention and the MLP read the same residual stream (GPT-J, Pythia).
     pub parallel: bool,
-    /// Attention scores are divided by this; usually the root of `d_head`.
+    /// Divisor of attention scores; usually the square root of `d_head`.
     pub attn_scale: f64,
-    /// Whether scores are divided by the layer's number (from one) as well.
+    /// Whether scores are also divided by the layer index plus one.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// `cap * tanh(score / cap)` on attention scores.
+    /// Soft cap on attention scores, `cap * tanh(score / cap)`.
     pub attn_scores_soft_cap: Option<f64>,
-    /// `cap * tanh(logit / cap)` on logits.
+    /// Soft cap on logits, `cap * tanh(logit / cap)`.
     pub output_logits_soft_cap: Option<f64>,
-    /// Whether a query attends to later keys too.
+    /// Whether queries also attend to later keys.
     pub bidirectional: bool,
-    /// For each layer how far back a query sees; `None` for all the way. Empty when no layer has a
-    /// window.
+    /// Attention window of each layer; `None` for full attention. Empty if no layer has a window.
     pub windows: Vec<Option<Window>>,
-    /// A mixture of experts in place of the MLP.
+    /// Mixture of experts in place of the MLP.
     pub experts: Option<Experts>,
-    /// For each layer of a model of mixtures the neurons of the MLP it has instead, or `None` where it is a mixture
-    /// (DeepSeek). Empty when all layers are mixtures. In a model without, the neurons of layers whose MLP is not as
-    /// wide as `d_mlp` (Gemma 4). A layer with 0 neurons has no MLP (Nemotron-H).
+    /// In a mixture-of-experts model: for each layer, the width of the dense MLP that it has instead, or `None` if it
+    /// has experts (DeepSeek); empty if all layers have experts. In other models: the MLP width of layers that differ
+    /// from `d_mlp` (Gemma 4). A layer with 0 neurons has no MLP (Nemotron-H).
     pub dense_mlps: Vec<Option<usize>>,
-    /// Vectors of tokens that each layer reads behind its MLP (Gemma 4).
+    /// Per-layer token embeddings, added after the MLP (Gemma 4).
     pub per_layer_inputs: Option<PerLayerInputs>,
-    /// Whether the stream behind each block is multiplied by a number of the block's own (Gemma 4).
+    /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
     pub layer_scalars: bool,
-    /// Whether text gets a beginning-of-sequence token unless told otherwise.
+    /// Whether a beginning-of-sequence token is prepended to text by default.
     pub default_prepend_bos: bool,
 }
 
 impl TransformerConfig {
-    /// A GPT-2-like model: layer norm, learned positions, an MLP four times as wide.
+    /// Creates a GPT-2-like configuration: layer norm, learned positions, and an MLP four times as wide as `d_model`.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32); // layers, width, heads, vocabulary, positions
     /// assert_eq!((config.d_head, config.d_mlp, config.n_kv_heads), (16, 256, 4));
-    /// // Where the heads can't share the width, `d_head` and `attn_scale` are left to be set.
-    /// let told = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
-    /// assert_eq!(told, "`n_heads` does not fit: 2 heads can't share a d_model of 15; set d_head and attn_scale");
+    /// // If `n_heads` does not divide `d_model`, set `d_head` and `attn_scale`.
+    /// let message = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
+    /// assert_eq!(message, "invalid `n_heads`: 2 heads do not divide a d_model of 15; set d_head and attn_scale");
     /// ```
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
@@ -201,7 +201,7 @@ impl TransformerConfig {
         }
     }
 
-    /// GPT-2 small's shape: 12 layers of 768, 12 heads, 50,257 tokens, 1,024 positions.
+    /// The sizes of GPT-2 small: 12 layers, width 768, 12 heads, 50,257 tokens, 1,024 positions.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -212,11 +212,11 @@ impl TransformerConfig {
         Self::new(12, 768, 12, 50257, 1024)
     }
 
-    /// How far back layer `layer` sees, if not all the way.
+    /// Attention window of a layer, if any.
     ///
     /// ```
     /// use hooklens::{TransformerConfig, Window};
-    /// let windows = vec![Some(Window::Sliding(4)), None]; // a layer each
+    /// let windows = vec![Some(Window::Sliding(4)), None]; // one per layer
     /// let config = TransformerConfig { windows, ..TransformerConfig::new(2, 64, 4, 100, 32) };
     /// assert_eq!((config.window(0), config.window(1)), (Some(Window::Sliding(4)), None));
     /// ```
@@ -224,12 +224,12 @@ impl TransformerConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Number that layer `layer`'s attention scores are divided by.
+    /// Divisor of a layer's attention scores.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
-    /// assert_eq!(config.score_divisor(1), 4.0); // the root of 16
+    /// assert_eq!(config.score_divisor(1), 4.0); // the square root of `d_head`, 16
     /// let by_layer = TransformerConfig { scale_attn_by_inverse_layer_idx: true, ..config };
     /// assert_eq!(by_layer.score_divisor(1), 8.0);
     /// ```
@@ -238,14 +238,14 @@ impl TransformerConfig {
         self.attn_scale * by_layer
     }
 
-    /// How layer `layer` rotates queries and keys, if it does.
+    /// Rotary embeddings of a layer, if any.
     ///
     /// ```
     /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
     /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
     /// let config = TransformerConfig {
     ///     positional: Positional::Rotary(rotary.clone()),
-    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer rotates nothing
+    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer has no rotary embeddings
     ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
     /// };
     /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
@@ -258,19 +258,19 @@ impl TransformerConfig {
         }
     }
 
-    /// How layer `layer` normalizes queries and keys, if it does.
+    /// Query and key norms of a layer, if any.
     ///
     /// ```
     /// use hooklens::{QkNorm, TransformerConfig};
     /// let qk_norm = Some(QkNorm { rotating_layers: true, ..QkNorm::HEADS });
     /// let config = TransformerConfig { qk_norm, ..TransformerConfig::new(2, 64, 4, 100, 32) };
-    /// assert_eq!(config.qk_norm_of(0), None); // its positions are learned, so that no layer rotates
+    /// assert_eq!(config.qk_norm_of(0), None); // positions are learned, so no layer is rotary
     /// ```
     pub fn qk_norm_of(&self, layer: usize) -> Option<QkNorm> {
         self.qk_norm.filter(|norm| !norm.rotating_layers || self.rotary(layer).is_some())
     }
 
-    /// How layer `layer`'s queries grow with their position, if they do.
+    /// Position-dependent query scaling of a layer, if any.
     ///
     /// ```
     /// use hooklens::{QueryGrowth, TransformerConfig};
@@ -282,7 +282,7 @@ impl TransformerConfig {
         self.query_growth.filter(|growth| !growth.still_layers || self.rotary(layer).is_none())
     }
 
-    /// The gated delta net that layer `layer` has in place of attention.
+    /// The gated delta net that a layer has in place of attention, if any.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -295,7 +295,7 @@ impl TransformerConfig {
         }
     }
 
-    /// The state space that layer `layer` has in place of attention.
+    /// The Mamba 2 state space that a layer has in place of attention, if any.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -308,7 +308,7 @@ impl TransformerConfig {
         }
     }
 
-    /// The short convolution that layer `layer` has in place of attention.
+    /// The short convolution that a layer has in place of attention, if any.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -331,19 +331,19 @@ impl TransformerConfig {
         matches!(self.mixers.get(layer), None | Some(Mixer::Attention { .. }))
     }
 
-    /// Whether some layer has a state in place of keys and values.
+    /// Whether any layer has a recurrent state instead of keys and values.
     pub fn has_states(&self) -> bool {
         self.mixers
             .iter()
             .any(|mixer| matches!(mixer, Mixer::GatedDelta(_) | Mixer::ShortConv(_) | Mixer::StateSpace(_)))
     }
 
-    /// Whether something moves information between positions in layer `layer`.
+    /// Whether layer `layer` has a token mixer.
     ///
     /// ```
     /// use hooklens::prelude::*;
     /// use hooklens::{Mixer, NormKind};
-    /// // As Nemotron-H has them: attention alone, then an MLP alone.
+    /// // As in Nemotron-H: a layer with only attention, then a layer with only an MLP.
     /// let mixers = vec![Mixer::Attention { n_kv_heads: 4, d_head: 8 }, Mixer::None];
     /// let dense_mlps = vec![Some(0), None];
     /// let config = TransformerConfig { mixers, dense_mlps, ..TransformerConfig::new(2, 32, 4, 100, 32) };
@@ -379,7 +379,7 @@ impl TransformerConfig {
         (0..self.n_layers).filter(|layer| self.attends(*layer))
     }
 
-    /// The earlier layer whose keys and values layer `layer` reads, if it has none of its own.
+    /// The earlier layer whose keys and values layer `layer` reuses, if any.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -395,7 +395,7 @@ impl TransformerConfig {
         self.shared_keys.get(layer).copied().flatten()
     }
 
-    /// Layer `layer`'s heads of keys and values; 0 where it has no attention.
+    /// Number of key/value heads in a layer; 0 if it has no attention.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -410,7 +410,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of layer `layer`'s heads: of their queries and keys; 0 where it has no attention.
+    /// Width of a layer's query and key heads; 0 if it has no attention.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -424,7 +424,7 @@ impl TransformerConfig {
         }
     }
 
-    /// Width of the values of layer `layer`'s heads: that of their keys, unless they are made from a latent.
+    /// Width of a layer's value heads: the same as for keys, except in latent attention.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -434,20 +434,21 @@ impl TransformerConfig {
         self.latent.map_or(self.d_head_of(layer), |latent| latent.d_value)
     }
 
-    /// Numbers that a cache holds for one position, of all layers; a state's are the same for all positions.
+    /// Number of elements that a key-value cache holds per position, over all layers. Recurrent states are not counted,
+    /// because their size does not depend on the number of positions.
     pub fn cached_elements(&self) -> usize {
         let own = |layer: &usize| self.reads_keys_of(*layer).is_none();
         let of_layer = |layer| self.n_kv_heads_of(layer).saturating_mul(self.d_head_of(layer) + self.d_value_of(layer));
         (0..self.n_layers).filter(own).map(of_layer).fold(0, usize::saturating_add)
     }
 
-    /// The widest of all layers' heads of keys, and of values.
+    /// Maximum width over all layers of key heads and of value heads.
     pub fn widest_heads(&self) -> [usize; 2] {
         let widest = |of: &dyn Fn(usize) -> usize| (0..self.n_layers).map(of).max().unwrap_or(0);
         [widest(&|layer| self.d_head_of(layer)), widest(&|layer| self.d_value_of(layer))]
     }
 
-    /// Layer `layer`'s mixture of experts, if it is one.
+    /// The mixture of experts of layer `layer`, if it has one.
     ///
     /// ```
     /// use hooklens::{Experts, TransformerConfig};
@@ -464,7 +465,7 @@ impl TransformerConfig {
         self.experts.filter(|_| !self.attn_only && self.dense_mlp(layer).is_none())
     }
 
-    /// Neurons of layer `layer`'s MLP, or of each of its experts.
+    /// Number of neurons in a layer's MLP, or in each of its experts.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -478,7 +479,7 @@ impl TransformerConfig {
         self.dense_mlps.get(layer).copied().flatten()
     }
 
-    /// The norm that attention and the MLP read through; with `residual_norms`, of the sums.
+    /// Norm on the inputs of attention and the MLP; with `residual_norms`, on the sums.
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};
@@ -490,12 +491,13 @@ impl TransformerConfig {
         if self.pre_norms { self.norm } else { NormKind::None }
     }
 
-    /// The norm that what stands between positions in layer `layer` reads through; none where nothing does.
+    /// Norm on the input of a layer's token mixer; [`NormKind::None`] if it has no mixer.
     pub fn ln1_kind(&self, layer: usize) -> NormKind {
         if self.mixes(layer) { self.pre_norm() } else { NormKind::None }
     }
 
-    /// Whether the stream that a block passes on is not the sum of what was written to it, as a norm stands between.
+    /// Whether a block's output is not a plain sum of what was written to the residual stream, because it is normalized
+    /// in between.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -506,8 +508,7 @@ impl TransformerConfig {
         self.residual_norms || self.normalized_residual
     }
 
-    /// The norm of attention's and the MLP's outputs: its weights are never folded, for no linear
-    /// map stands behind it.
+    /// Norm on the outputs of attention and the MLP. Its weights are never folded, because no linear map follows it.
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};

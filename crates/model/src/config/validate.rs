@@ -1,4 +1,4 @@
-//! Whether a configuration's sizes and choices fit each other.
+//! Validation of configurations.
 
 use super::{
     ActivationFn, AttnExperts, ConfigError, ExpertGroups, Mixer, NormKind, Positional, RouterFn, SharedExpert,
@@ -6,12 +6,12 @@ use super::{
 };
 
 impl TransformerConfig {
-    /// Upper bound on layers: nothing is allocated by a nonsensical number.
+    /// Maximum number of layers. Guards allocations against nonsensical values.
     pub const MOST_LAYERS: usize = 10_000;
-    /// Upper bound on the experts of all layers together.
+    /// Maximum number of experts over all layers.
     const MOST_EXPERTS: usize = 100_000;
 
-    /// Checks that the sizes and choices fit each other.
+    /// Checks that the sizes and choices are consistent.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -35,10 +35,10 @@ impl TransformerConfig {
         ];
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if self.d_head == 0 && self.n_heads > 0 && !self.d_model.is_multiple_of(self.n_heads) {
-            let reason = format!("{} heads can't share a d_model of {}", self.n_heads, self.d_model);
+            let reason = format!("{} heads do not divide a d_model of {}", self.n_heads, self.d_model);
             return fails("n_heads", format!("{reason}; set d_head and attn_scale"));
         }
-        // Far beyond any model, far below where products of two sizes overflow.
+        // Far larger than in any model, and small enough that the product of two sizes does not overflow.
         const LARGEST: usize = 1 << 28;
         for (field, value) in positive {
             if value == 0 || value > LARGEST {
@@ -51,7 +51,7 @@ impl TransformerConfig {
         if !self.n_heads.is_multiple_of(self.n_kv_heads) {
             return fails(
                 "n_kv_heads",
-                format!("{} heads can't share {} key/value heads", self.n_heads, self.n_kv_heads),
+                format!("{} heads can't be divided evenly among {} key/value heads", self.n_heads, self.n_kv_heads),
             );
         }
         if !self.mixers.is_empty() && self.mixers.len() != self.n_layers {
@@ -63,14 +63,17 @@ impl TransformerConfig {
                     "state space",
                     [own.n_heads, own.d_head, own.n_groups, own.d_state, own.width],
                     [own.n_heads, own.n_groups],
-                    format!("{} heads of layer {layer} can't share {} groups", own.n_heads, own.n_groups),
+                    format!(
+                        "{} heads of layer {layer} can't be divided evenly into {} groups",
+                        own.n_heads, own.n_groups
+                    ),
                 )),
                 Mixer::GatedDelta(own) => Some((
                     "gated delta net",
                     [own.n_key_heads, own.n_value_heads, own.d_key, own.d_value, own.width],
                     [own.n_value_heads, own.n_key_heads],
                     format!(
-                        "{} heads of values of layer {layer} can't share {} of keys",
+                        "{} value heads of layer {layer} can't be divided evenly among {} key heads",
                         own.n_value_heads, own.n_key_heads
                     ),
                 )),
@@ -79,10 +82,13 @@ impl TransformerConfig {
             };
             if let Some((kind, sizes, [heads, shared], not_shared)) = state {
                 if let Some(size) = sizes.into_iter().find(|size| !(1..=LARGEST).contains(size)) {
-                    return fails("mixers", format!("a size of layer {layer}'s {kind} is {size}"));
+                    return fails("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
                 }
                 if sizes[4] < 2 {
-                    return fails("mixers", format!("the convolution of layer {layer} sees no other position"));
+                    return fails(
+                        "mixers",
+                        format!("the convolution of layer {layer} covers fewer than two positions"),
+                    );
                 }
                 if !heads.is_multiple_of(shared) {
                     return fails("mixers", not_shared);
@@ -90,11 +96,14 @@ impl TransformerConfig {
                 if let Mixer::StateSpace(StateSpace { n_heads, d_head, norm_groups, least_step, .. }) = *mixer {
                     if norm_groups == 0 || !(n_heads * d_head).is_multiple_of(norm_groups) {
                         let channels = n_heads * d_head;
-                        let reason = format!("{channels} channels of layer {layer} can't be {norm_groups} groups");
+                        let reason = format!(
+                            "{channels} channels of layer {layer} can't be divided evenly into {norm_groups} norm \
+                             groups"
+                        );
                         return fails("mixers", reason);
                     }
                     if !(least_step.is_finite() && least_step >= 0.0) {
-                        return fails("mixers", format!("steps of layer {layer} can't be {least_step} at least"));
+                        return fails("mixers", format!("the minimum step of layer {layer} can't be {least_step}"));
                     }
                 }
                 continue;
@@ -104,15 +113,19 @@ impl TransformerConfig {
             }
             let (kv_heads, d_head) = (self.n_kv_heads_of(layer), self.d_head_of(layer));
             if kv_heads == 0 || !self.n_heads.is_multiple_of(kv_heads) {
-                let reason = format!("{} heads of layer {layer} can't share {kv_heads} key/value heads", self.n_heads);
+                let reason = format!(
+                    "{} heads of layer {layer} can't be divided evenly among {kv_heads} key/value heads",
+                    self.n_heads
+                );
                 return fails("mixers", reason);
             }
             if !(1..=LARGEST).contains(&d_head) {
-                return fails("mixers", format!("heads of layer {layer} are {d_head} wide"));
+                return fails("mixers", format!("the heads of layer {layer} have an invalid width: {d_head}"));
             }
         }
         if self.has_states() {
-            let reason = "states are of earlier positions only, and of one normalized stream".to_string();
+            let reason = "recurrent layers can't be bidirectional or have Shortformer positions or a normalized stream"
+                .to_string();
             if self.bidirectional {
                 return fails("bidirectional", reason);
             }
@@ -127,7 +140,7 @@ impl TransformerConfig {
             let Some(from) = self.reads_keys_of(layer) else { continue };
             let apart = !self.attends(layer) || !self.attends(from);
             if apart || from >= layer || self.reads_keys_of(from).is_some() {
-                return fails("shared_keys", format!("layer {from} has no keys that layer {layer} could read"));
+                return fails("shared_keys", format!("layer {from} has no keys for layer {layer} to reuse"));
             }
             let heads = |of| (self.n_kv_heads_of(of), self.d_head_of(of), self.window(of), self.rotary(of));
             if heads(layer) != heads(from) {
@@ -135,10 +148,10 @@ impl TransformerConfig {
             }
         }
         if self.shared_keys.iter().any(Option::is_some) && (self.latent.is_some() || self.bidirectional) {
-            return fails("shared_keys", "it is for causal attention whose heads have keys of their own".into());
+            return fails("shared_keys", "sharing keys requires causal attention without latents".into());
         }
         if !self.mixers.is_empty() && self.latent.is_some() {
-            return fails("latent", "it is for models whose layers have heads alike".into());
+            return fails("latent", "latent attention can't be combined with `mixers`".into());
         }
         for (field, eps) in [("eps", Some(self.eps)), ("final_eps", self.final_eps)] {
             if let Some(eps) = eps.filter(|eps| !(eps.is_finite() && *eps >= 0.0)) {
@@ -160,22 +173,22 @@ impl TransformerConfig {
             return fails("windows", format!("{} entries for {} layers", self.windows.len(), self.n_layers));
         }
         if let Some(layer) = (0..self.n_layers).find(|layer| self.window(*layer).is_some_and(|own| own.width() == 0)) {
-            return fails("windows", format!("a window of 0, as layer {layer} has it, sees nothing"));
+            return fails("windows", format!("layer {layer} has a window of 0, which covers no position"));
         }
         if self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Chunked(_))) {
             return fails("windows", "chunks are defined for causal attention only".into());
         }
         if !self.bidirectional && self.windows.iter().flatten().any(|window| matches!(window, Window::Around(_))) {
-            return fails("windows", "causal attention sees one side only".into());
+            return fails("windows", "a window on both sides requires bidirectional attention".into());
         }
         if !self.layer_rotary.is_empty() && self.layer_rotary.len() != self.n_layers {
             return fails("layer_rotary", format!("{} entries for {} layers", self.layer_rotary.len(), self.n_layers));
         }
         if !self.layer_rotary.is_empty() && !matches!(self.positional, Positional::Rotary(_)) {
-            return fails("layer_rotary", "only rotary positions differ from layer to layer".into());
+            return fails("layer_rotary", "only rotary positions can differ between layers".into());
         }
         if self.positional == Positional::ScaledAlibi && self.scale_attn_by_inverse_layer_idx {
-            return fails("positional", "its linear biases are scaled alike in all layers".into());
+            return fails("positional", "scaled ALiBi can't be combined with `scale_attn_by_inverse_layer_idx`".into());
         }
         if self.embed_scale.is_some_and(|scale| !scale.is_finite()) {
             return fails("embed_scale", format!("{:?} is not a number", self.embed_scale));
@@ -196,14 +209,17 @@ impl TransformerConfig {
         if let Some(norm) = self.qk_norm
             && norm.kind == NormKind::None
         {
-            return fails("qk_norm", "a norm of the kind None is none".into());
+            return fails("qk_norm", "its kind must not be `None`".into());
         }
         if self.positional == Positional::LearnedNormalized && !self.post_embedding_norm {
-            let reason = "the embedding has no norm for position vectors to be normalized by (`post_embedding_norm`)";
+            let reason = "normalized position vectors require an embedding norm (`post_embedding_norm`)";
             return fails("positional", reason.into());
         }
         if self.query_growth.is_some_and(|growth| !growth.rate.is_finite() || growth.context == 0) {
-            return fails("query_growth", format!("{:?} gives no factors", self.query_growth));
+            return fails(
+                "query_growth",
+                format!("the rate must be finite and the context positive, not {:?}", self.query_growth),
+            );
         }
         if !(self.alibi_bias_max.is_finite() && self.alibi_bias_max > 0.0) {
             return fails("alibi_bias_max", format!("{} is not a positive number", self.alibi_bias_max));
@@ -212,41 +228,59 @@ impl TransformerConfig {
             return fails("qkv_clip", format!("{:?} is not a positive number", self.qkv_clip));
         }
         if self.qk_norm.is_some_and(|norm| norm.values) && self.latent.is_some() {
-            return fails("qk_norm", "values that are made from a latent are not normalized".into());
+            return fails("qk_norm", "value norms can't be combined with latent attention".into());
         }
         if let Some(own) = self.per_layer_inputs {
             if own.width == 0 || own.width.saturating_mul(self.n_layers) > LARGEST {
                 return fails(
                     "per_layer_inputs",
-                    format!("{} coordinates for each of {} layers", own.width, self.n_layers),
+                    format!("a width of {} for each of {} layers is out of range", own.width, self.n_layers),
                 );
             }
             if self.attn_only || self.parallel || self.stream_is_normalized() || self.post_embedding_norm {
-                return fails("per_layer_inputs", "it is for blocks of attention and then an MLP".into());
+                return fails(
+                    "per_layer_inputs",
+                    "it requires blocks of attention followed by an MLP, without a normalized stream".into(),
+                );
             }
         }
         if self.layer_scalars && (self.parallel || self.attn_only || self.stream_is_normalized()) {
-            return fails("layer_scalars", "it is for blocks of attention and then an MLP".into());
+            return fails(
+                "layer_scalars",
+                "it requires blocks of attention followed by an MLP, without a normalized stream".into(),
+            );
         }
         let serial = self.pre_norms && !self.post_norms && !self.parallel && !self.attn_only;
         if self.stream_is_normalized() && !serial {
             let field = if self.residual_norms { "residual_norms" } else { "normalized_residual" };
-            return fails(field, "it is for blocks of attention and then an MLP, with one norm each".into());
+            return fails(
+                field,
+                "it requires blocks of attention followed by an MLP, with one norm before each".into(),
+            );
         }
         if self.residual_norms && self.normalized_residual {
-            return fails("residual_norms", "there is no norm before attention whose output could be added to".into());
+            return fails("residual_norms", "it can't be combined with `normalized_residual`".into());
         }
         if let Some(latent) = self.latent {
             let sizes = [Some(latent.kv_rank), latent.q_rank, Some(latent.d_rope), Some(latent.d_value)];
             if let Some(size) = sizes.into_iter().flatten().find(|size| !(1..=LARGEST).contains(size)) {
-                return fails("latent", format!("{size} is no width"));
+                return fails("latent", format!("{size} is not a valid width"));
             }
             let turned = matches!(&self.positional, Positional::Rotary(rotary) if rotary.dim == latent.d_rope);
             if !turned || !self.layer_rotary.is_empty() || latent.d_rope >= self.d_head {
-                return fails("latent", format!("rotation is not of {} coordinates of {}", latent.d_rope, self.d_head));
+                return fails(
+                    "latent",
+                    format!(
+                        "every layer must rotate {} dimensions, and `d_head` ({}) must be larger than that",
+                        latent.d_rope, self.d_head
+                    ),
+                );
             }
             if self.qk_norm.is_some() || self.n_kv_heads != self.n_heads {
-                return fails("latent", "each head has keys of its own, which are not normalized".into());
+                return fails(
+                    "latent",
+                    "latent attention requires `n_kv_heads` equal to `n_heads`, and no `qk_norm`".into(),
+                );
             }
             if !(latent.eps.is_finite() && latent.eps >= 0.0) {
                 return fails("latent", format!("{} is not a small positive number", latent.eps));
@@ -254,44 +288,57 @@ impl TransformerConfig {
         }
         if let Some(AttnExperts { count, per_token }) = self.attn_experts {
             if per_token == 0 || per_token > count {
-                return fails("attn_experts", format!("{per_token} of {count} experts a token"));
+                return fails("attn_experts", format!("can't choose {per_token} of {count} experts per token"));
             }
             let heads = count.saturating_mul(self.n_kv_heads);
             if heads != self.n_heads {
-                let reason = format!("{count} experts of {} heads are {heads}, not {}", self.n_kv_heads, self.n_heads);
+                let reason = format!(
+                    "{count} experts with {} heads each have {heads} heads in total, not {}",
+                    self.n_kv_heads, self.n_heads
+                );
                 return fails("attn_experts", reason);
             }
             if self.latent.is_some() || self.attn_gates || self.positional == Positional::Shortformer {
-                return fails("attn_experts", "they read one stream, and their shares are all that gates heads".into());
+                return fails(
+                    "attn_experts",
+                    "attention experts can't be combined with latent attention, `attn_gates` or Shortformer positions"
+                        .into(),
+                );
             }
         }
         if let Some(experts) = self.experts {
             let all = experts.count.saturating_mul(self.n_layers);
             if experts.per_token == 0 || experts.per_token > experts.count || all > Self::MOST_EXPERTS {
-                return fails("experts", format!("{} of {} experts a token", experts.per_token, experts.count));
+                return fails(
+                    "experts",
+                    format!("choosing {} of {} experts is not supported", experts.per_token, experts.count),
+                );
             }
             if self.attn_only {
                 return fails("experts", "the model has no MLPs".into());
             }
             if experts.clipped.is_some() && !self.gated_mlp {
-                return fails("experts", "clipped gates are of gated experts".into());
+                return fails("experts", "clipped gates require gated experts (`gated_mlp`)".into());
             }
             if experts.own_norms && (experts.shared.is_none() || self.norm == NormKind::None) {
-                return fails("experts", "norms of their own are for experts beside a shared one".into());
+                return fails("experts", "`own_norms` requires a shared expert and a norm".into());
             }
             if experts.own_norms && self.stream_is_normalized() {
-                return fails("experts", "norms of their own read the stream, which these blocks normalize".into());
+                return fails("experts", "`own_norms` can't be combined with a normalized residual stream".into());
             }
             if experts.scales_inputs && experts.clipped.is_some() {
-                return fails("experts", "clipped gates are of what is read as it is".into());
+                return fails("experts", "clipped gates can't be combined with `scales_inputs`".into());
             }
             if let RouterFn::SparseMixer { jitter } = experts.router
                 && (experts.per_token != 2 || experts.renormalize || !jitter.is_finite())
             {
-                return fails("experts", "SparseMixer chooses two experts, whose shares are left as they are".into());
+                return fails(
+                    "experts",
+                    "SparseMixer requires two experts per token, no renormalization and a finite jitter".into(),
+                );
             }
             if !(experts.scale.is_finite() && experts.scale != 0.0) {
-                return fails("experts", format!("shares can't be multiplied by {}", experts.scale));
+                return fails("experts", format!("router weights can't be multiplied by {}", experts.scale));
             }
             if let Some(ExpertGroups { count, kept, best }) = experts.groups {
                 if count == 0 || !experts.count.is_multiple_of(count) {
@@ -301,18 +348,22 @@ impl TransformerConfig {
                 if kept == 0 || kept > count || best == 0 || best > each || kept * each < experts.per_token {
                     return fails(
                         "experts",
-                        format!("{} experts a token, from {kept} of {count} groups of {each}", experts.per_token),
+                        format!(
+                            "can't choose {} experts per token from {kept} of {count} groups of {each}, ranked by \
+                             their best {best}",
+                            experts.per_token
+                        ),
                     );
                 }
             }
             if let Some(SharedExpert { d_mlp, .. }) = experts.shared.filter(|own| !(1..=LARGEST).contains(&own.d_mlp)) {
-                return fails("experts", format!("a shared expert of {d_mlp} neurons"));
+                return fails("experts", format!("the shared expert can't have {d_mlp} neurons"));
             }
         }
         let whole = |layer: usize| self.mixes(layer) && (self.attn_only || self.has_mlp(layer));
         if let Some(layer) = (0..self.n_layers).find(|layer| !whole(*layer)) {
             if !self.mixes(layer) && !self.has_mlp(layer) {
-                return fails("mixers", format!("layer {layer} has no part"));
+                return fails("mixers", format!("layer {layer} has neither a mixer nor an MLP"));
             }
             let serial = !self.parallel && !self.post_norms && !self.stream_is_normalized();
             if !serial
@@ -320,14 +371,16 @@ impl TransformerConfig {
                 || self.layer_scalars
                 || self.positional == Positional::Shortformer
             {
-                let reason =
-                    format!("layer {layer} lacks a part, which is for blocks of a norm before each part alone");
+                let reason = format!(
+                    "layer {layer} lacks a mixer or an MLP, which requires sequential blocks with only a norm before \
+                     each"
+                );
                 return fails("mixers", reason);
             }
         }
         let dense = self.dense_mlps.iter().flatten().find(|width| **width > LARGEST);
         if let Some(width) = dense {
-            return fails("dense_mlps", format!("an MLP of {width} neurons"));
+            return fails("dense_mlps", format!("an MLP of {width} neurons is too large"));
         }
         if !self.dense_mlps.is_empty() && self.dense_mlps.len() != self.n_layers {
             return fails("dense_mlps", format!("{} entries for {} layers", self.dense_mlps.len(), self.n_layers));
@@ -336,7 +389,10 @@ impl TransformerConfig {
             return fails("dense_mlps", "the model has no MLPs".into());
         }
         if self.activation == ActivationFn::Xielu && self.experts.is_some() {
-            return fails("activation", "xielu, whose slopes are learned, is defined for one MLP a layer only".into());
+            return fails(
+                "activation",
+                "xielu has learned slopes, so it is not supported for mixtures of experts".into(),
+            );
         }
         if self.activation == ActivationFn::SoluLn && (self.gated_mlp || self.experts.is_some()) {
             return fails("activation", "solu_ln is defined for a plain MLP only".into());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How far a query sees. Padding takes no room in a window.
+/// Attention window. Padding does not count.
 ///
 /// ```
 /// use hooklens::Window;
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Window {
-    /// This many positions, its own included (Mistral).
+    /// The last `n` positions, including the query's own (Mistral).
     Sliding(usize),
-    /// From the last multiple of this many positions on (Llama 4).
+    /// Positions from the last multiple of `n` on (Llama 4).
     Chunked(usize),
-    /// This many positions on either side, and its own (ModernBERT); of attention in both directions.
+    /// `n` positions on either side of the query's own, and that position (ModernBERT). For bidirectional attention.
     Around(usize),
 }
 
 impl Window {
-    /// The oldest position that a query at `position` sees.
+    /// The first position that a query at `position` attends to.
     ///
     /// ```
     /// use hooklens::Window;
@@ -36,7 +36,7 @@ impl Window {
         }
     }
 
-    /// The newest position that a query at `position` sees, if attention is in both directions.
+    /// The last position that a query at `position` attends to, for bidirectional windows.
     ///
     /// ```
     /// use hooklens::Window;
@@ -50,7 +50,7 @@ impl Window {
         }
     }
 
-    /// Positions in it, up to the query's own.
+    /// Maximum number of positions in the window up to and including the query's own.
     ///
     /// ```
     /// use hooklens::Window;

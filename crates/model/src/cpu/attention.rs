@@ -1,4 +1,4 @@
-//! Attention: fused, or scores, pattern and weighted values one by one where a hook watches them.
+//! Attention: fused, or as separate scores, pattern and weighted values if a hook observes them.
 
 use std::borrow::Cow;
 
@@ -14,19 +14,19 @@ use hooklens_kernels::view::View2;
 use super::{HostTensor, in_place, tracked};
 use crate::kv_cache::{KeyBlock, Keys};
 
-/// What the kernels need to know of a layer's scores, for the columns it holds.
+/// Scaling, masks and biases of a layer's attention scores, for the key columns that are still in memory.
 pub(crate) struct Rules<'p> {
     pub(crate) scale: f32,
     pub(crate) soft_cap: Option<f32>,
     pub(crate) slopes: Option<Vec<f32>>,
     pub(crate) causal: bool,
-    /// The oldest position each query sees, `[batch, query]`.
+    /// Oldest position that each query sees, `[batch, query]`.
     pub(crate) oldest: Option<Vec<i32>>,
-    /// Columns with a token, `[batch, key]`.
+    /// Columns with a real token, `[batch, key]`.
     pub(crate) valid: Option<Cow<'p, [bool]>>,
-    /// Columns before the queries.
+    /// Number of columns before the queries.
     pub(crate) past: usize,
-    /// `[batch, query]` and `[batch, key]`; empty where neither slopes nor a window need them.
+    /// Positions `[batch, query]` and `[batch, key]`; empty if neither ALiBi slopes nor a window need them.
     pub(crate) query_positions: Vec<i32>,
     pub(crate) key_positions: Vec<i32>,
 }
@@ -52,11 +52,11 @@ impl Rules<'_> {
     }
 }
 
-/// A block on the CPU.
+/// A block of keys and values in host memory.
 struct PlainBlock {
     keys: HostTensor,
     values: HostTensor,
-    /// For each row of the batch the row it reads.
+    /// For each batch row, the row of the block that it reads.
     rows: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl PlainBlock {
     }
 }
 
-/// The blocks, if all are plain.
+/// All blocks as host tensors; `None` if one of them is not plain.
 fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
     let plain = |block: &KeyBlock| {
         let rows = block.rows.as_ref().map_or_else(|| (0..batch).collect(), |rows| rows.to_vec());
@@ -75,8 +75,8 @@ fn plain_blocks(keys: &Keys, batch: usize) -> Option<Vec<PlainBlock>> {
     keys.blocks.iter().map(plain).collect()
 }
 
-/// Fused attention: each head's weighted sum of values, without its pattern in memory; `None` if a tensor is
-/// not plain. They may be tracked if the keys are one block.
+/// Fused attention: each head's weighted sum of values, without materializing its pattern. `None` if a tensor is not
+/// plain. Tensors may be tracked if the keys are a single block.
 ///
 /// # Shapes
 /// - q `[batch, query, head, d_head]`, keys and values `[batch, key, kv_head, d_head]`
@@ -152,15 +152,15 @@ fn heads(x: &HostTensor) -> HeadsView<'_> {
     }
 }
 
-/// One head of one row as a matrix `[pos, d_head]`.
+/// One head of one batch row as a matrix `[pos, d_head]`.
 fn head(x: &HostTensor, row: usize, head: usize) -> View2<'_> {
     let shape = x.shape();
     let offset = row * x.stride(0) + head * x.stride(2);
     View2::new(x.elements(), offset, (shape[1], shape[3]), (x.stride(1), 1))
 }
 
-/// Attention scores, scaled, capped, biased and masked with minus infinity, columns that were
-/// dropped included; `None` if a tensor is not plain.
+/// Attention scores: scaled, soft-capped, biased, and masked with minus infinity. Columns dropped from the cache are
+/// included, as minus infinity. `None` if a tensor is not plain.
 ///
 /// # Shapes
 /// - q `[batch, query, head, d_head]`, keys `[batch, key, kv_head, d_head]`
@@ -199,14 +199,14 @@ pub(crate) fn scores<'r>(q: &Tensor<4>, keys: &Keys, rules: impl FnOnce() -> Rul
     Some(scores.tensor([batch, n_heads, queries, columns]))
 }
 
-/// Softmax over keys; a row of nothing but minus infinity becomes zeros. Hands the tensor back if
-/// it is not plain.
+/// Softmax over keys. Rows that are all minus infinity become zeros. Returns the tensor unchanged as an error if it is
+/// not plain.
 pub(crate) fn softmax(scores: Tensor<4>) -> Result<Tensor<4>, Tensor<4>> {
     let keys = scores.dims()[3];
     in_place(scores, |values| kernel::softmax(values, keys))
 }
 
-/// Each head's sum of values, weighted by its pattern; `None` if a tensor is not plain.
+/// Sum of values per head, weighted by the attention pattern. `None` if a tensor is not plain.
 ///
 /// # Shapes
 /// - pattern `[batch, head, query, key]`, values `[batch, key, kv_head, d_head]`
@@ -216,7 +216,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     let (pattern, blocks) = (HostTensor::rows(pattern)?, plain_blocks(keys, batch)?);
     let first = &blocks.first()?.values;
     let d_head = dims(first)[3];
-    // Head by head first: the heads of a row lie apart in the result.
+    // Computed head by head, because a batch row's heads are not adjacent in the result.
     let mut by_head = first.output(batch * n_heads * queries * d_head, 0.0);
     each_item(by_head.elements().chunks_mut((queries * d_head).max(1)).enumerate(), |(number, out)| {
         let (row, which) = (number / n_heads, number % n_heads);
@@ -235,7 +235,7 @@ pub(crate) fn mix(pattern: &Tensor<4>, keys: &Keys) -> Option<Tensor<4>> {
     Some(by_head.tensor([batch, n_heads, queries, d_head]).permute([0, 2, 1, 3]))
 }
 
-/// Length of each axis.
+/// Lengths of the four axes.
 fn dims(x: &HostTensor) -> [usize; 4] {
     let shape = x.shape();
     [shape[0], shape[1], shape[2], shape[3]]

@@ -8,7 +8,8 @@ use hooklens_kernels::elementwise::{
 use super::{HostTensor, in_place, tracked};
 use crate::config::ActivationFn;
 
-/// Applies the function; hands the tensor back if it is not plain or the function has no kernel. It may be tracked.
+/// Applies an activation function. Returns the tensor unchanged as an error if it is not plain or the function has no
+/// kernel. The tensor may be tracked.
 pub(crate) fn activation<const D: usize>(function: ActivationFn, x: Tensor<D>) -> Result<Tensor<D>, Tensor<D>> {
     if x.is_tracked() {
         return tracked_activation(function, &x).ok_or(x);
@@ -32,7 +33,7 @@ fn tracked_activation<const D: usize>(function: ActivationFn, x: &Tensor<D>) -> 
     };
     tracked([x], |[x]| {
         let held = HostTensor::whole(&x)?;
-        // The input is kept: the function gives a copy.
+        // `held` keeps the input alive, so the function works on a copy.
         let output = activation(function, x).ok()?;
         Some((output, move |gradient, _| [in_place(gradient, |g| back(g, held.run())).ok()]))
     })

@@ -1,10 +1,11 @@
-//! Rows of a matrix, as numbers in host memory.
+//! Gathering rows of a matrix into host memory.
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::HostMatrix;
 
-/// These rows one behind the other, `[row, column]`; where they are elsewhere, they are read back.
+/// Copies the given rows to host memory, `[row, column]`. If the matrix is on another device, the rows are read back
+/// from it.
 pub fn gather(matrix: &Tensor<2>, rows: &[u32]) -> Vec<f32> {
     let [count, columns] = matrix.dims();
     debug_assert!(rows.iter().all(|row| (*row as usize) < count));

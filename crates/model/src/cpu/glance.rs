@@ -1,4 +1,4 @@
-//! Where a tensor is in this machine's memory, and some of its values: whether it is still the same, without reading it all.
+//! Hashing of a tensor's address and a sample of its values, to detect changes without reading all of it.
 
 use std::hash::Hasher;
 
@@ -9,22 +9,22 @@ use half::{bf16, f16};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
-/// Values that are looked at, spread over the tensor: more of a small one, which is in memory anyway.
+/// Number of sampled values, spread over the tensor. Large tensors have fewer: each may need to be read from disk.
 const VALUES: usize = 32;
 const VALUES_OF_LARGE: usize = 8;
 const LARGE: usize = 1 << 20;
 
-/// How far to look.
+/// What to include in the hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// The address alone: a mapped file need not be read.
+    /// Only the address, so that a mapped file need not be read.
     Address,
-    /// Some values, too.
+    /// Also a sample of the values.
     Values,
 }
 
-/// Adds a tensor's address and some of its values. A tensor elsewhere, on a GPU for instance, is not looked at: that
-/// would have to wait for the device.
+/// Hashes a tensor's address and a sample of its values. Tensors on other devices such as GPUs are ignored, because
+/// reading them would have to wait for the device.
 pub(crate) fn glance<const D: usize>(tensor: Tensor<D>, depth: Depth, hash: &mut impl Hasher) {
     let dtype = tensor.dtype();
     #[cfg(feature = "libtorch")]
@@ -52,7 +52,7 @@ fn look<T: Copy>(values: &[T], bits: impl Fn(T) -> u64, depth: Depth, hash: &mut
         return;
     }
     let count = if values.len() > LARGE { VALUES_OF_LARGE } else { VALUES };
-    // One of each stretch, at another place in each, so that no column of a matrix is passed over.
+    // Sample one value per section of the tensor at varying offsets, so that no column of a matrix is always missed.
     let stretch = (values.len() / count).max(1);
     for number in 0..count.min(values.len()) {
         let within = number.wrapping_mul(0x9e37_79b9) % stretch;

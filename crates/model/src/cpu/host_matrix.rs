@@ -1,4 +1,4 @@
-//! Matrices of weights in host memory, of 32 bits or 16.
+//! Weight matrices in host memory, in `f32`, `bf16` or `f16`.
 
 use burn::tensor::{DType, Tensor};
 use burn_flex::{Flex, FlexTensor};
@@ -11,7 +11,7 @@ use super::host_tensor::{Backend, Output};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
-/// A matrix's memory.
+/// A matrix in host memory.
 pub(super) struct HostMatrix {
     memory: Memory,
     dtype: DType,
@@ -26,7 +26,7 @@ enum Memory {
 }
 
 impl HostMatrix {
-    /// The matrix's memory, if it is on the CPU, in an element type that products read, and no axis runs backwards.
+    /// The matrix, if it is on the CPU, has an element type that the kernels read, and no negative strides.
     pub(super) fn of(matrix: &Tensor<2>) -> Option<Self> {
         let (dtype, dims) = (matrix.dtype(), matrix.dims());
         if !matches!(dtype, DType::F32 | DType::BF16 | DType::F16) {
@@ -50,7 +50,7 @@ impl HostMatrix {
         Some(Self { memory, dtype, dims, strides: [row?, column?] })
     }
 
-    /// Memory for a new tensor of the same backend and element type, whose every element the caller overwrites.
+    /// Allocates a new tensor of the same backend and element type. The caller must overwrite every element.
     pub(super) fn blank(&self, len: usize) -> Output {
         let backend = match self.memory {
             Memory::Flex(_) => Backend::Flex,
@@ -60,7 +60,7 @@ impl HostMatrix {
         Output::of(backend, self.dtype, len)
     }
 
-    /// As products read it.
+    /// The matrix as a view for the kernels.
     pub(super) fn matrix(&self) -> Matrix<'_> {
         match self.dtype {
             DType::BF16 => self.view(FlexTensor::storage::<bf16>).into(),

@@ -1,5 +1,5 @@
-//! Tensors as slices of `f32` in host memory, and new tensors of the same backend. Those of 16 bits are widened to a
-//! copy, and what is made from them is rounded again.
+//! Tensors as `f32` slices in host memory, and new tensors of the same backend. 16-bit tensors are widened to a copy,
+//! and results computed from them are rounded again.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_flex::{Flex, FlexTensor};
@@ -9,7 +9,7 @@ use hooklens_kernels::convert::{to_bf16, to_f16, widen};
 #[cfg(feature = "libtorch")]
 use super::torch::TorchMemory;
 
-/// A tensor's memory, with the lengths and strides of its axes.
+/// A tensor in host memory, with the lengths and strides of its axes.
 pub(super) struct HostTensor {
     memory: Memory,
     shape: Vec<usize>,
@@ -20,18 +20,18 @@ enum Memory {
     Flex(FlexTensor),
     #[cfg(feature = "libtorch")]
     Torch(TorchMemory),
-    /// A copy in `f32`, row by row.
+    /// A copy in `f32`, row-major.
     Copy(Copied),
 }
 
-/// What was of 16 bits.
+/// A widened copy of a 16-bit tensor.
 struct Copied {
     values: Vec<f32>,
     backend: Backend,
     dtype: DType,
 }
 
-/// Whose tensor it is.
+/// The backend that a tensor belongs to.
 #[derive(Clone, Copy)]
 pub(super) enum Backend {
     Flex,
@@ -40,7 +40,7 @@ pub(super) enum Backend {
 }
 
 impl HostTensor {
-    /// The tensor's memory, if it is plain on the CPU, of `f32` or 16 bits.
+    /// The tensor, if it is plain: in host memory, untracked, and of `f32` or a 16-bit type.
     pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         if !matches!(tensor.dtype(), DType::F32 | DType::BF16 | DType::F16) {
             return None;
@@ -60,7 +60,7 @@ impl HostTensor {
         None
     }
 
-    /// A contiguous tensor of 16 bits.
+    /// Widens a contiguous 16-bit tensor.
     fn widened_flex(storage: &FlexTensor) -> Self {
         let layout = storage.layout();
         let (start, shape) = (layout.start_offset(), layout.shape().to_vec());
@@ -73,7 +73,7 @@ impl HostTensor {
         Self::copied(shape, Copied { values, backend: Backend::Flex, dtype: storage.dtype() })
     }
 
-    /// A contiguous tensor of 16 bits.
+    /// Widens a contiguous 16-bit tensor.
     #[cfg(feature = "libtorch")]
     fn widened_torch(memory: &TorchMemory, dtype: DType) -> Self {
         let shape = memory.layout().0;
@@ -105,20 +105,20 @@ impl HostTensor {
         Self { memory: Memory::Torch(memory), shape, strides }
     }
 
-    /// [`HostTensor::of`], with rows of unit stride: copied if they are not.
+    /// Like [`HostTensor::of`], but copied if rows do not have unit stride.
     pub(super) fn rows<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         let unit = held.strides.last().is_none_or(|s| *s == 1);
         Some(if unit && held.is_forward() { held } else { held.contiguous() })
     }
 
-    /// [`HostTensor::of`], contiguous: copied if it is not.
+    /// Like [`HostTensor::of`], but copied if not contiguous.
     pub(super) fn whole<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         let held = Self::of(tensor)?;
         Some(if held.is_contiguous() { held } else { held.contiguous() })
     }
 
-    /// Whether no axis runs backwards.
+    /// Whether all strides are nonnegative.
     pub(super) fn is_forward(&self) -> bool {
         self.strides.iter().all(|s| *s >= 0)
     }
@@ -141,7 +141,7 @@ impl HostTensor {
         }
     }
 
-    /// All elements from the first of the tensor on; views may leave some at the end unused.
+    /// All elements from the tensor's first one on. Views may leave some at the end unused.
     pub(super) fn elements(&self) -> &[f32] {
         match &self.memory {
             Memory::Flex(storage) => &storage.storage::<f32>()[storage.layout().start_offset()..],
@@ -166,7 +166,7 @@ impl HostTensor {
         self.strides[axis].unsigned_abs()
     }
 
-    /// Memory for a new tensor of the same backend and element type, holding `value` everywhere.
+    /// Allocates a new tensor of the same backend and element type, filled with `value`.
     pub(super) fn output(&self, len: usize, value: f32) -> Output {
         let (backend, dtype) = self.kind();
         let memory = match backend {
@@ -181,7 +181,7 @@ impl HostTensor {
         Output { memory, dtype }
     }
 
-    /// Memory for a new tensor of the same backend and element type, whose every element the caller overwrites.
+    /// Allocates a new tensor of the same backend and element type. The caller must overwrite every element.
     pub(super) fn blank(&self, len: usize) -> Output {
         let (backend, dtype) = self.kind();
         Output::of(backend, dtype, len)
@@ -197,10 +197,10 @@ impl HostTensor {
     }
 }
 
-/// Memory of `f32` that is to become a tensor.
+/// An `f32` buffer that becomes a tensor.
 pub(super) struct Output {
     memory: OutputMemory,
-    /// The tensor's.
+    /// Element type of the resulting tensor.
     dtype: DType,
 }
 
@@ -211,7 +211,7 @@ enum OutputMemory {
 }
 
 impl Output {
-    /// Memory of this many elements.
+    /// Allocates a buffer of `len` elements.
     pub(super) fn of(backend: Backend, dtype: DType, len: usize) -> Self {
         let memory = match backend {
             Backend::Flex => OutputMemory::Flex(vec![0.0; len]),
@@ -221,7 +221,7 @@ impl Output {
         Self { memory, dtype }
     }
 
-    /// The same, to become a tensor of `f32`.
+    /// Makes the result an `f32` tensor.
     pub(super) fn wide(self) -> Self {
         Self { dtype: DType::F32, ..self }
     }
@@ -245,7 +245,7 @@ impl Output {
     }
 }
 
-/// A tensor of these numbers, rounded to this type.
+/// A Flex tensor of these values, rounded to `dtype`.
 fn flex<const D: usize>(values: Vec<f32>, dtype: DType, shape: [usize; D]) -> Tensor<D> {
     let data = match dtype {
         DType::BF16 => {
@@ -263,15 +263,15 @@ fn flex<const D: usize>(values: Vec<f32>, dtype: DType, shape: [usize; D]) -> Te
     Tensor::from_primitive::<Flex>(FlexTensor::from_data(data))
 }
 
-/// Changes every element in place if no one else holds the tensor, else a copy. Hands the tensor
-/// back if it is not plain.
+/// Changes every element, in place if there is no other handle to the tensor, else in a copy. Returns the tensor
+/// unchanged as an error if it is not plain.
 pub(super) fn in_place<const D: usize>(
     given: Tensor<D>,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Tensor<D>, Tensor<D>> {
     let Some(held) = HostTensor::of(&given) else { return Err(given) };
     let shape = given.dims();
-    // Now `held` may be the only handle.
+    // Drop this handle, so that `held` may be the only one.
     drop(given);
     let held = match held.memory {
         Memory::Flex(mut storage) => {

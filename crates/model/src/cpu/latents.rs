@@ -1,4 +1,4 @@
-//! Latents of dictionaries: activation functions in place, and sums of the decoder's rows.
+//! Dictionary latents: activation functions in place, and sparse decoding.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use hooklens_kernels::sparse::{Sparse, times};
 use super::linear::rows_back;
 use super::{HostMatrix, HostTensor, Weight, in_place, tracked};
 
-/// Pre-activations `[rows, latents]` of which only some keep their value, as [`Keep`] says; handed back if they are not
-/// plain. The gradient is that of what is kept.
+/// Zeroes the pre-activations `[rows, latents]` that [`Keep`] does not keep. Returns the tensor unchanged as an error
+/// if it is not plain. The gradient passes through kept latents only.
 pub fn keep(pre: Tensor<2>, which: Keep<'_>) -> Result<Tensor<2>, Tensor<2>> {
     let [_, width] = pre.dims();
     let plain = |pre: Tensor<2>| in_place(pre, |acts| latents::keep(which, width, acts));
@@ -26,8 +26,8 @@ pub fn keep(pre: Tensor<2>, which: Keep<'_>) -> Result<Tensor<2>, Tensor<2>> {
     kept.ok_or(pre)
 }
 
-/// `acts · decoder + bias`, where of the decoder only rows of latents other than zero are read; `None` if a tensor is not
-/// plain. The activations may be tracked, of which the decoder is a constant.
+/// `acts · decoder + bias`, reading only the decoder rows of active latents. `None` if a tensor is not plain. The
+/// activations may be tracked; the decoder is a constant.
 ///
 /// # Shapes
 /// - acts `[rows, latents]`, decoder `[latents, width]`, bias `[width]`, output `[rows, width]`
@@ -42,7 +42,7 @@ pub fn combine(acts: &Tensor<2>, decoder: &Tensor<2>, bias: Option<&Tensor<1>>) 
     })
 }
 
-/// The place of the first element that is not finite, of a matrix on the CPU; of some of its rows.
+/// Position of the first element that is not finite, in the given rows of a matrix on the CPU.
 pub fn not_finite(matrix: &Tensor<2>, rows: Range<usize>) -> Option<(usize, usize)> {
     HostMatrix::of(matrix)?.matrix().not_finite(rows)
 }

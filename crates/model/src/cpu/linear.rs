@@ -16,17 +16,17 @@ pub(crate) type Map = (Weight, Option<Tensor<1>>);
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "there are a few at a time, and a box would be one more allocation a product"
+    reason = "only a few exist at a time, and a box would cost another allocation per product"
 )]
 pub enum Weight {
-    /// Of any strides, of 32 bits or 16.
+    /// In `f32` or a 16-bit type, with any strides.
     Plain(Tensor<2>),
-    /// Its columns are rows of blocks.
+    /// Quantized in blocks; each column of the weight is a row of blocks.
     Packed(PackedMatrix),
 }
 
 impl Weight {
-    /// Its columns.
+    /// Number of columns, `out`.
     fn width(&self) -> usize {
         match self {
             Weight::Plain(weight) => weight.dims()[1],
@@ -34,7 +34,7 @@ impl Weight {
         }
     }
 
-    /// As a tensor of this element type, `[in, out]`: as it is if it is one.
+    /// The weight as a tensor `[in, out]` of the given dtype, without a copy if it already is one.
     pub(crate) fn in_type(self, device: &Device, dtype: DType) -> Tensor<2> {
         match self {
             Weight::Plain(weight) if weight.dtype() == dtype => weight,
@@ -44,7 +44,7 @@ impl Weight {
     }
 }
 
-/// A weight's memory.
+/// A weight in host memory.
 enum Held<'a> {
     Plain(HostMatrix),
     Packed(&'a PackedMatrix),
@@ -59,8 +59,8 @@ impl Held<'_> {
     }
 }
 
-/// `input · weight + bias` for several maps of one input; `None` if a tensor is not plain. The input may be tracked, of
-/// which weights are constants.
+/// `input · weight + bias` for several weights and one input. `None` if a tensor is not plain. The input may be
+/// tracked; weights are constants.
 ///
 /// # Shapes
 /// - input `[rows, in]`, outputs `[rows, out]`
@@ -75,15 +75,15 @@ pub fn linear<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Ten
 fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
     tracked([input], |[x]| {
         let [output] = plain(&x, std::array::from_ref(map))?;
-        // For the way back blocks are decoded: it takes rows of many columns.
+        // Quantized blocks are decoded for the backward pass, which needs rows of the transposed weight.
         let turned = map.0.clone().in_type(&x.device(), x.dtype()).transpose();
         let turned = (Weight::Plain(turned), None);
         Some((output, move |gradient, _| [rows_back(gradient, &turned)]))
     })
 }
 
-/// The gradient times a weight that is turned. Where a number is made of the logits of one position, most rows are
-/// zeros, and stay so.
+/// The gradient times a transposed weight. Skips rows of zeros, which are most if the loss depends on the logits of one
+/// position only.
 pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
     let ([rows, d_out], d_in) = (gradient.dims(), turned.0.width());
@@ -105,7 +105,7 @@ pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> 
     Some(output.tensor([rows, d_in]))
 }
 
-/// A map's memory.
+/// A weight and bias in host memory.
 fn held_map((weight, bias): &Map) -> Option<(Held<'_>, Option<HostTensor>)> {
     let bias = match bias {
         Some(bias) => Some(HostTensor::whole(bias)?),
@@ -129,7 +129,7 @@ fn plain<const N: usize>(input: &Tensor<2>, maps: &[Map; N]) -> Option<[Tensor<2
         let bias = b.as_ref().map(HostTensor::run);
         products.push(Product { b: w.matrix(), bias, c: output.elements(), ldc: d_out });
     }
-    // Products of 16-bit numbers are the processor's own where it has them.
+    // Products of bf16 inputs use the CPU's bf16 instructions if it has them.
     let products = match x.matrix() {
         Matrix::Bf16(x) => gemm_each_bf16(x, products),
         _ => Err(products),

@@ -1,6 +1,9 @@
-//! Where a tensor is plain `f32` in this machine's memory (Burn's Flex backend, or LibTorch's on the CPU; no
-//! autodiff), a matrix of weights also of 16 bits, the kernels of `hooklens-kernels` do the work, measured faster than either backend's own; anywhere
-//! else these functions decline, and Burn's operations do it.
+//! Fast paths that run the kernels of `hooklens-kernels` on plain tensors.
+//!
+//! A tensor is plain if it is in this machine's memory (Burn's Flex backend, or LibTorch on the CPU), of `f32` or a
+//! 16-bit type, and not tracked by autodiff; functions that accept tracked tensors say so. The kernels were measured to
+//! be faster than either backend's own operations. For all other tensors, these functions return `None` or the tensor
+//! itself, and the caller falls back to Burn's operations.
 
 mod attention;
 mod function;
@@ -14,8 +17,8 @@ mod norm;
 pub mod packed_matrix;
 mod pairwise;
 #[cfg(feature = "libtorch")]
-#[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
-#[allow(unsafe_code, reason = "LibTorch's memory is reached by pointers; the arguments stand at each")]
+#[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
+#[allow(unsafe_code, reason = "LibTorch's memory is accessed through pointers; each access states why it is sound")]
 mod torch;
 mod tracked;
 
@@ -34,10 +37,10 @@ pub use linear::{Weight, linear};
 pub(crate) use norm::{norm, norm_and_scale};
 pub(crate) use pairwise::{product, sum};
 #[cfg(feature = "libtorch")]
-pub(crate) use torch::OneThread;
+pub use torch::OneThread;
 pub(crate) use tracked::tracked;
 
-/// Whether a matrix of the Flex backend lies in memory column by column.
+/// Whether a matrix of the Flex backend is stored in column-major order.
 pub(crate) fn lies_transposed(matrix: &Tensor<2>) -> bool {
     let [_, columns] = matrix.dims();
     let storage = matrix.clone().try_into_primitive::<Flex>();

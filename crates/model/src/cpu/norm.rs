@@ -5,7 +5,7 @@ use hooklens_kernels::norm::{self as kernel, Kind};
 
 use super::{HostTensor, tracked};
 
-/// The norm of each row of the last axis; `None` if a tensor is not plain. The input may be tracked.
+/// Normalizes each row of the last axis. `None` if a tensor is not plain. The input may be tracked.
 pub(crate) fn norm<const D: usize>(
     input: &Tensor<D>,
     centers: bool,
@@ -42,7 +42,7 @@ fn back<const D: usize>(
     Some(output.tensor(shape))
 }
 
-/// [`norm`], and before it the scale of each row, `[..., 1]`; both in `f32`.
+/// Like [`norm`], preceded by each row's scale, `[..., 1]`; both in `f32`.
 pub(crate) fn norm_and_scale<const D: usize>(
     input: &Tensor<D>,
     centers: bool,

@@ -1,4 +1,4 @@
-//! Matrices of weights in blocks of a few bits a number, kept as a quantized file holds them.
+//! Block-quantized weight matrices, kept as stored in a quantized file.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use bytes::Bytes;
 use hooklens_kernels::packed::{Format, Order, Packed};
 
-/// Rows of packed numbers, where the file has them in memory.
+/// Rows of a quantized matrix, borrowed from the file if it is mapped into memory.
 #[derive(Clone)]
 pub struct PackedMatrix {
     bytes: Bytes,
@@ -16,22 +16,24 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Rows of `width` numbers each. The bytes are whole rows, and the order fits their number.
+    /// Creates a matrix with rows of `width` values. `bytes` must consist of whole rows, and `order` must match their
+    /// number.
     pub fn new(bytes: Bytes, format: Format, width: usize, order: Order) -> Self {
         Self { bytes, format, width, order }
     }
 
-    /// As products read it: a matrix `[width, rows]`.
+    /// View for multiplication: a matrix `[width, rows]`.
     pub(crate) fn view(&self) -> Packed<'_> {
         Packed::new(&self.bytes, self.format, self.width, self.order)
     }
 
-    /// Bytes of all rows.
+    /// Total size in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// How it is held, as fingerprints hash it: they are stored, and do not follow names in the code.
+    /// Description of format and order that is included in fingerprints. Fingerprints are stored, so this text must not
+    /// follow names in the code.
     pub(crate) fn described(&self) -> String {
         let order = match self.order {
             Order::AsIs => "AsIs".into(),
@@ -41,12 +43,12 @@ impl PackedMatrix {
         format!("{} {} {order}", hashed_format(self.format), self.width)
     }
 
-    /// All rows, as the file orders them.
+    /// Bytes of all rows, in file order.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Every number, `[rows, width]`.
+    /// Dequantizes the whole matrix, `[rows, width]`.
     pub(crate) fn widened(&self, device: &Device, dtype: DType) -> Tensor<2> {
         let view = self.view();
         let mut numbers = vec![0.0; view.rows() * view.cols()];
@@ -54,7 +56,7 @@ impl PackedMatrix {
         made(numbers, [view.cols(), view.rows()], device, dtype)
     }
 
-    /// The rows these ids name, `[id, width]`.
+    /// Dequantizes the rows with these ids, `[id, width]`.
     pub(crate) fn rows(&self, ids: &[u32], device: &Device, dtype: DType) -> Tensor<2> {
         let view = self.view();
         let mut numbers = vec![0.0; ids.len() * self.width];
@@ -77,7 +79,7 @@ impl fmt::Debug for PackedMatrix {
     }
 }
 
-/// The text that is hashed of a kind of block.
+/// Format name that is hashed into fingerprints.
 fn hashed_format(format: Format) -> &'static str {
     match format {
         Format::Q4_0 => "Q4_0",

@@ -1,11 +1,11 @@
-//! Sums and products of two tensors of one shape.
+//! Elementwise sums and products of tensors of equal shape.
 
 use burn::tensor::Tensor;
 use hooklens_kernels::elementwise::{add, multiply};
 
 use super::{HostTensor, in_place, tracked};
 
-/// `resid + part`, in the part's own memory where no one else holds it.
+/// `resid + part`, reusing the memory of `part` if there is no other handle to it.
 pub(crate) fn sum<const D: usize>(resid: Tensor<D>, part: Tensor<D>) -> Tensor<D> {
     if resid.dims() != part.dims() {
         return resid + part;
@@ -14,7 +14,7 @@ pub(crate) fn sum<const D: usize>(resid: Tensor<D>, part: Tensor<D>) -> Tensor<D
     in_place(part, |part| add(part, held.run())).unwrap_or_else(|part| resid + part)
 }
 
-/// `x * y`, in the memory of `x` where no one else holds it. Both may be tracked.
+/// `x * y`, reusing the memory of `x` if there is no other handle to it. Both may be tracked.
 pub(crate) fn product<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     if let Some(made) = tracked_product(&x, &y) {
         return made;

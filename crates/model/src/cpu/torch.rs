@@ -1,4 +1,4 @@
-//! The memory of LibTorch's tensors on the CPU.
+//! Access to the memory of LibTorch tensors on the CPU.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -9,14 +9,14 @@ use burn_tch::{LibTorch, TchTensor};
 use hooklens_kernels::element::Element;
 use tch::{Device, Kind};
 
-/// A tensor of floats on the CPU, and how many elements lie between its first and its last.
+/// A floating-point tensor on the CPU, and the number of elements from its first to its last in memory.
 pub(super) struct TorchMemory {
     tensor: TchTensor,
     len: usize,
 }
 
 impl TorchMemory {
-    /// The tensor's memory, if LibTorch keeps it on the CPU, densely, and outside its own autograd. Of `f32` or 16 bits.
+    /// The tensor's memory, if it is a dense `f32` or 16-bit tensor on the CPU that LibTorch's autograd does not track.
     pub(super) fn of<const D: usize>(tensor: &Tensor<D>) -> Option<Self> {
         Self::plain(tensor.clone().try_into_primitive::<LibTorch>().ok()?)
     }
@@ -37,7 +37,7 @@ impl TorchMemory {
         Some(Self { tensor, len })
     }
 
-    /// New uninitialized memory for this many elements.
+    /// Allocates uninitialized memory for `len` elements.
     pub(super) fn new(len: usize) -> Self {
         let tensor = TchTensor::new(tch::Tensor::empty([len as i64], (Kind::Float, Device::Cpu)));
         Self { tensor, len }
@@ -58,7 +58,7 @@ impl TorchMemory {
         Self { len: copy.tensor.numel(), tensor: copy }
     }
 
-    /// Whether this is the only handle on one whole run of elements.
+    /// Whether this is the only handle to its storage, and contiguous.
     pub(super) fn is_own(&self) -> bool {
         self.tensor.storage.can_mut() && self.is_contiguous()
     }
@@ -67,57 +67,58 @@ impl TorchMemory {
         self.elements_of()
     }
 
-    /// The elements of a tensor of this type.
+    /// The elements, of type `E`.
     pub(super) fn elements_of<E: Element>(&self) -> &[E] {
-        assert_eq!(self.tensor.tensor.kind().elt_size_in_bytes(), size_of::<E>(), "another element type");
+        assert_eq!(self.tensor.tensor.kind().elt_size_in_bytes(), size_of::<E>(), "wrong element type");
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the tensor is dense, of floats of this size (checked above and in `plain`) and on the CPU, so
-        // `data_ptr` is its first element and `len` elements on is its last, all within one allocation that this
-        // handle keeps alive; every pattern of bits is a float. Burn writes into a storage only while it has one
-        // handle, and the slice ends before ours is given away. Measured: benches/RESULTS.md.
+        // SAFETY: the tensor is dense, on the CPU, and of floats of this size (checked above and in `plain`), so
+        // `data_ptr` points to its first element and the last of the `len` elements is within the same allocation,
+        // which this handle keeps alive. Every bit pattern is a valid float. Burn writes to a storage only while it has
+        // a single handle, and the slice ends before ours is given away. Measured: benches/RESULTS.md.
         unsafe { std::slice::from_raw_parts(self.tensor.tensor.data_ptr().cast::<E>(), self.len) }
     }
 
-    /// The elements of memory that is one's own: [`TorchMemory::new`], or [`TorchMemory::is_own`].
+    /// The elements of exclusively owned memory: from [`TorchMemory::new`], or if [`TorchMemory::is_own`].
     pub(super) fn elements_mut(&mut self) -> &mut [f32] {
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: as in `elements`; the callers have made sure that no other handle reads this storage, and `&mut
-        // self` that no other slice of this one is there.
+        // SAFETY: as in `elements_of`; in addition, callers ensure that no other handle reads this storage, and `&mut
+        // self` that there is no other slice of this one.
         unsafe { std::slice::from_raw_parts_mut(self.tensor.tensor.data_ptr().cast::<f32>(), self.len) }
     }
 
-    /// The tensor of a whole run of elements.
+    /// Turns contiguous memory into a tensor of the given shape.
     pub(super) fn tensor<const D: usize>(self, shape: [usize; D]) -> Tensor<D> {
         let shape = shape.map(|len| len as i64);
         Tensor::from_primitive::<LibTorch>(TchTensor::new(self.tensor.tensor.reshape(shape)))
     }
 }
 
-/// A guard: while it lives, LibTorch's own operations on the thread that made it use that thread only. LibTorch's
-/// worker threads spin while they wait for work, and would take the cores from the kernels.
+/// Guard that limits LibTorch's own operations on the current thread to one thread while it lives. LibTorch's worker
+/// threads spin while they wait for work, and would take cores from the kernels.
 ///
-/// The setting is per thread; a thread that has none yet inherits the last one made.
+/// The setting is per thread; a thread that never set it inherits the value that any thread set last.
 #[derive(Debug)]
-pub(crate) struct OneThread {
-    /// It ends on its thread.
+pub struct OneThread {
+    /// Keeps the guard on its thread.
     _here: PhantomData<*const ()>,
 }
 
-/// The most threads LibTorch was seen with: what a thread gets back that began with another's one.
+/// Highest thread count that LibTorch was seen with. Restored on threads that started with another thread's limit of
+/// one.
 static MOST: AtomicI32 = AtomicI32::new(1);
 
 thread_local! {
-    /// How many there are on this thread, and how many threads LibTorch gets back after the last.
+    /// Number of guards on this thread, and the thread count to restore after the last of them.
     static HERE: Cell<(usize, i32)> = const { Cell::new((0, 1)) };
 }
 
 impl OneThread {
-    /// If the kernels work on tensors of this device and element type.
-    pub(crate) fn for_kernels_on(device: &burn::tensor::Device, dtype: DType) -> Option<Self> {
+    /// Creates a guard, if the kernels work on tensors of this device and element type.
+    pub fn for_kernels_on(device: &burn::tensor::Device, dtype: DType) -> Option<Self> {
         TorchMemory::of(&Tensor::<1>::zeros([1], (device, dtype)))?;
         let (mut here, mut threads) = HERE.get();
         if here == 0 {

@@ -1,4 +1,4 @@
-//! Operations with a way back of their own, under Burn's differentiation: kernels compute both ways.
+//! Custom autodiff operations whose forward and backward passes are computed by our kernels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,13 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_flex::Flex;
 
-/// Gradients of an operation's inputs from that of its output; none where none is needed.
+/// Backward function: computes the gradients of an operation's inputs from the gradient of its output, `None` for those
+/// that need no gradient.
 type Back<P, const N: usize> = dyn Fn(P, [bool; N]) -> [Option<P>; N] + Send + Sync;
 
-/// The operation `forward` of these inputs, of which at least one is tracked: it is given their values, and gives its
-/// own with the way back. `None` if they are not of one backend on the CPU, or it declines.
+/// Runs `forward` as an autodiff operation. At least one input must be tracked. `forward` gets the inputs' values and
+/// returns the output with a backward function. `None` if the inputs are not all on one CPU backend, or if `forward`
+/// returns `None`.
 pub(crate) fn tracked<const N: usize, const D: usize, const E: usize, F>(
     inputs: [&Tensor<D>; N],
     forward: impl FnOnce([Tensor<D>; N]) -> Option<(Tensor<E>, F)>,
@@ -26,10 +28,10 @@ where
 {
     let device = inputs.iter().find(|input| input.is_tracked())?.device();
     let strategy = device.gradient_checkpointing_strategy()?;
-    // What is made here is kept in any case, so that strategies differ in their types only.
+    // The results of `forward` are kept in either case, so the strategies differ only in their types.
     let (plain, keeps) = (device.without_autodiff(), strategy == GradientCheckpointingStrategy::Disabled);
     #[cfg(feature = "libtorch")]
-    #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
+    #[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
     if plain == Device::libtorch() {
         return match keeps {
             true => on::<burn_tch::LibTorch, NoCheckpointing, N, D, E, F>(inputs, strategy, forward),
@@ -57,7 +59,7 @@ where
     let mut nodes = Vec::with_capacity(N);
     let mut values = Vec::with_capacity(N);
     for input in inputs {
-        // What is not tracked is a constant.
+        // Untracked inputs are constants.
         let held = match input.is_tracked() {
             true => input.clone(),
             false => input.clone().without_autodiff().autodiff().with_gradient_checkpointing_strategy(strategy),
@@ -68,7 +70,7 @@ where
     }
     let (output, back) = forward(values.try_into().ok()?)?;
     let output = output.try_into_primitive::<B>().ok()?;
-    let way = Way::<B, N>(Arc::new(move |gradient, needed| {
+    let way = BackwardFn::<B, N>(Arc::new(move |gradient, needed| {
         let inputs = back(Tensor::from_primitive::<B>(gradient), needed);
         inputs.map(|input| input.and_then(|input| input.try_into_primitive::<B>().ok()))
     }));
@@ -82,30 +84,30 @@ where
 #[derive(Debug)]
 struct Operation;
 
-/// What an operation keeps for the way back.
-struct Way<B: Backend, const N: usize>(Arc<Back<B::FloatTensorPrimitive, N>>);
+/// State that an operation keeps for its backward pass.
+struct BackwardFn<B: Backend, const N: usize>(Arc<Back<B::FloatTensorPrimitive, N>>);
 
-impl<B: Backend, const N: usize> Clone for Way<B, N> {
+impl<B: Backend, const N: usize> Clone for BackwardFn<B, N> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<B: Backend, const N: usize> fmt::Debug for Way<B, N> {
+impl<B: Backend, const N: usize> fmt::Debug for BackwardFn<B, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Way")
     }
 }
 
 impl<B: Backend, const N: usize> Backward<B, N> for Operation {
-    type State = Way<B, N>;
+    type State = BackwardFn<B, N>;
 
     fn backward(self, ops: Ops<Self::State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
         let needed = ops.parents.each_ref().map(Option::is_some);
         for (parent, made) in ops.parents.into_iter().zip((ops.state.0)(gradient, needed)) {
-            // A gradient that is left out would pass for zero.
-            assert!(made.is_some() || parent.is_none(), "an operation gave no gradient where one is needed");
+            // A missing gradient would silently count as zero.
+            assert!(made.is_some() || parent.is_none(), "an operation returned no gradient for a tracked input");
             if let (Some(parent), Some(made)) = (parent, made) {
                 gradients.register::<B>(parent.id, made);
             }

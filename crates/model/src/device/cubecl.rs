@@ -1,4 +1,4 @@
-//! Devices of CubeCL: CUDA, and Vulkan, Metal and DirectX 12 by wgpu.
+//! CubeCL devices: CUDA, and Vulkan, Metal, and DirectX 12 through wgpu.
 
 use burn::backend::DispatchDevice;
 use burn::cubecl;
@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use burn::tensor::DeviceKind;
 use burn::tensor::DeviceType;
 
-/// CubeCL's own name of a device, if it is one of its devices.
+/// The underlying CubeCL device, if `device` is one.
 fn cube(device: &Device) -> Option<cubecl::Device> {
     match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => Some(device.clone()),
@@ -15,38 +15,38 @@ fn cube(device: &Device) -> Option<cubecl::Device> {
     }
 }
 
-/// Whether it is one of CubeCL's: work is queued there and done later, on a thread of its own.
+/// Whether this is a CubeCL device, which queues work and executes it later on its own thread.
 pub(super) fn is_one(device: &Device) -> bool {
     cube(device).is_some()
 }
 
-/// Whether `f64` is computed right there. wgpu says it has the type, but SPIR-V's `exp` has no form for it, and gives
-/// what is no number.
+/// Whether `f64` is computed correctly. wgpu reports the type as supported, but SPIR-V's `exp` has no `f64` variant and
+/// returns NaN.
 pub(super) fn has_f64(device: &Device) -> bool {
     !matches!(cube(device), Some(cubecl::Device::Wgpu(_)))
 }
 
-/// Whether products of `f32` are rounded to TF32: cubek's matrix products do so wherever tensor cores take part, and
-/// Burn 0.22.1 has no switch for it.
+/// Whether `f32` products are rounded to TF32. cubek's matrix products do this wherever tensor cores are used, and Burn
+/// 0.22.1 can't turn it off.
 pub(super) fn rounds_products(device: &Device) -> bool {
     matches!(cube(device), Some(cubecl::Device::Cuda(_)))
 }
 
-/// Bytes of memory, where the driver tells. Opens the device.
+/// Memory size in bytes, if the driver reports it. Opens the device.
 pub(super) fn memory(device: &Device) -> Option<u64> {
     cube(device)?.client().properties().memory.max_memory()
 }
 
-/// A kind of devices.
+/// A backend and its devices.
 pub(super) struct Kind {
-    /// As it begins a device's name.
+    /// Prefix of its device names.
     pub(super) name: &'static str,
-    /// As it is spelled.
+    /// Display name.
     pub(super) spelled: &'static str,
     of: DeviceType,
 }
 
-/// The kinds that this build has.
+/// The backends included in this build.
 pub(super) fn kinds() -> Vec<Kind> {
     vec![
         #[cfg(feature = "cuda")]
@@ -61,7 +61,7 @@ pub(super) fn kinds() -> Vec<Kind> {
 }
 
 impl Kind {
-    /// The devices that are there, in the order of their numbers.
+    /// The available devices, in index order.
     pub(super) fn devices(&self) -> Vec<Device> {
         let there = Device::enumerate(self.of.clone()).into_vec();
         match self.of {
@@ -75,7 +75,7 @@ impl Kind {
     }
 }
 
-/// Devices of wgpu's: cards of their own first, software last.
+/// wgpu devices, with discrete GPUs first and software renderers last.
 #[cfg(feature = "wgpu")]
 fn cards_first(kind: &DeviceType, mut left: Vec<Device>) -> Vec<Device> {
     let make: fn(DeviceKind) -> Device = match kind {

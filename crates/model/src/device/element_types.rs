@@ -1,4 +1,4 @@
-//! Element types that a device computes in.
+//! Element types supported by a device.
 
 use burn::tensor::Device;
 use hooklens_hooks::DType;
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 
 const ALL: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
-/// The element types that a device stores, converts and computes in. Opens the device.
+/// The element types that a device can store, convert, and compute in. Opens the device.
 ///
 /// ```
 /// use hooklens::DType;
@@ -26,23 +26,23 @@ fn computes_in(device: &Device, dtype: DType) -> bool {
     dtype.is_supported_by(device)
 }
 
-/// Whether a device computes in one of Burn's element types.
+/// Whether a device computes in a Burn element type.
 pub fn has(device: &Device, dtype: burn::tensor::DType) -> bool {
     ALL.into_iter().find(|known| known.burn() == dtype).is_none_or(|dtype| computes_in(device, dtype))
 }
 
-/// What there is to know of how exactly a device computes in `dtype`.
+/// A note on reduced precision when a device computes in `dtype`, if any.
 pub fn rounding(device: &Device, dtype: DType) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if dtype == DType::F32 && super::cubecl::rounds_products(device) {
-        let exact = "about 1e-3 of their largest value; `libtorch:cuda:N` is exact";
-        return Some(format!("{device:?} rounds factors of matrix products to TF32, {exact}"));
+        let exact = "with an error of about 1e-3 of the largest value; `libtorch:cuda:N` is exact";
+        return Some(format!("{device:?} rounds the inputs of matrix products to TF32, {exact}"));
     }
     let _ = (device, dtype);
     None
 }
 
-/// An error where a device does not compute in an element type.
+/// Returns an error if a device does not compute in an element type.
 pub fn check_element_type(device: &Device, dtype: burn::tensor::DType) -> Result<()> {
     if has(device, dtype) {
         return Ok(());

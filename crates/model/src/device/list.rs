@@ -1,4 +1,4 @@
-//! The devices of this machine.
+//! Listing the devices of this machine.
 
 use burn::tensor::Device;
 #[cfg(feature = "libtorch")]
@@ -11,40 +11,38 @@ use super::element_types;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// Its name for [`parse_device`](crate::parse_device): `vulkan:0`.
+    /// Name for [`parse_device`](crate::device::parse_device), such as `vulkan:0`.
     pub name: String,
-    /// What it calls itself, or why it can't be opened.
+    /// The device's own description, or the reason why it can't be opened.
     pub description: String,
-    /// Bytes of memory, where the driver tells.
+    /// Memory size in bytes, if the driver reports it.
     pub memory: Option<u64>,
-    /// Element types that it computes in; none if it can't be opened.
+    /// Element types that it computes in; empty if it can't be opened.
     pub dtypes: Vec<DType>,
 }
 
-/// The devices of this machine that this build can use, each opened to ask what it can do.
+/// Lists the devices of this machine that this build can use. Opens each to query its capabilities.
 ///
 /// ```
 /// let devices = hooklens::devices();
 /// assert_eq!(devices[0].name, "flex");
 /// assert!(devices[0].dtypes.contains(&hooklens::DType::BF16));
 /// ```
-#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned"))]
+#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "Burn is pinned to its last series with LibTorch"))]
 pub fn devices() -> Vec<DeviceInfo> {
     let cpu = format!("this machine's CPU, {} threads", rayon::current_num_threads());
     #[cfg_attr(
         not(any(feature = "libtorch", feature = "cuda", feature = "wgpu")),
-        allow(unused_mut, reason = "other builds have other devices")
+        allow(unused_mut, reason = "builds with other backends add devices")
     )]
     let mut all = vec![named("flex".to_string(), &Device::flex(), Some(&cpu))];
     #[cfg(feature = "libtorch")]
     {
-        all.push(named("libtorch".to_string(), &Device::libtorch(), Some("this machine's CPU, by LibTorch")));
+        all.push(named("libtorch".to_string(), &Device::libtorch(), Some("this machine's CPU, through LibTorch")));
         let cards = Device::enumerate(DeviceType::LibTorch).into_vec().len();
-        all.extend(
-            (0..cards).map(|n| {
-                named(format!("libtorch:cuda:{n}"), &Device::libtorch_cuda(n), Some("a CUDA card, by LibTorch"))
-            }),
-        );
+        all.extend((0..cards).map(|n| {
+            named(format!("libtorch:cuda:{n}"), &Device::libtorch_cuda(n), Some("a CUDA device, through LibTorch"))
+        }));
     }
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     for kind in super::cubecl::kinds() {
@@ -54,7 +52,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     all
 }
 
-/// What a device says of itself; a driver that fails to open it panics.
+/// Queries a device. A driver that fails to open it panics.
 fn named(name: String, device: &Device, description: Option<&str>) -> DeviceInfo {
     let opened = hooklens_io::caught::caught(|| (asked(device), element_types(device)));
     match opened {

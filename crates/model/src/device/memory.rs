@@ -1,4 +1,4 @@
-//! Out-of-memory panics, and errors, as one error.
+//! Unifies out-of-memory panics and errors into one error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -7,13 +7,14 @@ use burn::tensor::Device;
 
 use crate::error::{Error, Result, device_out_of_what_memory, panicked_out_of_what_memory};
 
-/// Does the work; where a device's library panics or fails because its memory is full, that is
-/// [`Error::OutOfMemory`]. Every other panic goes on, and so does every error: those of a hook too, whatever they say.
+/// Runs `work`, converting a device's out-of-memory panic or error to [`Error::OutOfMemory`]. All other panics and
+/// errors are passed through, including those from hooks, whatever their message.
 ///
-/// State that the work was changing is restored by the guards that unwinding drops ([`Transaction`](crate::kv_cache::Transaction)).
+/// State that the work was changing is restored by guards during unwinding
+/// ([`Transaction`](crate::kv_cache::Transaction)).
 pub fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let out_of_memory = |asked| Error::OutOfMemory { devices: format!("{:?}", devices()), asked };
-    hooklens_hooks::panicked_in_hook(); // what was before is no matter
+    hooklens_hooks::panicked_in_hook(); // clear what was recorded earlier
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Err(error)) if !matches!(error, Error::OutOfMemory { .. }) => {
             Err(device_out_of_what_memory(&error).map_or(error, out_of_memory))
@@ -29,8 +30,8 @@ pub fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> 
     }
 }
 
-/// An error if a run on this machine's CPU would need more memory than it has. An allocation that fails later
-/// aborts the process, so this is checked first.
+/// Returns an error if a run on this machine's CPU would need more memory than is available. A failed allocation later
+/// would abort the process.
 pub fn check_room(device: &Device, asked: usize) -> Result<()> {
     if !in_main_memory(device) || Vec::<u8>::new().try_reserve_exact(asked).is_ok() {
         return Ok(());
@@ -38,7 +39,7 @@ pub fn check_room(device: &Device, asked: usize) -> Result<()> {
     Err(Error::OutOfMemory { devices: format!("{device:?}"), asked: format!("{asked} bytes") })
 }
 
-/// Whether it is a device of CubeCL: what it is asked for is queued, and done later on a thread of its own.
+/// Whether this is a CubeCL device, which queues work and executes it later on its own thread.
 pub fn is_cubecl(device: &Device) -> bool {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if super::cubecl::is_one(device) {
@@ -48,23 +49,23 @@ pub fn is_cubecl(device: &Device) -> bool {
     false
 }
 
-/// The device whose tensors lie in this machine's main memory: the given one, if they do.
+/// A device whose tensors are in this machine's main memory: the given one if it qualifies.
 pub fn main_memory(device: &Device) -> Device {
     if in_main_memory(device) { device.clone() } else { Device::flex() }
 }
 
-/// Whether a device's tensors lie in this machine's main memory.
+/// Whether a device's tensors are in this machine's main memory.
 pub fn in_main_memory(device: &Device) -> bool {
     #[cfg(feature = "libtorch")]
-    #[allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned")]
+    #[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
     if *device == Device::libtorch() {
         return true;
     }
     *device == Device::flex()
 }
 
-/// Whether products on this device widen a matrix of 16 bits as they read it: the kernels do, where no gradients are
-/// kept for weights.
+/// Whether matrix products on this device widen 16-bit matrices as they read them. Our kernels do, if no gradients are
+/// tracked for weights.
 pub fn multiplies_narrow(device: &Device) -> bool {
     in_main_memory(device) && device.gradient_checkpointing_strategy().is_none()
 }

@@ -19,15 +19,15 @@ use crate::error::{Error, Result};
 
 pub use element_types::element_types;
 pub use element_types::{check_element_type, has, rounding};
-pub use freed::keep_freed_memory;
+pub use freed::retain_freed_memory;
 pub use list::{DeviceInfo, devices};
 pub use memory::{check_room, guarded, in_main_memory, is_cubecl, main_memory, multiplies_narrow};
 pub use placement::Placement;
 #[cfg(feature = "remote")]
-pub(crate) use remote::TOKEN_VARIABLE;
+pub use remote::TOKEN_VARIABLE;
 pub use self_test::check_numbers;
 
-/// The environment variable that names the [`default_device`].
+/// Environment variable that names the [`default_device`].
 ///
 /// ```
 /// assert_eq!(hooklens::DEVICE_VARIABLE, "HOOKLENS_DEVICE"); // `HOOKLENS_DEVICE=flex hooklens info gpt2`
@@ -37,32 +37,32 @@ pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 const KNOWN: &str =
     "devices are flex, libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N, remote:ws://HOST:PORT";
 
-/// Devices that a feature of the same name brings.
+/// Device names that are enabled by a feature of the same name.
 const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "remote"];
 
-/// The device a name stands for: `flex` (this machine's CPU), and where built in `libtorch` (the CPU too),
-/// `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N`, `wgpu:N` (what [`devices`] lists), and `remote:ws://HOST:PORT`
-/// for what [`hooklens serve`](crate) offers there (`#N` at the end for its N-th device). Numbers begin at 0, which
-/// may be left out.
+/// Parses a device name: `flex` (this machine's CPU), and, depending on enabled features, `libtorch` (also the CPU),
+/// `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N`, or `wgpu:N` (as listed by [`devices`]), or
+/// `remote:ws://HOST:PORT` for a device served by [`hooklens serve`](crate) (with `#N` at the end for its N-th device).
+/// Indices start at 0 and may be omitted.
 ///
-/// A remote device is connected to at once, with the token in `HOOKLENS_TOKEN` if that is set.
+/// Connects to a remote device immediately, using the token in `HOOKLENS_TOKEN` if it is set.
 ///
 /// # Errors
-/// [`Error::Device`] for an unknown name, a backend this build lacks (it says which feature has it), or a device
-/// that is not there.
+/// [`Error::Device`] for an unknown name, a backend missing from this build (the message names the required feature),
+/// or a device that does not exist.
 ///
 /// ```
 /// assert!(hooklens::parse_device("flex").is_ok());
 /// assert!(hooklens::parse_device("abacus").is_err());
 /// ```
-#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "the last line of Burn that has LibTorch is pinned"))]
+#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "Burn is pinned to its last series with LibTorch"))]
 pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
     let name = name.as_ref();
     let fails = |reason: String| Err(Error::Device { name: name.to_string(), reason });
     let (kind, rest) = name.split_once(':').unwrap_or((name, ""));
     match kind {
         "flex" | "cpu" if rest.is_empty() => Ok(Device::flex()),
-        "flex" | "cpu" => fails("the CPU has no number".to_string()),
+        "flex" | "cpu" => fails("the CPU takes no device number".to_string()),
         #[cfg(feature = "libtorch")]
         "libtorch" if rest.is_empty() || rest == "cpu" => Ok(Device::libtorch()),
         #[cfg(feature = "libtorch")]
@@ -71,7 +71,7 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
                 let count = Device::enumerate(DeviceType::LibTorch).into_vec().len();
                 numbered(n, "CUDA", (0..count).map(Device::libtorch_cuda)).or_else(fails)
             }
-            _ => fails("after `libtorch:` comes `cuda` or `cuda:N`".to_string()),
+            _ => fails("expected `cuda` or `cuda:N` after `libtorch:`".to_string()),
         },
         #[cfg(feature = "remote")]
         "remote" => remote::connect(rest).or_else(fails),
@@ -79,16 +79,18 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
         _ if let Some(found) = cubecl::kinds().into_iter().find(|known| known.name == kind) => {
             of_kind(rest, &found).or_else(fails)
         }
-        _ if FEATURES.contains(&kind) => fails(format!("this build can't use it: build with `--features {kind}`")),
+        _ if FEATURES.contains(&kind) => {
+            fails(format!("this build does not support it; rebuild with `--features {kind}`"))
+        }
         _ => fails(KNOWN.to_string()),
     }
 }
 
-/// The device that models are loaded to by default: the one that the environment variable
-/// [`DEVICE_VARIABLE`] names, else `flex`, this machine's CPU.
+/// The default device for loading models: the one named by the environment variable [`DEVICE_VARIABLE`], or else
+/// `flex`, this machine's CPU.
 ///
 /// # Errors
-/// As [`parse_device`], about the variable's value.
+/// Same as [`parse_device`], for the variable's value.
 ///
 /// ```
 /// let device = hooklens::default_device()?;
@@ -101,7 +103,7 @@ pub fn default_device() -> Result<Device> {
     }
 }
 
-/// Waits for the devices: an error if any of what they were asked for failed.
+/// Waits for the devices to finish. Returns an error if any of their queued work failed.
 pub fn synchronize(devices: &[Device]) -> Result<()> {
     devices.iter().try_for_each(|device| {
         let failed = |source| Error::DeviceFailed { device: format!("{device:?}"), source };
@@ -109,27 +111,27 @@ pub fn synchronize(devices: &[Device]) -> Result<()> {
     })
 }
 
-/// A device number; none given means the first.
+/// Parses a device index; an empty string means the first device.
 #[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
 fn index(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok() }
 }
 
-/// The device of a kind whose number is `rest`.
+/// The device of a backend with index `rest`.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn of_kind(rest: &str, kind: &cubecl::Kind) -> Result<Device, String> {
     match index(rest) {
         Some(n) => numbered(n, kind.spelled, kind.devices().into_iter()),
-        None => Err(format!("after `{}:` comes a number, not `{rest}`", kind.name)),
+        None => Err(format!("expected a number after `{}:`, not `{rest}`", kind.name)),
     }
 }
 
-/// The `n`-th of a kind's devices, or how many there are.
+/// The `n`-th device of a backend, or an error that states how many there are.
 #[cfg(any(feature = "libtorch", feature = "cuda", feature = "wgpu"))]
 fn numbered(n: usize, kind: &str, mut there: impl ExactSizeIterator<Item = Device>) -> Result<Device, String> {
     match there.len() {
         0 => Err(format!("no {kind} device was found; the driver may be missing")),
-        1 if n > 0 => Err(format!("there is 1 {kind} device, counted from 0")),
-        count => there.nth(n).ok_or_else(|| format!("there are {count} {kind} devices, counted from 0")),
+        1 if n > 0 => Err(format!("there is only 1 {kind} device, numbered from 0")),
+        count => there.nth(n).ok_or_else(|| format!("there are {count} {kind} devices, numbered from 0")),
     }
 }

@@ -1,4 +1,4 @@
-//! A check that a device computes what it is asked for.
+//! Self-test of devices.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,8 +9,8 @@ use ndarray::ArrayD;
 use super::is_cubecl;
 use crate::error::{BoxError, Error, Result};
 
-/// An error if a device whose kernels a driver compiles gives wrong numbers. Some drivers take kernels that they do not
-/// understand and compute anything. Each device is asked once.
+/// Returns an error if a device whose kernels are compiled by a driver computes wrong numbers. Some drivers accept
+/// kernels that they don't support and return arbitrary results. Each device is tested once.
 pub fn check_numbers(device: &Device) -> Result<()> {
     static CHECKED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
     let device = device.clone().without_autodiff();
@@ -23,18 +23,20 @@ pub fn check_numbers(device: &Device) -> Result<()> {
     let (given, expected) = (on(&device)?, on(&Device::flex())?);
     let largest_of = |values: &ArrayD<f32>| values.iter().fold(0f32, |most, x| most.max(x.abs()));
     let (apart, largest) = (largest_of(&(&given - &expected)), largest_of(&expected));
-    // Factors rounded to TF32 are off by a thousandth each time.
+    // Rounding factors to TF32 causes an error of about a thousandth in each product.
     if apart <= 0.05 * largest && given.iter().all(|x| x.is_finite()) {
         checked.push(device);
         return Ok(());
     }
     let reason = format!(
-        "a small attention layer is off by {apart} of {largest}: its driver does not understand the kernels; a newer one, or `wgpu`, may"
+        "the output of a small attention layer is off by {apart} (largest value: {largest}), because the driver \
+         miscompiles the kernels; try a newer driver, or `wgpu`"
     );
     Err(Error::Device { name: format!("{device:?}"), reason })
 }
 
-/// What an attention layer does, in small: a norm, products of matrices and of batches of them, a softmax, `[6, 64]`.
+/// A small version of an attention layer: a norm, matrix products and batched matrix products, and a softmax, `[6,
+/// 64]`.
 fn numbers(device: &Device) -> Tensor<2> {
     let matrix = |rows: usize, columns: usize, step: usize| {
         let values: Vec<f32> = (0..rows * columns).map(|place| ((place * step) % 13) as f32 / 13.0 - 0.5).collect();

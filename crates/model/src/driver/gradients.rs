@@ -1,4 +1,4 @@
-//! Runs with gradients: gradients of a scalar of the output with respect to activations.
+//! Runs with gradients of a scalar with respect to activations.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::error::{CacheError, InputError, Result};
 /// Gradients by point.
 type ByPoint = BTreeMap<PointId, Activation>;
 
-/// Makes a run: with these hooks, recording this; of the whole model, or only up to what is recorded.
+/// Runs the model with the given hooks and record; if the flag is false, only up to the last recorded point.
 type Runner<'r, O> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O> + 'r;
 
-/// See [`HookedModel::run_with_gradients`].
+/// Implements [`HookedModel::run_with_gradients`].
 pub(super) fn run_with_gradients<M: HookedModel>(
     model: &M,
     input: M::Input,
@@ -25,11 +25,11 @@ pub(super) fn run_with_gradients<M: HookedModel>(
     if options.kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen()) {
         return Err(CacheError::Gradients.into());
     }
-    // An encoder without logits still has a stream to make a number of.
+    // An encoder without logits still has a residual stream to compute a scalar from.
     let no_logits = options.logits == Logits::None && M::NEEDS_LOGITS;
     if options.stop_at_layer.is_some() || no_logits {
         let option = if no_logits { "Logits::None" } else { "stop_at_layer" };
-        let reason = "gradients are of a number made of the logits: let the run come to them";
+        let reason = "gradients are taken of a scalar computed from the logits, so the run must compute them";
         return Err(InputError::Conflict { option, with: "run_with_gradients", reason }.into());
     }
     let ForwardOptions { hooks, record, mut kv_cache, copies, .. } = options;
@@ -48,11 +48,11 @@ pub(super) fn run_with_gradients<M: HookedModel>(
     with_gradients(model.catalog(), hooks, record, &mut run, |output| Ok(scalar(M::scored(output)?)))
 }
 
-/// Runs a model, makes a number of the output, and puts the gradients at the points recorded into the output's cache.
-/// Hooks on gradients run on the way back, last point first.
+/// Runs a model, computes a scalar from the output, and adds the gradients at the recorded points to the output's
+/// cache. Gradient hooks run in the backward pass, last point first.
 ///
-/// Each edited gradient costs another run, of a decoder up to its point: Burn's way back can't be hooked, so it is cut
-/// there, and goes on from what the hook made.
+/// Each edited gradient costs another run (for a decoder, up to its point): Burn's backward pass can't be hooked, so it
+/// is cut at the point and resumed from the edited gradient.
 fn with_gradients<O: RunOutput>(
     catalog: &Catalog,
     hooks: Vec<Hook<'_>>,
@@ -61,7 +61,7 @@ fn with_gradients<O: RunOutput>(
     number: impl FnOnce(&O) -> Result<Tensor<1>>,
 ) -> Result<O> {
     if !record.keeps_all() {
-        let reason = "a run with gradients records whole activations; cut, convert or move them afterwards";
+        let reason = "a run with gradients records whole activations; slice, convert or move them afterwards";
         return Err(InputError::Conflict { option: "record", with: "run_with_gradients", reason }.into());
     }
     let recorded = record.selection().resolve(catalog)?;
@@ -82,7 +82,7 @@ fn with_gradients<O: RunOutput>(
         let name = &*catalog.info(*id).name;
         let mut gradient = match gradients.remove(id) {
             Some(gradient) => gradient,
-            // The number does not depend on it.
+            // The scalar does not depend on this point.
             None if output.cache().contains(name) => output.cache().activation(name)?.zeros_like(),
             None => continue,
         };
@@ -103,16 +103,17 @@ fn with_gradients<O: RunOutput>(
     Ok(output)
 }
 
-/// The same run, once or several times, with leaves put in to keep gradients for.
+/// Repeats a run with autodiff leaves inserted at the points that need gradients.
 struct GradientPass<'p, 'h, 'r, O> {
     catalog: &'p Catalog,
-    /// The user's, on the way forward.
+    /// The user's forward hooks.
     hooks: Vec<Hook<'h>>,
     run: &'p mut Runner<'r, O>,
 }
 
 impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
-    /// A whole run and the gradients that come to the points, those before a cut only past it.
+    /// Runs the whole model and computes the gradients at `points`. A point before a cut gets only the gradient that
+    /// does not pass through the cut.
     fn whole(
         &mut self,
         record: Record,
@@ -123,7 +124,7 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
         let leaves = RefCell::new(ByPoint::new());
         let output = self.run(points, cuts, &leaves, record, true)?;
         let number = number(&output)?.sum();
-        // Points that had nothing to show, such as experts without tokens, have no gradients.
+        // Points without a tensor, such as experts without tokens, have no gradients.
         if leaves.borrow().is_empty() {
             return Ok((output, ByPoint::new()));
         }
@@ -134,7 +135,7 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
         Ok((output, gather(&leaves.into_inner(), &gradients)))
     }
 
-    /// A run up to a point, and what a gradient there comes to at the points before it.
+    /// Runs up to a point and backpropagates a gradient from there to the points before it.
     fn up_to(&mut self, end: PointId, points: &[PointId], cuts: &[PointId], gradient: &Activation) -> Result<ByPoint> {
         if points.is_empty() {
             return Ok(ByPoint::new());
@@ -150,8 +151,8 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
         Ok(gather(&leaves.into_inner(), &gradients))
     }
 
-    /// A run with the user's hooks and, behind them, a leaf at each point: zeros that are added, or,
-    /// where the way back is cut, the activation itself.
+    /// Runs the model with the user's hooks, followed by a leaf at each point: zeros that are added or, where the
+    /// backward pass is cut, the activation itself.
     fn run(
         &mut self,
         points: &[PointId],
@@ -176,7 +177,7 @@ impl<O: RunOutput> GradientPass<'_, '_, '_, O> {
     }
 }
 
-/// The gradients kept for leaves.
+/// Collects the gradients of the leaves.
 fn gather(leaves: &ByPoint, gradients: &Gradients) -> ByPoint {
     leaves.iter().filter_map(|(id, leaf)| Some((*id, leaf.gradient(gradients)?))).collect()
 }

@@ -5,13 +5,12 @@ use burn::tensor::{Int, Tensor};
 use crate::error::{InputError, Result};
 use crate::tokens::{Texts, Tokens};
 
-/// Text, tokens, or a residual stream. Whatever a run takes converts into one.
+/// The input of a run: text, tokens, or a residual stream. Other types convert into it:
 ///
-/// - `"text"`, `["one", "two"]`, `String`, `Vec<String>` and the like: tokenized by the model's
-///   tokenizer.
+/// - `"text"`, `["one", "two"]`, `String`, `Vec<String>`, and similar types: tokenized by the model's tokenizer.
 /// - [`Tokens`], `vec![vec![1, 2, 3]]`, `[1, 2, 3]`, `Tensor<2, Int>`: token ids.
 /// - `Tensor<3>`: a residual stream `[batch, pos, d_model]`, with
-///   [`ForwardOptions::start_at_layer`](crate::ForwardOptions::start_at_layer).
+///   [`ForwardOptions::start_at_layer`](crate::driver::ForwardOptions::start_at_layer).
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -29,18 +28,18 @@ use crate::tokens::{Texts, Tokens};
 pub enum Input {
     /// One text per row.
     Text(Vec<String>),
-    /// Token ids with their mask.
+    /// Token ids with their attention mask.
     Tokens(Tokens),
-    /// Rows of token ids, all of one length.
+    /// Rows of token ids of equal length.
     Rows(Vec<Vec<u32>>),
     /// Token ids on a device.
     Ids(Tensor<2, Int>),
-    /// The residual stream before some layer.
+    /// The residual stream before a layer.
     Residual(Tensor<3>),
 }
 
 impl Input {
-    /// The tokens of an input that is no residual stream; what they are of texts, `tokenize` tells.
+    /// Converts the input to tokens, using `tokenize` for text. A residual stream is an error.
     pub(crate) fn into_tokens(self, tokenize: impl FnOnce(Vec<String>) -> Result<Tokens>) -> Result<Tokens> {
         match self {
             Input::Text(texts) => tokenize(texts),

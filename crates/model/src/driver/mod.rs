@@ -1,6 +1,6 @@
-//! What every hooked model can do, whichever its architecture.
+//! Operations common to all hooked models, whatever their architecture.
 
-mod drive;
+mod execute;
 mod gradients;
 mod input;
 mod options;
@@ -15,30 +15,31 @@ use crate::device::guarded;
 use crate::error::{InputError, Result};
 use crate::tokens::Tokenizer;
 
-pub use drive::{Plan, drive, length};
+pub use execute::{Plan, execute, length};
 pub use input::Input;
 pub use options::{ForwardOptions, Logits};
 pub use scope::Hooked;
 
-/// What a run gives: recordings, and outputs that may be differentiated.
+/// Output of a run: recordings, and tensors that can be differentiated.
 pub trait RunOutput: Sized + private::Sealed {
-    /// What was recorded.
+    /// The recordings.
     fn cache(&mut self) -> &mut ActivationCache;
 
     /// The main output: logits, `[batch, pos, d_vocab]`, or the residual stream of a run with `stop_at_layer`.
     ///
     /// # Errors
-    /// [`InputError::NoOutput`] and [`InputError::NoHead`] if the run made none.
+    /// [`InputError::NoOutput`] or [`InputError::NoHead`] if the run did not compute it.
     fn main(&self) -> Result<Tensor<3>>;
 
-    /// The same without the history that automatic differentiation keeps.
+    /// The output, detached from the autodiff graph.
     #[doc(hidden)]
     fn without_history(self) -> Self;
 }
 
-/// A model whose activations can be watched and changed: a decoder ([`HookedTransformer`](crate::HookedTransformer)), an
-/// encoder ([`HookedEncoder`](crate::encoder::HookedEncoder)), an encoder with a decoder
-/// ([`HookedEncoderDecoder`](crate::encoder_decoder::HookedEncoderDecoder)), or any of them with hooks that stay
+/// A model whose activations can be recorded and changed: a decoder
+/// ([`HookedTransformer`](crate::model::HookedTransformer)), an encoder
+/// ([`HookedEncoder`](crate::encoder::HookedEncoder)), an encoder-decoder
+/// ([`HookedEncoderDecoder`](crate::encoder_decoder::HookedEncoderDecoder)), or any of them with persistent hooks
 /// ([`Hooked`]).
 ///
 /// ```
@@ -58,29 +59,29 @@ pub trait RunOutput: Sized + private::Sealed {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait HookedModel: Sized + private::Sealed {
-    /// What it runs on.
+    /// Input of a run.
     type Input: Clone;
-    /// What a run gives.
+    /// Output of a run.
     type Output: RunOutput;
-    /// What [`run_with_gradients`](HookedModel::run_with_gradients) makes a scalar of: logits, `[batch, pos, d_vocab]`;
-    /// for an encoder its whole output.
+    /// Argument of the scalar in [`run_with_gradients`](HookedModel::run_with_gradients): logits, `[batch, pos,
+    /// d_vocab]`, or for an encoder its whole output.
     type Scored;
 
-    /// Every point the model can fire, in firing order, those of parts included.
+    /// All points that the model can fire, in firing order, including those of parts.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let names: Vec<&str> = model.catalog().points().iter().map(|point| &*point.name).collect();
     /// assert_eq!(names[..3], ["hook_tokens", "hook_embed", "hook_pos_embed"]); // in firing order
-    /// // Points of other models, and why this one lacks them.
+    /// // Points that other models have, with the reason why this one lacks them.
     /// let told = ("embed.ln.hook_scale", "its embedding has no norm");
     /// assert!(model.catalog().absent().any(|absent| absent == told));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     fn catalog(&self) -> &Arc<Catalog>;
 
-    /// The devices its weights live on, in the order in which a run comes to them.
+    /// The devices that hold the model's weights, in the order in which a run uses them.
     fn devices(&self) -> Vec<Device>;
 
     /// The tokenizer.
@@ -95,10 +96,11 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NoTokenizer`] if the model came without one.
+    /// [`InputError::NoTokenizer`] if the model was loaded without one.
     fn tokenizer(&self) -> Result<&Tokenizer>;
 
-    /// What changes every run of this model: parts put into it, hooks that stay and edit.
+    /// Descriptions of everything that changes all runs of this model: parts spliced into it, and persistent hooks that
+    /// edit.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -109,37 +111,37 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     fn interventions(&self) -> Vec<String>;
 
-    /// Complete descriptions of the hooks that stay and edit: see [`Hook::identity`](hooklens_hooks::Hook::identity).
+    /// Complete descriptions of the persistent hooks that edit: see [`Hook::identity`](hooklens_hooks::Hook::identity).
     #[doc(hidden)]
     fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
         Ok(Vec::new())
     }
 
-    /// One run, unguarded.
+    /// Runs the model without the error handling of [`run`](HookedModel::run).
     #[doc(hidden)]
     fn run_checked(&self, input: Self::Input, options: ForwardOptions<'_>) -> Result<Self::Output>;
 
-    /// Whether hooks depend on row numbers, so that a batch may not be run in parts.
+    /// Whether hooks depend on row numbers, so that a batch must not be split.
     #[doc(hidden)]
     fn tells_rows_apart(&self) -> bool {
         false
     }
 
-    /// Whether hooks act at positions counted from the end of a text, so that it may not be run in parts.
+    /// Whether hooks act at positions counted from the end of a text, so that the text must not be split.
     #[doc(hidden)]
     fn counts_from_the_end(&self) -> bool {
         false
     }
 
-    /// Whether a scalar can be made of logits only.
+    /// Whether a scalar can be computed only from logits.
     #[doc(hidden)]
     const NEEDS_LOGITS: bool = true;
 
-    /// What a scalar is made of.
+    /// Extracts the argument of the scalar from an output.
     #[doc(hidden)]
     fn scored(output: &Self::Output) -> Result<Self::Scored>;
 
-    /// Runs the model; everything a run can do is an option. A [`Record`] alone stands for options that record it.
+    /// Runs the model with the given options. A [`Record`] converts to options that record it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -149,18 +151,18 @@ pub trait HookedModel: Sized + private::Sealed {
     /// let options = ForwardOptions::new().logits(Logits::Last).kv_cache(&mut cache).record("*hook_pattern");
     /// let output = model.run([star], options)?;
     /// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 1, 63]));
-    /// assert_eq!(output.cache.get(hook::pattern(0))?.dims(), [1, 4, 1, 5]); // it sees what came before
+    /// assert_eq!(output.cache.get(hook::pattern(0))?.dims(), [1, 4, 1, 5]); // attends to cached positions too
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Bad input or options, options that this kind of model has no use for, and whatever a hook reports;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// Invalid input or options, options that this kind of model does not support, errors from hooks, and
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory).
     fn run<'h>(&self, input: impl Into<Self::Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Self::Output> {
         guarded(|| self.devices(), || self.run_checked(input.into(), options.into()))
     }
 
-    /// Runs the model and gives its logits, `[batch, pos, d_vocab]`.
+    /// Runs the model and returns its logits, `[batch, pos, d_vocab]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -170,12 +172,12 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; [`InputError::NoHead`] for an encoder without a masked-token head.
+    /// Same as [`HookedModel::run`], and [`InputError::NoHead`] for an encoder without a masked-token head.
     fn forward(&self, input: impl Into<Self::Input>) -> Result<Tensor<3>> {
         self.forward_with(input, ForwardOptions::new())
     }
 
-    /// Runs the model and gives the logits, or the residual stream at `stop_at_layer`.
+    /// Runs the model and returns the logits, or the residual stream at `stop_at_layer`.
     ///
     /// # Shapes
     /// - output: `[batch, pos, d_vocab]`; `[batch, 1, d_vocab]` for [`Logits::Last`]; `[batch, pos, d_model]` with
@@ -190,7 +192,7 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`].
+    /// Same as [`HookedModel::forward`].
     fn forward_with<'h>(
         &self,
         input: impl Into<Self::Input>,
@@ -201,7 +203,7 @@ pub trait HookedModel: Sized + private::Sealed {
         self.run(input, options)?.main()
     }
 
-    /// Runs the model and records activations; gives the logits and the recordings.
+    /// Runs the model and records activations. Returns the logits and the recordings.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -213,7 +215,7 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`]; an unknown name or a pattern without a match is one before anything runs.
+    /// Same as [`HookedModel::forward`]. An unknown name or a pattern without a match is an error before anything runs.
     fn run_with_cache(
         &self,
         input: impl Into<Self::Input>,
@@ -223,7 +225,7 @@ pub trait HookedModel: Sized + private::Sealed {
         Ok((output.main()?, output.cache().take()))
     }
 
-    /// Records activations and computes nothing after the last one asked for.
+    /// Records activations and stops after the last requested point.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -235,12 +237,12 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run_with_cache`].
+    /// Same as [`HookedModel::run_with_cache`].
     fn record(&self, input: impl Into<Self::Input>, record: impl Into<Record>) -> Result<ActivationCache> {
         Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache().take())
     }
 
-    /// Runs the model with hooks, and gives the logits. The hooks end with the run.
+    /// Runs the model with hooks and returns the logits. The hooks apply to this run only.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -254,7 +256,7 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`].
+    /// Same as [`HookedModel::forward`].
     fn run_with_hooks<'h>(
         &self,
         input: impl Into<Self::Input>,
@@ -263,8 +265,8 @@ pub trait HookedModel: Sized + private::Sealed {
         self.forward_with(input, ForwardOptions::new().hooks(hooks))
     }
 
-    /// A view of the model in which every run has these hooks. They are removed when it is dropped; the model itself
-    /// never changes.
+    /// A view of the model whose runs all use these hooks. Dropping it removes the hooks; the model itself never
+    /// changes.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -278,21 +280,20 @@ pub trait HookedModel: Sized + private::Sealed {
         Hooked::new(self, hooks)
     }
 
-    /// Runs the model, makes a scalar of its logits, and records the gradients of the scalar with respect to the
-    /// activations recorded: the output's cache holds both, `hook::z(3)` by
-    /// [`get`](crate::ActivationCache::get) and its gradient by
-    /// [`grad`](crate::ActivationCache::grad), or by name as `blocks.3.attn.hook_z_grad`.
+    /// Runs the model, computes a scalar from its logits, and records the gradients of the scalar with respect to the
+    /// recorded activations. The output's cache holds both: activations through
+    /// [`get`](hooklens_hooks::ActivationCache::get), as in `get(hook::z(3))`, and gradients through
+    /// [`grad`](hooklens_hooks::ActivationCache::grad), or by name as `blocks.3.attn.hook_z_grad`.
     ///
-    /// The weights need no gradients and get none. Hooks on gradients
-    /// ([`edit_grad`](crate::hook::Point::edit_grad), [`read_grad`](crate::hook::Point::read_grad))
-    /// run on the way back, last point first; what one makes of a gradient is what goes on and
-    /// what is recorded. Each edited gradient costs another run up to its point, so hooks may be
-    /// called several times.
+    /// No gradients are computed for the weights. Gradient hooks ([`edit_grad`](crate::hook::Point::edit_grad),
+    /// [`read_grad`](crate::hook::Point::read_grad)) run in the backward pass, last point first; an edited gradient is
+    /// both propagated and recorded. Each edited gradient costs another run up to its point, so hooks may be called
+    /// several times.
     ///
     /// # Shapes
     /// - scored: a decoder's logits, `[batch, pos, d_vocab]`, or `[batch, 1, d_vocab]` for [`Logits::Last`]; an
     ///   encoder's output
-    /// - the scalar: `[1]`; several are summed
+    /// - the scalar: `[1]`; longer tensors are summed
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -309,8 +310,8 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; a recording of parts of activations, or a key-value cache that grows; a scalar that does
-    /// not depend on any recorded activation.
+    /// Same as [`HookedModel::run`], and errors if the record keeps only parts of activations, if the key-value cache
+    /// can grow, or if the scalar does not depend on a recorded activation.
     fn run_with_gradients<'h>(
         &self,
         input: impl Into<Self::Input>,
@@ -320,17 +321,17 @@ pub trait HookedModel: Sized + private::Sealed {
         gradients::run_with_gradients(self, input.into(), options.into(), scalar)
     }
 
-    /// The model with a part put at a point: a sparse autoencoder, an adapter. See [`Part`].
+    /// Returns the model with a part spliced in at a point: a sparse autoencoder, an adapter. See [`Part`].
     ///
-    /// The part's points are like the model's own: they are listed, selected, recorded, edited, differentiated, patched
-    /// and dumped. The model itself is not changed; both share their weights. Parts at several points, and several at
-    /// one, follow each other.
+    /// The part's points behave like the model's own: they are listed, selected, recorded, edited, differentiated,
+    /// patched, and dumped. The original model is unchanged and shares its weights. Parts can be added at several
+    /// points, and several parts at one point run in sequence.
     ///
     /// ```
     /// use hooklens::prelude::*;
     /// use hooklens::{Halt, hook::{Inside, Part, PartPoint}};
     ///
-    /// /// Features that are the positive side of each coordinate.
+    /// /// One feature per coordinate: its positive part.
     /// struct Positive;
     ///
     /// impl Part for Positive {
@@ -357,7 +358,8 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`HookError`](crate::HookError): a point that is unknown, holds integers or has points of these names already.
+    /// [`HookError`] for a point that is unknown, holds integers, or already has inner
+    /// points with these names.
     fn splice(&self, point: impl Into<Selection>, part: impl Part + 'static) -> Result<Self>
     where
         Self: private::Spliceable,
@@ -365,14 +367,14 @@ pub trait HookedModel: Sized + private::Sealed {
         Ok(self.with_points(self.points().with_part(None, point.into(), part)?))
     }
 
-    /// The model with a part that reads one point and writes a later one: a transcoder, from what an MLP reads
-    /// (`blocks.5.mlp.hook_in`) to what it writes (`blocks.5.hook_mlp_out`).
+    /// Returns the model with a part that reads one point and writes a later one: a transcoder, from the MLP's input
+    /// (`blocks.5.mlp.hook_in`) to its output (`blocks.5.hook_mlp_out`).
     ///
     /// ```
     /// use hooklens::prelude::*;
     /// use hooklens::{Halt, hook::{Inside, Part, PartPoint}};
     ///
-    /// /// An MLP's output is what it reads, halved.
+    /// /// Replaces an MLP: its output is half of its input.
     /// struct Half;
     ///
     /// impl Part for Half {
@@ -398,7 +400,7 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::splice`]; a point read that fires after the one written.
+    /// Same as [`HookedModel::splice`], and an error if the point to read fires after the point to write.
     fn splice_between(
         &self,
         read: impl Into<Selection>,
@@ -412,38 +414,41 @@ pub trait HookedModel: Sized + private::Sealed {
     }
 }
 
+/// Seals [`HookedModel`] and [`RunOutput`]; `hooklens` does not re-export it.
 pub mod private {
     use hooklens_hooks::PointInfo;
 
     use crate::config::TransformerConfig;
     use crate::points::Points;
 
-    /// Only this crate's types are models and outputs.
+    /// Restricts the model and output traits to this crate's types.
     pub trait Sealed {}
 
-    /// A model that holds its points itself.
+    /// A model that owns its points.
     pub trait Spliceable {
+        /// The points, with the parts spliced in.
         fn points(&self) -> &Points;
 
         #[must_use]
+        /// Returns a model with the same weights and other points.
         fn with_points(&self, points: Points) -> Self;
 
-        /// The shape of its blocks, of a decoder's where there are two stacks.
+        /// Configuration of the model's blocks; in a model with two stacks, of the decoder's blocks.
         fn block_shape(&self) -> &TransformerConfig;
 
-        /// The model itself, where its weights may have been processed.
+        /// The model itself, if its weights may have been processed.
         fn processed_model(&self) -> Option<&dyn std::any::Any> {
             None
         }
 
-        /// The shape of the blocks a point is in.
+        /// Configuration of the blocks that a point belongs to.
         fn shape_at(&self, _: &PointInfo) -> &TransformerConfig {
             self.block_shape()
         }
     }
 }
 
-/// The logits of a run that was to make them.
+/// Unwraps the logits of a run, with an error if it did not compute them.
 pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
     Ok(logits.clone().ok_or(InputError::NoOutput { what: "logits" })?)
 }

@@ -1,4 +1,4 @@
-//! Options of one run: logits, losses, layers, masks, hooks, caches and recordings.
+//! Options of a run: logits, losses, layers, masks, hooks, caches, and recordings.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
-/// Which rows of the logits to compute. The unembedding is a large share of a small run's time: rows
-/// that are not read need not be computed.
+/// Which positions to compute logits for. The unembedding takes a large part of a small run's time, so unused positions
+/// should be skipped.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -26,9 +26,9 @@ pub enum Logits {
     /// Every position.
     #[default]
     All,
-    /// Each row's last real token only.
+    /// Only the last unmasked token of each row.
     Last,
-    /// None: the run ends after the last point asked for.
+    /// No logits. The run ends after the last requested point.
     None,
 }
 
@@ -43,8 +43,8 @@ impl std::fmt::Display for Logits {
     }
 }
 
-/// Options of one run of any model. The default is all logits and nothing else; a [`Record`] stands for that and
-/// recordings.
+/// Options of one run of any model. The default is all logits and nothing else. A [`Record`] converts to the default
+/// options with recordings.
 ///
 /// ```
 /// use hooklens::{ForwardOptions, Logits};
@@ -62,9 +62,10 @@ pub struct ForwardOptions<'h> {
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
-    /// The row of the caller's batch that all rows are copies of, and the number of its rows, in sweeps.
+    /// In sweeps, where all rows are copies of one row of the caller's batch: that row, and the number of rows in the
+    /// batch.
     pub(crate) copies: Option<[usize; 2]>,
-    /// The model's identity, where a caller of many runs has looked already.
+    /// The model's identity, if the caller has already computed it for several runs.
     pub identity: Option<Arc<ModelIdentity>>,
 }
 
@@ -75,12 +76,12 @@ impl From<Record> for ForwardOptions<'_> {
 }
 
 impl<'h> ForwardOptions<'h> {
-    /// All logits, nothing else.
+    /// Options that compute all logits and nothing else.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether a run whose one result is wanted has one.
+    /// Checks that a run whose main output is needed computes one.
     pub(crate) fn check_gives_output(&self) -> Result<(), InputError> {
         if self.logits == Logits::None && self.stop_at_layer.is_none() {
             return Err(InputError::NoOutput { what: "logits" });
@@ -88,7 +89,7 @@ impl<'h> ForwardOptions<'h> {
         Ok(())
     }
 
-    /// An error for what only a decoder can do.
+    /// Rejects options that only a decoder supports.
     pub(crate) fn check_plain(&self, model: &'static str) -> Result<(), InputError> {
         let given = [
             ("loss", self.loss),
@@ -105,14 +106,14 @@ impl<'h> ForwardOptions<'h> {
         }
     }
 
-    /// Which logits to compute.
+    /// Sets which logits to compute.
     #[must_use]
     pub fn logits(mut self, logits: Logits) -> Self {
         self.logits = logits;
         self
     }
 
-    /// Computes the mean cross-entropy of predicting each next token.
+    /// Computes the mean cross-entropy of next-token predictions.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -129,14 +130,14 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Computes the cross-entropy of each next token.
+    /// Computes the cross-entropy of each next-token prediction.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let output = model.run("red fox tea red fox tea", ForwardOptions::new().loss_per_token())?;
     /// let each = output.loss_per_token.map(|loss| Activation::from(loss).to_ndarray()).transpose()?;
-    /// // What comes again is expected: `fox` after the second `red`.
+    /// // Repeated text is easier to predict: `fox` after the second `red`.
     /// assert!(each.is_some_and(|each| each[[0, 4]] < each[[0, 1]]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -146,8 +147,7 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Begins with this layer: the input is the residual stream before it. Negative layers count
-    /// from the end.
+    /// Starts at this layer: the input is the residual stream before it. Negative layers count from the end.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -164,13 +164,13 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Ends before this layer and gives the residual stream there. Negative layers count from
-    /// the end; the number of layers itself gives the last stream.
+    /// Stops before this layer and returns the residual stream there. Negative layers count from the end; the number of
+    /// layers gives the final residual stream.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let stream = model.forward_with("When Mary", ForwardOptions::new().stop_at_layer(-1))?; // before the last
+    /// let stream = model.forward_with("When Mary", ForwardOptions::new().stop_at_layer(-1))?; // before the last layer
     /// let recorded = model.record("When Mary", hook::resid_pre(-1))?.get(hook::resid_pre(-1))?;
     /// assert_eq!((stream - recorded).abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())
@@ -181,14 +181,15 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// `true` for real tokens, a row a batch row; replaces the mask the tokens came with.
+    /// Sets the attention mask, `[batch, pos]` with `true` for real tokens. Replaces the mask of the input tokens.
     ///
-    /// Behind a cache it is the mask of the new tokens, or that of the cache's and theirs, as Hugging Face has it.
+    /// With a non-empty cache, the mask covers the new tokens, or the cached tokens followed by the new ones, as in
+    /// Hugging Face.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// // The second token is padding: it is not seen and takes no position.
+    /// // The second token is padding: no token attends to it, and it takes no position.
     /// let mask = vec![vec![true, false, true]];
     /// let last = || ForwardOptions::new().logits(Logits::Last);
     /// let masked = model.forward_with([0, 50, 9], last().attention_mask(mask))?;
@@ -202,7 +203,7 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// The tokens a residual stream was made from; the loss needs them, and their mask is used.
+    /// Sets the tokens that a residual stream was computed from. The loss requires them, and their mask is used.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -220,7 +221,7 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Adds hooks, run after those added before.
+    /// Appends hooks, which run after those already added.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -228,7 +229,7 @@ impl<'h> ForwardOptions<'h> {
     /// let ablate = hook::z(1).edit(|z, _| z.zeros_like());
     /// let output = model.run("red fox red", ForwardOptions::new().hooks([ablate]).loss().record("z1"))?;
     /// assert!(output.loss.is_some());
-    /// assert_eq!(output.cache.get(hook::z(1))?.max().into_scalar::<f32>(), 0.0); // as the hook left it
+    /// assert_eq!(output.cache.get(hook::z(1))?.max().into_scalar::<f32>(), 0.0); // after the hook's edit
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -237,10 +238,10 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Continues after the positions this cache holds, and adds the run's to it unless it is
-    /// frozen. The input is what comes after them: where the cache is not empty, a text gets no beginning-of-sequence
-    /// token. To have one there, give tokens
-    /// ([`to_tokens_with`](crate::HookedTransformer::to_tokens_with) with `prepend_bos: Some(true)`).
+    /// Continues after the positions in this cache, and appends the new positions to it unless it is frozen. The input
+    /// contains the new positions only: if the cache is not empty, no beginning-of-sequence token is prepended to text.
+    /// To add one, pass tokens ([`to_tokens_with`](crate::model::HookedTransformer::to_tokens_with) with
+    /// `prepend_bos: Some(true)`).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -261,13 +262,13 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Says that all rows are copies of one row of the caller's batch, which has this many.
+    /// Declares that all rows are copies of row `row` of the caller's batch of `of` rows.
     pub fn copies_of(mut self, row: usize, of: usize) -> Self {
         self.copies = Some([row, of]);
         self
     }
 
-    /// Hands on the identity of the model, so that a run need not look for it.
+    /// Passes the identity of the model, so that the run does not recompute it.
     pub fn identity(mut self, identity: &Arc<ModelIdentity>) -> Self {
         self.identity = Some(identity.clone());
         self

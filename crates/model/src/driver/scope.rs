@@ -1,4 +1,4 @@
-//! Scopes: hooks that are active for several runs.
+//! Scopes: hooks that stay active for several runs.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::{ForwardOptions, HookedModel, private};
 use crate::error::{InputError, Result};
 use crate::tokens::Tokenizer;
 
-/// A model with hooks that stay until this is dropped. See [`HookedModel::hooks`].
+/// A model with hooks that stay active until this value is dropped. See [`HookedModel::hooks`].
 ///
-/// It is a model itself, so all that runs a model runs it under the hooks.
+/// It implements [`HookedModel`], so anything that runs a model can run it with the hooks.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -38,12 +38,12 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
         Self { model, hooks: RefCell::new(hooks.into_iter().collect()) }
     }
 
-    /// The model itself, without the hooks.
+    /// The wrapped model, without the hooks.
     pub fn model(&self) -> &'m M {
         self.model
     }
 
-    /// Adds hooks, run after those there are.
+    /// Appends hooks, which run after the existing ones.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -58,13 +58,13 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
         self
     }
 
-    /// Passes the hooks to a run.
+    /// Borrows the hooks for a run.
     pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
         run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Reentered)?)
     }
 }
 
-/// Whether the values of a run depend on a hook.
+/// Whether a hook changes the values of a run.
 fn changes_values(hook: &Hook<'_>) -> bool {
     hook.edits() && !hook.is_neutral()
 }
@@ -91,7 +91,7 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
     }
 
     fn interventions(&self) -> Vec<String> {
-        // A hook that asks is running one of these itself.
+        // The borrow fails if one of these hooks calls this while it runs.
         let own = self
             .hooks
             .try_borrow()
@@ -132,7 +132,7 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         options: impl Into<ForwardOptions<'o>>,
         scalar: impl FnOnce(M::Scored) -> Tensor<1>,
     ) -> Result<M::Output> {
-        // Hooks on gradients are sorted out before a run, so they are handed on here.
+        // Gradient hooks are separated before a run, so pass all hooks on here.
         let options: ForwardOptions<'o> = options.into();
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

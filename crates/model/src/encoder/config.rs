@@ -1,14 +1,15 @@
-//! The configuration of an encoder.
+//! Configuration of an encoder.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ActivationFn, NormKind, Positional, Rotary, TransformerConfig, Window};
 use crate::error::ConfigError;
 
-/// The shape and the choices of an encoder: attention in both directions, and, as BERT has it, a norm of the stream after
-/// each addition, or norms before attention and the MLP.
+/// Configuration of an encoder: bidirectional attention, with norms after each residual addition, as in BERT, or before
+/// attention and the MLP.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let config = model.config();
@@ -22,54 +23,55 @@ pub struct EncoderConfig {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub n_heads: usize,
     /// Width of one head.
     pub d_head: usize,
-    /// Neurons of the MLP.
+    /// Number of MLP neurons.
     pub d_mlp: usize,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size.
     pub d_vocab: usize,
-    /// Longest sequence.
+    /// Maximum sequence length.
     pub n_ctx: usize,
     /// Kind of every norm.
     pub norm: NormKind,
-    /// Added to the variance or the mean square inside a norm.
+    /// Epsilon added to the variance or mean square in a norm.
     pub eps: f64,
-    /// The MLP's activation function.
+    /// Activation function of the MLP.
     pub activation: ActivationFn,
-    /// The masked-token head's.
+    /// Activation function of the masked-token head.
     pub head_activation: ActivationFn,
-    /// Kinds of token, such as a pair's first and second text; 0 if the model makes no difference.
+    /// Number of token types, such as a pair's first and second text; 0 if the model has none.
     pub token_types: usize,
-    /// Width of the vectors of tokens, positions and types, where a linear map makes the stream of them (ALBERT, ELECTRA).
+    /// Width of the token, position and type embeddings, if a linear map projects them to the residual stream (ALBERT,
+    /// ELECTRA).
     pub d_embed: Option<usize>,
-    /// Whether those vectors' sum is normalized.
+    /// Whether the sum of the embeddings is normalized.
     pub embed_norm: bool,
-    /// The mask token, where its vector is zero and the others are scaled up for it as in training (ESM).
+    /// Mask token, if its embedding is zeroed and the others are rescaled as in training (ESM).
     pub token_dropout: Option<u32>,
-    /// For each layer which of the blocks of weights it has; empty where each has its own (ALBERT has one for all).
+    /// Index of each layer's weights; empty if each layer has its own (ALBERT shares one block).
     pub shared_blocks: Vec<usize>,
-    /// Whether attention and the MLP read the stream through a norm, and the last stream is normalized (ESM), rather than
-    /// the stream normalized after each addition (BERT).
+    /// Whether attention and the MLP read the residual stream through a norm, with a final norm (ESM), rather than
+    /// normalizing the stream after each addition (BERT).
     pub pre_norms: bool,
-    /// Whether the first layer's attention has a norm, too, where the others' have (ModernBERT: no).
+    /// Whether the first layer's attention has a norm if the others do (not in ModernBERT).
     pub first_norm: bool,
     /// Position embedding.
     pub positional: Positional,
-    /// For each layer of a rotary model its own rotation; empty when all layers rotate alike.
+    /// Rotary embedding of each layer; empty if all layers use the same.
     pub layer_rotary: Vec<Option<Rotary>>,
-    /// For each layer how far a query sees; `None` for all the way. Empty when no layer has a window.
+    /// Attention window of each layer, `None` for no limit; empty if no layer has a window.
     pub windows: Vec<Option<Window>>,
-    /// What scores know of relative positions, besides rotations.
+    /// Relative position scheme of the attention scores, besides rotary embeddings.
     pub relative: Option<RelativePositions>,
     /// Whether the MLP multiplies the activation by a second projection.
     pub gated_mlp: bool,
-    /// Attention scores are divided by this; usually the root of `d_head`.
+    /// Divisor of the attention scores, usually the square root of `d_head`.
     pub attn_scale: f64,
 }
 
-/// How scores of attention come to know of relative positions by learned weights.
+/// How attention scores depend on relative positions through learned weights.
 ///
 /// ```
 /// use hooklens::encoder::RelativePositions;
@@ -86,34 +88,35 @@ pub struct EncoderConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RelativePositions {
-    /// A number for each head and bucket of distances is added (MPNet, T5).
+    /// Adds a bias per head and distance bucket (MPNet, T5).
     Buckets {
-        /// How many there are, for both directions.
+        /// Number of buckets, for both directions together.
         count: usize,
-        /// Distance from which on all share a bucket.
+        /// Distance from which all positions share a bucket.
         max_distance: usize,
-        /// Whether each layer has its own numbers (UMT5), or all the same.
+        /// Whether each layer has its own biases (UMT5) rather than all layers sharing them.
         each_layer: bool,
     },
-    /// Queries meet keys made of vectors of relative positions, and keys queries (DeBERTa 2 and 3).
+    /// Disentangled attention: queries attend to keys of relative positions, and keys to queries of relative positions
+    /// (DeBERTa 2 and 3).
     Disentangled {
-        /// Half of the vectors there are.
+        /// Half the number of relative position embeddings.
         span: usize,
-        /// Distance from which on all share a vector, where far ones share by their logarithm.
+        /// Distance from which all positions share an embedding, if far distances are grouped logarithmically.
         max_distance: Option<usize>,
-        /// Whether queries meet positions.
+        /// Whether queries attend to positions.
         content_to_position: bool,
-        /// Whether keys do.
+        /// Whether keys attend to positions.
         position_to_content: bool,
-        /// Whether positions' keys and queries are made by the weights of tokens' keys and queries.
+        /// Whether positions use the same query and key projections as tokens.
         shared: bool,
-        /// Whether the vectors are normalized.
+        /// Whether the position embeddings are normalized.
         norm: bool,
     },
 }
 
 impl RelativePositions {
-    /// Rows of the table.
+    /// Number of rows in the table.
     pub fn count(&self) -> usize {
         match *self {
             RelativePositions::Buckets { count, .. } => count,
@@ -121,7 +124,7 @@ impl RelativePositions {
         }
     }
 
-    /// Shape of the table that all layers share, and whether it is normalized; nothing if each layer has its own.
+    /// Shape of the table that all layers share, and whether it is normalized; `None` if each layer has its own.
     pub fn shared_table(&self, config: &EncoderConfig) -> Option<([usize; 2], bool)> {
         match *self {
             RelativePositions::Buckets { each_layer: true, .. } => None,
@@ -143,13 +146,14 @@ impl RelativePositions {
         }
         match *self {
             RelativePositions::Buckets { count, max_distance, .. } if max_distance <= count / 4 => {
-                fails("relative.max_distance", format!("{} exact buckets reach as far", count / 4))
+                fails("relative.max_distance", format!("it must exceed the range of the {} exact buckets", count / 4))
             }
-            RelativePositions::Disentangled { span, max_distance: Some(far), .. } if far <= span / 2 + 1 => {
-                fails("relative.max_distance", format!("{} exact distances reach as far as {far}", span / 2))
-            }
+            RelativePositions::Disentangled { span, max_distance: Some(far), .. } if far <= span / 2 + 1 => fails(
+                "relative.max_distance",
+                format!("{far} does not exceed the range of the {} exact distances", span / 2),
+            ),
             RelativePositions::Disentangled { content_to_position: false, position_to_content: false, .. } => {
-                fails("relative", "neither queries nor keys meet positions".into())
+                fails("relative", "neither content-to-position nor position-to-content attention is enabled".into())
             }
             _ => Ok(()),
         }
@@ -157,7 +161,8 @@ impl RelativePositions {
 }
 
 impl EncoderConfig {
-    /// An encoder such as BERT: norms after each addition, learned positions, two types of token, an MLP four times as wide.
+    /// Creates a BERT-like configuration: norms after each addition, learned positions, two token types, and an MLP
+    /// four times as wide as the residual stream.
     ///
     /// ```
     /// use hooklens::encoder::EncoderConfig;
@@ -194,27 +199,27 @@ impl EncoderConfig {
         }
     }
 
-    /// Which block of weights layer `layer` has.
+    /// Index of the weights used by layer `layer`.
     pub(crate) fn block(&self, layer: usize) -> usize {
         self.shared_blocks.get(layer).copied().unwrap_or(layer)
     }
 
-    /// Blocks of weights there are.
+    /// Number of distinct blocks of weights.
     pub fn n_blocks(&self) -> usize {
         self.shared_blocks.iter().max().map_or(self.n_layers, |last| last + 1)
     }
 
-    /// Width of the vectors of tokens, positions and types, and of the masked-token head.
+    /// Width of the token, position and type embeddings, and of the masked-token head.
     pub fn embed_width(&self) -> usize {
         self.d_embed.unwrap_or(self.d_model)
     }
 
-    /// The norm before layer `layer`'s attention, or after it.
+    /// Kind of the norm before or after layer `layer`'s attention.
     pub fn attn_norm(&self, layer: usize) -> NormKind {
         if layer == 0 && self.pre_norms && !self.first_norm { NormKind::None } else { self.norm }
     }
 
-    /// The part of it that attention and MLP read.
+    /// The part of the configuration that attention and MLP use.
     pub fn stack(&self) -> TransformerConfig {
         TransformerConfig {
             d_head: self.d_head,
@@ -224,7 +229,7 @@ impl EncoderConfig {
             eps: self.eps,
             activation: self.activation,
             gated_mlp: self.gated_mlp,
-            // Vectors of positions are the embedding's.
+            // Position embeddings belong to the embedding, not to the blocks.
             positional: match &self.positional {
                 rotary @ Positional::Rotary(_) => rotary.clone(),
                 _ => Positional::None,
@@ -237,9 +242,10 @@ impl EncoderConfig {
         }
     }
 
-    /// Checks that the sizes fit each other.
+    /// Checks that the sizes are consistent.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::{EncoderConfig, HookedEncoder};
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// let config = EncoderConfig { n_heads: 0, ..model.config().clone() };
@@ -248,15 +254,15 @@ impl EncoderConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field.
+    /// [`ConfigError`] with the name of the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack().validate()?;
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if !matches!(self.positional, Positional::Learned | Positional::Rotary(_) | Positional::None) {
-            return fails("positional", "an encoder's positions are learned, rotary or none".into());
+            return fails("positional", "an encoder's positions must be learned, rotary or none".into());
         }
         if !matches!(self.norm, NormKind::LayerNorm | NormKind::Rms) {
-            return fails("norm", "an encoder's norms are layer norms or RMS norms, with weights".into());
+            return fails("norm", "an encoder's norms must be layer norms or RMS norms, with weights".into());
         }
         if let Some(given) = self.d_embed.filter(|width| *width == 0 || *width > 1 << 28) {
             return Err(ConfigError::BadSize { field: "d_embed", given });

@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::model::{Hashed, hash_of};
 
 impl HookedEncoder {
-    /// A hash of the configuration and of every weight as it is in memory, as
-    /// [`HookedTransformer::fingerprint`](crate::HookedTransformer::fingerprint).
+    /// Fingerprint of the model: a hash of the configuration and of every weight as it is in memory; see
+    /// [`HookedTransformer::fingerprint`](crate::model::HookedTransformer::fingerprint).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -24,12 +24,12 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// If the device can't give the weights.
+    /// Fails if the weights cannot be read from the device.
     pub fn fingerprint(&self) -> Result<String> {
         hash_of(self.config(), &self.weights, Hashed::default())
     }
 
-    /// The identity of the weights as they are now, which caches and recordings keep.
+    /// Identity of the current weights, which is stored in caches and recordings.
     pub fn identity(&self) -> Arc<ModelIdentity> {
         let content = |hashed| hash_of(self.config(), &self.weights, hashed);
         self.identities.identity(&self.weights, self.catalog().note(), content)

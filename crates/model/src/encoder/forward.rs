@@ -1,4 +1,4 @@
-//! One run of an encoder.
+//! Forward pass of an encoder.
 
 use burn::tensor::{Int, Tensor, TensorData};
 use hooklens_hooks::{Activation, ActivationCache, Halt, Rows, Run, upload};
@@ -8,7 +8,7 @@ use super::weights::{EncoderBlock, OutputHeads};
 use super::{EncoderInput, HookedEncoder, RelativePositions};
 use crate::config::{NormKind, Positional};
 use crate::device::guarded;
-use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, drive, private};
+use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, execute, private};
 use crate::error::{Error, InputError, Result};
 use crate::model::{
     Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, narrowed,
@@ -17,14 +17,14 @@ use crate::model::{
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
 
-/// What a run of an encoder gives; heads the model lacks give nothing.
+/// Output of an encoder run. Outputs of heads that the model lacks are `None`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let output = model.run(vec![vec![2, 5, 9, 3]], ForwardOptions::new())?;
 /// assert_eq!(output.hidden.map(|hidden| hidden.dims()), Some([1, 4, model.config().d_model]));
-/// // A model with these heads: masked tokens, pooler, next sentence.
+/// // This model has a masked-token head, a pooler and a next-sentence head.
 /// assert_eq!(output.logits.map(|logits| logits.dims()[1]), Some(4));
 /// assert_eq!(output.pooled.map(|pooled| pooled.dims()), Some([1, model.config().d_model]));
 /// assert_eq!(output.next_sentence.map(|logits| logits.dims()), Some([1, 2]));
@@ -33,15 +33,15 @@ use crate::tokens::Tokens;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EncoderOutput {
-    /// The last normalized stream, `[batch, pos, d_model]`; none if the run ended before it ([`Logits::None`]).
+    /// Last hidden state, normalized, `[batch, pos, d_model]`; `None` if the run ended before it ([`Logits::None`]).
     pub hidden: Option<Tensor<3>>,
     /// Logits of the masked-token head, `[batch, pos, d_vocab]`.
     pub logits: Option<Tensor<3>>,
-    /// The pooled first position, `[batch, d_model]`.
+    /// Output of the pooler at the first position, `[batch, d_model]`.
     pub pooled: Option<Tensor<2>>,
-    /// Logits of "the second text follows the first" and "it does not", `[batch, 2]`.
+    /// Next-sentence logits: "the second text follows the first" and "it does not", `[batch, 2]`.
     pub next_sentence: Option<Tensor<2>>,
-    /// What was recorded.
+    /// Recorded activations.
     pub cache: ActivationCache,
 }
 
@@ -68,7 +68,8 @@ impl RunOutput for EncoderOutput {
 }
 
 impl HookedEncoder {
-    /// The last normalized stream, `[batch, pos, d_model]`: what TransformerLens calls `encoder_output`.
+    /// Computes the last hidden state, normalized, `[batch, pos, d_model]`, which TransformerLens calls
+    /// `encoder_output`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -85,12 +86,12 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`].
+    /// Fails as [`HookedModel::run`] does.
     pub fn encode(&self, input: impl Into<EncoderInput>) -> Result<Tensor<3>> {
         self.encode_with(input, ForwardOptions::new())
     }
 
-    /// [`encode`](HookedEncoder::encode) with hooks.
+    /// Like [`encode`](HookedEncoder::encode), with run options such as hooks.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -102,7 +103,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`].
+    /// Fails as [`HookedModel::run`] does.
     pub fn encode_with<'h>(
         &self,
         input: impl Into<EncoderInput>,
@@ -112,18 +113,19 @@ impl HookedEncoder {
         guarded(|| self.devices(), || self.hidden(&tokens, options.into()))
     }
 
-    /// The last normalized stream, `[batch, pos, d_model]`.
+    /// Last hidden state, normalized, `[batch, pos, d_model]`.
     pub(super) fn hidden(&self, tokens: &EncoderTokens, options: ForwardOptions<'_>) -> Result<Tensor<3>> {
         let hidden = self.run_tokens(tokens, options, OutputHeads::NONE)?.hidden;
         Ok(hidden.ok_or(InputError::NoOutput { what: "last hidden state" })?)
     }
 
-    /// Log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
+    /// Computes the log-probabilities that the second text follows the first and that it does not, `[batch, 2]`.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::{EncoderInput, HookedEncoder};
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// // Token ids of both texts and the type of each; of texts, `EncoderInput::pairs`.
+    /// // Token ids of both texts, and their types. To pass texts, use `EncoderInput::pairs`.
     /// let input = EncoderInput::from(vec![vec![2, 5, 3, 9, 3]]).token_types(vec![vec![0, 0, 0, 1, 1]]);
     /// let shares = model.next_sentence(input)?.exp();
     /// assert!((shares.sum().into_scalar::<f32>() - 1.0).abs() < 1e-5);
@@ -131,7 +133,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; [`InputError::NoHead`] if the model has none.
+    /// Fails as [`HookedModel::run`] does; [`InputError::NoHead`] if the model has no next-sentence head.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
         let tokens = self.to_tokens(input)?;
         let wanted = OutputHeads { nsp: true, ..OutputHeads::NONE };
@@ -140,9 +142,10 @@ impl HookedEncoder {
         Ok(burn::tensor::activation::log_softmax(logits, 1))
     }
 
-    /// For each text its masks' most probable tokens, in order.
+    /// Predicts the most probable token for each mask, in order, for each text.
     ///
     /// ```no_run
+    /// # use hooklens::FromPretrained;
     /// use hooklens::encoder::HookedEncoder;
     /// let model = HookedEncoder::from_pretrained("bert-base-cased")?;
     /// let filled = model.fill_masks(["Paris is the capital of [MASK].", "Two and two is [MASK]."])?;
@@ -151,7 +154,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`]; [`InputError::Setting`] if a text has no mask.
+    /// Fails as [`HookedModel::forward`] does; [`InputError::Setting`] if a text has no mask.
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
@@ -166,9 +169,12 @@ impl HookedEncoder {
             if places.is_empty() {
                 let text = tokenizer.decode_made(ids, true)?;
                 let token = tokenizer.token(mask).unwrap_or_default();
-                return Err(
-                    InputError::Setting { name: "text", given: text, allowed: format!("with a {token}") }.into()
-                );
+                return Err(InputError::Setting {
+                    name: "text",
+                    given: text,
+                    allowed: format!("a text with a {token}"),
+                }
+                .into());
             }
             let best = |at: usize| -> Result<String> {
                 let here = logits.clone().narrow(0, row, 1).narrow(1, at, 1);
@@ -187,7 +193,7 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    /// Whether there are so many positions: rotations and distances know no end.
+    /// Checks the sequence length. Rotary and relative positions have no limit.
     pub fn check_length(&self, len: usize) -> Result<(), InputError> {
         let n_ctx = self.config.n_ctx;
         match len > n_ctx && self.config.positional == Positional::Learned {
@@ -196,7 +202,7 @@ impl HookedEncoder {
         }
     }
 
-    /// Runs the model for these heads; without logits, up to the last point that is watched.
+    /// Runs the model with these heads; without logits, only up to the last point that is hooked or recorded.
     pub(super) fn run_tokens(
         &self,
         tokens: &EncoderTokens,
@@ -224,7 +230,7 @@ impl HookedEncoder {
             stop_when_done: options.logits == Logits::None,
         };
         let pass = |run: &mut Run<'_, '_>| self.pass(tokens, &sequence, wanted, run);
-        let (passed, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
+        let (passed, cache) = execute(plan, &mut options.hooks, options.record, pass)?;
         let (hidden, logits, pooled, next_sentence) = match passed {
             Some((hidden, logits, pooled, next)) => (Some(hidden), logits, pooled, next),
             None => (None, None, None, None),
@@ -307,8 +313,8 @@ impl HookedEncoder {
     }
 }
 
-/// What each token's vector is multiplied by where that of the mask token is dropped: 0 for it, and for the others what
-/// keeps the expected size that vectors had in training, when 12 of 100 were dropped, `[batch, pos, 1]`.
+/// Factor for each token's embedding under token dropout, `[batch, pos, 1]`: 0 for the mask token; for the others, the
+/// factor that keeps the expected magnitude of training, where 12% of the tokens were dropped.
 fn kept_shares(tokens: &Tokens, mask: u32) -> TensorData {
     const KEPT_IN_TRAINING: f32 = 1.0 - 0.15 * 0.8;
     let [batch, len] = tokens.shape();
@@ -323,14 +329,15 @@ fn kept_shares(tokens: &Tokens, mask: u32) -> TensorData {
     TensorData::new(shares.collect::<Vec<f32>>(), [batch, len, 1])
 }
 
-/// Vectors of relative positions and the number of each query and key.
+/// Relative position embeddings, and the index of the embedding for each query and key.
 struct RelativeVectors {
     vectors: Tensor<2>,
     numbers: Tensor<4, Int>,
 }
 
 impl HookedEncoder {
-    /// Prepares what scores know of relative positions: a bias for all layers, or vectors that each makes its own of.
+    /// Prepares relative positions: sets a score bias shared by all layers, or returns embeddings that each layer
+    /// projects itself.
     fn relative(&self, pass: &mut Pass<'_>) -> Option<RelativeVectors> {
         let (weights, kind) = (self.weights.relative.as_ref()?, self.config.relative?);
         let table = weights.table.val();
@@ -351,12 +358,12 @@ impl HookedEncoder {
     }
 }
 
-/// What is added to scores by distance, in both directions, `[batch or 1, head, query, key]`.
+/// Score bias by distance, in both directions, `[batch or 1, head, query, key]`.
 fn bias_of(table: Tensor<2>, count: usize, max_distance: usize, sequence: &Sequence) -> Tensor<4> {
     position_bias(table, sequence, Buckets { count, max_distance, bidirectional: true })
 }
 
-/// Each row's first real token, `[batch, d_model]`.
+/// Vector at each row's first unmasked token, `[batch, d_model]`.
 pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
     if sequence.is_plain() {
         return x.narrow(1, 0, 1).squeeze_dim(1);
@@ -367,7 +374,7 @@ pub(super) fn first_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<2> {
 type Passed = (Tensor<3>, Option<Tensor<3>>, Option<Tensor<2>>, Option<Tensor<2>>);
 
 impl EncoderBlock {
-    /// Relative positions as this block's queries and keys meet them.
+    /// Relative positions, projected to this block's keys and queries.
     fn positions(&self, relative: &RelativeVectors, kind: Option<RelativePositions>) -> Disentangled {
         let (content, position) = match kind {
             Some(RelativePositions::Disentangled { content_to_position, position_to_content, .. }) => {
@@ -384,7 +391,7 @@ impl EncoderBlock {
         }
     }
 
-    /// The stream after a block that reads it through norms, `[batch, pos, d_model]`.
+    /// Runs a block with norms before its sublayers; returns the residual stream, `[batch, pos, d_model]`.
     fn forward_pre(
         &self,
         layer: usize,
@@ -409,7 +416,7 @@ impl EncoderBlock {
         run.fire(at(Site::ResidPost), mid + mlp_out)
     }
 
-    /// The normalized stream after the block, `[batch, pos, d_model]`.
+    /// Runs a block with norms after its sublayers; returns the normalized residual stream, `[batch, pos, d_model]`.
     fn forward(
         &self,
         layer: usize,
@@ -421,7 +428,7 @@ impl EncoderBlock {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        // Attention reads the stream itself: what there is to normalize is so already.
+        // Attention reads the stream itself, which is already normalized.
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
         let (reads, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
         let attn_out = self.attn.forward(layer, reads, pass, run)?;

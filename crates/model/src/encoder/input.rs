@@ -2,32 +2,33 @@
 
 use crate::driver::Input;
 
-/// Texts, pairs of texts, or tokens.
+/// Input of an encoder: texts, pairs of texts, or tokens.
 ///
-/// - What converts into an [`Input`]. Texts are tokenized with the tokenizer's own special tokens, padded at the
-///   right; token ids are all of type 0 unless [`EncoderInput::token_types`] says otherwise; a residual stream is
-///   refused.
-/// - [`EncoderInput::pairs`]: two texts a row, the second's tokens of type 1.
+/// - Anything that converts into an [`Input`]. Texts are tokenized with the tokenizer's special tokens and padded on
+///   the right. Token ids have type 0 unless [`EncoderInput::token_types`] says otherwise. A residual stream is
+///   rejected.
+/// - [`EncoderInput::pairs`]: two texts per row; tokens of the second have type 1.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::{EncoderInput, HookedEncoder};
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let one: EncoderInput = "It rains.".into();
 /// let ids = model.to_tokens(vec![vec![2, 5, 9, 3]])?; // ids, all of type 0
 /// assert_eq!(ids.types, [0, 0, 0, 0]);
-/// assert!(model.to_tokens(one).is_err()); // this model came without a tokenizer
+/// assert!(model.to_tokens(one).is_err()); // this model has no tokenizer
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct EncoderInput {
     pub(super) input: Input,
-    /// Of pairs the second texts, one for each of the input's.
+    /// Second text of each pair, one per text in `input`.
     pub(super) seconds: Option<Vec<String>>,
     pub(super) token_types: Option<Vec<Vec<u32>>>,
 }
 
 impl EncoderInput {
-    /// Pairs of texts, such as a question and a passage, or two sentences.
+    /// Creates an input of text pairs, such as a question and a passage, or two sentences.
     ///
     /// ```
     /// use hooklens::encoder::EncoderInput;
@@ -38,9 +39,10 @@ impl EncoderInput {
         Self { input: Input::Text(firsts), seconds: Some(seconds), token_types: None }
     }
 
-    /// The type of each token, a row a batch row.
+    /// Sets the type of each token, one row per batch row.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::{EncoderInput, HookedEncoder};
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// let input = EncoderInput::from(vec![vec![2, 5, 3, 9, 3]]).token_types(vec![vec![0, 0, 0, 1, 1]]);

@@ -30,10 +30,10 @@ use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
 
-/// An encoder whose every internal activation has a name, and can be read and changed: BERT, RoBERTa,
-/// ModernBERT, DeBERTa, ESM-2, T5's encoder alone, MiniLM and other sentence encoders.
+/// Hooked encoder: every internal activation has a name and can be read and edited. Supports BERT, RoBERTa, ModernBERT,
+/// DeBERTa, ESM-2, T5's encoder alone, MiniLM and other sentence encoders.
 ///
-/// Points have TransformerLens's `HookedEncoder` names: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
+/// Hook points have the names of TransformerLens's `HookedEncoder`: `embed.hook_embed`, `blocks.3.attn.hook_pattern`,
 /// `blocks.3.hook_normalized_resid_post`, `mlm_head.ln.hook_normalized`, ...
 ///
 /// ```
@@ -50,12 +50,12 @@ use points::points_of;
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoder {
-    /// The weights; a Burn module.
+    /// Weights of the model, a Burn module.
     pub weights: EncoderWeights,
     config: Arc<EncoderConfig>,
-    /// The configuration in the form that attention and MLP read.
+    /// The part of the configuration that attention and MLP use.
     stack: Arc<TransformerConfig>,
-    pub points: Arc<Points>,
+    pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
     sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,
@@ -63,6 +63,7 @@ pub struct HookedEncoder {
 }
 
 impl HookedEncoder {
+    /// Assembles a model from its parts.
     pub fn assemble(
         config: EncoderConfig,
         weights: EncoderWeights,
@@ -77,9 +78,10 @@ impl HookedEncoder {
         Self { weights, config, stack, points, tokenizer, sentences, report, identities }
     }
 
-    /// Shape and choices of the model.
+    /// Configuration of the model.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// assert_eq!((model.config().n_layers, model.config().d_model), (2, 24));
@@ -89,9 +91,10 @@ impl HookedEncoder {
         &self.config
     }
 
-    /// Where the weights live.
+    /// Device of the weights.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// assert_eq!(model.device(), hooklens::default_device()?);
@@ -101,9 +104,10 @@ impl HookedEncoder {
         self.weights.device()
     }
 
-    /// Which output heads the model's files held.
+    /// Output heads present in the model's files.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-bare")?;
     /// assert!(!model.output_heads().mlm); // a bare encoder: `encode` works, `forward` does not
@@ -113,9 +117,10 @@ impl HookedEncoder {
         self.weights.output_heads()
     }
 
-    /// What loading did with each tensor of the files.
+    /// Report of how each tensor in the files was used.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// assert!(model.load_report().unused.is_empty());
@@ -165,7 +170,7 @@ impl HookedModel for HookedEncoder {
         self.points.named_parts().collect()
     }
 
-    /// Every head the model has, unless no logits are wanted.
+    /// Runs every head the model has, or none if no logits are requested.
     fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
         let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.output_heads() };
@@ -177,7 +182,7 @@ impl HookedModel for HookedEncoder {
     }
 }
 
-/// The points an encoder with these heads can fire.
+/// Catalog of the hook points of an encoder with these heads.
 pub fn catalog_of(config: &EncoderConfig, heads: OutputHeads) -> Arc<Catalog> {
     points_of(config, heads).catalog
 }

@@ -1,11 +1,11 @@
-//! The hook points an encoder fires.
+//! Hook points of an encoder.
 
 use super::config::EncoderConfig;
 use super::weights::OutputHeads;
 use crate::config::{NormKind, Positional};
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
-/// The points of attention, in firing order.
+/// Points of attention, in firing order.
 const ATTENTION: &[Site] = &[
     Site::Q,
     Site::K,
@@ -20,11 +20,11 @@ const ATTENTION: &[Site] = &[
     Site::ResidMid,
     Site::MlpIn,
 ];
-/// The points of the MLP.
+/// Points of the MLP.
 const MLP: &[Site] =
     &[Site::MlpReads, Site::Pre, Site::PreLinear, Site::Post, Site::MlpWrites, Site::MlpOut, Site::ResidPost];
 
-/// The points of a block, in firing order.
+/// Points of a block, in firing order.
 fn block(pre_norms: bool) -> Vec<Site> {
     let (ln1, ln2) = ([Site::Ln1Scale, Site::Ln1Normalized], [Site::Ln2Scale, Site::Ln2Normalized]);
     let reads = [Site::ResidPre, Site::QInput, Site::KInput, Site::VInput];
@@ -35,7 +35,7 @@ fn block(pre_norms: bool) -> Vec<Site> {
     }
 }
 
-/// The points of an encoder with these heads.
+/// Points of an encoder with these heads.
 pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
     let mut points = PointsBuilder::new(config.n_layers, "norms keep their weights");
     for outer in
@@ -56,7 +56,10 @@ pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
         }
     }
     for outer in [Outer::FinalScale, Outer::FinalNormalized] {
-        points.outer(outer, (!config.pre_norms).then_some("its blocks normalize the stream themselves"));
+        points.outer(
+            outer,
+            (!config.pre_norms).then_some("its blocks normalize the residual stream, so it has no final norm"),
+        );
     }
     for outer in [Outer::MlmLnScale, Outer::MlmLnNormalized] {
         match config.d_embed {
@@ -72,7 +75,7 @@ pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
 
 fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&'static str> {
     match point {
-        Outer::TokenTypeEmbed if config.token_types == 0 => Some("it makes no difference between kinds of token"),
+        Outer::TokenTypeEmbed if config.token_types == 0 => Some("it has no token types"),
         Outer::PositionEmbed if config.positional != Positional::Learned => Some("it has no position vectors"),
         Outer::EmbedLnScale | Outer::EmbedLnNormalized if !config.embed_norm => Some("its embedding has no norm"),
         Outer::MlmLnScale | Outer::MlmLnNormalized if !heads.mlm => Some("its files have no masked-token head"),
@@ -82,7 +85,7 @@ fn why_not(config: &EncoderConfig, heads: OutputHeads, point: Outer) -> Option<&
     }
 }
 
-/// Why layer `layer` can't fire the site, or `None` if it can.
+/// Reason why layer `layer` can't fire the site, or `None` if it can.
 fn why_not_in_block(config: &EncoderConfig, layer: usize, site: Site) -> Option<&'static str> {
     let rotates = match &config.positional {
         Positional::Rotary(_) => config.layer_rotary.is_empty() || config.layer_rotary[layer].is_some(),
@@ -95,7 +98,7 @@ fn why_not_in_block(config: &EncoderConfig, layer: usize, site: Site) -> Option<
         }
         Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
         Site::NormalizedResidPost if config.pre_norms => {
-            Some("its stream is not normalized between blocks; the last is ln_final.hook_normalized")
+            Some("its residual stream is not normalized between blocks; the final norm is ln_final.hook_normalized")
         }
         _ => None,
     }

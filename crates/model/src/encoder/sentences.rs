@@ -1,4 +1,4 @@
-//! Sentence embeddings: one vector per text, as sentence-transformers' models compute it.
+//! Sentence embeddings: one vector per text, as in sentence-transformers.
 
 use std::path::{Component, Path};
 
@@ -13,9 +13,10 @@ use crate::error::{InputError, LoadError, Result};
 use crate::model::{Sequence, narrowed, widened};
 use crate::tokens::read_json;
 
-/// How the vectors of all positions become one.
+/// How the vectors of all positions are pooled into one.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// use hooklens::encoder::{Pooling, SentenceEmbedding};
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
@@ -26,44 +27,46 @@ use crate::tokens::read_json;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
-    /// The mean over real tokens.
+    /// Mean over unmasked tokens.
     Mean,
-    /// The first token's.
+    /// Vector of the first token.
     First,
-    /// Each coordinate's largest value over real tokens.
+    /// Maximum of each coordinate over unmasked tokens.
     Max,
 }
 
 /// Pooling and normalization after the last block of a sentence encoder.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// use hooklens::encoder::{Pooling, SentenceEmbedding};
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// let own = model.sentence_embedding()?; // of a model that says nothing of it: the default
+/// let own = model.sentence_embedding()?; // the default, since the model has no setting
 /// assert_eq!(own, SentenceEmbedding { pooling: Pooling::Mean, normalize: true, max_len: None });
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentenceEmbedding {
-    /// How positions are pooled.
+    /// Pooling over positions.
     pub pooling: Pooling,
     /// Whether vectors are scaled to unit length.
     pub normalize: bool,
-    /// Longest text in tokens, special ones counted; longer ones are cut. None for the model's context.
+    /// Maximum text length in tokens, including special tokens; longer texts are truncated. `None` for the model's
+    /// context length.
     pub max_len: Option<usize>,
 }
 
 impl Default for SentenceEmbedding {
-    /// The mean over tokens, of unit length.
+    /// Mean pooling, normalized to unit length.
     fn default() -> Self {
         Self { pooling: Pooling::Mean, normalize: true, max_len: None }
     }
 }
 
 impl SentenceEmbedding {
-    /// Reads `modules.json` and what it names; the default for a folder that has none, and why a model's own way is
-    /// not supported.
+    /// Reads `modules.json` and the files it names. Returns the default for a folder without `modules.json`, and an
+    /// inner `Err` with the reason if the model's pooling is not supported.
     pub fn of_folder(folder: &Path) -> Result<std::result::Result<Self, String>, LoadError> {
         let path = folder.join("modules.json");
         if !path.is_file() {
@@ -79,7 +82,7 @@ impl SentenceEmbedding {
                 Some("Pooling") => {
                     let inside = |part| matches!(part, Component::Normal(_));
                     if !Path::new(text("path")).components().all(inside) {
-                        return Err(bad(format!("`{}` leads out of the folder", text("path"))));
+                        return Err(bad(format!("`{}` is outside the folder", text("path"))));
                     }
                     let own = read_json(folder.join(text("path")).join("config.json"))?;
                     let modes = own.as_object().into_iter().flatten();
@@ -90,7 +93,7 @@ impl SentenceEmbedding {
                         ["mean_tokens"] => Pooling::Mean,
                         ["cls_token"] => Pooling::First,
                         ["max_tokens"] => Pooling::Max,
-                        _ => return Ok(Err(format!("a pooling of {on:?} is not supported"))),
+                        _ => return Ok(Err(format!("the pooling {on:?} is not supported"))),
                     };
                 }
                 Some("Normalize") => found.normalize = true,
@@ -108,28 +111,29 @@ impl SentenceEmbedding {
 }
 
 impl HookedEncoder {
-    /// What [`HookedEncoder::sentence_embeddings`] does after the last block.
+    /// How [`HookedEncoder::sentence_embeddings`] pools the output of the last block.
     ///
     /// # Errors
-    /// [`InputError::Sentences`] if what the model's `modules.json` tells to do is not supported.
+    /// [`InputError::Sentences`] if the model's `modules.json` requires steps that are not supported.
     pub fn sentence_embedding(&self) -> Result<SentenceEmbedding, InputError> {
         self.sentences.clone().map_err(|reason| InputError::Sentences { reason })
     }
 
-    /// The model with another way to make sentence embeddings.
+    /// Replaces how sentence embeddings are computed.
     #[must_use]
     pub fn with_sentence_embedding(mut self, sentences: SentenceEmbedding) -> Self {
         self.sentences = Ok(sentences);
         self
     }
 
-    /// One vector a text, `[text, d_model]`, as the model's `modules.json` tells to make it. Longer texts than
-    /// the model takes are cut.
+    /// Computes one vector per text, `[text, d_model]`, as specified by the model's `modules.json`. Texts longer than
+    /// the model's limit are truncated.
     ///
     /// # Errors
-    /// As [`HookedModel::run`] and [`HookedEncoder::sentence_embedding`].
+    /// Fails as [`HookedModel::run`] and [`HookedEncoder::sentence_embedding`] do.
     ///
     /// ```no_run
+    /// # use hooklens::FromPretrained;
     /// use hooklens::encoder::HookedEncoder;
     /// let model = HookedEncoder::from_pretrained("sentence-transformers/all-MiniLM-L6-v2")?;
     /// let vectors = model.sentence_embeddings(&["It rains.", "The weather is wet."])?;

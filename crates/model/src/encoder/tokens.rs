@@ -6,9 +6,10 @@ use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Tokens};
 
-/// Tokens and the type of each.
+/// Tokens and the type of each token.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let made = model.to_tokens(vec![vec![2, 5, 9, 3], vec![2, 6, 7, 3]])?;
@@ -19,14 +20,15 @@ use crate::tokens::{PaddingSide, Tokens};
 pub struct EncoderTokens {
     /// Token ids with their mask.
     pub tokens: Tokens,
-    /// The type of each token, row by row; for a text alone 0.
+    /// Type of each token, row by row; 0 for single texts.
     pub types: Vec<u32>,
 }
 
 impl HookedEncoder {
-    /// Tokens of an input, checked: special tokens as the tokenizer adds them, padding at the right.
+    /// Tokenizes and checks an input. The tokenizer adds special tokens; padding is on the right.
     ///
     /// ```no_run
+    /// # use hooklens::FromPretrained;
     /// use hooklens::encoder::{EncoderInput, HookedEncoder};
     /// let model = HookedEncoder::from_pretrained("bert-base-cased")?;
     /// let made = model.to_tokens(EncoderInput::pairs([("It rains.", "The street is wet.")]))?;
@@ -35,8 +37,8 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, nothing to run on, a token outside the vocabulary, a type the model lacks, a text longer
-    /// than the model's context.
+    /// Fails if there is no tokenizer, the input is empty, a token is outside the vocabulary, the model lacks a token
+    /// type, or a text is longer than the model's context.
     pub fn to_tokens(&self, input: impl Into<EncoderInput>) -> Result<EncoderTokens> {
         let EncoderInput { input, seconds, token_types } = input.into();
         let mut types = None;
@@ -63,7 +65,7 @@ impl HookedEncoder {
         tokens.check(self.config.d_vocab)?;
         let count = self.config.token_types.max(1);
         if let Some(kind) = types.iter().find(|kind| **kind as usize >= count) {
-            let (given, allowed) = (kind.to_string(), format!("below {count}"));
+            let (given, allowed) = (kind.to_string(), format!("a number below {count}"));
             return Err(InputError::Setting { name: "token_types", given, allowed }.into());
         }
         Ok(())
@@ -75,7 +77,7 @@ impl HookedEncoder {
         self.padded(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Texts cut to at most `longest` tokens, special ones kept; checked.
+    /// Tokenizes texts, each truncated to `longest` tokens including special tokens, and checks them.
     pub(super) fn truncated(&self, texts: &[String], longest: usize) -> Result<EncoderTokens> {
         let tokenizer = self.tokenizer()?;
         let rows = texts.iter().map(|text| {
@@ -88,7 +90,7 @@ impl HookedEncoder {
         Ok(made)
     }
 
-    /// Rows of tokens and their types, made equally long.
+    /// Pads rows of tokens and types to equal length.
     fn padded(&self, rows: Vec<(Vec<u32>, Vec<u32>)>) -> Result<EncoderTokens> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of texts".into() }.into());
@@ -100,7 +102,7 @@ impl HookedEncoder {
             row.resize(len, 0);
             row
         });
-        // A tokenizer tells types even where the model has none.
+        // A tokenizer may assign types even if the model has none.
         let types = padded.map(|kind| if self.config.token_types == 0 { 0 } else { kind }).collect();
         Ok(EncoderTokens { tokens, types })
     }

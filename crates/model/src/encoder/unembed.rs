@@ -3,12 +3,11 @@
 use burn::tensor::Tensor;
 
 use super::HookedEncoder;
-use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 
 impl HookedEncoder {
-    /// Logits of a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: the last norm, of a model whose
-    /// blocks do not normalize the stream, and the masked-token head.
+    /// Decodes a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: applies the final norm, if
+    /// the model has one (pre-norm blocks), and the masked-token head.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -19,7 +18,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NoHead`] if the model has no masked-token head, [`InputError::Residual`] for a stream of another
+    /// [`InputError::NoHead`] if the model has no masked-token head, [`InputError::Residual`] for a stream of the wrong
     /// width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         let d_model = self.config().d_model;

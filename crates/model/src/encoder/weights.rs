@@ -1,13 +1,14 @@
-//! All weights of an encoder.
+//! Weights of an encoder.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use crate::model::{Attention, Linear, Mlp, Norm};
 
-/// Every weight of an encoder.
+/// All weights of an encoder.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let (weights, config) = (&model.weights, model.config());
@@ -18,25 +19,26 @@ use crate::model::{Attention, Linear, Mlp, Norm};
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderWeights {
-    /// Token, position and type vectors.
+    /// Token, position and type embeddings.
     pub embed: EncoderEmbed,
-    /// What relative positions add to scores, in all layers.
+    /// Relative position weights shared by all layers.
     pub relative: Option<RelativeWeights>,
-    /// The blocks, first to last; fewer than layers where layers share them.
+    /// Blocks in layer order; fewer than there are layers if layers share weights.
     pub blocks: Vec<EncoderBlock>,
-    /// Norm of the last stream, where blocks have norms before attention and the MLP.
+    /// Final norm, in models with norms before attention and the MLP.
     pub ln_final: Option<Norm>,
-    /// The masked-token head.
+    /// Masked-token head.
     pub mlm_head: Option<MlmHead>,
-    /// A linear map of the first position, `[d_model, d_model]`, before a tanh.
+    /// Pooler: a linear map of the first position, `[d_model, d_model]`, followed by a tanh.
     pub pooler: Option<Linear>,
-    /// From the pooled vector to whether the second text follows the first, `[d_model, 2]`.
+    /// Next-sentence head on the pooled vector, `[d_model, 2]`.
     pub nsp_head: Option<Linear>,
 }
 
-/// Token, position and type vectors, of width `d_embed`, and the norm of their sum.
+/// Token, position and type embeddings of width `d_embed`, and the norm of their sum.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let (embed, config) = (&model.weights.embed, model.config());
@@ -47,38 +49,40 @@ pub struct EncoderWeights {
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderEmbed {
-    /// `[d_vocab, d_embed]`.
+    /// Token embedding, `[d_vocab, d_embed]`.
     pub tokens: Param<Tensor<2>>,
-    /// `[n_ctx, d_embed]`.
+    /// Position embedding, `[n_ctx, d_embed]`.
     pub positions: Option<Param<Tensor<2>>>,
-    /// `[token_type, d_embed]`.
+    /// Token type embedding, `[token_type, d_embed]`.
     pub token_types: Option<Param<Tensor<2>>>,
-    /// Norm of the sum.
+    /// Norm of the sum of the embeddings.
     pub norm: Norm,
-    /// From there to the stream, `[d_embed, d_model]`, where the widths differ.
+    /// Projection to the residual stream, `[d_embed, d_model]`, if the widths differ.
     pub projection: Option<Linear>,
 }
 
-/// What relative positions add to scores.
+/// Relative position weights.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/mpnet")?;
 /// let relative = model.weights.relative.as_ref().map(|relative| relative.table.val().dims());
-/// assert_eq!(relative, Some([32, model.config().n_heads])); // a number for each bucket and head
+/// assert_eq!(relative, Some([32, model.config().n_heads])); // one number per bucket and head
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct RelativeWeights {
-    /// `[bucket, head]` of MPNet and T5, `[number, d_model]` of DeBERTa.
+    /// Bias table `[bucket, head]` (MPNet, T5) or relative position embedding `[number, d_model]` (DeBERTa).
     pub table: Param<Tensor<2>>,
-    /// Norm of the vectors.
+    /// Norm of the relative position embeddings.
     pub norm: Option<Norm>,
 }
 
-/// One block: attention and the MLP, with a norm after or before each.
+/// Weights of a block: attention and the MLP, with a norm before or after each.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let (block, config) = (&model.weights.blocks[0], model.config());
@@ -90,23 +94,24 @@ pub struct RelativeWeights {
 pub struct EncoderBlock {
     /// Attention.
     pub attn: Attention,
-    /// Keys of relative positions, `[d_model, head * d_head]`, where `attn.k` does not make them (DeBERTa).
+    /// Key projection of relative positions, `[d_model, head * d_head]`, if it differs from `attn.k` (DeBERTa).
     pub relative_k: Option<Linear>,
-    /// Queries of relative positions, `[d_model, head * d_head]`, where `attn.q` does not make them (DeBERTa).
+    /// Query projection of relative positions, `[d_model, head * d_head]`, if it differs from `attn.q` (DeBERTa).
     pub relative_q: Option<Linear>,
-    /// What is added to this layer's scores, `[bucket, head]`, where not all layers add the same (UMT5).
+    /// Score bias of this layer, `[bucket, head]`, if layers have their own (UMT5).
     pub relative_bias: Option<Param<Tensor<2>>>,
-    /// Norm of the stream after attention, or before it.
+    /// Norm before attention, or of the residual stream after it.
     pub ln1: Norm,
     /// The MLP.
     pub mlp: Mlp,
-    /// Norm of the stream after the MLP, or before it.
+    /// Norm before the MLP, or of the residual stream after it.
     pub ln2: Norm,
 }
 
-/// The masked-token head: a linear map, the activation function, a norm, the unembedding.
+/// Masked-token head: a linear map, the activation function, a norm and the unembedding.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let config = model.config();
@@ -116,17 +121,18 @@ pub struct EncoderBlock {
 /// ```
 #[derive(Module, Debug)]
 pub struct MlmHead {
-    /// `[d_model, d_embed]`.
+    /// Linear map, `[d_model, d_embed]`.
     pub dense: Linear,
     /// Norm before the unembedding.
     pub ln: Norm,
-    /// `[d_embed, d_vocab]`.
+    /// Unembedding, `[d_embed, d_vocab]`.
     pub unembed: Linear,
 }
 
-/// Which output heads an encoder has: those its files hold.
+/// Output heads of an encoder, as present in its files.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder::HookedEncoder;
 /// use hooklens::encoder::OutputHeads;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
@@ -144,22 +150,22 @@ pub struct OutputHeads {
 }
 
 impl OutputHeads {
-    /// No head.
+    /// No heads.
     pub(super) const NONE: OutputHeads = OutputHeads { mlm: false, pooler: false, nsp: false };
 }
 
 impl EncoderWeights {
-    /// Where the weights live.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embed.tokens.val().device()
     }
 
-    /// Number of weights.
+    /// Number of parameters.
     pub fn count(&self) -> usize {
         self.num_params()
     }
 
-    /// Which output heads there are.
+    /// Output heads that the model has.
     pub fn output_heads(&self) -> OutputHeads {
         OutputHeads { mlm: self.mlm_head.is_some(), pooler: self.pooler.is_some(), nsp: self.nsp_head.is_some() }
     }

@@ -1,4 +1,4 @@
-//! The blocks of both stacks, with norms of what is read or of each sum.
+//! Blocks of both stacks, with norms before each sublayer or after each residual addition.
 
 use burn::tensor::{Bool, Tensor};
 use hooklens_hooks::{Halt, PointId, Run};
@@ -14,7 +14,7 @@ use crate::model::{
 };
 use crate::points::{Site, Stack};
 
-/// The inputs of a decoder block's cross attention.
+/// Inputs of a decoder block's cross-attention.
 pub(super) struct CrossInputs<'a, 'p> {
     pub(super) pass: &'a mut Pass<'p>,
     pub(super) encoded: &'a Encoded,
@@ -24,18 +24,19 @@ pub(super) struct CrossInputs<'a, 'p> {
     pub(super) known: Option<&'a (Tensor<4>, Tensor<4>)>,
 }
 
-/// A place where a norm stands: between two sublayers it is of what the second reads, or of what the first left.
-struct Between<'b> {
-    /// The point of what is normalized.
+/// A norm between two sublayers: applied to the input of the second (pre-norm), or to the residual stream after the
+/// first (post-norm).
+struct CrossAttention<'b> {
+    /// Hook point of the norm's input.
     point: Option<PointId>,
     norm: &'b Norm,
     points: NormPoints,
-    /// Whether it makes the stream itself.
+    /// Whether the normalized value becomes the residual stream (post-norm).
     after: bool,
 }
 
-impl Between<'_> {
-    /// What the next sublayer reads, and the stream that its output is added to.
+impl CrossAttention<'_> {
+    /// Returns the input of the next sublayer, and the stream that its output is added to.
     fn pass(self, resid: Tensor<3>, run: &mut Run<'_, '_>) -> Result<(Tensor<3>, Tensor<3>), Halt> {
         let read = run.fire(self.point, resid.clone())?;
         let normalized = self.norm.forward(read, self.points, run)?;
@@ -43,7 +44,7 @@ impl Between<'_> {
     }
 }
 
-/// The points of a block's norms, by number.
+/// Hook points of a block's `number`-th norm.
 fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
     let (scale, normalized) = [
         (Site::Ln1Scale, Site::Ln1Normalized),
@@ -53,7 +54,7 @@ fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
     NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }
 }
 
-/// What a sublayer adds to the stream, behind its norm if it has one; the points are those of the norm of that number.
+/// Applies the norm of a sublayer's output, if there is one. `number` selects the hook points.
 fn output(
     norm: &Option<Norm>,
     number: usize,
@@ -71,7 +72,7 @@ fn output(
     norm.forward(out, NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }, run)
 }
 
-/// The stream after attention to its own stack.
+/// Runs self-attention; returns the residual stream after it.
 fn attended(
     (ln1, attn, post): (&Norm, &Attention, &Option<Norm>),
     after: bool,
@@ -83,7 +84,7 @@ fn attended(
     let points = pass.points;
     let at = |site| points.at(layer, site);
     let resid = run.fire(at(Site::ResidPre), resid)?;
-    // Behind a norm of sums there is nothing left to normalize.
+    // In a post-norm model, the stream is already normalized.
     let none = Norm::new(NormKind::None, 0.0, None, None);
     let (reads, _) = attention_reads(if after { &none } else { ln1 }, layer, &resid, pass, run)?;
     let out = attn.forward(layer, reads, pass, run)?;
@@ -92,7 +93,8 @@ fn attended(
     run.fire(at(Site::ResidMid), cpu::sum(resid, out))
 }
 
-/// The stream after the MLP, and after the block's last norm if it has one. The norm of what the MLP adds has a number.
+/// Runs the MLP; returns the residual stream after it, and after the block's last norm if there is one. `number`
+/// selects the hook points of the MLP's output norm.
 fn transformed(
     (mlp, post, number): (&Mlp, &Option<Norm>, usize),
     last: Option<(&Norm, NormPoints)>,
@@ -118,7 +120,8 @@ fn transformed(
 }
 
 impl EncoderBlock {
-    /// The stream after the block, `[batch, pos, d_model]`; `after` tells whether norms are of sums.
+    /// Runs the block; returns the residual stream, `[batch, pos, d_model]`. `after` says whether the model is
+    /// post-norm.
     pub(super) fn forward(
         &self,
         layer: usize,
@@ -131,15 +134,15 @@ impl EncoderBlock {
         let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
-        let both = Between { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let both = CrossAttention { point: stack.at(layer, Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln2, norm_points(stack, layer, 2)));
         transformed((&self.mlp, &self.ln2_post, 2), last, layer, both, pass, run)
     }
 }
 
 impl DecoderBlock {
-    /// The stream after the block, `[batch, pos, d_model]`, and the encoder's keys and values; `after` tells whether
-    /// norms are of sums.
+    /// Runs the block; returns the residual stream, `[batch, pos, d_model]`, and the encoder's keys and values. `after`
+    /// says whether the model is post-norm.
     pub(super) fn forward(
         &self,
         layer: usize,
@@ -154,20 +157,19 @@ impl DecoderBlock {
         let resid = attended((&self.ln1, &self.attn, &self.ln1_post), after, layer, resid, pass, run)?;
         let (norm, number) = if after { (&self.ln1, 1) } else { (&self.ln2, 2) };
         let points = norm_points(stack, layer, number);
-        let (read, resid) = Between { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
+        let (read, resid) = CrossAttention { point: at(Site::CrossAttnIn), norm, points, after }.pass(resid, run)?;
         let (out, keys) = self.cross(layer, read, across, run)?;
         let out = output(&self.ln2_post, 2, layer, out, stack, run)?;
         let out = run.fire(at(Site::CrossAttnOut), out)?;
         let resid = run.fire(at(Site::ResidMidCross), cpu::sum(resid, out))?;
         let (norm, number) = if after { (&self.ln2, 2) } else { (&self.ln3, 3) };
         let points = norm_points(stack, layer, number);
-        let both = Between { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
+        let both = CrossAttention { point: at(Site::MlpIn), norm, points, after }.pass(resid, run)?;
         let last = after.then(|| (&self.ln3, norm_points(stack, layer, 3)));
         Ok((transformed((&self.mlp, &self.ln3_post, 3), last, layer, both, pass, run)?, keys))
     }
 
-    /// What attention to the encoder adds to the stream, `[batch, pos, d_model]`, and the keys and values it
-    /// read.
+    /// Runs cross-attention; returns its output, `[batch, pos, d_model]`, and the keys and values it attended to.
     fn cross(
         &self,
         layer: usize,

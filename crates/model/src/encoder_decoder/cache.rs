@@ -1,4 +1,4 @@
-//! The decoder's cache: keys and values of its own positions and of the encoder's.
+//! Cache of the decoder: keys and values of its own positions and of the encoder's.
 
 use burn::tensor::Tensor;
 
@@ -6,13 +6,14 @@ use super::HookedEncoderDecoder;
 use super::forward::Encoded;
 use crate::kv_cache::KeyValueCache;
 
-/// Keys and values of the encoder's positions, a pair a layer.
+/// Keys and values of the encoder's positions, one pair per layer.
 pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 
-/// Keys and values of both attentions: those of the tokens decoded so far, and, from the first run on, those of
-/// the encoder's positions, which never change.
+/// Keys and values of the decoder: for self-attention, of the tokens decoded so far; for cross-attention, of the
+/// encoder's positions, which are filled in by the first run and never change.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
@@ -27,18 +28,18 @@ pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 pub struct DecoderCache {
     /// Keys and values of the decoder's own positions.
     pub own: KeyValueCache,
-    /// Those of the encoder's positions; empty before the first run.
+    /// Keys and values of the encoder's positions; empty before the first run.
     pub(super) cross: CrossKeys,
     pub(super) encoded: Encoded,
 }
 
 impl DecoderCache {
-    /// The encoder's output.
+    /// Output of the encoder.
     pub fn encoded(&self) -> &Encoded {
         &self.encoded
     }
 
-    /// Layers whose keys and values of the encoder's positions are held.
+    /// Number of layers whose cross-attention keys and values are cached.
     #[cfg(test)]
     pub(crate) fn cross_layers(&self) -> usize {
         self.cross.len()
@@ -46,7 +47,7 @@ impl DecoderCache {
 }
 
 impl HookedEncoderDecoder {
-    /// An empty cache for decoding texts of these inputs.
+    /// Creates an empty cache for decoding from this encoder output.
     pub fn decoder_cache(&self, encoded: Encoded) -> DecoderCache {
         let own = KeyValueCache::new(&self.decoder_stack, encoded.shape()[0]);
         DecoderCache { own, cross: Vec::new(), encoded }

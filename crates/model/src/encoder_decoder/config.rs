@@ -1,4 +1,4 @@
-//! The configuration of an encoder-decoder.
+//! Configuration of an encoder-decoder.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,10 @@ use super::rules::TokenRules;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig, Window};
 use crate::error::ConfigError;
 
-/// The shape and the choices of an encoder with a decoder that attends to it.
+/// Configuration of an encoder and of a decoder that attends to it.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let config = model.config();
@@ -19,100 +20,102 @@ use crate::error::ConfigError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderDecoderConfig {
-    /// Blocks of the encoder.
+    /// Number of encoder blocks.
     pub n_encoder_layers: usize,
-    /// Blocks of the decoder.
+    /// Number of decoder blocks.
     pub n_decoder_layers: usize,
     /// Width of the encoder's residual stream.
     pub d_model: usize,
-    /// Width of the decoder's.
+    /// Width of the decoder's residual stream.
     pub d_decoder_model: usize,
-    /// Attention heads of the encoder's blocks.
+    /// Number of attention heads in the encoder.
     pub n_heads: usize,
-    /// Width of one of them.
+    /// Width of an encoder head.
     pub d_head: usize,
-    /// Neurons of the encoder's MLPs.
+    /// Number of MLP neurons in the encoder.
     pub d_mlp: usize,
-    /// Attention heads of the decoder's blocks, of either attention.
+    /// Number of attention heads in the decoder, for both self-attention and cross-attention.
     pub n_decoder_heads: usize,
-    /// Width of one of them.
+    /// Width of a decoder head.
     pub d_decoder_head: usize,
-    /// Neurons of the decoder's MLPs.
+    /// Number of MLP neurons in the decoder.
     pub d_decoder_mlp: usize,
-    /// Tokens that the encoder reads.
+    /// Vocabulary size of the encoder.
     pub d_vocab: usize,
-    /// Tokens that the decoder reads and writes.
+    /// Vocabulary size of the decoder.
     pub d_decoder_vocab: usize,
-    /// Whether both stacks read one table of token vectors.
+    /// Whether both stacks share a token embedding.
     pub shared_embed: bool,
-    /// What token vectors that the encoder reads are multiplied by.
+    /// Factor applied to the encoder's token embeddings.
     pub embed_scale: Option<f64>,
-    /// What those that the decoder reads are.
+    /// Factor applied to the decoder's token embeddings.
     pub decoder_embed_scale: Option<f64>,
     /// Positions of both stacks.
     pub positions: StackPositions,
-    /// Whether the first stream of each stack is normalized.
+    /// Whether the embeddings of each stack are normalized.
     pub embed_norm: bool,
-    /// Whether of the decoder the token vectors alone are, unscaled, before positions are added (Blenderbot Small).
+    /// Whether the decoder's embedding norm applies only to the unscaled token embeddings, before positions are added
+    /// (Blenderbot Small).
     pub decoder_tokens_normed: bool,
     /// Kind of every norm.
     pub norm: NormKind,
-    /// Whether norms are of the stream after each addition (Marian, BART). Else they are of what attention and MLP read,
-    /// and one more is behind the last block.
+    /// Whether norms follow each residual addition (post-norm: Marian, BART). Otherwise they precede attention and the
+    /// MLP, and each stack has a final norm.
     pub norm_after: bool,
-    /// Whether what attention and MLP add to the stream is normalized too (T5Gemma).
+    /// Whether the outputs of attention and MLP are normalized too (T5Gemma).
     pub post_norms: bool,
-    /// Added to the mean square or the variance inside a norm.
+    /// Epsilon added to the mean square or variance in a norm.
     pub eps: f64,
-    /// Scores of the encoder's attention.
+    /// Attention settings of the encoder.
     pub attention: StackAttention,
-    /// Scores of the decoder's, to its own positions and to the encoder's.
+    /// Attention settings of the decoder, for both self-attention and cross-attention.
     pub decoder_attention: StackAttention,
-    /// The MLP's activation function.
+    /// Activation function of the MLP.
     pub activation: ActivationFn,
     /// Whether the MLP multiplies the activation by a second projection (T5 1.1).
     pub gated_mlp: bool,
-    /// The last stream is multiplied by this before the unembedding (T5 1.0, whose unembedding is tied).
+    /// Factor applied to the decoder's last hidden state before the unembedding (T5 1.0, whose unembedding is tied).
     pub output_scale: Option<f64>,
-    /// `cap * tanh(logit / cap)` on logits (T5Gemma).
+    /// Soft cap of the logits: `cap * tanh(logit / cap)` (T5Gemma).
     pub output_logits_soft_cap: Option<f64>,
-    /// The token that every decoded text begins with.
+    /// Token that every decoded text starts with.
     pub decoder_start_token: u32,
-    /// Tokens that generation must or must not write.
+    /// Tokens that generation is forced or forbidden to produce.
     pub token_rules: TokenRules,
 }
 
-/// How heads of one stack's blocks share keys, and what is done to scores.
+/// Attention settings of one stack: key/value heads, scaling and windows.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/bart")?;
 /// let config = model.config();
-/// assert_eq!(config.attention.n_kv_heads, config.n_heads); // each has its own
+/// assert_eq!(config.attention.n_kv_heads, config.n_heads); // one per head
 /// assert_eq!(config.attention.scale, (config.d_head as f64).sqrt());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StackAttention {
-    /// Heads of keys and values.
+    /// Number of key/value heads.
     pub n_kv_heads: usize,
-    /// Scores are divided by this.
+    /// Divisor of the attention scores.
     pub scale: f64,
-    /// `cap * tanh(score / cap)` on scores.
+    /// Soft cap of the attention scores: `cap * tanh(score / cap)`.
     pub soft_cap: Option<f64>,
-    /// For each layer how far a query sees of its own stack; `None` for all the way. Empty when no layer has a window.
+    /// Self-attention window of each layer, `None` for no limit; empty if no layer has a window.
     pub windows: Vec<Option<Window>>,
 }
 
 impl StackAttention {
-    /// As many key heads as there are, no cap, no windows; scores divided by this.
+    /// Settings with one key/value head per attention head, this score divisor, no soft cap and no windows.
     pub fn plain(n_heads: usize, scale: f64) -> Self {
         Self { n_kv_heads: n_heads, scale, soft_cap: None, windows: Vec::new() }
     }
 }
 
 impl EncoderDecoderConfig {
-    /// The part of it that the blocks of one stack read.
+    /// The part of the configuration that one stack's blocks use.
     pub fn stack(&self, decodes: bool) -> TransformerConfig {
         let (n_layers, d_model, n_heads, d_head, d_mlp, d_vocab) = match decodes {
             true => (
@@ -150,14 +153,15 @@ impl EncoderDecoderConfig {
         }
     }
 
-    /// Kind of the norm behind the last block of each stack.
+    /// Kind of the final norm of each stack.
     pub fn final_norm(&self) -> NormKind {
         if self.norm_after { NormKind::None } else { self.norm }
     }
 
-    /// Checks that the sizes fit each other.
+    /// Checks that the sizes are consistent.
     ///
     /// ```
+    /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let config = EncoderDecoderConfig { d_vocab: 0, ..model.config().clone() };
@@ -166,17 +170,17 @@ impl EncoderDecoderConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field.
+    /// [`ConfigError`] with the name of the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack(false).validate()?;
         self.stack(true).validate()?;
         self.positions.validate(self.d_model)?;
         if self.shared_embed && self.d_decoder_model != self.d_model {
-            let reason = format!("the one table's vectors are of width {}, not {}", self.d_model, self.d_decoder_model);
+            let reason = format!("the shared embedding has a width of {}, not {}", self.d_model, self.d_decoder_model);
             return Err(ConfigError::Contradiction { field: "d_decoder_model", reason });
         }
         if self.norm_after && self.post_norms {
-            let reason = "norms are of sums, or of what is read and added".to_string();
+            let reason = "it can't be combined with `norm_after`".to_string();
             return Err(ConfigError::Contradiction { field: "post_norms", reason });
         }
         if let Some(cap) = self.output_logits_soft_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
@@ -184,7 +188,7 @@ impl EncoderDecoderConfig {
             return Err(ConfigError::Contradiction { field: "output_logits_soft_cap", reason });
         }
         if self.shared_embed && self.d_decoder_vocab != self.d_vocab {
-            let reason = format!("the one table has {} rows, not {}", self.d_vocab, self.d_decoder_vocab);
+            let reason = format!("the shared embedding has {} rows, not {}", self.d_vocab, self.d_decoder_vocab);
             return Err(ConfigError::Contradiction { field: "d_decoder_vocab", reason });
         }
         if self.decoder_start_token as usize >= self.d_decoder_vocab {

@@ -1,4 +1,4 @@
-//! One run: the encoder over its tokens, the decoder over its own.
+//! Forward pass: the encoder over its tokens, then the decoder over its own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
 use super::positions::StackPositions;
 use crate::device::guarded;
-use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, drive, logits_of, private};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, execute, logits_of, private};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::{KeyValueCache, MadeBy, Transaction};
 use crate::model::{
@@ -22,7 +22,7 @@ use crate::model::{
 use crate::points::Outer;
 use crate::tokens::Tokens;
 
-/// The output of a run.
+/// Output of an encoder-decoder run.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -37,10 +37,10 @@ use crate::tokens::Tokens;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct EncoderDecoderOutput {
-    /// `[batch, decoder_pos, d_vocab]`, `[batch, 1, d_vocab]` for [`Logits::Last`]; none for
+    /// Logits, `[batch, decoder_pos, d_vocab]`, or `[batch, 1, d_vocab]` for [`Logits::Last`]; `None` for
     /// [`Logits::None`].
     pub logits: Option<Tensor<3>>,
-    /// What was recorded.
+    /// Recorded activations.
     pub cache: ActivationCache,
 }
 
@@ -60,15 +60,16 @@ impl RunOutput for EncoderDecoderOutput {
     }
 }
 
-/// The encoder's output for a batch, which the decoder attends to.
+/// Encoder output for a batch, which the decoder attends to.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
 /// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
-/// encoded.hidden = encoded.hidden.zeros_like(); // the decoder sees nothing of the input
+/// encoded.hidden = encoded.hidden.zeros_like(); // hides the input from the decoder
 /// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// let gap = before.zip(after).map(|(a, b)| (a - b).abs().max().into_scalar::<f32>());
 /// assert!(gap.is_some_and(|gap| gap > 0.0));
@@ -76,28 +77,28 @@ impl RunOutput for EncoderDecoderOutput {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// The encoder's last normalized stream, `[batch, pos, d_model]`. It is the decoder's
-    /// only view of the input.
+    /// Last hidden state of the encoder, normalized, `[batch, pos, d_model]`. The decoder sees the input only through
+    /// it.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
-    /// The model whose encoder made them.
+    /// Identity of the model whose encoder computed the output.
     pub(super) model: Option<Arc<ModelIdentity>>,
 }
 
 impl Encoded {
-    /// Rows and positions.
+    /// Batch size and number of positions.
     pub fn shape(&self) -> [usize; 2] {
         let [batch, len, _] = self.hidden.dims();
         [batch, len]
     }
 
-    /// Each row `times` times, one behind the other: one input for several decoded texts.
+    /// Repeats each row `times` times consecutively, to decode several texts from one input.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
-    /// // Two texts of one input.
+    /// // Two texts decoded from one input.
     /// let logits = model.decode(&encoded.repeat(2), vec![vec![0, 4], vec![0, 9]])?.logits;
     /// assert_eq!(logits.map(|logits| logits.dims()[..2].to_vec()), Some(vec![2, 2]));
     /// # Ok::<(), hooklens::Error>(())
@@ -114,7 +115,7 @@ impl Encoded {
         }
     }
 
-    /// `true` at padding, `[batch, 1, 1, pos]`; none where every position is real.
+    /// `true` at padding, `[batch, 1, 1, pos]`; `None` if there is no padding.
     fn hidden_keys(&self) -> Option<Tensor<4, Bool>> {
         let [batch, len] = self.shape();
         let padding: Vec<bool> = self.mask.as_ref()?.iter().map(|real| !real).collect();
@@ -141,7 +142,7 @@ impl HookedEncoderDecoder {
         let mut plan = self.plan(&decoder, rows, options.logits, &silent, (&model, &both));
         plan.at_once = plan.at_once.max(self.plan(&encoder, rows, Logits::None, &silent, (&model, &both)).at_once);
         let logits = options.logits;
-        let (made, cache) = drive(plan, &mut options.hooks, options.record, |run| {
+        let (made, cache) = execute(plan, &mut options.hooks, options.record, |run| {
             run.over(Rows { copies, ..encoder.rows() }, true)?;
             let encoded = self.encoder_pass(&tokens, &encoder, run)?;
             run.over(rows, false)?;
@@ -151,7 +152,7 @@ impl HookedEncoderDecoder {
         Ok(EncoderDecoderOutput { logits: made.and_then(|(logits, _)| logits), cache })
     }
 
-    /// Runs the encoder alone.
+    /// Runs only the encoder.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -164,12 +165,12 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; a point of the decoder is one.
+    /// Fails as [`HookedModel::run`] does, and for hook points of the decoder.
     pub fn encode(&self, input: impl Into<Input>) -> Result<Encoded> {
         Ok(self.encode_with(input, ForwardOptions::new())?.0)
     }
 
-    /// [`encode`](HookedEncoderDecoder::encode) with hooks and recordings.
+    /// Like [`encode`](HookedEncoderDecoder::encode), with hooks and recordings.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -182,7 +183,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; a point of the decoder is one.
+    /// Fails as [`HookedModel::run`] does, and for hook points of the decoder.
     pub fn encode_with<'h>(
         &self,
         input: impl Into<Input>,
@@ -201,12 +202,12 @@ impl HookedEncoderDecoder {
         let plan = self.plan(&sequence, sequence.rows(), Logits::None, &silent, (&model, &texts));
         let pass = |run: &mut Run<'_, '_>| self.encoder_pass(&tokens, &sequence, run);
         let plan = Plan { stop_when_done: false, ..plan };
-        let (encoded, cache) = drive(plan, &mut options.hooks, options.record, pass)?;
+        let (encoded, cache) = execute(plan, &mut options.hooks, options.record, pass)?;
         let encoded = encoded.ok_or(InputError::NoOutput { what: "encoding" })?;
         Ok((Encoded { model: Some(self.identity()), ..encoded }, cache))
     }
 
-    /// Runs the decoder alone, on an encoder's output.
+    /// Runs only the decoder on an encoder's output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -219,12 +220,12 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; a point of the encoder is one.
+    /// Fails as [`HookedModel::run`] does, and for hook points of the encoder.
     pub fn decode(&self, encoded: &Encoded, decoder_input: impl Into<Input>) -> Result<EncoderDecoderOutput> {
         self.decode_with(encoded, decoder_input, ForwardOptions::new())
     }
 
-    /// [`decode`](HookedEncoderDecoder::decode) with hooks and recordings.
+    /// Like [`decode`](HookedEncoderDecoder::decode), with hooks and recordings.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -237,7 +238,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::run`]; a point of the encoder is one.
+    /// Fails as [`HookedModel::run`] does, and for hook points of the encoder.
     pub fn decode_with<'h>(
         &self,
         encoded: &Encoded,
@@ -247,8 +248,8 @@ impl HookedEncoderDecoder {
         guarded(|| self.devices(), || self.run_decoder(encoded, None, decoder_input.into(), options.into()))
     }
 
-    /// Runs the decoder after what a cache holds, and adds to it unless it is frozen. The input is what comes
-    /// after that: where the cache is not empty, a text gets no special tokens.
+    /// Runs the decoder after the contents of a cache, and appends to the cache unless it is frozen. The input consists
+    /// of the new tokens only: if the cache is not empty, a text gets no special tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -257,14 +258,14 @@ impl HookedEncoderDecoder {
     /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]])?.logits;
     /// let mut cache = model.decoder_cache(encoded);
     /// model.decode_cached(&mut cache, vec![vec![0, 4]])?;
-    /// let behind = model.decode_cached(&mut cache, vec![vec![9]])?.logits; // what comes after
+    /// let behind = model.decode_cached(&mut cache, vec![vec![9]])?.logits; // only the new token
     /// let gap = whole.zip(behind).map(|(a, b)| (a.narrow(1, 2, 1) - b).abs().max().into_scalar::<f32>());
     /// assert!(gap.is_some_and(|gap| gap < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedEncoderDecoder::decode`]; a cache made for another model or batch.
+    /// Fails as [`HookedEncoderDecoder::decode`] does, and for a cache that belongs to another model or batch size.
     pub fn decode_cached(
         &self,
         cache: &mut DecoderCache,
@@ -273,7 +274,7 @@ impl HookedEncoderDecoder {
         self.decode_cached_with(cache, decoder_input, ForwardOptions::new())
     }
 
-    /// [`decode_cached`](HookedEncoderDecoder::decode_cached) with hooks and recordings.
+    /// Like [`decode_cached`](HookedEncoderDecoder::decode_cached), with hooks and recordings.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -286,7 +287,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`decode_cached`](HookedEncoderDecoder::decode_cached).
+    /// Fails as [`decode_cached`](HookedEncoderDecoder::decode_cached) does.
     pub fn decode_cached_with<'h>(
         &self,
         cache: &mut DecoderCache,
@@ -304,7 +305,7 @@ impl HookedEncoderDecoder {
         written: Input,
         mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
-        options.check_plain("a decoder behind an encoder")?;
+        options.check_plain("the decoder of an encoder-decoder")?;
         let held = cache.as_ref().map_or(Vec::new(), |cache| cache.own.lengths());
         let written = self.written_input_after(written, &held)?;
         let shape @ [batch, _] = written.shape();
@@ -331,7 +332,7 @@ impl HookedEncoderDecoder {
             Segment::CrossKeys if held => Some("the cache holds the encoder's keys and values"),
             _ => None,
         };
-        // The encoder's text is not known here, but for its length.
+        // Only the length of the encoder's text is known here.
         let (model, texts) = (|| identity.clone(), || None);
         let rows = Rows { open: cache.is_some(), copies: options.copies, ..sequence.rows() };
         let plan = self.plan(&sequence, rows, options.logits, &silent, (&model, &texts));
@@ -345,7 +346,7 @@ impl HookedEncoderDecoder {
         let read = Sequence::new(read_rows, 0, read_len, encoded.mask.clone());
         let known = cross.as_deref().map_or(&[][..], Vec::as_slice);
         let logits = options.logits;
-        let (made, recorded) = drive(plan, &mut options.hooks, options.record, |run| {
+        let (made, recorded) = execute(plan, &mut options.hooks, options.record, |run| {
             run.reads_from(Rows { copies, ..read.rows() });
             let behind = PastKeys { own: own.as_mut().map(Transaction::cache), known };
             self.decoder_pass(encoded, behind, (&written, &sequence), logits, run)
@@ -356,7 +357,7 @@ impl HookedEncoderDecoder {
             let made =
                 MadeBy { model: identity, hooks: &options.hooks, parts: self.points.named_parts(), by_length: false };
             own.commit(shape, written.mask(), Some(&written), made)?;
-            // What the encoder's positions gave is kept with the run that made it, never of one that failed.
+            // Keep the encoder's keys and values only if the run that computed them succeeded.
             if let Some(cross) = cross.filter(|cross| keeps && cross.is_empty()) {
                 *cross = keys;
             }
@@ -364,7 +365,7 @@ impl HookedEncoderDecoder {
         Ok(EncoderDecoderOutput { logits, cache: recorded })
     }
 
-    /// The plan of a run over one stack's positions.
+    /// Plan of a run over one stack's positions.
     fn plan<'p>(
         &'p self,
         over: &Sequence,
@@ -430,7 +431,7 @@ impl HookedEncoderDecoder {
         let (weights, config) = (&self.weights, &self.config);
         let table = weights.decoder_embed.as_ref().unwrap_or(&weights.embed).val();
         let (device, dtype) = (table.device(), table.dtype());
-        // What is normalized at once is not scaled.
+        // Embeddings that are normalized directly are not scaled.
         let mut resid = match config.decoder_tokens_normed {
             true => token_vectors(table, written, dtype),
             false => scaled(token_vectors(table, written, dtype), config.decoder_embed_scale),
@@ -468,13 +469,13 @@ impl HookedEncoderDecoder {
         Ok((Some(self.logits(last)), made))
     }
 
-    /// The logits of the decoder's last stream, normalized, `[batch, pos, d_decoder_vocab]`.
+    /// Computes logits, `[batch, pos, d_decoder_vocab]`, from the decoder's normalized last hidden state.
     pub(crate) fn logits(&self, last: Tensor<3>) -> Tensor<3> {
         let logits = self.weights.unembed.forward(scaled(last, self.config.output_scale));
         soft_capped(logits, self.config.output_logits_soft_cap)
     }
 
-    /// The stream with position vectors added, if positions have any.
+    /// Adds position embeddings to the stream, if the model has any.
     fn with_positions(
         &self,
         stream: Tensor<3>,
@@ -488,10 +489,10 @@ impl HookedEncoderDecoder {
         Ok(stream + run.fire(self.points.outer(point), vectors)?)
     }
 
-    /// Makes the bias of a layer's scores that of the pass.
+    /// Sets the pass's score bias to this layer's.
     fn set_bias(&self, pass: &mut Pass<'_>, tables: &[Param<Tensor<2>>], layer: usize, bidirectional: bool) {
         let StackPositions::Distances { buckets: count, max_distance, .. } = self.config.positions else { return };
-        // Layers without a table of their own have the first one's.
+        // Layers without a table of their own reuse the first layer's.
         if let Some(table) = tables.get(layer) {
             let buckets = Buckets { count, max_distance, bidirectional };
             pass.score_bias = Some(position_bias(table.val(), pass.sequence, buckets));
@@ -502,7 +503,7 @@ impl HookedEncoderDecoder {
         NormPoints { scale: self.points.outer(scale), normalized: self.points.outer(normalized) }
     }
 
-    /// An error for more positions than there are vectors of.
+    /// Fails if the sequence has more positions than the position table.
     fn check_positions(&self, sequence: &Sequence) -> Result<()> {
         let (len, n_ctx) = (sequence.positions_needed(), self.config.positions.n_ctx());
         if len > n_ctx { Err(InputError::TooLong { len, n_ctx }.into()) } else { Ok(()) }
@@ -518,16 +519,16 @@ fn scaled(x: Tensor<3>, by: Option<f64>) -> Tensor<3> {
 
 /// Keys and values of earlier runs of the decoder.
 struct PastKeys<'c> {
-    /// Keys and values of its own positions.
+    /// Cache of the decoder's own positions.
     own: Option<&'c mut KeyValueCache>,
-    /// Those of the encoder's positions, a pair a layer; none before the first run.
+    /// Keys and values of the encoder's positions, one pair per layer; empty before the first run.
     known: &'c [(Tensor<4>, Tensor<4>)],
 }
 
-/// What a plan asks for the model and the texts.
+/// Callbacks from which a plan obtains the model's identity and the text hashes.
 type Sources<'p> = (&'p dyn Fn() -> Arc<ModelIdentity>, &'p dyn Fn() -> Option<Vec<TextHashes>>);
 
-/// Hashes of what the decoder has written, together with what the encoder reads.
+/// Combines hashes of the decoder's texts with hashes of the encoder's.
 fn both_hashes(read: &[TextHashes], written: &[TextHashes]) -> Vec<TextHashes> {
     read.iter().zip(written).map(|(read, written)| TextHashes { read: read.whole, ..*written }).collect()
 }

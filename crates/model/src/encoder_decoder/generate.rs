@@ -1,19 +1,19 @@
-//! Text from an encoder with a decoder, token by token, behind a cache of both attentions.
+//! Text generation with an encoder-decoder, token by token, using a cache of both attentions.
 
 use hooklens_hooks::Hook;
 
 use super::HookedEncoderDecoder;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{InputError, Result};
-use crate::generation::{Chooser, GenerateOptions, Generation};
+use crate::generation::{GenerateOptions, Generation, Sampler};
 use crate::kv_cache::CacheKind;
 
 use crate::tokens::Tokens;
 
 impl HookedEncoderDecoder {
-    /// Writes an answer to each input, beginning with the start token and as the files say
-    /// ([`TokenRules`](super::TokenRules), [`GenerateOptions::first_token`]). The encoder runs once; hooks and recordings
-    /// are of the decoder's points, at every step.
+    /// Generates text for each input, starting with the start token and following the model's
+    /// [`TokenRules`](super::TokenRules) and [`GenerateOptions::first_token`]. The encoder runs once. Hooks and
+    /// recordings apply to the decoder's points, at every step.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -26,38 +26,38 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Bad input, a setting there can't be (a prefix, a cache or a kind of it is one here), a point of the encoder, and
-    /// whatever a hook reports.
+    /// Fails for invalid input, a setting that is not allowed (such as a prefix, cache or cache kind), a hook point of
+    /// the encoder, and any error returned by a hook.
     pub fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
         let foreign = [
             ("prefix", options.prefix.is_some()),
             ("kv_cache", options.kv_cache.is_some()),
-            // What the decoder keeps of its own text grows, whatever else there is.
+            // The decoder's own cache always grows.
             ("cache_kind", options.cache_kind != CacheKind::GROWING),
         ];
         if let Some((option, _)) = foreign.into_iter().find(|(_, given)| *given) {
-            return Err(InputError::NoSuchOption { option, model: "an encoder with a decoder" }.into());
+            return Err(InputError::NoSuchOption { option, model: "an encoder-decoder" }.into());
         }
         let prompts = self.token_input(input.into())?;
         let [batch, _] = prompts.shape();
         let n_ctx = self.config.positions.n_ctx();
-        // The last token is chosen, not run.
+        // The last token is chosen but not run.
         if options.max_new_tokens > n_ctx {
             return Err(InputError::TooLong { len: options.max_new_tokens, n_ctx }.into());
         }
         let (tokenizer, d_vocab) = (self.tokenizer().ok(), self.config.d_decoder_vocab);
-        let mut chooser = Chooser::new(tokenizer, d_vocab, &prompts, self.eos_tokens(), &mut options)?;
+        let mut sampler = Sampler::new(tokenizer, d_vocab, &prompts, self.eos_tokens(), &mut options)?;
         let rules = &self.config.token_rules;
-        chooser.rules(rules.first, rules.last, &rules.never);
-        // Penalties are on what was written, not on what was read.
-        chooser.begin_with(vec![self.config.decoder_start_token]);
+        sampler.rules(rules.first, rules.last, &rules.never);
+        // Penalties count generated tokens, not the encoder's input.
+        sampler.begin_with(vec![self.config.decoder_start_token]);
         options.hooks.iter().try_for_each(|hook| hook.check_reach(options.max_new_tokens))?;
         options.record.check_reach(options.max_new_tokens)?;
         let encoded = self.encode(prompts)?;
         let mut cache = self.decoder_cache(encoded);
         let mut next = Tokens::new(vec![vec![self.config.decoder_start_token]; batch])?;
         let (mut columns, mut steps, mut logits) = (vec![Vec::new(); batch], Vec::new(), Vec::new());
-        while chooser.goes_on() {
+        while sampler.goes_on() {
             let hooks: Vec<Hook<'_>> = options.hooks.iter_mut().map(Hook::reborrow).collect();
             let run = ForwardOptions::new().logits(Logits::Last).hooks(hooks).record(options.record.clone());
             let output = self.decode_cached_with(&mut cache, &next, run)?;
@@ -67,8 +67,8 @@ impl HookedEncoderDecoder {
             }
             let given = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
             let given = given.squeeze_dim::<2>(1);
-            let tokens = chooser.choose(given.clone(), &options)?;
-            next = chooser.following(&tokens)?;
+            let tokens = sampler.choose(given.clone(), &options)?;
+            next = sampler.following(&tokens)?;
             if !options.record.selects_nothing() {
                 steps.push(output.cache);
             }
@@ -76,10 +76,11 @@ impl HookedEncoderDecoder {
                 logits.push(given.unsqueeze_dim::<3>(1));
             }
         }
-        chooser.generation(columns, steps, logits, None)
+        sampler.generation(columns, steps, logits, None)
     }
 
-    /// [`generate_with`](HookedEncoderDecoder::generate_with) the default options: the likeliest token each time.
+    /// Generates text with the default options (greedy sampling); see
+    /// [`generate_with`](HookedEncoderDecoder::generate_with).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -89,7 +90,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As [`generate_with`](HookedEncoderDecoder::generate_with).
+    /// Fails as [`generate_with`](HookedEncoderDecoder::generate_with) does.
     pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
         self.generate_with(input, GenerateOptions::new())
     }

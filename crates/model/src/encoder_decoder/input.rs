@@ -1,8 +1,8 @@
-//! Inputs of an encoder-decoder: the encoder's, and the decoder's tokens so far.
+//! Inputs of an encoder-decoder: the encoder's input, and the decoder's tokens so far.
 
 use crate::driver::Input;
 
-/// What the encoder reads, and what the decoder has written so far; without the latter the decoder's start token.
+/// Input of the encoder, and of the decoder; the latter defaults to the start token.
 ///
 /// ```
 /// # use hooklens::prelude::*;

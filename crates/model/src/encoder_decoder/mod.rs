@@ -1,4 +1,5 @@
-//! Encoder-decoder models such as Marian, BART, T5 and T5Gemma: two stacks of blocks, the second attending to the first.
+//! Encoder-decoder models such as Marian, BART, T5 and T5Gemma: an encoder stack, and a decoder stack that attends to
+//! it.
 
 mod block;
 mod cache;
@@ -36,10 +37,10 @@ use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
 
-/// An encoder with a decoder whose every internal activation has a name, and can be read and changed: T5, Marian,
-/// BART, NLLB.
+/// Hooked encoder-decoder: every internal activation has a name and can be read and edited. Supports T5, Marian, BART,
+/// NLLB and others.
 ///
-/// Points have TransformerLens's `HookedEncoderDecoder` names: `encoder.3.attn.hook_pattern`,
+/// Hook points have the names of TransformerLens's `HookedEncoderDecoder`: `encoder.3.attn.hook_pattern`,
 /// `decoder.0.cross_attn.hook_pattern` (`[batch, head, decoder_pos, encoder_pos]`), ...
 ///
 /// ```
@@ -55,21 +56,22 @@ use points::{CROSS, points_of};
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoderDecoder {
-    /// The weights; a Burn module.
+    /// Weights of the model, a Burn module.
     pub weights: EncoderDecoderWeights,
     config: Arc<EncoderDecoderConfig>,
-    /// Each stack's configuration, in the form its blocks read.
+    /// Configurations of both stacks, in the form that blocks use.
     encoder_stack: Arc<TransformerConfig>,
     decoder_stack: Arc<TransformerConfig>,
-    pub points: Arc<Points>,
+    pub(crate) points: Arc<Points>,
     tokenizer: Option<Arc<Tokenizer>>,
-    /// The tokens that end a text, as the model's files say.
+    /// End-of-sequence tokens named in the model's files.
     ends: Arc<[u32]>,
     report: Arc<LoadReport>,
     identities: Arc<Identities>,
 }
 
 impl HookedEncoderDecoder {
+    /// Assembles a model from its parts.
     pub fn assemble(
         config: EncoderDecoderConfig,
         weights: EncoderDecoderWeights,
@@ -89,12 +91,12 @@ impl HookedEncoderDecoder {
         }
     }
 
-    /// The model with tokens that end a text, as its files say.
+    /// Sets the end-of-sequence tokens named in the model's files.
     pub fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
         Self { ends: tokens.into(), ..self }
     }
 
-    /// The tokens that end a text, each of which stops generation: `eos_token_id` of `generation_config.json`, else of
+    /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, else from
     /// `config.json`, else the tokenizer's own.
     ///
     /// ```
@@ -110,7 +112,7 @@ impl HookedEncoderDecoder {
         }
     }
 
-    /// Shape and choices of the model.
+    /// Configuration of the model.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -122,7 +124,7 @@ impl HookedEncoderDecoder {
         &self.config
     }
 
-    /// Where the weights live.
+    /// Device of the weights.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -134,7 +136,7 @@ impl HookedEncoderDecoder {
         self.weights.device()
     }
 
-    /// What loading did with each tensor of the files.
+    /// Report of how each tensor in the files was used.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -146,24 +148,24 @@ impl HookedEncoderDecoder {
         &self.report
     }
 
-    /// Tokens of one or several texts, each with the tokenizer's own end of sequence, padded at the right.
+    /// Tokenizes one or more texts for the encoder, with the tokenizer's end-of-sequence token, padded on the right.
     ///
     /// ```no_run
     /// use hooklens::prelude::*;
     /// let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
     /// let tokens = model.to_tokens(["translate English to German: Hello", "summarize: ..."])?;
-    /// assert_eq!(tokens.real(0).last(), model.tokenizer()?.eos().as_ref()); // the tokenizer's own end
+    /// assert_eq!(tokens.real(0).last(), model.tokenizer()?.eos().as_ref()); // end of sequence
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, no text, or a text the tokenizer refuses.
+    /// Fails if there is no tokenizer, no text, or a text that the tokenizer rejects.
     pub fn to_tokens(&self, texts: impl Into<Texts>) -> Result<Tokens> {
         tokens_after(self.tokenizer()?, texts.into(), &[])
     }
 
-    /// [`to_tokens`](HookedEncoderDecoder::to_tokens) of texts in another language than the tokenizer's default, where
-    /// tokens tell the language: NLLB, mBART, M2M-100.
+    /// Like [`to_tokens`](HookedEncoderDecoder::to_tokens), for texts in a language other than the tokenizer's default,
+    /// in models that mark the language with a token: NLLB, mBART, M2M-100.
     ///
     /// ```no_run
     /// use hooklens::prelude::*;
@@ -174,22 +176,23 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// As `to_tokens`; [`InputError::Setting`] for a language that is no token, or a tokenizer that adds none.
+    /// Fails as `to_tokens` does; [`InputError::Setting`] if the language is not a token or the tokenizer adds no
+    /// language token.
     pub fn to_tokens_of(&self, language: &str, texts: impl Into<Texts>) -> Result<Tokens> {
         let tokenizer = self.tokenizer()?;
         let setting = |allowed: &str| -> crate::error::Error {
             InputError::Setting { name: "language", given: language.into(), allowed: allowed.into() }.into()
         };
         let wanted = tokenizer.id(language).ok_or_else(|| setting("a token of the vocabulary"))?;
-        // What is put around every text: a language, and the end.
+        // Tokens added to every text: a language and the end of sequence.
         let around = tokenizer.encode_special("", None)?.0;
         let own = around.iter().find(|id| Some(**id) != tokenizer.eos());
-        let own = *own.ok_or_else(|| setting("a model whose tokenizer marks the language"))?;
+        let own = *own.ok_or_else(|| setting("set only for a model whose tokenizer marks the language"))?;
         let mut rows = Vec::new();
         for text in texts.into().0 {
             let mut row = tokenizer.encode_special(&text, None)?.0;
             let at = if row.first() == Some(&own) { Some(0) } else { row.iter().rposition(|id| *id == own) };
-            row[at.ok_or_else(|| setting("a model whose tokenizer marks the language"))?] = wanted;
+            row[at.ok_or_else(|| setting("set only for a model whose tokenizer marks the language"))?] = wanted;
             rows.push(row);
         }
         if rows.is_empty() {
@@ -198,7 +201,7 @@ impl HookedEncoderDecoder {
         Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
     }
 
-    /// The encoder's tokens and the decoder's: without an input for the latter, its start token.
+    /// Tokens of the encoder and of the decoder. The decoder's default to its start token.
     pub fn both_tokens(&self, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
         let read = self.token_input(input.encoder)?;
         let written = match input.decoder {
@@ -212,7 +215,7 @@ impl HookedEncoderDecoder {
         Ok((read, written))
     }
 
-    /// Tokens that the decoder has written: its start token, and those of a text.
+    /// Tokens of a decoder text: the start token, followed by the text.
     pub fn written(&self, text: Option<&str>) -> Result<Vec<u32>> {
         let text = match text {
             Some(text) => self.tokenizer()?.target().encode(text)?,
@@ -221,7 +224,7 @@ impl HookedEncoderDecoder {
         Ok([vec![self.config.decoder_start_token], text].concat())
     }
 
-    /// Whether a point is in cross attention, of a layer that attends to the encoder.
+    /// Whether a point belongs to the cross-attention scores or pattern of a decoder layer.
     pub fn attends_to_encoder(&self, point: PointId) -> bool {
         let cross = self.points.stack(CROSS);
         let layers = 0..self.config.n_decoder_layers;
@@ -229,19 +232,20 @@ impl HookedEncoderDecoder {
         layers.into_iter().any(|layer| sites.iter().any(|site| cross.at(layer, *site) == Some(point)))
     }
 
-    /// What the encoder reads.
+    /// Tokens of the encoder's input.
     fn token_input(&self, input: Input) -> Result<Tokens> {
         let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
         tokens.check(self.config.d_vocab)?;
         Ok(tokens)
     }
 
-    /// What the decoder has written.
+    /// Tokens of the decoder's input.
     fn written_input(&self, input: Input) -> Result<Tokens> {
         self.written_input_after(input, &[])
     }
 
-    /// What the decoder writes after `held` tokens of each row: a text that goes on gets no special tokens.
+    /// Tokens of the decoder's input after `held` cached tokens per row. A text that continues a row gets no special
+    /// tokens.
     fn written_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
         let tokens = input.into_tokens(|texts| tokens_after(self.tokenizer()?.target(), texts.into(), held))?;
         tokens.check(self.config.d_decoder_vocab)?;
@@ -249,7 +253,8 @@ impl HookedEncoderDecoder {
     }
 }
 
-/// Tokens of texts, padded at the right, each with the tokenizer's special tokens unless its row holds some already.
+/// Tokenizes texts, padded on the right. The tokenizer's special tokens are added unless the row already has cached
+/// tokens.
 fn tokens_after(tokenizer: &Tokenizer, texts: Texts, held: &[usize]) -> Result<Tokens> {
     let row = |(row, text): (usize, &String)| match held.get(row) {
         Some(1..) => tokenizer.encode(text),
@@ -312,7 +317,7 @@ impl HookedModel for HookedEncoderDecoder {
     }
 }
 
-/// The points a model of this configuration can fire.
+/// Catalog of the hook points of a model with this configuration.
 pub fn catalog_of(config: &EncoderDecoderConfig) -> Arc<Catalog> {
     points_of(config).catalog
 }

@@ -1,4 +1,4 @@
-//! The hook points an encoder with a decoder fires.
+//! Hook points of an encoder-decoder.
 
 use hooklens_hooks::Segment;
 
@@ -6,10 +6,10 @@ use super::config::EncoderDecoderConfig;
 use super::positions::StackPositions;
 use crate::points::{Outer, Points, PointsBuilder, Site};
 
-/// The stacks of blocks, by number.
+/// Indices of the stacks of blocks.
 pub(super) const ENCODER: usize = 0;
 pub(super) const DECODER: usize = 1;
-/// Attention of the decoder's layers to the encoder.
+/// Cross-attention of the decoder's layers.
 pub(super) const CROSS: usize = 2;
 
 const INPUTS: &[Site] = &[Site::ResidPre, Site::AttnIn, Site::QInput, Site::KInput, Site::VInput];
@@ -37,7 +37,7 @@ const LN3: &[Site] = &[Site::Ln3Scale, Site::Ln3Normalized];
 const LN2_POST: &[Site] = &[Site::Ln2PostScale, Site::Ln2PostNormalized];
 const LN3_POST: &[Site] = &[Site::Ln3PostScale, Site::Ln3PostNormalized];
 
-/// The points of a model of this configuration.
+/// Hook points of a model with this configuration.
 pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let n_layers = config.n_encoder_layers.max(config.n_decoder_layers);
     let mut points = PointsBuilder::new(n_layers, "norms keep their weights");
@@ -45,22 +45,22 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
     let rotary = matches!(config.positions, StackPositions::Rotary { .. });
     let no_vectors = match config.positions {
         StackPositions::Table { .. } => None,
-        StackPositions::Distances { .. } => Some("its positions are distances"),
-        StackPositions::Rotary { .. } => Some("its positions are rotations"),
+        StackPositions::Distances { .. } => Some("its positions are relative"),
+        StackPositions::Rotary { .. } => Some("its positions are rotary"),
     };
     let no_norm = (!config.embed_norm).then_some("its embedding has no norm");
-    let no_last = after.then_some("its norms are of each sum, and none comes behind the last");
+    let no_last = after.then_some("it normalizes after each sublayer and has no final norm");
     points.outer(Outer::EncoderEmbed, None);
     points.outer(Outer::EncoderPosEmbed, no_vectors);
     points.outer(Outer::EncoderEmbedLnScale, no_norm);
     points.outer(Outer::EncoderEmbedLnNormalized, no_norm);
-    // In the order of the constants.
+    // In the order of the constants `ENCODER`, `DECODER` and `CROSS`.
     for layers in [config.n_encoder_layers, config.n_decoder_layers, config.n_decoder_layers] {
         points.stack(layers);
     }
     let why_not = |site| match site {
         Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
-        Site::NormalizedResidPost if !after => Some("its norms are of what is read, not of sums"),
+        Site::NormalizedResidPost if !after => Some("it normalizes before each sublayer, not after"),
         Site::RotQ | Site::RotK if !rotary => Some("its positions are not rotary"),
         Site::Ln1PostScale
         | Site::Ln1PostNormalized
@@ -70,11 +70,11 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         | Site::Ln3PostNormalized
             if !config.post_norms =>
         {
-            Some("it does not normalize what attention and MLP add")
+            Some("it does not normalize the outputs of attention and MLP")
         }
         _ => None,
     };
-    // The norms of attention, and of what comes second and third, stand before each or behind.
+    // Norms of attention, and of the second and third sublayer, are before or after each sublayer.
     let norms = |before, behind| if after { behind } else { before };
     for layer in 0..config.n_encoder_layers {
         let first = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1)];

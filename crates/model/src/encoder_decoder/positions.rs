@@ -1,4 +1,4 @@
-//! Positions of an encoder-decoder: vectors of a table, biases of scores by distance, or rotations.
+//! Positions of an encoder-decoder: position embeddings, relative position biases or rotary embeddings.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,10 @@ use super::sinusoids::Sinusoids;
 use crate::config::{RopeScaling, Rotary};
 use crate::error::ConfigError;
 
-/// How the stacks of an encoder-decoder know positions.
+/// How the stacks of an encoder-decoder represent positions.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::{HookedEncoderDecoder, StackPositions};
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let StackPositions::Distances { buckets, max_distance, each_layer } = model.config().positions else { return Ok(()) };
@@ -18,34 +19,35 @@ use crate::error::ConfigError;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum StackPositions {
-    /// A learned bias of scores for each head and bucket of distances (T5).
+    /// Learned score bias per head and distance bucket (T5).
     Distances {
-        /// Buckets of distances.
+        /// Number of distance buckets.
         buckets: usize,
-        /// Distance from which on all share the last bucket.
+        /// Distance from which all positions share the last bucket.
         max_distance: usize,
-        /// Whether each layer has its own biases (UMT5), or all have the first one's.
+        /// Whether each layer has its own biases (UMT5) rather than sharing the first layer's.
         each_layer: bool,
     },
-    /// A vector a position, added to token vectors.
+    /// Position embedding added to token embeddings.
     Table {
         /// Number of positions.
         n_ctx: usize,
-        /// Where the vectors come from.
+        /// Source of the table.
         source: PositionTable,
     },
-    /// Rotations of queries and keys, of each stack's own (T5Gemma). Attention to the encoder rotates nothing.
+    /// Rotary embeddings of queries and keys, separate for each stack (T5Gemma). Cross-attention is not rotated.
     Rotary {
-        /// The encoder's.
+        /// Rotary embedding of the encoder.
         encoder: Rotary,
-        /// The decoder's.
+        /// Rotary embedding of the decoder.
         decoder: Rotary,
     },
 }
 
-/// Where the vectors of positions come from.
+/// Source of a position table.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::{HookedEncoderDecoder, PositionTable, StackPositions};
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/marian")?;
 /// let StackPositions::Table { n_ctx, source } = model.config().positions else { return Ok(()) };
@@ -55,19 +57,20 @@ pub enum StackPositions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PositionTable {
-    /// From the files.
+    /// Learned, loaded from the files.
     Learned,
-    /// Sines, then cosines, of `position / 10000^(2 i / d_model)`, unless the files hold a table (Marian, Pegasus).
+    /// Sinusoids with angles `position / 10000^(2 i / d_model)`, sines first, unless the files contain a table (Marian,
+    /// Pegasus).
     Sinusoids,
-    /// Sines, then cosines, of `(first + position) / 10000^(i / (d_model / 2 - 1))` (M2M-100).
+    /// Sinusoids with angles `(first + position) / 10000^(i / (d_model / 2 - 1))`, sines first (M2M-100).
     SinusoidsFrom(usize),
 }
 
 impl StackPositions {
-    /// The longest sequence.
+    /// Maximum sequence length.
     pub fn n_ctx(&self) -> usize {
         match self {
-            // No distance is too long, and no rotation.
+            // Relative and rotary positions have no limit.
             StackPositions::Distances { .. } | StackPositions::Rotary { .. } => 1 << 28,
             StackPositions::Table { n_ctx, .. } => *n_ctx,
         }
@@ -75,27 +78,27 @@ impl StackPositions {
 
     pub(super) fn validate(&self, d_model: usize) -> Result<(), ConfigError> {
         match *self {
-            // Which would rotate the keys of a cache anew.
+            // With these scalings, cached keys would have to be rotated again as the text grows.
             StackPositions::Rotary { ref encoder, ref decoder } => {
                 let by_length =
                     |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Long { .. });
                 match by_length(&encoder.scaling) || by_length(&decoder.scaling) {
                     true => Err(ConfigError::Contradiction {
                         field: "rope_scaling",
-                        reason: "behind an encoder a rotation does not change with the length".into(),
+                        reason: "scaling that depends on the length is not supported in encoder-decoders".into(),
                     }),
                     false => Ok(()),
                 }
             }
-            // Half of them for later keys, half of those for exact distances.
+            // Half the buckets are for later keys; half of each half are for exact distances.
             StackPositions::Distances { buckets, .. } if !(4..=1 << 16).contains(&buckets) => {
                 Err(ConfigError::BadSize { field: "buckets", given: buckets })
             }
             StackPositions::Distances { buckets, max_distance, .. } if max_distance <= buckets / 2 => {
-                let reason = format!("{} exact buckets reach as far", buckets / 2);
+                let reason = format!("it must exceed the range of the {} exact buckets", buckets / 2);
                 Err(ConfigError::Contradiction { field: "max_distance", reason })
             }
-            // What is computed takes room that no file has to have.
+            // A computed table needs memory regardless of the size of the files.
             StackPositions::Table { n_ctx, source }
                 if source != PositionTable::Learned && n_ctx > Sinusoids::LARGEST / d_model.max(1) =>
             {
@@ -103,7 +106,7 @@ impl StackPositions {
             }
             StackPositions::Table { source: PositionTable::SinusoidsFrom(first), .. } => match d_model {
                 0..4 => Err(ConfigError::BadSize { field: "d_model", given: d_model }),
-                // As ids of tokens, of which the first is one more.
+                // `first` is a token id plus one.
                 _ if first > 1 << 24 => Err(ConfigError::BadSize { field: "first", given: first }),
                 _ => Ok(()),
             },
@@ -113,7 +116,7 @@ impl StackPositions {
 }
 
 impl PositionTable {
-    /// The table, row by row, `[n_ctx, d_model]`; none for a learned one.
+    /// Computes the table row by row, `[n_ctx, d_model]`; `None` if it is learned.
     pub fn computed(self, n_ctx: usize, d_model: usize) -> Option<Vec<f32>> {
         let half = d_model / 2;
         match self {
@@ -121,7 +124,7 @@ impl PositionTable {
             PositionTable::Sinusoids => Some(Sinusoids::Exact.rows(n_ctx, d_model)),
             PositionTable::SinusoidsFrom(first) => {
                 let row = |position: usize| -> Vec<f32> {
-                    // In `f32`, as the models were trained.
+                    // In `f32`, as in training.
                     let step = (10_000f64.ln() / (half as f64 - 1.0)) as f32;
                     let angle = |i: usize| (first + position) as f32 * (i as f32 * -step).exp();
                     let both = (0..half).map(|i| angle(i).sin()).chain((0..half).map(|i| angle(i).cos()));

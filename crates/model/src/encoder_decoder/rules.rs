@@ -1,25 +1,26 @@
-//! Tokens that a model's files say generation must or must not write.
+//! Tokens that generation is forced or forbidden to produce, according to a model's files.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
 
-/// Tokens that generation must or must not write, as the files of a model say and Hugging Face's `generate` does.
+/// Tokens that generation is forced or forbidden to produce, as set in a model's files and applied by Hugging Face's
+/// `generate`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// use hooklens::encoder_decoder::TokenRules;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// assert_eq!(model.config().token_rules, TokenRules::default()); // T5's say nothing
+/// assert_eq!(model.config().token_rules, TokenRules::default()); // T5 has none
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRules {
-    /// The first token written (`forced_bos_token_id`), such as the language of a translation.
+    /// Forced first token (`forced_bos_token_id`), such as the target language of a translation.
     pub first: Option<u32>,
-    /// The last one of a text that is as long as may be (`forced_eos_token_id`).
+    /// Forced last token of a text that reaches the maximum length (`forced_eos_token_id`).
     pub last: Option<u32>,
-    /// Tokens never written (`bad_words_ids`), such as padding.
+    /// Forbidden tokens (`bad_words_ids`), such as padding.
     pub never: Vec<u32>,
 }
 

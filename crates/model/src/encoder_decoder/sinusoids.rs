@@ -1,18 +1,20 @@
-//! Position vectors that no file holds.
+//! Computed position tables.
 
-/// A table of sines and cosines (Vaswani et al. 2017): the sines in the first half of each row, the cosines in the second.
+/// Sinusoidal position table (Vaswani et al. 2017), with the sines in the first half of each row and the cosines in the
+/// second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sinusoids {
-    /// Angles in `f32`; at an odd width the last column is zero.
+    /// Angles in `f32`; for an odd width, the last column is zero.
     Numbered {
-        /// The number that the first position has.
+        /// Number of the first position.
         first: usize,
-        /// The number whose vector is zero.
+        /// Number of the position whose vector is zero, if any.
         blank: Option<usize>,
-        /// Whether the slowest wave is the last (fairseq's) or would be the next one (Vaswani et al.'s).
+        /// Whether the last column has the frequency 1/10000 (fairseq), rather than a hypothetical next column
+        /// (Vaswani et al.).
         ends_slowest: bool,
     },
-    /// Angles in `f64`; an odd width has one sine more than cosines (Marian).
+    /// Angles in `f64`; an odd width has one more sine than cosines (Marian).
     Exact,
 }
 
@@ -20,7 +22,7 @@ impl Sinusoids {
     /// Maximum number of values in a computed table.
     pub const LARGEST: usize = 1 << 28;
 
-    /// The vectors of `len` positions, row after row.
+    /// Vectors of `len` positions, row by row.
     pub fn rows(self, len: usize, width: usize) -> Vec<f32> {
         let Self::Numbered { first, blank, ends_slowest } = self else {
             let half = width / 2;

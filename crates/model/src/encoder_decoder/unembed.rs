@@ -3,12 +3,11 @@
 use burn::tensor::Tensor;
 
 use super::HookedEncoderDecoder;
-use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 
 impl HookedEncoderDecoder {
-    /// Logits of the decoder's residual stream as if it were the last layer's, `[batch, decoder_pos, d_vocab]`: its
-    /// last norm and the unembedding.
+    /// Decodes a residual stream of the decoder as if it were the last layer's, `[batch, decoder_pos, d_vocab]`:
+    /// applies the final norm and the unembedding.
     ///
     /// ```
     /// # use hooklens::prelude::*;

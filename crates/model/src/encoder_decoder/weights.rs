@@ -1,13 +1,14 @@
-//! All weights of an encoder with a decoder.
+//! Weights of an encoder-decoder.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use crate::model::{Attention, Linear, Mlp, Norm};
 
-/// Every weight of an encoder with a decoder.
+/// All weights of an encoder-decoder.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let (weights, config) = (&model.weights, model.config());
@@ -17,37 +18,39 @@ use crate::model::{Attention, Linear, Mlp, Norm};
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderDecoderWeights {
-    /// One vector a token that the encoder reads, `[d_vocab, d_model]`.
+    /// Token embedding of the encoder, `[d_vocab, d_model]`.
     pub embed: Param<Tensor<2>>,
-    /// One vector a token that the decoder reads, `[d_decoder_vocab, d_decoder_model]`; the encoder's if none.
+    /// Token embedding of the decoder, `[d_decoder_vocab, d_decoder_model]`; `None` if it shares the encoder's.
     pub decoder_embed: Option<Param<Tensor<2>>>,
-    /// One vector a position of the encoder, `[n_ctx, d_model]`, if positions have vectors.
+    /// Position embedding of the encoder, `[n_ctx, d_model]`, if the model has one.
     pub encoder_positions: Option<Param<Tensor<2>>>,
-    /// One vector a position of the decoder, `[n_ctx, d_decoder_model]`, if positions have vectors.
+    /// Position embedding of the decoder, `[n_ctx, d_decoder_model]`, if the model has one.
     pub decoder_positions: Option<Param<Tensor<2>>>,
-    /// Norm of the encoder's first stream.
+    /// Norm of the encoder's embeddings.
     pub encoder_embed_ln: Option<Norm>,
-    /// Norm of the decoder's first stream.
+    /// Norm of the decoder's embeddings.
     pub decoder_embed_ln: Option<Norm>,
-    /// The encoder's blocks.
+    /// Blocks of the encoder.
     pub encoder: Vec<EncoderBlock>,
-    /// Bias of the encoder's scores by distance, `[bucket, head]`: one for all layers, one a layer, or none.
+    /// Relative position bias of the encoder's scores, `[bucket, head]`: one for all layers, one per layer, or none.
     pub encoder_bias: Vec<Param<Tensor<2>>>,
-    /// Norm of the encoder's last stream.
+    /// Final norm of the encoder.
     pub encoder_ln: Norm,
-    /// The decoder's blocks.
+    /// Blocks of the decoder.
     pub decoder: Vec<DecoderBlock>,
-    /// Bias of the decoder's own scores by distance, `[bucket, head]`: one for all layers, one a layer, or none.
+    /// Relative position bias of the decoder's self-attention scores, `[bucket, head]`: one for all layers, one per
+    /// layer, or none.
     pub decoder_bias: Vec<Param<Tensor<2>>>,
-    /// Norm before the unembedding.
+    /// Final norm of the decoder, before the unembedding.
     pub decoder_ln: Norm,
-    /// `[d_decoder_model, d_decoder_vocab]`.
+    /// Unembedding, `[d_decoder_model, d_decoder_vocab]`.
     pub unembed: Linear,
 }
 
-/// One block of an encoder: attention, MLP, and the norm before or after each.
+/// Weights of an encoder block: attention and MLP, with a norm before or after each.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let block = &model.weights.encoder[0];
@@ -56,23 +59,24 @@ pub struct EncoderDecoderWeights {
 /// ```
 #[derive(Module, Debug)]
 pub struct EncoderBlock {
-    /// Norm before attention, or of the stream after it.
+    /// Norm before attention, or of the residual stream after it.
     pub ln1: Norm,
     /// Attention.
     pub attn: Attention,
-    /// Norm of attention's output.
+    /// Norm of the attention output.
     pub ln1_post: Option<Norm>,
-    /// Norm before the MLP, or of the stream after it.
+    /// Norm before the MLP, or of the residual stream after it.
     pub ln2: Norm,
     /// The MLP.
     pub mlp: Mlp,
-    /// Norm of the MLP's output.
+    /// Norm of the MLP output.
     pub ln2_post: Option<Norm>,
 }
 
-/// One block of a decoder: attention, attention to the encoder, MLP, and the norm before or after each.
+/// Weights of a decoder block: self-attention, cross-attention and MLP, with a norm before or after each.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let block = &model.weights.decoder[0];
@@ -81,33 +85,33 @@ pub struct EncoderBlock {
 /// ```
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
-    /// Norm before attention, or of the stream after it.
+    /// Norm before self-attention, or of the residual stream after it.
     pub ln1: Norm,
-    /// Attention.
+    /// Self-attention.
     pub attn: Attention,
-    /// Norm of attention's output.
+    /// Norm of the self-attention output.
     pub ln1_post: Option<Norm>,
-    /// Norm before attention to the encoder, or of the stream after it.
+    /// Norm before cross-attention, or of the residual stream after it.
     pub ln2: Norm,
-    /// Attention to the encoder.
+    /// Cross-attention to the encoder.
     pub cross_attn: Attention,
-    /// Norm of its output.
+    /// Norm of the cross-attention output.
     pub ln2_post: Option<Norm>,
-    /// Norm before the MLP, or of the stream after it.
+    /// Norm before the MLP, or of the residual stream after it.
     pub ln3: Norm,
     /// The MLP.
     pub mlp: Mlp,
-    /// Norm of the MLP's output.
+    /// Norm of the MLP output.
     pub ln3_post: Option<Norm>,
 }
 
 impl EncoderDecoderWeights {
-    /// Where the weights live.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embed.val().device()
     }
 
-    /// Number of weights.
+    /// Number of parameters.
     pub fn count(&self) -> usize {
         self.num_params()
     }

@@ -1,4 +1,4 @@
-//! A key-value cache that does not fit.
+//! Errors of key-value caches.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use thiserror::Error;
 use super::BoxError;
 use crate::config::Window;
 
-/// A key-value cache that can't be used as asked. The cache is left as it was.
+/// A key-value cache that cannot be used as requested. The cache is left unchanged.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let mut cache = model.prefill("king drum")?;
 /// let two = vec![vec![51], vec![59]];
-/// let told = model.forward_with(two.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
+/// let message = model.forward_with(two.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
 /// assert_eq!(
-///     told.to_string(),
-///     "the cache holds 1 rows, the run has 2; one row serves any number once it is frozen",
+///     message.to_string(),
+///     "the cache has 1 rows, but the run has 2; a frozen cache of one row can be used with any number of rows",
 /// );
 /// cache.freeze();
 /// assert!(model.forward_with(two, ForwardOptions::new().kv_cache(&mut cache)).is_ok());
@@ -26,303 +26,307 @@ use crate::config::Window;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// The run has another number of rows than the cache.
-    #[error("the cache holds {cache} rows, the run has {run}; one row serves any number once it is frozen")]
+    /// Run and cache have different numbers of rows.
+    #[error(
+        "the cache has {cache} rows, but the run has {run}; a frozen cache of one row can be used with any number of \
+         rows"
+    )]
     Batch {
-        /// Rows of the cache.
+        /// Number of rows in the cache.
         cache: usize,
-        /// Rows of the run.
+        /// Number of rows in the run.
         run: usize,
     },
-    /// Rows of a mask differ in length.
+    /// The rows of a mask differ in length.
     #[error("the mask's rows differ in length")]
     Ragged,
-    /// The text exceeds the context within which LongRoPE rotates by its short factors, or dynamic scaling as trained.
+    /// The text exceeds the context up to which LongRoPE uses its short factors, or dynamic scaling the trained
+    /// frequencies.
     #[error(
-        "the cache's keys were rotated for texts of up to {original_context} positions, the text now has {len}; \
-         beyond them this model rotates otherwise, so run the whole text without the cache"
+        "the cache's keys were rotated for texts of up to {original_context} positions, but the text now has {len}; \
+         this model rotates longer texts differently, so run the whole text without the cache"
     )]
     Outgrown {
-        /// The model's original context.
+        /// Original context length of the model.
         original_context: usize,
-        /// Positions of the text.
+        /// Number of positions in the text.
         len: usize,
     },
-    /// A cache that was cut to its beginning holds keys that LongRoPE, or dynamic scaling, rotated for a longer text.
+    /// The cache was truncated, but its keys were rotated for a longer text by LongRoPE or dynamic scaling.
     #[error(
-        "the cache was cut to its beginning, and its keys are rotated for the {keys} positions of the longer text: this \
-         model rotates a text of {len} in another way, so compute the cache again"
+        "the cache was truncated, but its keys are rotated for the {keys} positions of the longer text; this model \
+         rotates a text of {len} positions differently, so compute the cache again"
     )]
     RotatedForLonger {
-        /// Positions of the longer text.
+        /// Number of positions in the longer text.
         keys: usize,
-        /// Positions of the text now.
+        /// Number of positions in the text now.
         len: usize,
     },
-    /// The cache was made for a model with another number of layers.
-    #[error("the cache is for {cache} layers, the model has {model}")]
+    /// The cache was created for a model with a different number of layers.
+    #[error("the cache is for {cache} layers, but the model has {model}")]
     Layers {
-        /// Layers of the cache.
+        /// Number of layers in the cache.
         cache: usize,
-        /// Layers of the model.
+        /// Number of layers in the model.
         model: usize,
     },
-    /// The cache was made for a model with other heads.
-    #[error("layer {layer} of the cache is for {cache:?} [kv_head, d_head], the model has {model:?}")]
+    /// The cache was created for a model with different heads.
+    #[error("layer {layer} of the cache is for {cache:?} [kv_head, d_head], but the model has {model:?}")]
     Model {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
         /// `[kv_head, d_head]` of the cache.
         cache: [usize; 2],
         /// `[kv_head, d_head]` of the model.
         model: [usize; 2],
     },
-    /// A layer's state can't be brought back to where it was before, nor told from which positions it is.
+    /// A recurrent layer's state cannot be rewound or split by position.
     #[error(
-        "{what} is not possible here: layer {layer} has a state of all positions at once in place of keys and values"
+        "{what} is not possible: layer {layer} has a single recurrent state for all positions instead of keys and \
+         values"
     )]
     State {
-        /// What was asked for.
+        /// The requested operation.
         what: &'static str,
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
     },
-    /// The cache was made for a model with another state, or none.
-    #[error("layer {layer} of the cache holds {cache}, the model has {model}")]
+    /// The cache was created for a model with a different recurrent state, or none.
+    #[error("layer {layer} of the cache holds {cache}, but the model's layer has {model}")]
     OtherState {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// What the cache holds.
+        /// State in the cache.
         cache: String,
-        /// What the model has.
+        /// State of the model.
         model: String,
     },
-    /// Keys or values of another shape.
+    /// Keys or values have the wrong shape.
     #[error("{what} must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
     Shape {
-        /// Keys or values.
+        /// Whether these are keys or values.
         what: &'static str,
-        /// Shape by the cache.
+        /// Shape required by the cache.
         expected: [usize; 4],
         /// Shape given.
         given: [usize; 4],
     },
-    /// An entry holds another number of positions than the mask.
-    #[error("layer {layer} holds {entry} positions, the mask {mask}")]
+    /// An entry and the mask cover different numbers of positions.
+    #[error("layer {layer} holds {entry} positions, but the mask has {mask}")]
     Length {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// Positions of the entry.
+        /// Number of positions in the entry.
         entry: usize,
-        /// Positions of the mask.
+        /// Number of positions in the mask.
         mask: usize,
     },
-    /// The cache holds another element type.
-    #[error("the cache holds {cache}, the run computes in {run}")]
+    /// Cache and run use different element types.
+    #[error("the cache holds {cache}, but the run computes in {run}")]
     DType {
         /// Element type of the cache.
         cache: String,
         /// Element type of the run.
         run: String,
     },
-    /// The device does not have the element type that the cache is to hold.
-    #[error("the device {device} has no {dtype}, in which the cache is to be held")]
+    /// The device does not support the cache's element type.
+    #[error("the device {device} does not support {dtype}, the cache's element type")]
     ElementType {
         /// Device of the run.
         device: String,
         /// Element type of the cache.
         dtype: String,
     },
-    /// The cache lives on another device.
-    #[error("the cache is on {cache}, the model on {run}")]
+    /// Cache and model are on different devices.
+    #[error("the cache is on {cache}, but the model is on {run}")]
     Device {
         /// Device of the cache.
         cache: String,
         /// Device of the run.
         run: String,
     },
-    /// There is no room left.
-    #[error("the cache has room for {max_len} positions, and {needed} are needed")]
+    /// The cache is full.
+    #[error("the cache has room for {max_len} positions, but {needed} are needed")]
     Full {
-        /// Positions there is room for.
+        /// Capacity in positions.
         max_len: usize,
-        /// Positions needed.
+        /// Number of positions needed.
         needed: usize,
     },
-    /// A row the cache lacks.
+    /// The cache has no such row.
     #[error("row {slot} is not within the {batch} rows of the cache")]
     Slot {
-        /// The row asked for.
+        /// The requested row.
         slot: usize,
-        /// Rows of the cache.
+        /// Number of rows in the cache.
         batch: usize,
     },
-    /// More rows than there are from a row on.
+    /// A range of rows exceeds the cache.
     #[error("{count} rows from row {slot} on are not within the {batch} rows of the cache")]
     Slots {
-        /// The first row asked for.
+        /// First requested row.
         slot: usize,
-        /// Rows asked for.
+        /// Number of requested rows.
         count: usize,
-        /// Rows of the cache.
+        /// Number of rows in the cache.
         batch: usize,
     },
-    /// A layer is frozen and the cache is not, or the other way round.
+    /// Some layers are frozen and others are not.
     #[error(
-        "layer {layer} is {} and the cache is {}; a run needs all layers alike",
+        "layer {layer} is {} and the cache is {}; freeze all layers or none",
         if *frozen { "frozen" } else { "not frozen" }, if *frozen { "not" } else { "frozen" }
     )]
     Mixed {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
         /// Whether the layer is frozen.
         frozen: bool,
     },
-    /// The operation is for an empty cache.
-    #[error("the cache holds {held} positions; this is settled before it holds any")]
+    /// The operation requires an empty cache.
+    #[error("the cache already holds {held} positions; set this while the cache is empty")]
     NotEmpty {
-        /// Positions held.
+        /// Number of positions in the cache.
         held: usize,
     },
-    /// Padding was to be found by token, and the cache has no padding token.
-    #[error("the cache's shape names no `pad_token_id`, by which padding is told from tokens")]
+    /// Padding was to be detected by token, but the cache has no padding token.
+    #[error("the cache's shape has no `pad_token_id`, which is needed to detect padding")]
     NoPadToken,
-    /// The mask of a run contradicts that of the cache it goes on behind.
+    /// The mask of a run contradicts the mask of the cache it continues.
     #[error(
-        "the attention mask of row {row} calls column {column} {}, and the cache holds {} there; \
-         give the mask of the new tokens, or that of the cache before it",
+        "the attention mask of row {row} marks column {column} as {}, but the cache holds {} there; pass the mask of \
+         the new tokens only, or repeat the cache's mask before it",
         if *given { "a token" } else { "padding" }, if *given { "padding" } else { "a token" }
     )]
     PastMask {
-        /// The row.
+        /// Row of the mask.
         row: usize,
-        /// The column.
+        /// Column of the mask.
         column: usize,
-        /// What the mask says of it.
+        /// The value given for it.
         given: bool,
     },
-    /// Keys and values on disk can't be written or read.
+    /// The temporary file of a cache on disk cannot be written or read.
     #[error("the cache's temporary file can't be written or read")]
     Disk {
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
-    /// A layer the cache lacks.
+    /// The cache has no such layer.
     #[error("layer {layer} is not within the {layers} layers of the cache")]
     Layer {
-        /// The layer asked for.
+        /// The requested layer.
         layer: usize,
-        /// Layers of the cache.
+        /// Number of layers in the cache.
         layers: usize,
     },
-    /// Fewer positions are held than are to be given up or kept.
-    #[error("{asked} positions were asked for, and {held} are held")]
+    /// The cache has fewer positions than are to be removed or kept.
+    #[error("{asked} positions were requested, but the cache holds {held}")]
     TooFew {
-        /// Positions held.
+        /// Number of positions in the cache.
         held: usize,
-        /// Positions asked for.
+        /// Number of positions requested.
         asked: usize,
     },
-    /// A window has dropped positions that are needed again.
-    #[error("layer {layer} has dropped the positions before {first}; they are needed from {wanted} on")]
+    /// Positions that are needed were dropped by an attention window.
+    #[error("layer {layer} has dropped the positions before {first}, but positions from {wanted} on are needed")]
     Dropped {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// The first position still held.
+        /// First position still in the cache.
         first: usize,
-        /// The first position needed.
+        /// First position needed.
         wanted: usize,
     },
-    /// The cache has dropped positions by another window than the model's.
-    #[error("layer {layer} of the cache has the window {cache:?}, that of the model {model:?}")]
+    /// The cache's attention window differs from the model's.
+    #[error("layer {layer} of the cache has the attention window {cache:?}, but the model's layer has {model:?}")]
     Window {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
         /// Window of the cache.
         cache: Option<Window>,
         /// Window of the model.
         model: Option<Window>,
     },
-    /// The kind of cache can't do this.
+    /// This kind of cache does not support the operation.
     #[error("a {kind} cache can't {operation}")]
     Unsupported {
-        /// The kind.
+        /// Kind of the cache.
         kind: String,
-        /// What it was asked to do.
+        /// The requested operation.
         operation: &'static str,
     },
-    /// A size of a cache is zero or absurd.
-    #[error("`{field}` is {given}; it must be at least 1 and of a size a model can have")]
+    /// A size of the cache is zero or too large.
+    #[error("`{field}` is {given}; it must be at least 1 and of a plausible size")]
     Size {
-        /// The size.
+        /// Name of the size.
         field: &'static str,
-        /// Its value.
+        /// Value given.
         given: usize,
     },
-    /// A mask of another length.
+    /// A mask has the wrong length.
     #[error("a row of the mask has {given} entries for {expected} positions")]
     MaskLength {
-        /// Positions.
+        /// Number of positions.
         expected: usize,
-        /// Entries given.
+        /// Number of entries in the mask.
         given: usize,
     },
-    /// Keys and values that their device does not give.
+    /// Keys and values cannot be read from their device.
     #[error("the cache's keys and values can't be read from their device")]
     Unreadable {
-        /// What the device reported.
+        /// The device's error.
         source: BoxError,
     },
-    /// Plain data that does not fit together.
-    #[error("the cache's data: {reason}")]
+    /// Plain data of a cache is inconsistent.
+    #[error("invalid cache data: {reason}")]
     Data {
         /// What is wrong.
         reason: String,
     },
-    /// A saved cache that can't be read or written.
+    /// A saved cache cannot be read or written.
     #[error("{}: {reason}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
-        /// What the system or the reader of the format reported, if it found the fault.
+        /// Underlying error of the system or the file format's reader, if any.
         source: Option<BoxError>,
     },
-    /// The keys and values in the cache were computed by another model: other weights, processing, adapters or element
-    /// types.
-    #[error("the cache was computed by another model ({cache}) than the one that runs ({model}); compute it again")]
+    /// The cache was computed by a different model: other weights, processing, adapters or element types.
+    #[error("the cache was computed by a different model ({cache}) than the one running ({model}); compute it again")]
     OtherWeights {
         /// The model that computed the cache.
         cache: String,
         /// The model that was to use it.
         model: String,
     },
-    /// The cache holds the keys and values of another text.
-    #[error("the cache holds keys and values of other tokens: at position {position} {cache}, where {given} was given")]
+    /// The cache belongs to a different text.
+    #[error("the cache was computed for a different text: position {position} holds {cache}, but {given} was given")]
     OtherText {
         /// First position that differs.
         position: usize,
-        /// The cache's token there.
+        /// The cache's token at that position.
         cache: String,
-        /// The token given.
+        /// The given token at that position.
         given: String,
     },
-    /// A cache whose first positions are hidden, where one of a whole text is wanted.
+    /// The cache hides its first positions, but a cache of the whole text is needed.
     #[error("the cache hides its first positions (`insert_starts`), so it does not continue the whole text")]
     Hides,
-    /// Something that needs the tokens of a cache whose keys and values came without them.
-    #[error("{what} need the tokens of the text before, and the cache's keys and values came without their tokens")]
+    /// The cached keys and values came without their tokens, which the operation needs.
+    #[error("{what} need the tokens of the preceding text, but the cache's keys and values came without their tokens")]
     NoTokens {
-        /// What needs them.
+        /// What needs the tokens.
         what: &'static str,
     },
-    /// A saved cache was made with another model.
-    #[error("{} was made with another model (fingerprint {saved}; this one has {model})", path.display())]
+    /// A saved cache was computed by a different model.
+    #[error("{} was computed by a different model (fingerprint {saved}; this one has {model})", path.display())]
     OtherModel {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Fingerprint of the model it was made with.
+        /// Fingerprint of the model that computed it.
         saved: String,
         /// Fingerprint of this model.
         model: String,
@@ -330,19 +334,22 @@ pub enum CacheError {
     /// The operation would change a frozen cache.
     #[error("the cache is frozen")]
     Frozen,
-    /// The prefix was made while hooks edited.
-    #[error("the prefix was made under interventions ({interventions}); it is not one of the model's own")]
+    /// The prefix was computed under hooks that edit activations.
+    #[error("the prefix was computed under interventions ({interventions}); compute it with the unmodified model")]
     Intervened {
-        /// What acted.
+        /// The interventions.
         interventions: String,
     },
-    /// A run with gradients, which a cache that grows would keep a part of.
+    /// A run with gradients would append to a cache that is not frozen.
     #[error("a run with gradients can't add to a key-value cache; freeze it")]
     Gradients,
-    /// A model whose tokens see later ones has nothing to keep of them.
-    #[error("a bidirectional model can't go on behind a cache: every token sees the later ones; run the whole text")]
+    /// A bidirectional model cannot use a cache, since its tokens attend to later ones.
+    #[error(
+        "a bidirectional model can't continue a cache, because every token attends to the later ones; run the whole \
+         text"
+    )]
     Bidirectional,
-    /// The run leaves out layers, whose entries would fall behind.
-    #[error("a run that leaves layers out would leave the cache uneven; freeze it first")]
+    /// The run skips layers, whose cache entries would fall behind.
+    #[error("a run that skips layers would leave the cache's layers at different lengths; freeze the cache first")]
     Partial,
 }

@@ -1,23 +1,23 @@
-//! An error's message with those of its causes.
+//! Formats an error with its causes.
 
 use std::error::Error;
 
-/// The message of an error and of each of its causes, joined by `: `.
+/// Formats the messages of an error and of all its causes, joined by `: `.
 ///
-/// An error's own message does not repeat its cause, which [`Error::source`] gives: this is what to print. What the
-/// causes say is put on one line.
+/// The message of a hooklens error does not include its cause, which [`Error::source`] returns, so this is the text to
+/// print. Line breaks in the causes' messages are replaced by spaces.
 ///
 /// ```
 /// let error = hooklens::dump::read_prompts("no/such/file").unwrap_err();
 /// assert_eq!(error.to_string(), "can't read or write no/such/file");
-/// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // and what the system says
+/// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // then the cause
 /// ```
 pub fn error_chain(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let words = error.to_string().replace('\n', " ");
-        // Messages of other crates may end in that of their own cause.
+        // Messages of other crates may already end with their cause's message.
         if !told.ends_with(&words) {
             told.push_str(": ");
             told.push_str(&words);
@@ -31,17 +31,17 @@ pub fn error_chain(error: &dyn Error) -> String {
 mod tests {
     use super::*;
     use crate::error::InputError;
-    use hooklens_data::error::DumpError;
+    use crate::error::LoadError;
 
     #[test]
     fn a_chain_says_everything_once() {
         let refused = std::io::Error::other("no\nroom");
         let text = InputError::Text {
             number: 2,
-            source: Box::new(DumpError::File { path: "x".into(), source: refused }.into()),
+            source: Box::new(LoadError::write(std::path::Path::new("x"))(refused).into()),
         };
-        assert_eq!(error_chain(&text), "text 2, counted from 0: can't read or write x: no room");
-        // What repeats its cause is not told twice.
+        assert_eq!(error_chain(&text), "text 2, counted from 0: can't write x: no room");
+        // A cause that is already in the message is not repeated.
         let zip = zip_like(std::io::Error::other("full"));
         assert_eq!(error_chain(&zip), "archive: full");
     }

@@ -1,32 +1,31 @@
-//! What allocators say when there is no memory left.
+//! Recognizes out-of-memory errors of device allocators.
 
 use std::error::Error;
 
 use burn::tensor::ExecutionError;
 
-/// What was asked for, if a device has failed because its memory is full: an error of a device is among the causes, and
-/// says so. What anything else says of memory is its own.
+/// The requested size, if a device failed because its memory is full: one of the causes must be a device error with
+/// such a message. Other errors that mention memory do not count.
 pub(crate) fn device_out_of_what_memory(error: &(dyn Error + 'static)) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
     causes.find_map(|cause| out_of_what_memory(&cause.downcast_ref::<ExecutionError>()?.to_string()))
 }
 
-/// What was asked for, if a library has panicked because a device's memory is full. A hook may panic with any words, so of
-/// one that has panicked these have to be a device's error.
+/// The requested size, if a library panicked because a device's memory is full. Since a hook may panic with any
+/// message, a panic in a hook must contain a device error.
 pub(crate) fn panicked_out_of_what_memory(message: &str, in_hook: bool) -> Option<String> {
-    // LibTorch's and Burn's own errors, as a failed `unwrap` or `expect` shows them.
+    // Errors of LibTorch and Burn, as formatted by a failed `unwrap` or `expect`.
     const DEVICE: [&str; 4] =
         [": Torch(\"", ": WithContext { reason: ", ": Generic { reason: ", "Failed to read a tensor off"];
     let of_device = !in_hook || DEVICE.iter().any(|said| message.contains(said));
     if of_device { out_of_what_memory(message) } else { None }
 }
 
-/// What was asked for, if this is the message of an allocator that could not give it.
+/// The requested size, if this is an allocator's out-of-memory message.
 fn out_of_what_memory(message: &str) -> Option<String> {
-    // CUDA's says "out of memory. Tried to allocate 2.00 GiB.", the CPU's "can't allocate memory: you tried to
-    // allocate 64 bytes."
+    // CUDA: "out of memory. Tried to allocate 2.00 GiB."; CPU: "can't allocate memory: you tried to allocate 64 bytes."
     let lower = message.to_lowercase();
-    // CubeCL's: "out of device memory allocating 4096 bytes", "can't allocate buffer of size: 4096", "An out-of-memory
+    // CubeCL: "out of device memory allocating 4096 bytes", "can't allocate buffer of size: 4096", "An out-of-memory
     // error happened during launch".
     const SAID: [&str; 5] =
         ["out of memory", "out-of-memory", "out of device memory", "can't allocate memory", "can't allocate buffer"];
@@ -58,7 +57,7 @@ mod tests {
         let own = std::io::Error::other("out of memory. Tried to allocate 2.00 GiB.");
         assert_eq!(device_out_of_what_memory(&own), None);
         let device = ExecutionError::WithContext { reason: "out of device memory allocating 64 bytes".into() };
-        let device = crate::Error::DeviceFailed { device: "a card".into(), source: device.into() };
+        let device = crate::error::Error::DeviceFailed { device: "a card".into(), source: device.into() };
         assert_eq!(device_out_of_what_memory(&device).as_deref(), Some("64 bytes"));
         let torch =
             "called `Result::unwrap()` on an `Err` value: Torch(\"CUDA out of memory. Tried to allocate 2.00 GiB.\")";

@@ -1,112 +1,117 @@
-//! What a model can't be run on.
+//! Errors of model inputs and options.
 
 use thiserror::Error;
 
 use super::BoxError;
 
-/// Something a model can't be run on.
+/// An input or option that a model cannot be run with.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let told = |input: Vec<u32>| model.forward(input).unwrap_err().to_string();
-/// assert_eq!(told(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63");
-/// assert_eq!(told(vec![0; 80]), "80 positions, but the model's position table has 72");
+/// let message = |input: Vec<u32>| model.forward(input).unwrap_err().to_string();
+/// assert_eq!(message(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63");
+/// assert_eq!(message(vec![0; 80]), "the input has 80 positions, but the model's position table has 72");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// Something that needs all weights in one place, of a model whose blocks are spread over devices.
-    #[error("{what} runs on one device, and this would spread over several")]
+    /// The operation needs all weights on one device, but the model is spread over several.
+    #[error("{what} requires a single device, but this would use several")]
     Spread {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// No tokens at all.
+    /// The input has no tokens.
     #[error("{what} is empty; there is nothing to run on")]
     Empty {
         /// What is empty.
         what: String,
     },
-    /// One of several texts can't be run.
+    /// One of several texts cannot be run.
     #[error("text {number}, counted from 0")]
     Text {
-        /// The text, counted from 0.
+        /// Index of the text, counted from 0.
         number: usize,
-        /// What is wrong with it.
+        /// Why it cannot be run.
         source: Box<super::Error>,
     },
-    /// Inputs of encoder and decoder with other numbers of rows.
-    #[error("the encoder has {encoder} rows and the decoder {decoder}; `Encoded::repeat` gives each input several")]
+    /// The inputs of encoder and decoder have different numbers of rows.
+    #[error(
+        "the encoder's input has {encoder} rows, but the decoder's has {decoder}; `Encoded::repeat` repeats each \
+         encoder row"
+    )]
     Rows {
-        /// Rows of the encoder's input.
+        /// Number of rows in the encoder's input.
         encoder: usize,
-        /// Rows of the decoder's input.
+        /// Number of rows in the decoder's input.
         decoder: usize,
     },
-    /// A sentence encoder's own way of making one vector is not supported.
-    #[error("{reason}; choose a way with `with_sentence_embedding`")]
+    /// The sentence encoder's pooling is not supported.
+    #[error("{reason}; choose another pooling with `with_sentence_embedding`")]
     Sentences {
         /// What is not supported.
         reason: String,
     },
-    /// The model's files hold no such head.
-    #[error("the model has no {head} head: its files hold none")]
+    /// The model's files do not contain this head.
+    #[error("the model's files contain no {head} head")]
     NoHead {
-        /// The head asked for.
+        /// The requested head.
         head: &'static str,
     },
-    /// A token the vocabulary lacks.
+    /// A token id is outside the vocabulary.
     #[error("token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}")]
     Token {
-        /// The token.
+        /// The token id.
         token: i64,
-        /// Row of the batch.
+        /// Row in the batch.
         row: usize,
         /// Position in the row.
         position: usize,
-        /// Size of the vocabulary.
+        /// Vocabulary size.
         d_vocab: usize,
     },
-    /// More positions than the model has position vectors.
-    #[error("{len} positions, but the model's position table has {n_ctx}")]
+    /// The input has more positions than the model's position table.
+    #[error("the input has {len} positions, but the model's position table has {n_ctx}")]
     TooLong {
-        /// Positions asked for.
+        /// Number of positions in the input.
         len: usize,
-        /// Positions the model has.
+        /// Number of positions in the table.
         n_ctx: usize,
     },
-    /// A text that has more tokens than the model has position vectors, by far: they are not counted.
-    #[error("a text of {bytes} bytes has more tokens than the model's position table has positions: {n_ctx}")]
+    /// A text is so long that it exceeds the model's position table by far; its tokens were not counted.
+    #[error("a text of {bytes} bytes has more tokens than the model's position table has entries ({n_ctx})")]
     TextTooLong {
-        /// Length of the text.
+        /// Length of the text in bytes.
         bytes: usize,
-        /// Positions the model has.
+        /// Number of positions in the table.
         n_ctx: usize,
     },
-    /// More positions than a query sees in a model whose attention is sparse beyond them.
+    /// The input is longer than the number of positions up to which a sparse-attention model attends to all of them.
     #[error(
-        "{len} positions, but of more than {most} the model attends to those that an index chooses, which is not supported"
+        "the input has {len} positions, but beyond {most} the model uses sparse attention over selected positions, \
+         which is not supported"
     )]
     Sparse {
-        /// Positions asked for.
+        /// Number of positions in the input.
         len: usize,
-        /// Positions that are all attended to.
+        /// Maximum number of positions with full attention.
         most: usize,
     },
-    /// The attention mask has another shape than the tokens.
-    #[error("the attention mask is {given:?}, but the input is {expected:?} [batch, pos]")]
+    /// Attention mask and tokens differ in shape.
+    #[error("the attention mask has shape {given:?}, but the input has shape {expected:?} [batch, pos]")]
     MaskShape {
         /// Shape of the input.
         expected: [usize; 2],
         /// Shape of the mask.
         given: [usize; 2],
     },
-    /// The attention mask of a run behind a cache fits neither the new tokens nor these and the cache's.
+    /// The attention mask of a run that continues a cache covers neither the new tokens nor the cache and the new
+    /// tokens.
     #[error(
-        "the attention mask is {given:?}, but the input is {expected:?} [batch, pos] behind {past} positions of the \
-         cache: give the mask of the {} new positions, or of all {}",
+        "the attention mask has shape {given:?}, but the input has shape {expected:?} [batch, pos] after {past} cached \
+         positions; pass a mask of the {} new positions, or of all {}",
         expected[1],
         past + expected[1]
     )]
@@ -115,314 +120,318 @@ pub enum InputError {
         expected: [usize; 2],
         /// Shape of the mask.
         given: [usize; 2],
-        /// Positions of the cache.
+        /// Number of positions in the cache.
         past: usize,
     },
-    /// Logits for other positions than the tokens'.
-    #[error("the logits are {given:?} [batch, pos, d_vocab], the tokens {tokens:?} [batch, pos]")]
+    /// Logits and tokens cover different positions.
+    #[error("the logits have shape {given:?} [batch, pos, d_vocab], but the tokens have shape {tokens:?} [batch, pos]")]
     LogitsShape {
-        /// The logits' shape.
+        /// Shape of the logits.
         given: [usize; 3],
-        /// The tokens' shape.
+        /// Shape of the tokens.
         tokens: [usize; 2],
     },
-    /// Rows of different lengths where one length is needed.
+    /// Rows have different lengths where equal lengths are required.
     #[error("row {row} has {given} tokens where the first has {expected}; pad them with `Tokens::padded`")]
     Ragged {
-        /// The row.
+        /// Index of the row.
         row: usize,
         /// Length of the first row.
         expected: usize,
         /// Length of this row.
         given: usize,
     },
-    /// A layer the model lacks.
+    /// The model has no such layer.
     #[error("layer {layer} is not within the {n_layers} layers of the model")]
     Layer {
-        /// The layer asked for.
+        /// The requested layer.
         layer: isize,
-        /// Layers of the model.
+        /// Number of layers in the model.
         n_layers: usize,
     },
-    /// A residual stream of another width.
-    #[error("the residual stream given is {given:?}; expected [batch, pos, {d_model}]")]
+    /// The given residual stream has the wrong width.
+    #[error("the given residual stream has shape {given:?}; expected [batch, pos, {d_model}]")]
     Residual {
         /// Shape given.
         given: Vec<usize>,
-        /// Width of the model's stream.
+        /// Width of the model's residual stream.
         d_model: usize,
     },
-    /// A residual stream on another device.
-    #[error("the residual stream given is on {given}, the model on {model}")]
+    /// The given residual stream and the model are on different devices.
+    #[error("the given residual stream is on {given}, but the model is on {model}")]
     Device {
-        /// Where the residual stream lives.
+        /// Device of the residual stream.
         given: String,
-        /// Where the model lives.
+        /// Device of the model.
         model: String,
     },
-    /// A setting with an invalid value.
+    /// A setting has an invalid value.
     #[error("`{name}` is {given}; it may be {allowed}")]
     Setting {
-        /// The setting.
+        /// Name of the setting.
         name: &'static str,
-        /// Its value.
+        /// Value given.
         given: String,
-        /// Values it may have.
+        /// Allowed values.
         allowed: String,
     },
-    /// Labels that don't fit an array.
-    #[error("labels for {labels:?} places, but the array has {places:?}")]
+    /// Labels do not match the shape of an array.
+    #[error("the labels are for shape {labels:?}, but the array has shape {places:?}")]
     Labels {
-        /// Labels of each axis.
+        /// Number of labels for each axis.
         labels: Vec<usize>,
-        /// Places along each axis.
+        /// Size of each axis.
         places: Vec<usize>,
     },
-    /// A place that an array doesn't have.
-    #[error("no place {place} along `{axis}`; this array has {}", places(axes))]
+    /// An index is outside an array's axis.
+    #[error("index {place} is out of range for axis `{axis}`; the array has {}", places(axes))]
     Place {
-        /// The axis asked for.
+        /// Name of the axis.
         axis: String,
-        /// The place asked for.
+        /// The requested index.
         place: isize,
-        /// Each axis, and how many places it has.
+        /// Name and size of each axis.
         axes: Vec<(String, usize)>,
     },
-    /// An option that this kind of model does not support.
-    #[error("{model} has no use for the option `{option}`")]
+    /// This kind of model does not support the option.
+    #[error("{model} does not support the option `{option}`")]
     NoSuchOption {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// The kind of model.
+        /// Kind of model.
         model: &'static str,
     },
-    /// Two options that exclude each other.
-    #[error("`{option}` does not go with `{with}`: {reason}")]
+    /// Two options exclude each other.
+    #[error("`{option}` can't be combined with `{with}`: {reason}")]
     Conflict {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// The option or method it excludes.
+        /// The option or method that it excludes.
         with: &'static str,
-        /// Why, and what to do instead.
+        /// Why the options conflict, and what to do instead.
         reason: &'static str,
     },
-    /// Something asked for that needs something else.
+    /// The requested operation needs something that is missing.
     #[error("{what} needs {needs}")]
     Needs {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// What it needs.
         needs: &'static str,
     },
-    /// An ablation where the two runs of a pair of prompts are compared.
-    #[error("{what} needs pairs of prompts: an ablation has no run that patches come from")]
+    /// The operation compares the runs of a pair of prompts, which an ablation does not have.
+    #[error("{what} needs pairs of prompts: an ablation has no source run to patch from")]
     NeedsPairs {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// A residual stream where tokens are needed.
-    #[error("this needs tokens, not a residual stream")]
+    /// A residual stream was given where tokens are required.
+    #[error("the input must be tokens or text, not a residual stream")]
     NeedsTokens,
-    /// A run that was to stop before the layer it starts at.
+    /// The run would stop before the layer it starts at.
     #[error("the run would stop before layer {stop} and start at layer {start}; it can't stop before it starts")]
     StopBeforeStart {
-        /// The layer it was to start at.
+        /// Layer that the run starts at.
         start: usize,
-        /// The layer it was to stop before.
+        /// Layer that the run stops before.
         stop: usize,
     },
-    /// An output that the run was not asked for, or ended before.
-    #[error("the run made no {what}: ask for {what} in its options, or take its other outputs by `run` or `record`")]
+    /// An output was not requested, or the run ended before computing it.
+    #[error(
+        "the run computed no {what}; request {what} in its options, or get its other outputs with `run` or `record`"
+    )]
     NoOutput {
-        /// The output.
+        /// Name of the output.
         what: &'static str,
     },
-    /// A loss of tokens of which none has a real one before it.
-    #[error("the loss predicts each next token: it needs two real tokens one behind the other")]
+    /// The loss has nothing to predict: no unmasked token follows another.
+    #[error("the loss predicts each next token, so it needs two consecutive unmasked tokens")]
     NothingToPredict,
-    /// A number to differentiate that no recorded activation has a part in.
-    #[error("the number does not depend on any activation recorded: make it of the run's output, without detaching")]
+    /// The differentiated scalar does not depend on any recorded activation.
+    #[error("the scalar does not depend on a recorded activation; compute it from the run's output, without detaching")]
     NoGradient,
-    /// A hook that runs the model in whose scope it is.
-    #[error("a hook ran its own scope's model; within a hook run `model()` of the scope, which has no hooks")]
+    /// A hook ran the model of its own hook scope.
+    #[error("a hook ran the model of its own hook scope; inside a hook, run the scope's `model()`, which has no hooks")]
     Reentered,
-    /// A special token that the tokenizer lacks.
-    #[error("the tokenizer names no {token} token")]
+    /// The tokenizer lacks a special token.
+    #[error("the tokenizer has no {token} token")]
     NoSpecialToken {
-        /// What the token is for: `mask`.
+        /// Role of the token, such as `mask`.
         token: &'static str,
     },
-    /// A model that can't read all that it can write.
-    #[error("the model has logits for {d_vocab_out} tokens and embeddings for {d_vocab}: it can't go on from its own")]
+    /// The model can output tokens for which it has no embedding, so it cannot continue its own text.
+    #[error("the model can't generate text: it has logits for {d_vocab_out} tokens, but embeddings for only {d_vocab}")]
     NoEmbedding {
-        /// Tokens it has logits for.
+        /// Number of tokens that the model has logits for.
         d_vocab_out: usize,
-        /// Tokens it has embeddings for.
+        /// Number of tokens that the model has embeddings for.
         d_vocab: usize,
     },
-    /// A layer without an MLP that has one matrix in and one out.
-    #[error("layer {layer} has no plain or gated MLP: the model is attention-only, or its MLPs are of experts")]
+    /// The layer has no plain or gated MLP.
+    #[error("layer {layer} has no plain or gated MLP: the model is attention-only, or uses mixtures of experts")]
     NoMlp {
-        /// The layer asked for.
+        /// The requested layer.
         layer: isize,
     },
-    /// A model whose attention's and MLPs' outputs are normalized.
+    /// Not defined for models that normalize the outputs of attention and MLPs.
     #[error("{what} is not defined for a model that normalizes the outputs of attention and MLPs (`post_norms`)")]
     PostNorms {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// A model whose heads read latents of the residual stream.
-    #[error("{what} is not defined for a model of latent attention: its heads do not read the stream itself")]
-    Latent {
-        /// What was asked for.
-        what: &'static str,
-    },
-    /// A model whose residual stream is not the sum of what was written to it.
+    /// Not defined for models with latent attention, whose heads do not read the residual stream directly.
     #[error(
-        "{what} is not defined for a model whose residual stream is normalized behind each addition (`residual_norms`, \
-         `normalized_residual`): it is not the sum of what layers write"
+        "{what} is not defined for a model with latent attention: its heads do not read the residual stream directly"
+    )]
+    Latent {
+        /// What was requested.
+        what: &'static str,
+    },
+    /// Not defined for models whose residual stream is not the sum of what layers write to it.
+    #[error(
+        "{what} is not defined for a model whose residual stream is normalized after each addition (`residual_norms`, \
+         `normalized_residual`): the stream is not the sum of the layers' outputs"
     )]
     NormalizedStream {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// A run that starts behind a layer whose keys and values a later one reads.
-    #[error("layer {layer} reads the keys and values of layer {from}, and the run starts behind that")]
+    /// The run starts after a layer whose keys and values a later layer reuses.
+    #[error("layer {layer} reuses the keys and values of layer {from}, but the run starts after that layer")]
     KeysOfEarlierLayer {
-        /// The layer that reads.
+        /// Layer that reuses the keys and values.
         layer: usize,
-        /// The layer whose keys and values they are.
+        /// Layer that computes the keys and values.
         from: usize,
     },
-    /// Something that is not defined for models with some part.
+    /// Not defined for models with this component.
     #[error("{what} is not defined for a model with {with}")]
     NotDefined {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// The part.
+        /// The component.
         with: &'static str,
     },
-    /// A model whose queries, keys and values are clipped.
+    /// Not defined for models that clip queries, keys and values.
     #[error("{what} is not defined for a model that clips queries, keys and values (`qkv_clip`)")]
     Clipped {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
     },
-    /// A model some of whose layers have no attention.
+    /// Not defined for models in which some layers have no attention.
     #[error("{what} is not defined for layers without attention, and layer {layer} has none")]
     NoAttention {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// The first such layer.
+        /// First layer without attention.
         layer: usize,
     },
-    /// Several rows, or padding, where one row is wanted.
-    #[error("{what} is one row without padding; given {} {rows}{}", if *rows == 1 { "is" } else { "are" },
+    /// A single row without padding is required.
+    #[error("{what} must be one row without padding; got {rows} {}{}", if *rows == 1 { "row" } else { "rows" },
         if *padded { ", padded" } else { "" })]
     NotOneRow {
-        /// What was to be one row.
+        /// What must be a single row.
         what: &'static str,
-        /// Rows given.
+        /// Number of rows given.
         rows: usize,
-        /// Whether they are padded.
+        /// Whether the rows are padded.
         padded: bool,
     },
-    /// Text given to a model without a tokenizer.
+    /// Text was given to a model without a tokenizer.
     #[error(
-        "this model has no tokenizer; pass token ids, or put tokenizer.json beside its weights (no other kind is read: \
-         not SentencePiece's files, and vocab.txt of ESM only)"
+        "this model has no tokenizer; pass token ids, or put a tokenizer.json next to its weights (the only other \
+         formats supported are Marian's SentencePiece files and ESM's vocab.txt)"
     )]
     NoTokenizer,
-    /// Text that can't be turned into tokens, or tokens that can't be turned into text.
-    #[error("the tokenizer refuses the text or the tokens")]
+    /// The tokenizer failed to encode text or decode tokens.
+    #[error("the tokenizer failed to encode the text or decode the tokens")]
     Tokenize {
-        /// What the `tokenizers` crate reported.
+        /// Underlying error of the `tokenizers` crate.
         source: BoxError,
     },
-    /// A number that is no token id.
-    #[error("{id} is not a token id, which is 0 or more")]
+    /// A number is not a valid token id.
+    #[error("{id} is not a token id; token ids are 0 or more")]
     NotAnId {
         /// The number.
         id: i64,
     },
-    /// Token ids that their device does not give.
+    /// Token ids cannot be read from their device.
     #[error("the token ids can't be read from their device")]
     Unreadable {
-        /// What the device reported.
+        /// The device's error.
         source: BoxError,
     },
-    /// A text with words that the vocabulary has no token for.
+    /// A text contains words that are not in the vocabulary.
     #[error(
         "the vocabulary of {vocabulary} tokens lacks {}{}; `hooklens vocabulary --model MODEL` lists its tokens",
         some_of(words),
         rather(nearest, first)
     )]
     UnknownWords {
-        /// The first hundred words, each once.
+        /// Missing words, each once; at most a hundred.
         words: Vec<String>,
-        /// Size of the vocabulary.
+        /// Vocabulary size.
         vocabulary: usize,
-        /// The most similar tokens, best first.
+        /// Most similar tokens, best first.
         nearest: Vec<String>,
-        /// The first tokens of the vocabulary that are words.
+        /// First word-like tokens in the vocabulary.
         first: Vec<String>,
     },
-    /// An id that is no token's.
+    /// No token has this id.
     #[error("no token has the id {id}: the vocabulary has {vocabulary} tokens")]
     NoToken {
         /// The id.
         id: u32,
-        /// Size of the vocabulary.
+        /// Vocabulary size.
         vocabulary: usize,
     },
-    /// A beginning-of-sequence token was asked for, and the tokenizer has none.
-    #[error("the tokenizer names no beginning-of-sequence token; pass prepend_bos false")]
+    /// A beginning-of-sequence token was requested, but the tokenizer has none.
+    #[error("the tokenizer has no beginning-of-sequence token; set `prepend_bos` to false")]
     NoBos,
-    /// A conversation that can't be made a text.
-    #[error("no text of the conversation: {reason}")]
+    /// A conversation cannot be formatted as text.
+    #[error("can't format the conversation: {reason}")]
     Chat {
         /// What went wrong.
         reason: String,
-        /// What the template's engine reported, if it refused the messages.
+        /// Underlying error of the template engine, if it failed.
         source: Option<BoxError>,
     },
-    /// A part that is not in a text exactly once.
-    #[error("`{part}` is {count} times in `{text}`, not once")]
+    /// A substring does not occur exactly once in a text.
+    #[error("`{part}` occurs {count} times in `{text}`; expected exactly once")]
     NotOnce {
-        /// The part.
+        /// The substring.
         part: String,
         /// The text.
         text: String,
-        /// How often it is there.
+        /// Number of occurrences.
         count: usize,
     },
-    /// A text that is not exactly one token.
+    /// A text is not exactly one token.
     #[error("`{text}` is {count} tokens, not one")]
     NotOneToken {
         /// The text.
         text: String,
-        /// How many tokens it is.
+        /// Number of tokens.
         count: usize,
     },
 }
 
-/// Words that [`InputError::UnknownWords`] holds at most.
+/// Maximum number of words in [`InputError::UnknownWords`].
 pub(crate) const UNKNOWN_WORDS: usize = 100;
 
-/// The first of some words: `Alice`, `gave` and 3 more.
+/// Formats the first few words: `Alice`, `gave` and 3 more.
 fn some_of(words: &[String]) -> String {
     const MOST: usize = 5;
     let quoted: Vec<String> = words.iter().take(MOST).map(|word| format!("`{word}`")).collect();
     match words.len() - quoted.len() {
         0 => quoted.join(", "),
-        // Of those beyond nobody knows.
+        // The list is truncated, so there may be more.
         more if words.len() >= UNKNOWN_WORDS => format!("{} and at least {more} more", quoted.join(", ")),
         more => format!("{} and {more} more", quoted.join(", ")),
     }
 }
 
-/// What to write in their place: words like them, else words there are.
+/// Suggests similar words, else words in the vocabulary.
 fn rather(nearest: &[String], first: &[String]) -> String {
     match (nearest, first) {
         ([], []) => String::new(),
@@ -431,7 +440,7 @@ fn rather(nearest: &[String], first: &[String]) -> String {
     }
 }
 
-/// Axes and how long they are: `layer (12), head (12)`.
+/// Formats axes and their sizes: `layer (12), head (12)`.
 fn places(axes: &[(String, usize)]) -> String {
     axes.iter().map(|(name, len)| format!("{name} ({len})")).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! A model's files that can't be loaded.
+//! Errors of loading and saving models.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,10 @@ use thiserror::Error;
 
 use super::BoxError;
 
-/// A model that can't be loaded.
+/// A model that cannot be loaded or saved.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// use hooklens::{Error, HookedTransformer, LoadError};
 /// let error = HookedTransformer::from_pretrained("embedded:gpt2").unwrap_err();
 /// assert_eq!(error.to_string(), "no model at `embedded:gpt2`: embedded models are induction, ioi");
@@ -20,186 +21,191 @@ pub enum LoadError {
     /// A file could not be read.
     #[error("can't read {}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
     /// A file or folder could not be written.
     #[error("can't write {}", path.display())]
     Write {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
-    /// A file that should hold JSON does not.
-    #[error("{} is not sound JSON", path.display())]
+    /// A file is not valid JSON.
+    #[error("{} is not valid JSON", path.display())]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where it stops being JSON.
+        /// Underlying parse error.
         source: serde_json::Error,
     },
-    /// A file holds sound JSON of another kind than it should.
+    /// A file contains valid JSON with unexpected contents.
     #[error("{}: {reason}", path.display())]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// No model goes by this name.
+    /// There is no model with this name.
     #[error("no model at `{name}`: {reason}")]
     NotFound {
         /// The name given.
         name: String,
         /// What was tried, and what to do instead.
         reason: String,
-        /// What the hub or the way there reported, if that is the reason.
+        /// Underlying error of the hub or the network, if any.
         source: Option<BoxError>,
     },
-    /// A weights file is damaged or hostile.
-    #[error("{}: not a sound file of weights: {reason}", path.display())]
+    /// A weight file is corrupt or malicious.
+    #[error("{} is not a valid weight file: {reason}", path.display())]
     Corrupt {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
-        /// What the reader of the format reported, if it found the fault.
+        /// Underlying error of the format's parser, if it found the problem.
         source: Option<BoxError>,
     },
-    /// A shard the index names is not there.
+    /// A shard named in the index is missing.
     #[error("shard `{shard}`, named by {}, is missing", index.display())]
     MissingShard {
-        /// The shard's file name.
+        /// File name of the shard.
         shard: String,
-        /// The index that names it.
+        /// Path of the index.
         index: PathBuf,
     },
-    /// A tensor the architecture needs is not in the files.
+    /// A tensor that the architecture needs is missing from the files.
     #[error("the tensor `{name}` is missing{}", near(nearest))]
     MissingTensor {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Nearest names in the files, best first.
+        /// Most similar names in the files, best first.
         nearest: Vec<String>,
     },
-    /// A tensor has another shape than the configuration says.
+    /// A tensor's shape does not match the configuration.
     #[error("the tensor `{name}` has shape {given:?}, but the configuration asks for {expected:?}")]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Shape by the configuration.
+        /// Shape according to the configuration.
         expected: Vec<usize>,
         /// Shape in the file.
         given: Vec<usize>,
     },
-    /// A tensor's element type can't be computed with.
-    #[error("the tensor `{name}` holds {given}; weights are f64, f32, f16 or bf16")]
+    /// A tensor's element type is not supported for computation.
+    #[error("the tensor `{name}` has element type {given}; expected f64, f32, f16 or bf16")]
     DType {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its element type.
+        /// Element type in the file.
         given: String,
     },
-    /// Weights can't be held under a limit of memory.
+    /// The weights do not fit under the memory limit.
     #[error(
-        "the weights can't be held under {} of memory: the program, what has to stay there, and two blocks of the model take {}",
+        "the memory limit of {} is too low: the program, the weights that must stay in memory, and two blocks of the \
+         model need {}",
         size(*limit), size(*needed)
     )]
     Memory {
-        /// The limit, in bytes.
+        /// The limit in bytes.
         limit: u64,
-        /// Bytes needed.
+        /// Required memory in bytes.
         needed: u64,
     },
-    /// The tensors that make a quantized matrix do not fit together.
-    #[error("the quantized tensor `{name}`: {reason}")]
+    /// The tensors of a quantized matrix are inconsistent.
+    #[error("can't read the quantized tensor `{name}`: {reason}")]
     Quantized {
-        /// The matrix.
+        /// Name of the matrix.
         name: String,
         /// What is wrong.
         reason: String,
     },
-    /// The unembedding is to be the embedding, and the files hold another.
+    /// The configuration ties the unembedding to the embedding, but the files contain a different unembedding.
     #[error(
-        "config.json ties the unembedding to the embedding, and the files hold a `{unembedding}` that is not `{embedding}`: \
-         versions of transformers differ in which they take. With `\"tie_word_embeddings\": false` it is `{unembedding}`"
+        "config.json ties the unembedding to the embedding, but the files contain a `{unembedding}` that differs from \
+         `{embedding}`, and versions of transformers disagree on which to use; set `\"tie_word_embeddings\": false` \
+         to use `{unembedding}`"
     )]
     NotTied {
-        /// The files' unembedding.
+        /// Name of the unembedding tensor.
         unembedding: String,
-        /// The embedding.
+        /// Name of the embedding tensor.
         embedding: String,
     },
-    /// The files hold a weight under two names, and the two differ.
-    #[error("`{one}` and `{other}` are one weight to some versions of transformers, and they differ: take one out")]
+    /// The files contain one weight under two names, with different values.
+    #[error(
+        "`{one}` and `{other}` name the same weight in some versions of transformers, but their values differ; remove \
+         one of them"
+    )]
     Ambiguous {
-        /// A tensor.
+        /// One tensor name.
         one: String,
-        /// The other.
+        /// The other tensor name.
         other: String,
     },
-    /// A reference to compare with can't be used.
-    #[error("the reference {}: {reason}", path.display())]
+    /// A reference for comparison cannot be used.
+    #[error("can't use the reference {}: {reason}", path.display())]
     Reference {
-        /// Its file.
+        /// Path of the reference.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// An adapter can't be merged.
-    #[error("the adapter {}: {reason}", path.display())]
+    /// An adapter cannot be merged.
+    #[error("can't merge the adapter {}: {reason}", path.display())]
     Adapter {
-        /// Its folder.
+        /// Folder of the adapter.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// The tokenizer file can't be used.
-    #[error("{}: not a usable tokenizer", path.display())]
+    /// A tokenizer file cannot be used.
+    #[error("{} is not a usable tokenizer", path.display())]
     Tokenizer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the `tokenizers` crate reported.
+        /// Underlying error of the `tokenizers` crate.
         source: BoxError,
     },
 }
 
 impl LoadError {
-    /// For a file that the system does not let us read.
+    /// Wraps an I/O error for a file that cannot be read.
     pub fn file(path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| LoadError::File { path: path.to_path_buf(), source }
     }
 
-    /// For a file or folder that the system does not let us write.
+    /// Wraps an I/O error for a file or folder that cannot be written.
     pub fn write(path: &Path) -> impl Fn(std::io::Error) -> Self {
         move |source| LoadError::Write { path: path.to_path_buf(), source }
     }
 
-    /// No model by this name, for a reason of our own.
+    /// The error for a name without a model, with no underlying error.
     pub fn not_found(name: impl Into<String>, reason: impl Into<String>) -> Self {
         LoadError::NotFound { name: name.into(), reason: reason.into(), source: None }
     }
 
-    /// Tensors of a quantized matrix that do not fit together.
+    /// The error for inconsistent tensors of a quantized matrix.
     pub fn quantized(name: &str, reason: impl Into<String>) -> Self {
         LoadError::Quantized { name: name.to_string(), reason: reason.into() }
     }
 
-    /// A file of weights in which we found a fault.
+    /// The error for a corrupt weight file, with no underlying error.
     pub fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: None }
     }
 
-    /// A file of weights that its format's reader refuses.
+    /// The error for a weight file that its format's parser rejects.
     pub fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
     }
 }
 
-/// Bytes for people.
+/// Formats a number of bytes.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
@@ -208,5 +214,5 @@ fn size(bytes: u64) -> String {
 }
 
 fn near(nearest: &[String]) -> String {
-    if nearest.is_empty() { String::new() } else { format!("; the files hold {}", nearest.join(", ")) }
+    if nearest.is_empty() { String::new() } else { format!("; similar names in the files: {}", nearest.join(", ")) }
 }

@@ -21,10 +21,10 @@ pub use load::LoadError;
 pub use processing::ProcessingError;
 pub use prompt_place::Place;
 
-/// What some other crate reports.
+/// An error of another crate.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Any error of hooklens. Its message does not repeat that of its cause: [`error_chain`] tells both.
+/// Any hooklens error. The message does not include that of the cause; use [`error_chain`] for both.
 ///
 /// ```
 /// use hooklens::{Error, HookError};
@@ -41,70 +41,71 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A hook, a selection or a recorded activation.
+    /// Error of a hook, selection or recorded activation.
     #[error(transparent)]
     Hook(HookError),
-    /// A configuration.
+    /// Error of a configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A model's files.
+    /// Error of loading or saving a model.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// What a model was run on.
+    /// Error of a model's input or options.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// A key-value cache.
+    /// Error of a key-value cache.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// Processing of weights.
+    /// Error of weight processing.
     #[error(transparent)]
     Processing(#[from] ProcessingError),
-    /// A device.
+    /// A device cannot be used.
     #[error("the device `{name}` can't be used: {reason}")]
     Device {
-        /// The name given.
+        /// Name of the device.
         name: String,
-        /// Why it can't be used.
+        /// Why the device cannot be used.
         reason: String,
     },
-    /// A device that does not compute in the element type asked for.
-    #[error("the device {device} does not compute in {dtype}; it does in {has}")]
+    /// A device does not support the requested element type.
+    #[error("the device {device} does not support {dtype}; it supports {has}")]
     ElementType {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// The element type asked for.
+        /// The requested element type.
         dtype: String,
-        /// Those that it computes in.
+        /// Supported element types.
         has: String,
     },
-    /// A device's memory is full.
+    /// A device is out of memory.
     #[error(
-        "out of memory on {devices}: {asked} were asked for; try fewer rows at once, or record fewer points or positions, or in 16 bits"
+        "out of memory on {devices}: failed to allocate {asked}; use fewer rows at once, record fewer points or \
+         positions, or use a 16-bit element type"
     )]
     OutOfMemory {
         /// The devices of the model.
         devices: String,
-        /// How much the allocation that failed asked for.
+        /// Size of the failed allocation.
         asked: String,
     },
-    /// What is asked for is no finite number: the weights or a hook gave none.
-    #[error("{what} is NaN or infinite: the weights, or a hook, gave what is no finite number")]
+    /// A result is not finite, because of the weights or a hook.
+    #[error("{what} is NaN or infinite; check the weights and the hooks for values that are not finite")]
     NotANumber {
-        /// What was asked for.
+        /// What was requested.
         what: String,
     },
-    /// A run failed on the way.
+    /// A run failed.
     #[error("the run failed")]
     Run {
-        /// What failed.
+        /// Underlying error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A device failed in the midst of its work; a remote one when its server is gone.
+    /// A device failed during computation; for a remote device, its server may be gone.
     #[error("the device {device} failed")]
     DeviceFailed {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What it says.
+        /// The device's error.
         source: BoxError,
     },
     /// An error of a part of hooklens that builds on models: read it with [`Error::downcast_ref`].
@@ -113,12 +114,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps the error of a part of hooklens that builds on models.
+    /// Wraps the error of a crate that builds on models.
     pub fn other(source: impl Into<BoxError>) -> Self {
         Error::Other(source.into())
     }
 
-    /// The error of one area, if this is one: `error.downcast_ref::<InputError>()`.
+    /// The wrapped error of type `E`, if this is one.
     ///
     /// ```
     /// use hooklens::patching::PatchError;
@@ -144,10 +145,10 @@ impl Error {
         error.downcast_ref()
     }
 
-    /// The error of one area itself, or this error if it is another.
+    /// Converts this error to the wrapped error of type `E`.
     ///
     /// # Errors
-    /// This error, if it is of another type.
+    /// This error unchanged, if it is not an `E`.
     pub fn downcast<E: std::error::Error + Send + Sync + 'static>(self) -> Result<E, Self> {
         if self.downcast_ref::<E>().is_none() {
             return Err(self);
@@ -165,7 +166,7 @@ impl Error {
         source.downcast().map(|error| *error).map_err(Error::Other)
     }
 
-    /// The error that was passed through a run, or that the run met.
+    /// Recovers the original hooklens error from an error that passed through a run.
     fn from_source(source: Box<dyn std::error::Error + Send + Sync>) -> Self {
         fn known<E: Into<Error> + std::error::Error + 'static>(
             source: Box<dyn std::error::Error + Send + Sync>,
@@ -181,7 +182,7 @@ impl Error {
 
 impl From<HookError> for Error {
     fn from(error: HookError) -> Self {
-        // What a device had no memory for it may say when its work is read.
+        // A device may report an out-of-memory error only when its results are read.
         match &error {
             HookError::Io { name, .. } => match device_out_of_what_memory(&error) {
                 Some(asked) => Error::OutOfMemory { devices: name.clone(), asked },
@@ -202,9 +203,10 @@ impl From<Halt> for Error {
     }
 }
 
-/// Result of anything that can go wrong in hooklens.
+/// Result type of hooklens.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// fn last_layer(name: &str) -> hooklens::Result<usize> {
 ///     let model = hooklens::HookedTransformer::from_pretrained(name)?;
 ///     Ok(model.config().n_layers - 1)

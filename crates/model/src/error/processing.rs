@@ -1,73 +1,76 @@
-//! Weights that can't be processed.
+//! Errors of weight processing.
 
 use thiserror::Error;
 
 use super::BoxError;
 
-/// Weights that can't be processed as asked.
+/// Weights that cannot be processed as requested.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let told = model.processed(&Processing::none().fold_ln()).map(drop).unwrap_err();
+/// let message = model.processed(&Processing::none().fold_ln()).map(drop).unwrap_err();
 /// assert_eq!(
-///     told.to_string(),
-///     "`fold_ln` can't be applied to this model: position vectors are added behind the norm, \
-///      where its weights would reach them",
+///     message.to_string(),
+///     "`fold_ln` can't be applied to this model: position vectors are added after the norm, \
+///      so folding its weights would change them",
 /// );
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessingError {
-    /// A model of this kind has nothing to process.
-    #[error("{kind} is not processed: its weights stay as published")]
+    /// This kind of model does not support processing.
+    #[error("{kind} does not support weight processing")]
     Kind {
-        /// What the model is.
+        /// Kind of model.
         kind: &'static str,
     },
-    /// The model has parts in it, which were made for its weights as they are.
-    #[error("a model with parts in it ({}) is not processed: process it first, then put them in", parts.join(", "))]
+    /// The model has spliced parts, which were made for its current weights.
+    #[error(
+        "can't process a model with spliced parts ({}); process the model first, then splice them in",
+        parts.join(", ")
+    )]
     Spliced {
-        /// The parts and their points.
+        /// The parts and their hook points.
         parts: Vec<String>,
     },
     /// The step would change the model's outputs.
     #[error("`{step}` can't be applied to this model: {reason}")]
     WouldChangeOutputs {
-        /// The step.
+        /// Name of the step.
         step: &'static str,
-        /// Why.
+        /// Why the step would change them.
         reason: &'static str,
     },
-    /// What was trained on a residual stream with its mean reads one whose mean is taken away.
+    /// A lens or probe trained on an uncentered residual stream is used with a model whose stream is centered.
     #[error(
-        "{reader} can't read this model: its stream is centered (`center_writing_weights`), and what was learned on the \
-         stream as it is reads its mean, too; load the model without `--process` (`Processing::none()`, or steps that \
-         leave the stream as it is)"
+        "{reader} can't be used with this model: it was trained on an uncentered residual stream, but this model's \
+         stream is centered (`center_writing_weights`); load the model without `--process` (`Processing::none()`, or \
+         only steps that do not change the stream)"
     )]
     Centered {
-        /// What was trained.
+        /// What was trained, such as a tuned lens.
         reader: &'static str,
     },
-    /// Weights could not be read from their device.
+    /// Weights cannot be read from their device.
     #[error("`{step}` can't read the weights of layer {layer} from their device")]
     Unreadable {
-        /// The step.
+        /// Name of the step.
         step: &'static str,
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// What the device says.
+        /// The device's error.
         source: BoxError,
     },
     /// The factorization did not converge.
     #[error("`{step}` failed in layer {layer}, head {head}: {reason}")]
     Numeric {
-        /// The step.
+        /// Name of the step.
         step: &'static str,
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// The head.
+        /// Index of the head.
         head: usize,
         /// What went wrong.
         reason: String,

@@ -1,10 +1,10 @@
-//! Where a prompt of a corpus is.
+//! Position of a prompt in a corpus.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where a prompt of a corpus is: a line of a file, or a row of a table.
+/// Position of a prompt in a corpus: a line of a file, or a row of a table.
 ///
 /// ```
 /// use hooklens::corpus::Corpus;
@@ -24,27 +24,27 @@ pub struct Place {
 }
 
 impl Place {
-    /// A line, from one.
+    /// Position of a line, counted from one.
     pub fn line(file: &Arc<Path>, number: usize) -> Self {
         Self { file: file.clone(), number, of_table: false }
     }
 
-    /// A row, from one.
+    /// Position of a row, counted from one.
     pub fn row(file: &Arc<Path>, number: usize) -> Self {
         Self { file: file.clone(), number, of_table: true }
     }
 
-    /// The file; `-` is standard input.
+    /// Path of the file; `-` is standard input.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The line of the file (unpacked, if it is packed) or the row of the table, from one.
+    /// Line number (after decompression) or row number, counted from one.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Whether the file is a table, of which rows are counted.
+    /// Whether the file is a table, in which rows rather than lines are counted.
     pub fn is_of_table(&self) -> bool {
         self.of_table
     }

@@ -1,8 +1,8 @@
-//! Text from a model, token by token, with hooks on.
+//! Text generation, token by token, with hooks.
 
-mod chooser;
 mod on_device;
 mod options;
+mod sampler;
 mod sampling;
 mod steps;
 
@@ -15,12 +15,12 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
-pub(crate) use chooser::Chooser;
 pub use options::GenerateOptions;
+pub(crate) use sampler::Sampler;
 pub use sampling::Sampling;
 pub use steps::{Step, Steps};
 
-/// Why a row ended.
+/// Why a row stopped generating.
 ///
 /// ```
 /// use hooklens::generation::Stop;
@@ -38,15 +38,15 @@ pub use steps::{Step, Steps};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// It has as many new tokens as were asked for.
+    /// Reached the maximum number of new tokens.
     Length,
-    /// This token.
+    /// Generated this stop token.
     Token(u32),
-    /// This text.
+    /// Generated this stop string.
     Text(String),
 }
 
-/// One row of what was generated.
+/// Generated tokens and text of one row.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -62,20 +62,19 @@ pub enum Stop {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GeneratedRow {
-    /// The tokens given.
+    /// Tokens of the prompt.
     pub prompt: Vec<u32>,
-    /// The tokens added.
+    /// Newly generated tokens.
     pub new: Vec<u32>,
-    /// The text of the tokens added; none without a tokenizer. An id that the model knows and its tokenizer has no token
-    /// for adds none.
+    /// Text of the new tokens; `None` without a tokenizer. Ids that the model has but the tokenizer lacks are skipped.
     pub text: Option<String>,
-    /// The natural logarithm of each new token's probability, under the model's own distribution.
+    /// Log-probability (natural logarithm) of each new token under the model's unmodified distribution.
     pub log_probs: Vec<f32>,
-    /// Why it ended.
+    /// Why generation stopped.
     pub stop: Stop,
 }
 
-/// What was generated.
+/// Result of a generation.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -85,7 +84,7 @@ pub struct GeneratedRow {
 /// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
 /// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
 ///
-/// // Go on from where it ended, or hand it to what reads Hugging Face's tuples.
+/// // Continue from the end, or convert the cache to Hugging Face's tuples.
 /// let mut cache = made.kv_cache.ok_or("no cache")?;
 /// let last = made.rows[0].new[2];
 /// let more = model.generate_with([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
@@ -95,22 +94,22 @@ pub struct GeneratedRow {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Generation {
-    /// The rows, in the order of the input.
+    /// Results of all rows, in input order.
     pub rows: Vec<GeneratedRow>,
-    /// The columns that were run, padding marked: what [`Generation::recording`] runs over. The
-    /// last tokens were chosen, not run.
+    /// Tokens of all columns that were run, with padding masked; these are the tokens of [`Generation::recording`]. The
+    /// last new tokens were chosen but not run.
     pub columns: Tokens,
-    /// What was recorded at each step: first the prompts, then a column a step.
+    /// Recorded activations of each step: first the prompts, then one column per step.
     pub steps: Vec<ActivationCache>,
-    /// The logits each new token was chosen by, `[batch, new, d_vocab_out]`, if asked for.
+    /// Logits from which each new token was chosen, `[batch, new, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<3>>,
-    /// Keys and values of the columns that were run, a prefix before them included: what Hugging Face gives back as
-    /// `past_key_values`. `None` where the caller's own cache was filled, and of an encoder-decoder.
+    /// Keys and values of all columns that were run, including a prefix; like Hugging Face's `past_key_values`. `None`
+    /// if the caller's cache was filled instead, and for an encoder-decoder.
     pub kv_cache: Option<KeyValueCache>,
 }
 
 impl Generation {
-    /// What was recorded at all steps, as if the columns had been run at once.
+    /// Concatenates the recordings of all steps, as if all columns had been run at once.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -124,7 +123,7 @@ impl Generation {
     /// ```
     ///
     /// # Errors
-    /// As [`ActivationCache::stitched`].
+    /// Fails as [`ActivationCache::stitched`] does.
     pub fn recording(&self) -> Result<ActivationCache> {
         let mut steps = self.steps.iter();
         let Some(first) = steps.next() else {
@@ -135,10 +134,10 @@ impl Generation {
 }
 
 impl HookedTransformer {
-    /// Goes on from a prompt, or from each of several, with options.
+    /// Continues one or more prompts with options.
     ///
     /// # Errors
-    /// As [`HookedTransformer::generate_steps`].
+    /// Fails as [`HookedTransformer::generate_steps`] does.
     ///
     /// ```
     /// use hooklens::generation::GenerateOptions;
@@ -152,7 +151,7 @@ impl HookedTransformer {
         self.generate_steps(input, options)?.collect_all()
     }
 
-    /// Goes on from a prompt, or from each of several, by the default options: the likeliest token each time.
+    /// Continues one or more prompts with the default options: up to 20 tokens, each the most likely.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -163,17 +162,16 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::generate_steps`].
+    /// Fails as [`HookedTransformer::generate_steps`] does.
     pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
         self.generate_with(input, GenerateOptions::new())
     }
 
-    /// [`HookedTransformer::generate`] step by step: an iterator that gives each row's next token
-    /// as it is chosen.
+    /// Like [`HookedTransformer::generate`], but returns an iterator that yields each row's next token as it is chosen.
     ///
     /// # Errors
-    /// Before anything runs: bad input, more positions than the model has vectors for, a setting
-    /// that is out of range.
+    /// Before anything runs: invalid input, more positions than the model's position table has, or a setting that is
+    /// out of range.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -194,20 +192,20 @@ impl HookedTransformer {
 }
 
 impl Hooked<'_, '_, HookedTransformer> {
-    /// As [`HookedTransformer::generate`], with the scope's hooks at every step, before those of
-    /// the options.
+    /// Like [`HookedTransformer::generate`], with the scope's hooks at every step. They run before the hooks in the
+    /// options.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let dumb = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
     /// let made = dumb.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
-    /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the head that repeats is gone
+    /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the induction head is ablated
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::generate`].
+    /// Fails as [`HookedTransformer::generate`] does.
     pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

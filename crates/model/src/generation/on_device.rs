@@ -1,27 +1,27 @@
-//! Tokens chosen where the logits are: a few bytes of each row are read, and not its logits.
+//! Samples tokens on the device, which avoids transferring the logits: only a few bytes per row are read.
 
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use hooklens_hooks::{HookError, upload};
 
-use super::chooser::host;
+use super::sampler::host;
 use super::sampling::Sampling;
 
-/// Tokens of a block, in which sums are taken from its first token to each.
+/// Block size for cumulative sums.
 const BLOCK: usize = 256;
 
-/// So often is the interval halved in which the smallest logit that is kept lies.
+/// Number of bisection steps when searching for the smallest logit that is kept.
 const HALVINGS: usize = 40;
 
-/// Each row's token, as [`Sampling::draw`] takes it of the logits and `at`, and its log-probability under the logits as
-/// they are. `None` where not all of that are numbers, or the vocabulary is too large.
+/// Samples each row's token as [`Sampling::draw`] does from the logits and `at`, with its log-probability under the
+/// unmodified logits. Returns `None` if a log-probability is not finite, or if the vocabulary is too large.
 ///
-/// Sums are of `f32` here, so that a number that lies where one token's share ends and the next one's begins, within a
-/// millionth or so, may give the neighbor.
+/// Sums are computed in `f32`, so a random number within about a millionth of the boundary between two tokens may
+/// select the neighboring token.
 ///
 /// # Shapes
 /// - logits: `[batch, d_vocab]`
 pub(super) fn drawn(logits: &Tensor<2>, sampling: &Sampling, at: &[f64]) -> Result<Option<Vec<(u32, f32)>>, HookError> {
-    // A token's number is exact as a float.
+    // Token ids must be exact as floats.
     if logits.dims()[1] >= 1 << 24 {
         return Ok(None);
     }
@@ -39,10 +39,10 @@ pub(super) fn drawn(logits: &Tensor<2>, sampling: &Sampling, at: &[f64]) -> Resu
     Ok(drawn.iter().all(|(_, log_prob)| log_prob.is_finite()).then_some(drawn))
 }
 
-/// Each token's share, zero of those that are left out; not divided by their sum.
+/// Unnormalized probability of each token; zero for tokens that are filtered out.
 ///
 /// # Shapes
-/// - under: `[batch, d_vocab]`, logits less the largest one
+/// - under: `[batch, d_vocab]`, logits minus the largest one
 fn shares(under: Tensor<2>, sampling: &Sampling) -> Tensor<2> {
     let [batch, d_vocab] = under.dims();
     let mut shares = (under.clone() / sampling.temperature).exp();
@@ -52,7 +52,7 @@ fn shares(under: Tensor<2>, sampling: &Sampling) -> Tensor<2> {
         shares = shares.mask_fill(out, 0.0);
     }
     if let Some(p) = sampling.top_p.filter(|p| *p < 1.0) {
-        // What top-k left out adds nothing.
+        // Tokens removed by top-k contribute nothing.
         let wanted = shares.clone().sum_dim(1) * p;
         let out = beyond(&under, shares.clone(), wanted);
         shares = shares.mask_fill(out, 0.0);
@@ -63,16 +63,16 @@ fn shares(under: Tensor<2>, sampling: &Sampling) -> Tensor<2> {
     }
 }
 
-/// Whether a token comes behind the largest whose amounts together are what is wanted. Of equals the first come first.
+/// Marks tokens after the largest ones whose amounts sum to `wanted`. Ties are broken by token order.
 ///
 /// # Shapes
 /// - under, amounts, output: `[batch, d_vocab]`
 /// - wanted: `[batch, 1]`
 fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2, Bool> {
     let sum = |out: Tensor<2, Bool>| amounts.clone().mask_fill(out, 0.0).sum_dim(1);
-    // Lower ones have no share, and -inf has no middle.
+    // Lower logits have zero probability, and -inf has no midpoint.
     let under = under.clone().clamp_min(-1e6);
-    // From `low` on there is enough, from `high` on there is not.
+    // Tokens from `low` up suffice, tokens from `high` up do not.
     let mut low = under.clone().min_dim(1);
     let mut high = low.ones_like();
     for _ in 0..HALVINGS {
@@ -82,7 +82,7 @@ fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2,
         high = middle.mask_where(enough, high);
     }
     let lower = under.clone().lower(high.expand(under.dims()));
-    // Of those at the border as many as are missing.
+    // Of the tokens at the boundary, keep as many as are still missing.
     let missing = wanted - sum(lower.clone());
     let border = lower.clone().bool_and(under.clone().greater_equal(low.expand(under.dims())));
     let at_border = amounts.zeros_like().mask_where(border.clone(), amounts);
@@ -90,7 +90,7 @@ fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2,
     lower.bool_and(border.bool_and(fits).bool_not())
 }
 
-/// The sum of what comes before each element of a row.
+/// Exclusive prefix sums along each row.
 fn sums_before(amounts: Tensor<2>) -> Tensor<2> {
     let [batch, count] = amounts.dims();
     let blocks = in_blocks(amounts);
@@ -100,12 +100,12 @@ fn sums_before(amounts: Tensor<2>) -> Tensor<2> {
     (sums + of_blocks.expand(dims)).reshape([batch as i32, -1]).narrow(1, 0, count)
 }
 
-/// Sums of what comes before, along the last axis.
+/// Exclusive prefix sums along the last axis.
 fn exclusive(amounts: Tensor<3>) -> Tensor<3> {
     amounts.clone().cumsum(2) - amounts
 }
 
-/// `[batch, block, place]`, filled up with zeros.
+/// Reshapes to `[batch, block, place]`, padded with zeros.
 fn in_blocks(amounts: Tensor<2>) -> Tensor<3> {
     let [batch, count] = amounts.dims();
     let blocks = count.div_ceil(BLOCK);
@@ -119,16 +119,17 @@ fn in_blocks(amounts: Tensor<2>) -> Tensor<3> {
     filled.reshape([batch, blocks, BLOCK])
 }
 
-/// The token in whose share each number lies, `[batch, 1]`, where all shares lie one behind the other from 0 to 1.
+/// Token whose interval contains each number, `[batch, 1]`, if the normalized probabilities are laid out consecutively
+/// from 0 to 1.
 fn of_share(shares: Tensor<2>, at: &[f64]) -> Tensor<2, Int> {
     let [batch, count] = shares.dims();
     let at: Vec<f32> = at.iter().map(|at| *at as f32).collect();
     let at = upload::<2, burn::tensor::Float>(TensorData::new(at, [batch, 1]), (&shares.device(), shares.dtype()));
-    // The last token with a share, for what rounding leaves over.
+    // Fall back to the last token with nonzero probability if rounding leaves a remainder.
     let numbers = Tensor::<1, Int>::arange(0..count as i64, &shares.device()).unsqueeze::<2>().expand([batch, count]);
     let last = numbers.mask_fill(shares.clone().lower_equal_elem(0.0), 0).max_dim(1);
     let place = at * shares.clone().sum_dim(1);
-    // The first token up to which, with it, the sum is larger.
+    // The first token at which the inclusive sum exceeds the number.
     let up_to = sums_before(shares.clone()) + shares;
     let token = up_to.lower_equal(place.expand([batch, count])).int().sum_dim(1);
     token.min_pair(last)
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     fn rows(count: usize, d_vocab: usize, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
-        // Halves, so that many are equal, and some that are never drawn.
+        // Multiples of one half, so that many are tied, and some tokens that can never be drawn.
         let logit = |rng: &mut ChaCha8Rng| match rng.random_range(0..20) {
             0 => f32::NEG_INFINITY,
             _ => (rng.random_range(-6.0..6.0f32) * 2.0).round() / 2.0,

@@ -1,12 +1,12 @@
-//! Options of generation.
+//! Options for generation.
 
 use hooklens_hooks::{Hook, Record};
 
 use super::sampling::Sampling;
 use crate::kv_cache::{CacheKind, KeyValueCache};
 
-/// Options of one generation. `()` stands for the defaults: 20 of the most likely tokens, fewer
-/// if the model ends the text.
+/// Options for one generation. `()` stands for the defaults: greedy sampling of up to 20 tokens, fewer if the model
+/// ends the text.
 ///
 /// ```
 /// use hooklens::generation::{GenerateOptions, Sampling};
@@ -54,12 +54,12 @@ impl Default for GenerateOptions<'_> {
 }
 
 impl<'h> GenerateOptions<'h> {
-    /// 20 of the most likely tokens, fewer if the model ends the text.
+    /// Creates the default options: greedy sampling of up to 20 tokens, fewer if the model ends the text.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tokens to add to each row at most.
+    /// Sets the maximum number of new tokens per row.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -74,7 +74,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// How a token is chosen.
+    /// Sets how tokens are sampled.
     ///
     /// ```
     /// use hooklens::generation::Sampling;
@@ -83,7 +83,7 @@ impl<'h> GenerateOptions<'h> {
     /// let sampling = Sampling { temperature: 1.5, top_k: Some(1), ..Sampling::default() };
     /// let options = GenerateOptions::new().max_new_tokens(2).sampling(sampling);
     /// let made = model.generate_with("king drum sun king", options)?;
-    /// assert_eq!(made.rows[0].text.as_deref(), Some("drum sun")); // of one token to choose from
+    /// assert_eq!(made.rows[0].text.as_deref(), Some("drum sun")); // only one token to choose from
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -92,7 +92,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Random seed: the same seed draws the same tokens. Each row has its own random stream, independent of
+    /// Sets the random seed. The same seed draws the same tokens. Each row has its own random stream, independent of
     /// the other rows.
     ///
     /// ```
@@ -114,15 +114,15 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Whether the model's end-of-sequence tokens end a row, each of them
-    /// ([`eos_tokens`](crate::HookedTransformer::eos_tokens)). They do by default.
+    /// Sets whether any of the model's end-of-sequence tokens
+    /// ([`eos_tokens`](crate::model::HookedTransformer::eos_tokens)) ends a row (default: yes).
     #[must_use]
     pub fn stop_at_eos(mut self, stop: bool) -> Self {
         self.stop_at_eos = stop;
         self
     }
 
-    /// Tokens that end a row. They are part of it.
+    /// Sets tokens that end a row. The stop token is included in the output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -138,7 +138,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Texts that end a row once its new text holds one. They are part of it.
+    /// Sets strings that end a row once its new text contains one. The stop string is included in the output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -153,9 +153,9 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// The first new token of each row, whatever the model says (Hugging Face's `forced_bos_token_id`): the language that
-    /// NLLB and mBART translate into. Without it an encoder-decoder begins as its files say
-    /// ([`TokenRules`](crate::encoder_decoder::TokenRules)).
+    /// Forces the first new token of each row (Hugging Face's `forced_bos_token_id`), such as the target language of
+    /// NLLB and mBART. Otherwise, an encoder-decoder starts as its files specify; see
+    /// [`TokenRules`](crate::encoder_decoder::TokenRules).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -171,7 +171,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// How keys and values are stored meanwhile, in a cache that the generation makes.
+    /// Sets how the generation's own cache stores keys and values.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -190,8 +190,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Continues after what this cache holds: its one row before every row of the input, or a row
-    /// each. The cache stays as it is. Where it is not empty, a text gets no beginning-of-sequence token.
+    /// Continues after the contents of this cache, which is not changed. The cache has one row for all rows of the
+    /// input, or one row per input row. If it is not empty, a text gets no beginning-of-sequence token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -200,7 +200,7 @@ impl<'h> GenerateOptions<'h> {
     /// let rows = vec![vec![model.to_single_token("king")?], vec![model.to_single_token("drum")?]];
     /// let made = model.generate_with(rows, GenerateOptions::new().max_new_tokens(1).prefix(&mut prefix))?;
     /// assert_eq!(made.rows.iter().filter_map(|row| row.text.as_deref()).collect::<Vec<_>>(), ["drum", "sun"]);
-    /// assert_eq!(prefix.len(), 5); // as it was
+    /// assert_eq!(prefix.len(), 5); // unchanged
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -209,9 +209,9 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Continues after what this cache holds and fills it, as Hugging Face's `past_key_values` does: it is left with
-    /// every column that was run, which is all but the last new token. After an error it holds the steps that
-    /// succeeded. Where the cache is not empty, a text gets no beginning-of-sequence token.
+    /// Continues after the contents of this cache and fills it, as with Hugging Face's `past_key_values`. Afterwards it
+    /// contains every column that was run, which is all but the last new token; after an error, the steps that
+    /// succeeded. If the cache is not empty, a text gets no beginning-of-sequence token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -236,7 +236,7 @@ impl<'h> GenerateOptions<'h> {
     /// let mut seen = vec![];
     /// let look = hook::resid_post(1).read(|stream, at| seen.push((at.offset(), stream.dims()[1])));
     /// model.generate_with("king drum sun king", GenerateOptions::new().max_new_tokens(3).hooks([look]))?;
-    /// assert_eq!(seen, [(0, 5), (5, 1), (6, 1)]); // the prompt, then a token at a time
+    /// assert_eq!(seen, [(0, 5), (5, 1), (6, 1)]); // the prompt, then one token at a time
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -262,7 +262,7 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Gives the logits each token was chosen by.
+    /// Returns the logits from which each token was chosen.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 
 use crate::error::InputError;
 
-/// How the next token is chosen. At temperature 0, the default, it is the most likely one.
+/// How the next token is sampled. At temperature 0, the default, the most likely token is chosen.
 ///
-/// Steps apply in this order: repetition penalty, temperature, frequency penalty, then top-k,
-/// top-p and min-p, each on what the one before it left.
+/// The steps are applied in this order: repetition penalty, temperature, frequency penalty, then top-k, top-p and
+/// min-p, each to the tokens that remain.
 ///
 /// ```
 /// use hooklens::generation::Sampling;
@@ -17,18 +17,17 @@ use crate::error::InputError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the most likely token.
+    /// Divides the logits; 0 selects the most likely token.
     pub temperature: f64,
-    /// Only this many of the most likely tokens.
+    /// Keeps only this many of the most likely tokens.
     pub top_k: Option<usize>,
-    /// Only the most likely tokens that together have at least this probability.
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least this.
     pub top_p: Option<f64>,
-    /// Only tokens with at least this share of the most likely one's probability.
+    /// Keeps only tokens with at least this fraction of the most likely token's probability.
     pub min_p: Option<f64>,
-    /// Taken off a token's logit for each time it has come so far, prompt included.
+    /// Subtracted from a token's logit for each of its occurrences so far, including the prompt.
     pub frequency_penalty: f64,
-    /// Logits of tokens that have come so far are divided by it if positive, else multiplied
-    /// (Keskar et al. 2019).
+    /// Divides positive logits of tokens that have occurred, and multiplies negative ones (Keskar et al. 2019).
     pub repetition_penalty: f64,
 }
 
@@ -46,7 +45,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether every setting is valid for a vocabulary of `d_vocab`.
+    /// Checks that every setting is valid for a vocabulary of `d_vocab` tokens.
     pub(super) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
         let setting = |name, given: String, allowed| Err(InputError::Setting { name, given, allowed });
         let number = |x: f64| x.is_finite();
@@ -57,7 +56,7 @@ impl Sampling {
             return setting("top_k", k.to_string(), format!("1 to {d_vocab}, the size of the vocabulary"));
         }
         if let Some(p) = self.top_p.filter(|p| !number(*p) || *p <= 0.0 || *p > 1.0) {
-            return setting("top_p", p.to_string(), "over 0, at most 1".into());
+            return setting("top_p", p.to_string(), "greater than 0 and at most 1".into());
         }
         if let Some(p) = self.min_p.filter(|p| !number(*p) || *p < 0.0 || *p > 1.0) {
             return setting("min_p", p.to_string(), "0 to 1".into());
@@ -66,19 +65,19 @@ impl Sampling {
             return setting("frequency_penalty", self.frequency_penalty.to_string(), "a number".into());
         }
         if !number(self.repetition_penalty) || self.repetition_penalty <= 0.0 {
-            return setting("repetition_penalty", self.repetition_penalty.to_string(), "over 0".into());
+            return setting("repetition_penalty", self.repetition_penalty.to_string(), "greater than 0".into());
         }
         Ok(())
     }
 
-    /// The probability of each token, given its logit and the tokens so far. At temperature 0 all
-    /// of it is on the most likely one (the first of equals), and infinite logits share all of it. Where a logit is NaN,
-    /// so is every probability.
+    /// Probability of each token, given the logits and the tokens so far. At temperature 0, the most likely token (the
+    /// first, if tied) has probability 1. Infinite logits share all of the probability. If any logit is NaN, so is
+    /// every probability.
     ///
     /// ```
     /// use hooklens::generation::Sampling;
     /// let penalised = Sampling { temperature: 1.0, frequency_penalty: 1.0, ..Sampling::default() };
-    /// let shares = penalised.distribution(&[1.0, 0.0], &[0]); // the first token has come once
+    /// let shares = penalised.distribution(&[1.0, 0.0], &[0]); // the first token has occurred once
     /// assert_eq!(shares, [0.5, 0.5]);
     /// ```
     pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f64> {
@@ -94,7 +93,7 @@ impl Sampling {
         probabilities
     }
 
-    /// The tokens that may be drawn and their shares, not yet divided by their sum; ascending tokens.
+    /// Tokens that can be drawn and their unnormalized probabilities, in token order.
     fn kept(&self, logits: &[f32], so_far: &[u32]) -> Vec<(usize, f64)> {
         let mut logits: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
         self.penalise_repetition(&mut logits, so_far);
@@ -110,13 +109,13 @@ impl Sampling {
             }
         }
         let mut kept: Vec<(usize, f64)> = logits.into_iter().enumerate().collect();
-        // A vocabulary is large: it is sorted only as far as it must be.
+        // Vocabularies are large, so only the part that is needed is sorted.
         if let Some(k) = if greedy { Some(1) } else { self.top_k }.filter(|k| *k < kept.len()) {
             kept.select_nth_unstable_by(k - 1, best_first);
             kept.truncate(k);
         }
         let most = kept.iter().map(|(_, logit)| *logit).max_by(f64::total_cmp).unwrap_or(0.0);
-        // An infinite logit takes all, and infinities have no difference.
+        // An infinite logit takes all probability; the difference of infinities is undefined.
         let share = |logit: f64| if logit == most { 1.0 } else { (logit - most).exp() };
         kept.iter_mut().for_each(|(_, logit)| *logit = share(*logit));
         if let Some(p) = self.top_p {
@@ -149,12 +148,12 @@ impl Sampling {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether it takes the most likely token of the logits as they are.
+    /// Whether the choice is the argmax of the unmodified logits.
     pub(super) fn is_greedy(&self) -> bool {
         self.temperature == 0.0 && !self.has_penalties()
     }
 
-    /// Draws a token; `at` is a number from 0 to 1, as likely here as there.
+    /// Draws a token; `at` is uniform in [0, 1).
     pub(super) fn draw(&self, logits: &[f32], so_far: impl FnOnce() -> Vec<u32>, at: f64) -> u32 {
         if self.is_greedy() {
             return argmax(logits);
@@ -165,18 +164,18 @@ impl Sampling {
             left -= weight;
             left < 0.0
         });
-        // Rounding may leave a little over: the last token there is a chance of.
+        // Rounding may leave a remainder: use the last token with nonzero probability.
         let last = || kept.iter().rfind(|(_, weight)| *weight > 0.0);
         drawn.or_else(last).map_or(0, |(token, _)| *token as u32)
     }
 }
 
-/// Most likely first; of equals the first.
+/// Orders by descending weight, then by token.
 fn best_first(a: &(usize, f64), b: &(usize, f64)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// How many of the largest weights have a share of at least `p` together; they come first afterwards.
+/// Number of the largest weights that together make up a fraction of at least `p`; moves them to the front.
 fn count_with_share(weights: &mut [(usize, f64)], p: f64) -> usize {
     let wanted = p * weights.iter().map(|(_, weight)| weight).sum::<f64>() * (1.0 - 1e-12);
     let (mut sum, mut sorted) = (0.0, 0);
@@ -198,13 +197,13 @@ fn count_with_share(weights: &mut [(usize, f64)], p: f64) -> usize {
     weights.len()
 }
 
-/// The first of the largest.
+/// Index of the largest logit, the first if tied.
 fn argmax(logits: &[f32]) -> u32 {
     let most = largest(logits);
     logits.iter().position(|logit| *logit == most).unwrap_or(0) as u32
 }
 
-/// The largest of them, over lanes that the compiler can keep in one register.
+/// Largest logit, computed in lanes that the compiler can keep in one register.
 fn largest(logits: &[f32]) -> f32 {
     let (lanes, rest) = logits.as_chunks::<16>();
     let mut most = [f32::NEG_INFINITY; 16];
@@ -216,11 +215,11 @@ fn largest(logits: &[f32]) -> f32 {
     most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The natural logarithm of a token's probability under the logits as they are.
+/// Log-probability (natural logarithm) of a token under the unmodified logits.
 pub(super) fn log_prob(logits: &[f32], token: u32) -> f32 {
     let most = largest(logits);
     if most.is_infinite() {
-        // Infinities have no difference: the infinite ones share all of it.
+        // The difference of infinities is undefined; infinite logits share all probability.
         let shared = logits.iter().filter(|logit| **logit == most).count();
         return if logits[token as usize] == most { -(shared as f32).ln() } else { f32::NEG_INFINITY };
     }
@@ -238,8 +237,8 @@ mod tests {
 
     const LOGITS: [f32; 6] = [0.1, 2.0, -1.0, 1.5, 0.1, 0.7];
 
-    /// Pearson's statistic against the distribution, which exceeds the bound (five degrees of
-    /// freedom at most) once in ten thousand.
+    /// Checks Pearson's chi-squared statistic, which exceeds the bound (at most five degrees of freedom) once in ten
+    /// thousand runs.
     #[test]
     fn draws_follow_the_distribution() {
         let plain = Sampling { temperature: 1.0, ..Sampling::default() };

@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook, ModelIdentity};
 
 use super::Generation;
-use super::chooser::Chooser;
 use super::options::GenerateOptions;
+use super::sampler::Sampler;
 use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{CacheError, Error, InputError, Result};
@@ -15,7 +15,7 @@ use crate::kv_cache::KeyValueCache;
 use crate::model::{HookedTransformer, Output};
 use crate::tokens::Tokens;
 
-/// The result of one step.
+/// Result of one generation step.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -24,7 +24,7 @@ use crate::tokens::Tokens;
 /// let mut steps = model.generate_steps("king drum sun king", options)?;
 /// if let Some(step) = steps.next().transpose()? {
 ///     assert_eq!(step.tokens, [Some(model.to_single_token("drum")?)]);
-///     assert_eq!(step.recorded.get(hook::z(0))?.dims()[1], 5); // of the prompt
+///     assert_eq!(step.recorded.get(hook::z(0))?.dims()[1], 5); // the prompt's positions
 ///     assert_eq!(step.logits.map(|logits| logits.dims()), Some([1, 63]));
 /// }
 /// # Ok::<(), hooklens::Error>(())
@@ -32,17 +32,17 @@ use crate::tokens::Tokens;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// Each row's next token; none for a row that has ended.
+    /// Each row's next token; `None` for rows that have ended.
     pub tokens: Vec<Option<u32>>,
-    /// What was recorded: at the first step of the prompts, then of the column before the tokens.
+    /// Recorded activations: of the prompts at the first step, then of the column before the new tokens.
     pub recorded: ActivationCache,
-    /// The logits the tokens were chosen by, `[batch, d_vocab_out]`, if asked for.
+    /// Logits from which the tokens were chosen, `[batch, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<2>>,
 }
 
-/// The cache that a generation fills.
+/// The cache that a generation fills: its own or the caller's.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is one a generation")]
+#[allow(clippy::large_enum_variant, reason = "there is one per generation")]
 enum Filled<'h> {
     Own(KeyValueCache),
     Lent(&'h mut KeyValueCache),
@@ -57,8 +57,8 @@ impl Filled<'_> {
     }
 }
 
-/// An iterator over the steps of a generation: see
-/// [`HookedTransformer::generate_steps`](crate::HookedTransformer::generate_steps).
+/// Iterator over the steps of a generation; see
+/// [`HookedTransformer::generate_steps`](crate::model::HookedTransformer::generate_steps).
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -74,13 +74,13 @@ pub struct Steps<'m, 'h> {
     model: &'m HookedTransformer,
     options: GenerateOptions<'h>,
     cache: Filled<'h>,
-    chooser: Chooser<'m>,
-    /// The tokens to run next.
+    sampler: Sampler<'m>,
+    /// Tokens to run next.
     next: Tokens,
-    /// All columns run so far, a row each; none for padding.
+    /// All columns run so far, per row; `None` for padding.
     columns: Vec<Vec<Option<u32>>>,
     failed: bool,
-    /// Whether the cache holds what this generation ran and nothing else.
+    /// Whether the cache contains only what this generation ran.
     alone: bool,
     identity: Arc<ModelIdentity>,
 }
@@ -93,14 +93,14 @@ impl<'m, 'h> Steps<'m, 'h> {
         let [batch, len] = prompts.shape();
         let config = model.config();
         let (tokenizer, ends) = (model.tokenizer().ok(), model.eos_tokens());
-        let mut chooser = Chooser::new(tokenizer, config.d_vocab_out, &prompts, ends, &mut options)?;
+        let mut sampler = Sampler::new(tokenizer, config.d_vocab_out, &prompts, ends, &mut options)?;
         if config.d_vocab_out > config.d_vocab {
             return Err(InputError::NoEmbedding { d_vocab_out: config.d_vocab_out, d_vocab: config.d_vocab }.into());
         }
         let mut filled = match (options.kv_cache.take(), options.prefix.take()) {
             (Some(_), Some(_)) => {
                 let reason =
-                    "a generation goes on behind a cache that it fills, or behind a prefix that stays as it is";
+                    "generation continues either a cache, which it fills, or a prefix, which it leaves unchanged";
                 return Err(InputError::Conflict { option: "kv_cache", with: "prefix", reason }.into());
             }
             (Some(cache), None) if cache.is_frozen() => return Err(CacheError::Frozen.into()),
@@ -122,7 +122,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         cache.check_model(&identity)?;
         let before = cache.lengths().into_iter().max().unwrap_or(0);
         let longest = (0..batch).map(|row| prompts.real(row).len()).max().unwrap_or(0);
-        // The last new token is chosen, never run.
+        // The last new token is chosen but never run.
         let to_run = options.max_new_tokens.saturating_sub(1);
         model.check_length((before + longest).saturating_add(to_run))?;
         let most = (before + longest).saturating_add(to_run);
@@ -132,7 +132,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             return Err(InputError::Empty { what: format!("row {row}") }.into());
         }
         if options.sampling.has_penalties() && before > 0 {
-            chooser.goes_on_from(cache.tokens().ok_or(CacheError::NoTokens { what: "penalties of repeated tokens" })?);
+            sampler.goes_on_from(cache.tokens().ok_or(CacheError::NoTokens { what: "penalties for repeated tokens" })?);
         }
         let needed = (cache.len() + len).saturating_add(to_run);
         if let Some(max_len) = cache.max_len().filter(|max| *max < needed) {
@@ -142,7 +142,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             model,
             options,
             cache: filled,
-            chooser,
+            sampler,
             next: prompts,
             columns: vec![Vec::new(); batch],
             failed: false,
@@ -151,7 +151,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         })
     }
 
-    /// Runs what is next and chooses a token for each row that goes on.
+    /// Runs the next tokens and chooses a token for each row that is still generating.
     fn step(&mut self) -> Result<Step> {
         let hooks: Vec<Hook<'_>> = self.options.hooks.iter_mut().map(Hook::reborrow).collect();
         let options = ForwardOptions::new()
@@ -172,19 +172,19 @@ impl<'m, 'h> Steps<'m, 'h> {
         let logits = output.logits.ok_or(InputError::NoOutput { what: "logits" })?;
         let d_vocab = logits.dims()[2];
         let logits = logits.reshape([batch, d_vocab]);
-        let tokens = self.chooser.choose(logits.clone(), &self.options)?;
-        self.next = self.chooser.following(&tokens)?;
+        let tokens = self.sampler.choose(logits.clone(), &self.options)?;
+        self.next = self.sampler.following(&tokens)?;
         Ok(Step { tokens, recorded: output.cache, logits: self.options.logits.then_some(logits) })
     }
 
-    /// Whether all columns can be run once more, unseen.
+    /// Whether all columns can be rerun without hooks or recordings noticing.
     fn can_begin_anew(&self) -> bool {
         let unseen = self.options.hooks.is_empty() && self.options.record.selects_nothing();
         self.alone && unseen && matches!(self.cache, Filled::Own(_))
     }
 
-    /// Runs all columns and the next tokens with a cache that begins anew, for models that rotate longer texts
-    /// otherwise.
+    /// Reruns all columns and the next tokens with a new cache, for models whose rotary embedding changes with the
+    /// length of the text.
     fn begin_anew(&mut self) -> Result<Output> {
         let [batch, len] = self.next.shape();
         let real = |row: usize, at: usize| self.next.mask().is_none_or(|mask| mask[row * len + at]);
@@ -202,7 +202,7 @@ impl<'m, 'h> Steps<'m, 'h> {
         Ok(output)
     }
 
-    /// All steps, to the end.
+    /// Runs all remaining steps and collects their results.
     pub(super) fn collect_all(mut self) -> Result<Generation> {
         let (mut steps, mut logits) = (Vec::new(), Vec::new());
         let records = !self.options.record.selects_nothing();
@@ -217,7 +217,7 @@ impl<'m, 'h> Steps<'m, 'h> {
             Filled::Own(cache) => Some(cache),
             Filled::Lent(_) => None,
         };
-        self.chooser.generation(self.columns, steps, logits, kv_cache)
+        self.sampler.generation(self.columns, steps, logits, kv_cache)
     }
 }
 
@@ -225,7 +225,7 @@ impl Iterator for Steps<'_, '_> {
     type Item = Result<Step>;
 
     fn next(&mut self) -> Option<Result<Step>> {
-        if self.failed || !self.chooser.goes_on() {
+        if self.failed || !self.sampler.goes_on() {
             return None;
         }
         let step = self.step();

@@ -1,4 +1,4 @@
-//! A tensor that grows along its positions, in place.
+//! A tensor that grows along its position axis in place.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use burn::tensor::{DType, Device, Float, Tensor};
 use super::keys::{heads_first, select_rows};
 use crate::device::is_cubecl;
 
-/// Of `[rows, room, head, width]` the first `rows` rows and `len` positions are filled.
+/// A tensor `[rows, room, head, width]` of which the first `rows` rows and `len` positions are filled.
 ///
-/// A device's products read a matrix in place only where its rows lie one behind the other, so each head's positions
-/// do: the tensor is `[rows, head, room, width]`, and what is given out a view of it.
+/// Matrix products on a device read a matrix in place only if its rows are contiguous, so each head's positions are
+/// stored contiguously: the tensor is `[rows, head, room, width]`, and callers get a view of it.
 #[derive(Debug, Clone)]
 pub(super) struct Buffer<K: Basic = Float> {
     by_head: Option<Tensor<4, K>>,
@@ -30,7 +30,7 @@ impl<K: Basic> Default for Buffer<K> {
 }
 
 impl<K: Basic> Buffer<K> {
-    /// An empty buffer with room for `[rows, room, head, width]`.
+    /// Creates an empty buffer with room for `[rows, room, head, width]`.
     pub(super) fn with_room([rows, room, heads, width]: [usize; 4], dtype: DType, device: &Device) -> Self {
         Self { by_head: Some(Tensor::zeros([rows, heads, room, width], (device, dtype))), rows, len: 0 }
     }
@@ -43,7 +43,7 @@ impl<K: Basic> Buffer<K> {
         self.len
     }
 
-    /// A buffer filled with this.
+    /// Creates a buffer that holds this tensor.
     pub(super) fn filled_with(tensor: Tensor<4, K>) -> Self {
         let [rows, len, ..] = tensor.dims();
         Self { rows, len, by_head: Some(swapped(tensor)) }
@@ -60,9 +60,8 @@ impl<K: Basic> Buffer<K> {
         tensor.narrow(2, 0, self.len)
     }
 
-    /// Writes `new` behind the filled positions. Without a `max` room grows by half when it runs
-    /// out; a write otherwise touches the new positions only, as long as no one else holds the
-    /// tensor.
+    /// Appends `new` after the filled positions. Without a `max`, the capacity grows by half when it runs out.
+    /// Otherwise, a write touches only the new positions, provided that there is no other handle to the tensor.
     pub(super) fn append(&mut self, new: Tensor<4, K>, max: Option<usize>) {
         let [batch, count, heads, width] = new.dims();
         let needed = self.len + count;
@@ -78,13 +77,13 @@ impl<K: Basic> Buffer<K> {
             let held = self.by_head.clone().filter(|_| self.len > 0);
             let room = held.as_ref().map_or(0, |held| held.dims()[2]);
             let room = max.unwrap_or(room + room / 2).max(needed);
-            // Elsewhere what a prompt computed is read as it lies, and not copied.
+            // On other backends, the prompt's tensors are used as they are, without a copy.
             if room == needed && self.len == 0 && !is_cubecl(&new.device()) {
                 *self = Self::filled_with(new);
                 return;
             }
             let empty = Tensor::zeros([batch, heads, room, width], (&new.device(), new.dtype()));
-            // Room is made before anything is taken: where a device has none left, what is held is still there.
+            // Allocate before moving anything: if the device is out of memory, the existing content stays.
             self.by_head = Some(match held {
                 Some(held) => empty.slice_assign([0..batch, 0..heads, 0..self.len, 0..width], self.view(held)),
                 None => empty,
@@ -101,17 +100,17 @@ impl<K: Basic> Buffer<K> {
         self.len = self.len.min(len);
     }
 
-    /// These positions of it.
+    /// A buffer with only these positions.
     pub(super) fn kept(&self, kept: Range<usize>) -> Self {
         self.filled().map_or(Self::default(), |all| Self::filled_with(all.narrow(1, kept.start, kept.len())))
     }
 
-    /// These rows of the filled part.
+    /// A buffer with these rows of the filled part.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         self.filled().map_or(Self::default(), |all| Self::filled_with(select_rows(all, rows)))
     }
 
-    /// Bytes of memory, room for growth included.
+    /// Size in bytes, including unused capacity.
     pub(super) fn bytes(&self) -> usize {
         self.by_head.as_ref().map_or(0, |all| all.shape().num_elements() * all.dtype().size())
     }

@@ -8,7 +8,7 @@ use super::kind::{Form, Quantization};
 use super::quantized::Bits;
 use crate::error::{BoxError, CacheError};
 
-/// Positions of a chunk that is filled position by position.
+/// Number of positions in a chunk that is filled position by position.
 const CHUNK: usize = 32;
 
 /// Quantized keys or values, `[rows, len, head, width]`.
@@ -19,24 +19,24 @@ struct Chunks {
     chunks: Vec<Chunk>,
 }
 
-/// A chunk of consecutive positions, row by row within a position.
+/// A chunk of consecutive positions, stored position by position and row by row.
 #[derive(Debug, Clone)]
 struct Chunk {
     positions: usize,
     room: usize,
     codes: Vec<u8>,
-    /// Smallest element and step of each group.
+    /// Minimum and step of each group.
     groups: Vec<[f32; 2]>,
 }
 
-/// Quantized keys and values, as bytes.
+/// Quantized keys and values, stored as bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Codes {
     quantization: Quantization,
-    /// Rows, element type and device of what is given back.
+    /// Number of rows, and element type and device of the dequantized tensors.
     form: Option<(usize, DType, Device)>,
     len: usize,
-    /// Positions of the first chunk that were dropped.
+    /// Number of dropped positions at the start of the first chunk.
     skipped: usize,
     stored: [Chunks; 2],
 }
@@ -60,7 +60,7 @@ impl Codes {
         self.stored.iter().flat_map(|codes| &codes.chunks).map(of).sum()
     }
 
-    /// Stores keys and values behind those held.
+    /// Appends keys and values.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
         let [rows, count, ..] = new[0].dims();
         if self.len == 0 {
@@ -68,7 +68,7 @@ impl Codes {
             self.form = Some((rows, new[0].dtype(), new[0].device()));
         }
         let unreadable = |source: BoxError| CacheError::Unreadable { source };
-        // Both are read before either is stored: a device that fails leaves nothing half done.
+        // Read both before storing either, so that a device failure leaves the cache unchanged.
         let mut read = Vec::new();
         for tensor in new {
             let [_, _, heads, width] = tensor.dims();
@@ -88,7 +88,7 @@ impl Codes {
         Ok(())
     }
 
-    /// Drops all but the last `keep` positions; a chunk's memory is given back once all of it is dropped.
+    /// Drops all but the last `keep` positions. A chunk's memory is freed once all its positions are dropped.
     pub(super) fn keep_last(&mut self, keep: usize) {
         let dropped = self.len.saturating_sub(keep);
         self.skipped += dropped;
@@ -102,7 +102,7 @@ impl Codes {
         }
     }
 
-    /// Keys and values in the element type they came in.
+    /// Dequantizes keys and values to their original element type.
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
         let (rows, dtype, device) = self.form.as_ref().filter(|_| self.len > 0)?;
         Some(self.stored.each_ref().map(|codes| {
@@ -139,7 +139,7 @@ impl Codes {
         self.skipped = if self.len == 0 { 0 } else { self.skipped };
     }
 
-    /// These rows of it.
+    /// A copy with these rows.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         let mut chosen = self.clone();
         let Some((form, ..)) = &mut chosen.form else { return chosen };
@@ -172,14 +172,14 @@ impl Grouping {
         Self { bits, group: group.min(d_head), d_head }
     }
 
-    /// Groups of a head.
+    /// Number of groups per head.
     fn of_head(self) -> usize {
         if self.bits == Bits::Sixteen { 0 } else { self.d_head.div_ceil(self.group) }
     }
 }
 
 impl Chunks {
-    /// Stores one position; `left` positions, this one included, are still to come.
+    /// Stores one position. `left` is the number of positions still to come, including this one.
     fn push<'r>(&mut self, rows: impl ExactSizeIterator<Item = &'r [f32]>, grouping: Grouping, left: usize) {
         if self.chunks.last().is_none_or(|chunk| chunk.positions == chunk.room) {
             let room = if left >= CHUNK { left } else { CHUNK };
@@ -224,7 +224,7 @@ impl Chunks {
 }
 
 impl Chunk {
-    /// The elements of one row of one position.
+    /// Dequantizes one row of one position.
     fn read(&self, cell: usize, grouping: Grouping, out: &mut [f32]) {
         let bytes = grouping.bits.bytes(out.len());
         let codes = &self.codes[cell * bytes..(cell + 1) * bytes];

@@ -1,4 +1,4 @@
-//! Making a cache: of a kind and a shape, in an element type, on devices, of another cache.
+//! Constructing caches: by kind and shape, with an element type, on given devices, or from another cache.
 
 use burn::tensor::Device;
 use hooklens_hooks::DType;
@@ -8,7 +8,7 @@ use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// An empty, growing cache for `batch` rows of a model of this configuration.
+    /// Creates an empty, growing cache for `batch` rows of a model with this configuration.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -23,7 +23,7 @@ impl KeyValueCache {
         Self::made(CacheShape::unchecked(config, batch), CacheKind::GROWING)
     }
 
-    /// An empty cache of a kind, for `batch` rows of a model of this configuration.
+    /// Creates an empty cache of the given kind, for `batch` rows of a model with this configuration.
     ///
     /// # Errors
     /// [`CacheError::Size`].
@@ -39,7 +39,7 @@ impl KeyValueCache {
         Self::of_shape(CacheShape::of(config, batch)?, kind)
     }
 
-    /// An empty cache of a kind and a shape.
+    /// Creates an empty cache with the given shape and kind.
     ///
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
@@ -91,8 +91,8 @@ impl KeyValueCache {
         }
     }
 
-    /// The empty cache with an element type that everything it is given is cast to. Attention reads it in the
-    /// model's own. Room that is limited is made at once when the device is known too.
+    /// Sets the element type that everything stored is cast to; attention still reads it in the model's type. The cache
+    /// must be empty. If the device is set too, a preallocated cache is allocated immediately.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -110,7 +110,7 @@ impl KeyValueCache {
         self.fixed(Some(dtype), None)
     }
 
-    /// The empty cache with a device that everything it is given has to be on.
+    /// Sets the device that everything stored must be on. The cache must be empty.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -119,7 +119,7 @@ impl KeyValueCache {
     /// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(8))?
     ///     .with_dtype(DType::F32)?
     ///     .with_device(&Device::flex())?;
-    /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, made at once
+    /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, allocated immediately
     /// # Ok::<(), hooklens::CacheError>(())
     /// ```
     ///
@@ -135,9 +135,9 @@ impl KeyValueCache {
         Ok(self)
     }
 
-    /// The empty cache with the heads of every layer spread over these devices, as evenly as they can be; attention
-    /// reads them where the layer is. (A model that is spread over devices has its layers' caches beside them without
-    /// this.)
+    /// Spreads the heads of every layer as evenly as possible over these devices; attention copies them to the layer's
+    /// device. The cache must be empty. (If the model itself is spread over devices, its layers' caches are on the same
+    /// devices without this.)
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -150,10 +150,10 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] for no device or more devices than heads.
+    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] if there are no devices or more devices than heads.
     pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
         self.check_empty()?;
-        self.check_without_states("heads spread over devices")?;
+        self.check_without_states("spreading heads over devices")?;
         let holding = self.entries.iter().filter(|entry| entry.holds());
         let fewest = holding.flat_map(|entry| entry.heads().map(|[heads, _]| heads)).min().unwrap_or(0);
         if devices.is_empty() || devices.len() > fewest {
@@ -168,7 +168,7 @@ impl KeyValueCache {
         if held == 0 { Ok(()) } else { Err(CacheError::NotEmpty { held }) }
     }
 
-    /// The same cache stored in another way: a static cache of one that grows, say.
+    /// Copies the cache to a different kind of storage, for example from growing to preallocated.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -182,15 +182,15 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Full`], [`CacheError::Size`] or [`CacheError::Unsupported`] for a kind that can't hold it,
-    /// [`CacheError::Dropped`] if a window has dropped what the kind would have to hold, [`CacheError::Length`] if
+    /// [`CacheError::Full`], [`CacheError::Size`], or [`CacheError::Unsupported`] if the kind can't hold the contents,
+    /// [`CacheError::Dropped`] if a window has dropped positions that the kind must hold, or [`CacheError::Length`] if
     /// layers hold different numbers of positions.
     pub fn to_kind(&self, kind: CacheKind) -> Result<Self, CacheError> {
         self.check_whole()?;
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
             let wanted = if kind.is_sliding() || !entry.holds() { self.first_needed(layer) } else { 0 };
-            // What is kept of all rows may be less than what some row lacks.
+            // The columns that all rows hold may start later than those some row holds.
             let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
             if first > wanted {
                 return Err(CacheError::Dropped { layer, first, wanted });

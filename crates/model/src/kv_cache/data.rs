@@ -1,4 +1,4 @@
-//! A cache as plain data, and as Hugging Face's tuples.
+//! Caches as plain data, and as Hugging Face's legacy tuples.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Entry, KeyValueCache};
 use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
-/// The content of a cache on the host, as plain numbers also where it was shared or quantized.
+/// The contents of a cache on the host, as plain numbers even if they were shared or quantized.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -27,27 +27,27 @@ use crate::error::CacheError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CacheData {
-    /// How it was stored.
+    /// The kind of storage.
     pub kind: CacheKind,
-    /// What it is made for.
+    /// The shape of the cache.
     pub shape: CacheShape,
-    /// Real positions, a row each.
+    /// Mask of each row, `true` at unmasked positions.
     pub mask: Vec<Vec<bool>>,
-    /// The first column of each row that attention may see, those before it being hidden.
+    /// First column of each row that is visible to attention; earlier columns are hidden.
     pub hidden_before: Vec<usize>,
-    /// Whether it was frozen.
+    /// Whether the cache was frozen.
     pub frozen: bool,
-    /// Hooks that edited while it was filled.
+    /// Descriptions of the hooks that edited activations while the cache was filled.
     pub interventions: Vec<String>,
     /// Keys and values, first layer to last.
     pub layers: Vec<LayerData>,
-    /// The tokens of each row's columns, as far as they are known.
+    /// Token of each column per row, if known.
     #[serde(default)]
     pub tokens: Vec<Vec<Option<u32>>>,
-    /// For each row, the longest text that keys were rotated for, where that depends on the length.
+    /// For each row, the length of the longest text that keys were rotated for, if the rotation depends on the length.
     #[serde(default)]
     pub rotated_for: Vec<usize>,
-    /// A hash of the weights that computed the keys and values, where it is known.
+    /// Hash of the weights that computed the keys and values, if known.
     #[serde(default)]
     pub model: Option<String>,
 }
@@ -60,27 +60,27 @@ pub struct CacheData {
 /// let data = model.prefill("king drum sun star")?.to_data()?;
 /// let keys = data.layers[1].keys.as_ref();
 /// assert_eq!(keys.map(|keys| keys.shape().to_vec()), Some(vec![1, 5, 4, 16]));
-/// assert_eq!(data.layers[1].first, 0); // no window has dropped any
+/// assert_eq!(data.layers[1].first, 0); // no window has dropped positions
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerData {
-    /// The first position held.
+    /// First position that the layer holds.
     pub first: usize,
-    /// The first position that each row holds, where some hold fewer than others; else empty.
+    /// First position that each row holds, if rows differ; otherwise empty.
     pub held_from: Vec<usize>,
-    /// `[batch, position, kv_head, d_head]`; none if nothing is held.
+    /// Keys, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
     pub keys: Option<TensorData>,
-    /// `[batch, position, kv_head, d_head]`; none if nothing is held.
+    /// Values, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
     pub values: Option<TensorData>,
 }
 
 impl KeyValueCache {
-    /// The cache as plain data.
+    /// Copies the cache to plain data.
     ///
     /// # Errors
-    /// [`CacheError::Unreadable`] if a device can't give its tensors; [`CacheError::Length`] of a cache that was filled by
-    /// hand and not in every layer.
+    /// [`CacheError::Unreadable`] if reading from a device fails, or [`CacheError::Length`] if the cache was filled
+    /// manually and not in every layer.
     pub fn to_data(&self) -> Result<CacheData, CacheError> {
         self.check_whole()?;
         let read =
@@ -104,58 +104,73 @@ impl KeyValueCache {
         })
     }
 
-    /// A cache of this data, on a device.
+    /// Creates a cache from data, on a device.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut data = model.prefill("king drum sun star")?.to_data()?;
     /// data.mask[0].pop();
-    /// let told = KeyValueCache::from_data(&data, &model.device()).unwrap_err().to_string();
-    /// assert!(told.starts_with("the cache's data: keys of layer 0"), "{told}");
+    /// let message = KeyValueCache::from_data(&data, &model.device()).unwrap_err().to_string();
+    /// assert!(message.starts_with("invalid cache data: keys of layer 0"), "{message}");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Data`] saying what does not fit together.
+    /// [`CacheError::Data`] with the reason if the data is inconsistent.
     pub fn from_data(data: &CacheData, device: &Device) -> Result<Self, CacheError> {
         Self::from_data_on(data, |_| device.clone())
     }
 
-    /// [`KeyValueCache::from_data`], each layer's entry on a device of its own.
+    /// Like [`KeyValueCache::from_data`], with a separate device for each layer's entry.
     pub(super) fn from_data_on(data: &CacheData, device: impl Fn(usize) -> Device) -> Result<Self, CacheError> {
         let CacheData { shape, mask, .. } = data;
         let wrong = |reason: String| CacheError::Data { reason };
         let len = mask.first().map_or(0, Vec::len);
         let batch = mask.len();
         if batch == 0 || batch > shape.batch || mask.iter().any(|row| row.len() != len) {
-            return Err(wrong(format!("the mask is not up to {} rows of one length", shape.batch)));
+            return Err(wrong(format!("the mask must have 1 to {} rows of equal length", shape.batch)));
         }
         if data.layers.len() != shape.windows.len() {
-            return Err(wrong(format!("{} layers of data for {}", data.layers.len(), shape.windows.len())));
+            return Err(wrong(format!(
+                "data for {} layers, but the cache has {}",
+                data.layers.len(),
+                shape.windows.len()
+            )));
         }
         if data.hidden_before.len() != batch || data.hidden_before.iter().any(|before| *before > len) {
-            return Err(wrong(format!("{:?} hidden columns in {batch} rows of {len}", data.hidden_before)));
+            return Err(wrong(format!(
+                "{:?} hidden columns do not fit {batch} rows of {len} positions",
+                data.hidden_before
+            )));
         }
         let mut cache = Self::of_shape(shape.clone(), data.kind)?;
         for (layer, held) in data.layers.iter().enumerate() {
             let from = &held.held_from;
             if !from.is_empty() && (from.len() != batch || from.iter().any(|first| *first > len)) {
-                return Err(wrong(format!("layer {layer} holds {batch} rows of {len} from {from:?} on")));
+                return Err(wrong(format!(
+                    "first positions {from:?} of layer {layer} do not fit {batch} rows of {len} positions"
+                )));
             }
             let (Some(keys), Some(values)) = (&held.keys, &held.values) else {
                 if held.first != len {
-                    return Err(wrong(format!("layer {layer} holds nothing of {len} positions")));
+                    return Err(wrong(format!("layer {layer} has no keys and values for {len} positions")));
                 }
                 cache.entries[layer].fill_with_nothing(len, batch);
                 continue;
             };
             let state = shape.state(layer);
             if state.is_some() && held.first > 0 {
-                return Err(wrong(format!("layer {layer}, which has a state, begins at position {}", held.first)));
+                return Err(wrong(format!(
+                    "layer {layer} has a recurrent state, so it can't begin at position {}",
+                    held.first
+                )));
             }
             let Some(positions) = len.checked_sub(held.first) else {
-                return Err(wrong(format!("layer {layer} begins at position {} of {len}", held.first)));
+                return Err(wrong(format!(
+                    "layer {layer} begins at position {}, but there are only {len} positions",
+                    held.first
+                )));
             };
             for ((what, data), expected) in
                 [("keys", keys), ("values", values)].into_iter().zip(expected_of(shape, layer, batch, positions))
@@ -163,8 +178,10 @@ impl KeyValueCache {
                 let (dtype, given) = (data.dtype(), data.shape().to_vec());
                 let whole = data.as_bytes().len() == given.iter().product::<usize>() * dtype.size();
                 if !dtype.is_float() || !whole || given != expected {
-                    let reason =
-                        format!("{what} of layer {layer} are {given:?} of {dtype:?} where {expected:?} is due");
+                    let reason = format!(
+                        "{what} of layer {layer} have shape {given:?} and type {dtype:?}; expected floats of shape \
+                         {expected:?}"
+                    );
                     return Err(wrong(reason));
                 }
             }
@@ -190,7 +207,7 @@ impl KeyValueCache {
             }
         }
         cache.interventions.clone_from(&data.interventions);
-        // A caller may have cut rows and positions off.
+        // The caller may have removed rows and positions.
         cache.set_token_columns(&data.tokens[..data.tokens.len().min(batch)], len);
         cache.rotated_for.clone_from(&data.rotated_for);
         cache.model = data.model.as_ref().map(|content| {
@@ -201,23 +218,23 @@ impl KeyValueCache {
         Ok(cache)
     }
 
-    /// Keys and values of each layer as Hugging Face's tuples hold them:
-    /// `[batch, kv_head, position, d_head]`, keys rotated where positions are rotary. Layers that read an earlier one's
-    /// have no tuple, nor have layers without attention.
+    /// Keys and values of each layer in the layout of Hugging Face's legacy tuples, `[batch, kv_head, position,
+    /// d_head]`, with rotary embeddings applied to the keys. Layers without attention, and layers that reuse an earlier
+    /// layer's keys and values, have no tuple.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let tuples = model.prefill("king drum sun star")?.to_legacy()?;
-    /// let (keys, values) = &tuples[0]; // a pair a layer
+    /// let (keys, values) = &tuples[0]; // one pair per layer
     /// assert_eq!((keys.dims(), values.dims()), ([1, 4, 5, 16], [1, 4, 5, 16])); // heads before positions
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Dropped`] if a window has dropped positions; [`CacheError::Disk`].
+    /// [`CacheError::Dropped`] if a window has dropped positions, or [`CacheError::Disk`].
     pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
-        self.check_without_states("tuples of keys and values")?;
+        self.check_without_states("conversion to and from tuples of keys and values")?;
         let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
         let mut tuples = Vec::new();
         for (layer, entry) in self.entries.iter().enumerate() {
@@ -232,8 +249,8 @@ impl KeyValueCache {
         Ok(tuples)
     }
 
-    /// A growing cache of a model of this configuration that holds Hugging Face's tuples, every
-    /// position real unless `mask` says otherwise.
+    /// Creates a growing cache from Hugging Face's legacy tuples, for a model with this configuration. Without a
+    /// `mask`, all positions are unmasked.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -246,7 +263,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Layers`], [`CacheError::Shape`] or [`CacheError::MaskLength`].
+    /// [`CacheError::Layers`], [`CacheError::Shape`], or [`CacheError::MaskLength`].
     pub fn from_legacy(
         config: &TransformerConfig,
         tuples: Vec<(Tensor<4>, Tensor<4>)>,
@@ -258,7 +275,7 @@ impl KeyValueCache {
         }
         let [batch, _, len, _] = tuples.first().map_or([0; 4], |(keys, _)| keys.dims());
         let mut cache = Self::of_kind(config, batch, CacheKind::GROWING)?;
-        cache.check_without_states("tuples of keys and values")?;
+        cache.check_without_states("conversion to and from tuples of keys and values")?;
         for (layer, (keys, values)) in holding.into_iter().zip(tuples) {
             let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
             for (what, given, width) in
@@ -281,7 +298,7 @@ impl KeyValueCache {
     }
 }
 
-/// The shapes of what a layer of a cache holds as data.
+/// Expected shapes of a layer's tensors in the data.
 fn expected_of(shape: &CacheShape, layer: usize, batch: usize, positions: usize) -> [[usize; 4]; 2] {
     match shape.state(layer) {
         Some(StateShape { before: [positions, channels], memory: [heads, d_key, d_value] }) => {

@@ -1,7 +1,7 @@
-//! Keys and values of a layer in a temporary file.
+//! A layer's keys and values in a temporary file.
 //!
-//! The file only grows; what is held is a list of its stretches. A clone shares the file and has a
-//! list of its own, so neither sees what the other drops or adds.
+//! The file only grows, and the contents are a list of extents in it. A clone shares the file but has its own list, so
+//! neither sees what the other drops or adds.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,29 +14,29 @@ use super::fault;
 use super::kind::Form;
 use crate::error::CacheError;
 
-/// A run of columns stored contiguously in the file, row by row within a column.
+/// Columns stored contiguously in the file, column by column and row by row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Stretch {
+struct Extent {
     offset: u64,
     columns: usize,
 }
 
 /// Keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
-struct Track {
+struct DiskTensor {
     file: Arc<Mutex<File>>,
     /// `[rows, head, width]`.
     cell: [usize; 3],
     dtype: DType,
-    stretches: Vec<Stretch>,
+    stretches: Vec<Extent>,
 }
 
 fn failed(source: std::io::Error) -> CacheError {
     CacheError::Disk { source }
 }
 
-impl Track {
-    /// An empty track in an unnamed temporary file, which vanishes with its last clone or with the process.
+impl DiskTensor {
+    /// Creates an empty tensor in an unnamed temporary file, which disappears with its last clone or with the process.
     fn new(like: &Tensor<4>) -> Result<Self, CacheError> {
         let [rows, _, heads, width] = like.dims();
         let file = Arc::new(Mutex::new(tempfile::tempfile().map_err(failed)?));
@@ -47,21 +47,21 @@ impl Track {
         self.cell.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// Writes columns at the file's end.
-    fn write(&self, new: Tensor<4>) -> Result<Stretch, CacheError> {
+    /// Writes columns to the end of the file.
+    fn write(&self, new: Tensor<4>) -> Result<Extent, CacheError> {
         fault::point()?;
         let columns = new.dims()[1];
         let data = read(new.swap_dims(0, 1)).map_err(|e| CacheError::Unreadable { source: e.into() })?;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let offset = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if let Err(error) = file.write_all(data.as_bytes()) {
-            let _ = file.set_len(offset); // what was half written is never read
+            let _ = file.set_len(offset); // partially written data is never read
             return Err(failed(error));
         }
-        Ok(Stretch { offset, columns })
+        Ok(Extent { offset, columns })
     }
 
-    fn add(&mut self, new: Stretch) {
+    fn add(&mut self, new: Extent) {
         let end = self.end();
         match self.stretches.last_mut() {
             Some(last) if end == new.offset => last.columns += new.columns,
@@ -86,7 +86,7 @@ impl Track {
         Ok(upload::<4, Float>(data, (device, self.dtype)).swap_dims(0, 1))
     }
 
-    /// Drops the columns from `len` on, which no clone has seen, and gives back their place at the file's end.
+    /// Drops the columns from `len` on, which no clone has seen, and truncates the file by their size.
     fn abandon(&mut self, len: usize) {
         let end = self.end();
         let columns: usize = self.stretches.iter().map(|stretch| stretch.columns).sum();
@@ -94,25 +94,25 @@ impl Track {
         let dropped = (columns.saturating_sub(len) * self.column_bytes()) as u64;
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if dropped > 0 && file.metadata().is_ok_and(|file| file.len() == end) {
-            let _ = file.set_len(end - dropped); // a longer file is as right
+            let _ = file.set_len(end - dropped); // a longer file does no harm
         }
     }
 
-    /// Where the last column ends in the file.
+    /// Offset of the end of the last column.
     fn end(&self) -> u64 {
         self.stretches.last().map_or(0, |last| last.offset + (last.columns * self.column_bytes()) as u64)
     }
 
-    /// Drops all but `len` columns: the first, or the last.
+    /// Keeps `len` columns, the last ones if `last` is true and the first ones otherwise.
     fn keep(&mut self, len: usize, last: bool) {
         let bytes = self.column_bytes() as u64;
         let mut left = len;
         let mut kept = Vec::new();
-        let shorten = |stretch: &Stretch, left: &mut usize| {
+        let shorten = |stretch: &Extent, left: &mut usize| {
             let columns = stretch.columns.min(*left);
             *left -= columns;
             let skipped = if last { stretch.columns - columns } else { 0 };
-            (columns > 0).then_some(Stretch { offset: stretch.offset + skipped as u64 * bytes, columns })
+            (columns > 0).then_some(Extent { offset: stretch.offset + skipped as u64 * bytes, columns })
         };
         if last {
             kept.extend(self.stretches.iter().rev().filter_map(|stretch| shorten(stretch, &mut left)));
@@ -127,8 +127,8 @@ impl Track {
 /// Keys and values on disk.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
-    tracks: Option<[Track; 2]>,
-    /// The device that what is read goes to.
+    tracks: Option<[DiskTensor; 2]>,
+    /// Device that tensors are read to.
     device: Option<Device>,
     len: usize,
 }
@@ -143,12 +143,12 @@ impl Disk {
         self.device.clone().map(|device| (keys.dtype, device))
     }
 
-    /// Writes keys and values behind those held.
+    /// Appends keys and values.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
         let count = new[0].dims()[1];
         if self.len == 0 {
             self.device = Some(new[0].device());
-            self.tracks = Some([Track::new(&new[0])?, Track::new(&new[1])?]);
+            self.tracks = Some([DiskTensor::new(&new[0])?, DiskTensor::new(&new[1])?]);
         }
         let Some([keys, values]) = &mut self.tracks else { return Ok(()) };
         for (track, new) in [keys, values].into_iter().zip(new) {
@@ -159,7 +159,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Keys and values held.
+    /// Reads the keys and values.
     pub(super) fn read(&self) -> Result<Option<[Tensor<4>; 2]>, CacheError> {
         let (Some([keys, values]), Some(device)) = (&self.tracks, &self.device) else { return Ok(None) };
         if self.len == 0 {
@@ -168,18 +168,18 @@ impl Disk {
         Ok(Some([keys.read(device)?, values.read(device)?]))
     }
 
-    /// Drops all but the first `len` columns.
+    /// Keeps the first `len` columns.
     pub(super) fn truncate(&mut self, len: usize) {
         self.keep(len, false);
     }
 
-    /// Drops all but the first `len` columns, where keys or values may have more of them than were counted.
+    /// Keeps the first `len` columns. Keys or values may have more columns than were counted, after a failed write.
     pub(super) fn abandon(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.tracks.iter_mut().flatten().for_each(|track| track.abandon(len));
     }
 
-    /// Drops all but the last `len` columns.
+    /// Keeps the last `len` columns.
     pub(super) fn keep_last(&mut self, len: usize) {
         self.keep(len, true);
     }
@@ -231,6 +231,6 @@ mod tests {
     fn columns_one_behind_the_other_are_one_stretch() {
         let mut disk = Disk::default();
         (0..5).for_each(|column| disk.push(columns(column, 1)).unwrap());
-        assert!(disk.tracks.iter().flatten().all(|track| track.stretches == [Stretch { offset: 0, columns: 5 }]));
+        assert!(disk.tracks.iter().flatten().all(|track| track.stretches == [Extent { offset: 0, columns: 5 }]));
     }
 }

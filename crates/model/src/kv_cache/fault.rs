@@ -1,6 +1,6 @@
-//! Failures of writes that tests ask for.
+//! Failure injection for tests.
 
-/// A place where keeping keys and values can fail; it does where a test says so.
+/// A point where storing keys and values can fail; tests make it fail.
 #[cfg(not(test))]
 pub(super) fn point() -> Result<(), crate::error::CacheError> {
     Ok(())

@@ -1,4 +1,4 @@
-//! Caches on disk.
+//! Saving caches to files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use super::{Entry, KeyValueCache};
 use crate::error::{BoxError, CacheError, Result};
 use hooklens_io::regular;
 
-/// A model that a cache is saved for and loaded to.
+/// A model that a cache is saved and loaded for.
 pub trait CacheModel {
-    /// A hash of configuration and weights: another model has another.
+    /// Hash of configuration and weights, which identifies the model.
     ///
     /// # Errors
-    /// If the device can't give the weights.
+    /// If reading the weights from the device fails.
     fn weights_hash(&self) -> Result<String>;
 
     /// The device of a layer's weights.
@@ -53,7 +53,7 @@ struct Header {
     rotated_for: Vec<usize>,
 }
 
-/// What every version's metadata begins with.
+/// The fields common to all versions of the metadata.
 #[derive(Debug, Deserialize)]
 struct Format {
     format: String,
@@ -61,15 +61,14 @@ struct Format {
 }
 
 const FORMAT: &str = "hooklens-kv-cache";
-/// Version 3: a hash of all bytes of the weights.
+/// Version 3 hashes all bytes of the weights.
 const VERSION: u32 = 3;
 
 impl KeyValueCache {
-    /// Writes a safetensors file of keys and values, with the mask, the kind and what tells the
-    /// model from others.
+    /// Saves the cache to a safetensors file: keys and values, with the mask, the kind, and the model's hash.
     ///
     /// # Errors
-    /// A file that can't be written; [`CacheError::Length`] of a cache that was filled by hand and not in every layer.
+    /// If the file can't be written, or [`CacheError::Length`] if the cache was filled manually and not in every layer.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -119,7 +118,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Reads what [`KeyValueCache::save`] wrote, for the same model.
+    /// Loads a file written by [`KeyValueCache::save`] for the same model.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -128,14 +127,13 @@ impl KeyValueCache {
     /// # let path = folder.path().join("prefix.safetensors");
     /// model.prefill("king drum sun star")?.save(&path, &model)?;
     /// let other = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let told = KeyValueCache::load(&path, &other).unwrap_err().to_string();
-    /// assert!(told.contains("was made with another model"), "{told}");
+    /// let message = KeyValueCache::load(&path, &other).unwrap_err().to_string();
+    /// assert!(message.contains("was computed by a different model"), "{message}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::File`] for a file that can't be read or is damaged, and
-    /// [`CacheError::OtherModel`].
+    /// [`CacheError::File`] if the file can't be read or is damaged, or [`CacheError::OtherModel`].
     pub fn load(path: impl AsRef<Path>, model: &impl CacheModel) -> Result<Self> {
         let path = path.as_ref();
         let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason, source: None };
@@ -143,16 +141,19 @@ impl KeyValueCache {
             let (path, reason) = (path.to_path_buf(), reason.to_string());
             CacheError::File { path, reason, source: Some(source) }
         };
-        let unsound = |e: SafeTensorError| because("it is no sound safetensors file", e.into());
-        let foreign = |e: serde_json::Error| because("its header is not that of a saved cache", e.into());
+        let unsound = |e: SafeTensorError| because("it is not a valid safetensors file", e.into());
+        let foreign = |e: serde_json::Error| because("its header is not the header of a saved cache", e.into());
         let bytes = regular::read_tensors(path).map_err(|e| because("it can't be read", e.into()))?;
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(unsound)?;
         let header = metadata.metadata().as_ref().and_then(|fields| fields.get(FORMAT));
-        let header = header.ok_or_else(|| bad("it is no saved cache".into()))?;
-        // The version first: another one's fields are other fields.
+        let header = header.ok_or_else(|| bad("it is not a saved cache".into()))?;
+        // Check the version first: other versions have different fields.
         let format: Format = serde_json::from_str(header).map_err(foreign)?;
         if (format.format.as_str(), format.version) != (FORMAT, VERSION) {
-            let reason = format!("{} {} is not {FORMAT} {VERSION}; make it anew", format.format, format.version);
+            let reason = format!(
+                "its format is {} {}, not {FORMAT} {VERSION}; save the cache again",
+                format.format, format.version
+            );
             return Err(bad(reason).into());
         }
         let header: Header = serde_json::from_str(header).map_err(foreign)?;
@@ -169,7 +170,7 @@ impl KeyValueCache {
                 Dtype::F32 => BurnDType::F32,
                 Dtype::F16 => BurnDType::F16,
                 Dtype::BF16 => BurnDType::BF16,
-                other => return Err(bad(format!("`{name}` holds {other:?}"))),
+                other => return Err(bad(format!("`{name}` has the unsupported element type {other:?}"))),
             };
             Ok(Some(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype)))
         };

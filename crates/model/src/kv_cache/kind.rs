@@ -1,4 +1,4 @@
-//! Kinds of storage of a key-value cache.
+//! Storage kinds of a key-value cache.
 
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::quantized::Bits;
 use crate::error::CacheError;
 
-/// How a key-value cache stores keys and values. Kinds compose: a sliding cache may be quantized, limited
-/// to a length, or lie in main memory.
+/// How a key-value cache stores keys and values. The options combine: a sliding cache may also be quantized, limited in
+/// length, or kept in main memory.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -33,14 +33,14 @@ pub struct CacheKind {
     offload: Option<Offload>,
 }
 
-/// Bits per element, and the number of elements that share a scale.
+/// Bits per element, and number of elements that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Quantization {
     pub(super) bits: Bits,
     pub(super) group: usize,
 }
 
-/// Where keys and values are kept between reads.
+/// Where keys and values are stored between reads.
 ///
 /// ```
 /// use hooklens::{CacheKind, Offload};
@@ -49,27 +49,27 @@ pub(super) struct Quantization {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Offload {
-    /// In main memory; a layer is copied to its device while the layer before it computes.
+    /// In main memory. A layer is copied to its device while the previous layer computes.
     Memory,
-    /// In a temporary file that vanishes with the cache (in the folder that `TMPDIR` names); a layer is read while
-    /// the layer before it computes.
+    /// In a temporary file (in the folder given by `TMPDIR`) that disappears with the cache. A layer is read while the
+    /// previous layer computes.
     Disk,
 }
 
 impl CacheKind {
-    /// Everything, in memory that grows by half when it is full. The default.
+    /// Stores everything, in memory that grows by half when it is full. The default.
     pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
-    /// Layers with a window keep what a later query can still see, the others all.
+    /// Layers with a window keep only what later queries can still see; other layers keep everything.
     pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
-    /// Everything, rounded to `bf16`: half the memory of `f32`.
+    /// Stores everything, rounded to `bf16`: half the memory of `f32`.
     pub const SIXTEEN_BIT: Self = Self::GROWING.quantized(Bits::Sixteen, 64);
-    /// Everything, quantized to 8 bits per element, one scale for 64 elements.
+    /// Stores everything, quantized to 8 bits per element with one scale per 64 elements.
     pub const EIGHT_BIT: Self = Self::GROWING.quantized(Bits::Eight, 64);
-    /// Everything, quantized to 4 bits per element, one scale for 64 elements.
+    /// Stores everything, quantized to 4 bits per element with one scale per 64 elements.
     pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
-    /// Everything, in memory for `max_len` positions allocated at once; more is an error. What torchtune's
-    /// `KVCache` and Hugging Face's `StaticCache` do.
+    /// Stores up to `max_len` positions in memory that is allocated at once; exceeding it is an error. Like torchtune's
+    /// `KVCache` and Hugging Face's `StaticCache`.
     ///
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
@@ -82,34 +82,34 @@ impl CacheKind {
         Self::GROWING.limited(max_len)
     }
 
-    /// This kind with room for `max_len` positions, made at once. Layers with a window of a sliding
-    /// cache have room for the window, and no limit.
+    /// Limits the cache to `max_len` positions, allocated at once. In a sliding cache, layers with a window allocate
+    /// the window instead and have no limit.
     #[must_use]
     pub const fn limited(mut self, max_len: usize) -> Self {
         self.max_len = Some(max_len);
         self
     }
 
-    /// Positions whose keys and values are allocated together, before the first is there.
+    /// Number of positions allocated in advance, if any.
     pub(crate) fn allocated_at_once(&self) -> Option<usize> {
         self.max_len.filter(|_| !self.sliding && self.quantization.is_none() && self.offload.is_none())
     }
 
-    /// This kind, dropping what layers with a window no longer see.
+    /// Drops positions that have left the window, in layers with a window.
     #[must_use]
     pub const fn sliding(mut self) -> Self {
         self.sliding = true;
         self
     }
 
-    /// This kind, quantized where it lies; `group` elements of a head share a scale.
+    /// Quantizes the stored keys and values; `group` elements of a head share a scale.
     #[must_use]
     pub const fn quantized(mut self, bits: Bits, group: usize) -> Self {
         self.quantization = Some(Quantization { bits, group });
         self
     }
 
-    /// This kind, offloaded from the device that computes.
+    /// Offloads keys and values from the computing device.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -127,12 +127,12 @@ impl CacheKind {
         self
     }
 
-    /// Positions there is room for, if that is limited.
+    /// Maximum number of positions, if limited.
     pub fn max_len(self) -> Option<usize> {
         self.max_len
     }
 
-    /// Whether layers with a window drop what they no longer see.
+    /// Whether layers with a window drop positions that have left it.
     pub fn is_sliding(self) -> bool {
         self.sliding
     }
@@ -151,7 +151,7 @@ impl CacheKind {
         self.quantization
     }
 
-    /// Its name: "growing", "preallocated", "sliding quantized", ...
+    /// Name of the kind: "growing", "preallocated", "sliding quantized", ...
     pub fn name(self) -> String {
         let words = [
             self.max_len.map(|_| "preallocated"),
@@ -169,17 +169,17 @@ impl CacheKind {
         if words.is_empty() { "growing".into() } else { words.join(" ") }
     }
 
-    /// Whether the combination of choices is supported.
+    /// Checks that the combination of options is supported.
     pub(super) fn check(self) -> Result<(), CacheError> {
         let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
         self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
         self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
         if self.quantization.is_some() && self.offload == Some(Offload::Disk) {
-            return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "lie on disk" });
+            return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "be stored on disk" });
         }
         Ok(())
     }
 }
 
-/// Element type and device of what is held.
+/// Element type and device of the contents.
 pub(super) type Form = (DType, Device);

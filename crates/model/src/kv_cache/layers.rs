@@ -1,11 +1,11 @@
-//! The layers' entries.
+//! Access to the layers' entries.
 
 use std::ops::{Index, IndexMut};
 
 use super::{Entry, KeyValueCache};
 
 impl KeyValueCache {
-    /// A layer's entry once it holds something; `None` until then, or if there is no such layer.
+    /// The entry of a layer; `None` if the entry is empty or there is no such layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -20,7 +20,7 @@ impl KeyValueCache {
         self.entries.get(layer).filter(|entry| !entry.is_empty())
     }
 
-    /// The entries, first layer to last.
+    /// Iterates over the entries, first layer to last.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -33,14 +33,14 @@ impl KeyValueCache {
         self.entries.iter()
     }
 
-    /// The entries, first layer to last, to be changed.
+    /// Iterates mutably over the entries, first layer to last.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill("king drum")?;
     /// for entry in cache.iter_mut() {
-    ///     entry.set(entry.keys()?, entry.values()? * 0.0)?; // nothing of the prefix is passed on
+    ///     entry.set(entry.keys()?, entry.values()? * 0.0)?; // zeroes the prefix's values
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -62,7 +62,7 @@ impl Index<usize> for KeyValueCache {
 }
 
 impl IndexMut<usize> for KeyValueCache {
-    /// The entry of a layer, to be changed or exchanged for another.
+    /// The entry of a layer, mutably.
     ///
     /// # Panics
     /// If there is no such layer.

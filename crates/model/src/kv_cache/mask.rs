@@ -1,4 +1,4 @@
-//! Masks of a key-value cache: which positions are real, and which attention may see.
+//! Masks of a key-value cache: which positions are padding, and which are hidden from attention.
 
 use super::KeyValueCache;
 use super::shape::MaskInfo;
@@ -6,12 +6,12 @@ use crate::config::Window;
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// Columns that a mask was given for.
+    /// Number of columns covered by the mask.
     pub(super) fn given_mask_len(&self) -> usize {
         self.given_mask.first().map_or(0, Vec::len)
     }
 
-    /// Positions of each row, hidden ones included: the position its next token stands at.
+    /// Number of unmasked positions in each row, including hidden ones. This is the position of the row's next token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -30,12 +30,12 @@ impl KeyValueCache {
             .collect()
     }
 
-    /// Column of each row's first position that attention sees (the number of columns if there is none).
+    /// Column of each row's first position that is visible to attention (the number of columns if there is none).
     pub fn starts(&self) -> Vec<usize> {
         self.attention_mask().iter().map(|row| row.iter().position(|seen| *seen).unwrap_or(row.len())).collect()
     }
 
-    /// The positions that attention may see, `[batch][position]`: those that are real and not hidden.
+    /// Mask of the positions visible to attention, `[batch][position]`: unmasked and not hidden.
     pub fn attention_mask(&self) -> Vec<Vec<bool>> {
         let seen = |row: usize| {
             let mut seen = self.real(row);
@@ -50,26 +50,26 @@ impl KeyValueCache {
         self.given_mask.get(row).map_or(&[], Vec::as_slice)
     }
 
-    /// The real positions of a row.
+    /// Mask of a row, `true` at unmasked positions.
     fn real(&self, row: usize) -> Vec<bool> {
         let mut real = self.given_mask_row(row).to_vec();
         real.resize(self.len(), true);
         real
     }
 
-    /// The real positions of all rows, or some.
+    /// Masks of all rows, `true` at unmasked positions.
     pub(super) fn real_rows(&self) -> Vec<Vec<bool>> {
         (0..self.batch()).map(|row| self.real(row)).collect()
     }
 
-    /// The first column of each row that attention may see.
+    /// First column of each row that is visible to attention.
     pub(super) fn hidden_rows(&self) -> Vec<usize> {
         let mut rows = self.hidden_before.clone();
         rows.resize(self.batch(), 0);
         rows
     }
 
-    /// What attention needs to know of a layer's columns; `None` if there is no such layer.
+    /// Mask information for a layer's columns; `None` if there is no such layer.
     pub fn mask_info(&self, layer: usize) -> Option<MaskInfo> {
         let window = *self.shape.windows.get(layer)?;
         let starts = self.starts();
@@ -79,23 +79,23 @@ impl KeyValueCache {
         Some(MaskInfo { starts, lengths: self.lengths(), offsets, window, first_column })
     }
 
-    /// Appends to the mask which of the next positions are real; gives the whole mask, `[batch][position]`. It is
-    /// kept unless the cache is frozen. Positions without a mask are real. Runs do this by themselves;
-    /// around [`KeyValueCache::update`] it can come before or behind.
+    /// Appends a mask for new positions, `true` for unmasked ones, and returns the whole mask, `[batch][position]`. It
+    /// is stored unless the cache is frozen. Positions without a mask count as unmasked. Runs do this by themselves;
+    /// with manual calls of [`KeyValueCache::update`], it can be called before or after.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill("king drum")?;
     /// cache.freeze();
-    /// let all = cache.append_attention_mask(&[vec![true, false]])?; // seen, not kept
+    /// let all = cache.append_attention_mask(&[vec![true, false]])?; // returned, but not stored
     /// assert_eq!((all[0].clone(), cache.len()), (vec![true, true, true, true, false], 3));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Batch`] if there are more or fewer rows than the cache has (one row of a
-    /// frozen cache serves any number), [`CacheError::Ragged`] if rows differ in length.
+    /// [`CacheError::Batch`] if the number of rows differs from the cache's (a frozen cache with one row serves any
+    /// number), or [`CacheError::Ragged`] if rows differ in length.
     pub fn append_attention_mask(&mut self, new: &[Vec<bool>]) -> Result<Vec<Vec<bool>>, CacheError> {
         self.check_batch(new.len())?;
         let len = new.first().map_or(0, Vec::len);
@@ -110,8 +110,8 @@ impl KeyValueCache {
         Ok(whole)
     }
 
-    /// [`KeyValueCache::append_attention_mask`] of tokens: all are real but the shape's
-    /// [`pad_token_id`](super::CacheShape::pad_token_id).
+    /// Like [`KeyValueCache::append_attention_mask`], with the mask computed from tokens: all are unmasked except the
+    /// shape's [`pad_token_id`](super::CacheShape::pad_token_id).
     ///
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
@@ -123,22 +123,22 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// As there, and [`CacheError::NoPadToken`].
+    /// Same as [`KeyValueCache::append_attention_mask`], and [`CacheError::NoPadToken`].
     pub fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError> {
         let pad = self.shape.pad_token_id.ok_or(CacheError::NoPadToken)?;
         let mask: Vec<Vec<bool>> = tokens.iter().map(|row| row.iter().map(|token| *token != pad).collect()).collect();
         let (past, batch) = (self.len(), tokens.len());
         let whole = self.append_attention_mask(&mask)?;
-        // All rows are as long: the mask was accepted.
+        // All rows have the same length, since the mask was accepted.
         if let (false, Ok(tokens)) = (self.frozen, crate::tokens::Tokens::new(tokens.to_vec())) {
             self.note_tokens(past, [batch, tokens.shape()[1]], Some(&tokens));
         }
         Ok(whole)
     }
 
-    /// Hides what stands before a column of each row from `slot` on, from attention only: positions are kept, so
-    /// that the tokens that stay and those that follow stand where they stood (rotated keys fit as they are; to give
-    /// the rest new positions, run it anew). A smaller start shows again what a larger one has hidden.
+    /// Hides the columns before a start column in each row from `slot` on. This only affects attention: all tokens keep
+    /// their positions, so cached rotated keys remain valid. (To renumber the remaining tokens, run them again.) A
+    /// smaller start column reveals columns that were hidden before.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -151,7 +151,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`] for a start behind what is held.
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::TooFew`] if a start is beyond the cached columns.
     pub fn insert_starts(&mut self, starts: &[usize], slot: usize) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -167,13 +167,13 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Makes the mask that was given one of so many rows and columns again, after columns were added to it.
+    /// Truncates the given mask to this number of rows and columns, which removes columns added by a failed run.
     pub(super) fn restore_mask(&mut self, [rows, columns]: [usize; 2]) {
         self.given_mask.iter_mut().for_each(|row| row.truncate(columns));
         self.given_mask.resize(rows, Vec::new());
     }
 
-    /// Whether there are `count` rows from `slot` on.
+    /// Checks that there are `count` rows from `slot` on.
     pub(super) fn check_slots(&self, slot: usize, count: usize) -> Result<(), CacheError> {
         let batch = self.batch();
         if slot >= batch {
@@ -185,16 +185,16 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// The first column that the next query of some row sees.
+    /// First column that the next query of any row can see.
     pub(super) fn first_needed(&self, layer: usize) -> usize {
-        // Nothing of a layer that reads another's keys.
+        // Layers that reuse another layer's keys need nothing.
         if !self.entries[layer].holds() {
             return self.len();
         }
         self.len() - needed(&self.given_mask, self.len(), self.shape.windows[layer])
     }
 
-    /// The positions that attention may see, for `batch` rows; `None` when it may see all.
+    /// Mask of the positions visible to attention, for `batch` rows; `None` if all are visible.
     pub(crate) fn past_mask(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
         let hidden = self.hides();
         if !hidden && self.given_mask.iter().all(|row| !row.contains(&false)) {
@@ -203,12 +203,12 @@ impl KeyValueCache {
         Some(self.for_rows(self.attention_mask(), batch))
     }
 
-    /// The real positions, for `batch` rows, where attention may not see all of them.
+    /// Mask of all unmasked positions, including hidden ones, for `batch` rows; `None` if no position is hidden.
     pub(crate) fn past_counted(&self, batch: usize) -> Option<Vec<Vec<bool>>> {
         self.hides().then(|| self.for_rows(self.real_rows(), batch))
     }
 
-    /// Whether a real position is hidden from attention.
+    /// Whether any position is hidden from attention.
     pub fn hides(&self) -> bool {
         self.hidden_before.iter().any(|before| *before > 0)
     }
@@ -218,7 +218,8 @@ impl KeyValueCache {
     }
 }
 
-/// How many of the last of `len` columns the next query of some row sees; columns after the mask's end are real.
+/// Number of trailing columns, out of `len`, that the next query of any row can see. Columns beyond the mask's end are
+/// unmasked.
 pub(super) fn needed(given_mask: &[Vec<bool>], len: usize, window: Option<Window>) -> usize {
     let Some(window) = window else { return len };
     let of_row = |row: &Vec<bool>| {

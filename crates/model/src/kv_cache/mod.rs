@@ -1,4 +1,4 @@
-//! Key-value caches: keys and values of positions already computed.
+//! Key-value caches, which store the keys and values of positions already computed.
 
 mod buffer;
 mod codes;
@@ -8,9 +8,9 @@ mod disk;
 mod entry;
 mod fault;
 mod file;
+mod head_shard;
 mod keys;
 mod kind;
-mod lane;
 mod layers;
 mod mask;
 mod packed;
@@ -45,13 +45,11 @@ pub use state::{RecurrentState, StateShape};
 
 use crate::error::CacheError;
 
-/// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, with the mask of
-/// the positions they stand at.
+/// Keys and values of every layer, `[batch, position, kv_head, d_head]` each, and the mask of their positions.
 ///
-/// Runs append to the cache unless it is frozen. A frozen cache of one row serves a batch of any
-/// size, and [`KeyValueCache::fork`] gives many rows that go on from the same positions: what
-/// they share is stored once and never copied. A text that comes after what a cache holds gets no
-/// beginning-of-sequence token.
+/// Runs append to the cache unless it is frozen. A frozen cache with one row serves a batch of any size, and
+/// [`KeyValueCache::fork`] creates several rows that continue from the same positions; what they share is stored once
+/// and never copied. No beginning-of-sequence token is prepended to text that continues a cache.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -59,10 +57,10 @@ use crate::error::CacheError;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let whole = model.forward("king drum sun star king drum")?;
 ///
-/// // The first part once, ...
+/// // Run the prefix once ...
 /// let mut prefix = model.prefill("king drum sun star")?;
 /// prefix.freeze();
-/// // ... then any batch of what may follow.
+/// // ... and then any batch of continuations.
 /// let rows = ["king drum", "fox tea"];
 /// let logits = model.forward_with(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
 /// assert_eq!(logits.dims()[..2], [2, 2]);
@@ -75,52 +73,53 @@ pub struct KeyValueCache {
     kind: CacheKind,
     shape: CacheShape,
     entries: Vec<Entry>,
-    /// The mask given so far, one row per batch row, `true` at real positions. Positions after its end count as real.
+    /// The mask given so far, one row per batch row, `true` at unmasked positions. Positions beyond its end count as
+    /// unmasked.
     given_mask: Vec<Vec<bool>>,
-    /// The first column of each row that attention may see.
+    /// First column of each row that is visible to attention.
     hidden_before: Vec<usize>,
     frozen: bool,
-    /// Editing hooks that were active while it was filled.
+    /// Descriptions of the editing hooks that were active while the cache was filled.
     interventions: Vec<String>,
-    /// The ids of those hooks that are of this process.
+    /// Ids of those hooks that belong to this process.
     noted_hooks: Vec<u64>,
-    /// For each row, the tokens of its columns, as far as they are known.
+    /// Tokens of each row's columns, if known.
     ids: Vec<Vec<u32>>,
-    /// For each row, the longest text that keys were rotated for, where that depends on the length.
+    /// For each row, the length of the longest text that keys were rotated for, if the rotation depends on the length.
     rotated_for: Vec<usize>,
-    /// The model that computed what is held.
+    /// The model that computed the contents.
     model: Option<Arc<ModelIdentity>>,
 }
 
 impl KeyValueCache {
-    /// The kind of storage.
+    /// The storage kind.
     pub fn kind(&self) -> CacheKind {
         self.kind
     }
 
-    /// The shape it was made for.
+    /// The shape that the cache was created with.
     pub fn shape(&self) -> &CacheShape {
         &self.shape
     }
 
-    /// Positions seen by every layer or covered by the mask, padding included: Hugging Face's
+    /// Number of positions seen by every layer or covered by the mask, including padding. Same as Hugging Face's
     /// `get_seq_length`.
     pub fn len(&self) -> usize {
         let held = self.entries.iter().map(Entry::len).min().unwrap_or(0);
         held.max(self.given_mask_len())
     }
 
-    /// Whether the cache has seen no position.
+    /// Whether the cache has seen no positions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Positions it has room for, if that is limited.
+    /// Maximum number of positions, if limited.
     pub fn max_len(&self) -> Option<usize> {
         self.entries.iter().filter_map(Entry::max_len).min()
     }
 
-    /// Number of rows: as many as it is set up for, or fewer where fewer were given first.
+    /// Number of rows: the number the cache was created for, or fewer if the first run had fewer.
     pub fn batch(&self) -> usize {
         if self.given_mask_len() > 0 {
             return self.given_mask.len();
@@ -128,19 +127,19 @@ impl KeyValueCache {
         self.entries.iter().find(|entry| !entry.is_empty()).map_or(self.shape.batch, Entry::batch)
     }
 
-    /// Layers.
+    /// Number of layers.
     pub fn n_layers(&self) -> usize {
         self.entries.len()
     }
 
-    /// Freezes the cache: runs read it without adding to it.
+    /// Freezes the cache: runs read it without appending to it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut prefix = model.prefill("king drum sun star")?;
     /// prefix.freeze();
-    /// let rows = vec![vec![51], vec![9], vec![50]]; // one held row serves them all
+    /// let rows = vec![vec![51], vec![9], vec![50]]; // all of them continue the one cached row
     /// let logits = model.forward_with(rows, ForwardOptions::new().kv_cache(&mut prefix))?;
     /// assert_eq!((logits.dims()[0], prefix.len(), prefix.is_frozen()), (3, 5, true));
     /// # Ok::<(), hooklens::Error>(())
@@ -149,7 +148,7 @@ impl KeyValueCache {
         self.set_frozen(true);
     }
 
-    /// Unfreezes the cache: runs add to it.
+    /// Unfreezes the cache: runs append to it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -175,16 +174,15 @@ impl KeyValueCache {
         self.frozen
     }
 
-    /// Keys and values of a layer with those given behind them, which are kept unless the cache
-    /// is frozen. Runs do this by themselves; code that calls it directly calls it for every layer, and
-    /// [`KeyValueCache::len`] moves with the last of them. The new positions are real unless
-    /// [`KeyValueCache::append_attention_mask`] says otherwise.
+    /// Returns a layer's keys and values followed by the new ones, which are stored unless the cache is frozen. Runs do
+    /// this by themselves. Manual callers must call it for every layer; [`KeyValueCache::len`] advances with the last
+    /// of them. The new positions are unmasked unless [`KeyValueCache::append_attention_mask`] says otherwise.
     ///
-    /// Returns the filled positions only; torchtune's `update` returns the whole buffer.
+    /// Returns only the filled positions, whereas torchtune's `update` returns the whole buffer.
     ///
     /// # Shapes
-    /// - given: `[batch, new, kv_head, d_head]`; the first may have fewer rows than the cache is set up for
-    /// - back: `[batch, past + new, kv_head, d_head]`
+    /// - input: `[batch, new, kv_head, d_head]`; the first input may have fewer rows than the cache was created for
+    /// - output: `[batch, past + new, kv_head, d_head]`
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -197,7 +195,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Layer`] and those of [`Entry::append`].
+    /// [`CacheError::Layer`], and the errors of [`Entry::append`].
     pub fn update(
         &mut self,
         keys: Tensor<4>,
@@ -205,7 +203,7 @@ impl KeyValueCache {
         layer: usize,
     ) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         let (layers, batch, rows) = (self.entries.len(), self.batch(), keys.dims()[0]);
-        // All layers have the rows that the first of them was given.
+        // All layers must have the same number of rows as the first update.
         let begun = self.entries.iter().any(|entry| !entry.is_empty());
         let entry = self.entries.get_mut(layer).ok_or(CacheError::Layer { layer, layers })?;
         if begun && entry.is_empty() && rows != batch && !(self.frozen && batch == 1) {
@@ -214,9 +212,9 @@ impl KeyValueCache {
         entry.append(keys, values)
     }
 
-    /// Editing hooks that were active while the cache was filled: its keys and values are then not those of the model
-    /// alone. Each hook is listed once, however many runs it was active in, with a number that no other hook of this
-    /// or another cache has.
+    /// Descriptions of the hooks and parts that changed the model while the cache was filled, so that its contents
+    /// differ from the unmodified model's. Each hook is listed once, however many runs it was active in, with a number
+    /// that is unique across caches.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -238,8 +236,8 @@ impl KeyValueCache {
         &self.interventions
     }
 
-    /// Bytes held for each layer, room for growth included. What caches share is counted in each
-    /// of them.
+    /// Memory used by each layer in bytes, including unused capacity. Contents shared between caches are counted in
+    /// each of them.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Quantized keys and values on a device that isn't the CPU: what is read is decoded there.
+//! Quantized keys and values on a device other than the CPU, dequantized on that device.
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
@@ -7,33 +7,33 @@ use super::buffer::Buffer;
 use super::kind::{Form, Quantization};
 use super::quantized::Bits;
 
-/// Bits of a whole number of the device, as every device has.
+/// Bits per device integer, a width that every device supports.
 const WORD: usize = 32;
 
-/// Quantized keys and values, as tensors.
+/// Quantized keys and values, stored as tensors.
 #[derive(Debug, Clone)]
 pub(super) struct Packed {
     quantization: Quantization,
-    /// Element type of what is given back.
+    /// Element type of the dequantized tensors.
     dtype: DType,
-    /// Positions at the beginning that were dropped.
+    /// Number of dropped positions at the start.
     skipped: usize,
     stored: Option<Box<[Stored; 2]>>,
 }
 
 /// Keys or values, `[rows, len, head, width]`.
 #[derive(Debug, Clone)]
-#[allow(clippy::large_enum_variant, reason = "there are two a layer")]
+#[allow(clippy::large_enum_variant, reason = "there are two per layer")]
 enum Stored {
-    /// As `bf16`.
+    /// Rounded to `bf16`.
     Rounded(Buffer),
-    /// `words` are `[rows, len, head, word]`, each with as many codes as it has bits for; the smallest element and the
-    /// step of each group `[rows, len, head, group]`; `shifts` how far each of a word's codes is from its lowest bit.
+    /// `words` are `[rows, len, head, word]`, with as many codes per word as fit; `least` and `step` are the minimum
+    /// and step of each group, `[rows, len, head, group]`; `shifts` are the bit offsets of the codes in a word.
     Grouped { width: usize, shifts: Tensor<1, Int>, words: Buffer<Int>, least: Buffer, step: Buffer },
 }
 
 impl Packed {
-    /// Whether a device can hold it.
+    /// Whether a device supports this representation.
     pub(super) fn is_possible(Quantization { bits, .. }: Quantization, device: &Device) -> bool {
         bits != Bits::Sixteen || hooklens_hooks::DType::BF16.is_supported_by(device)
     }
@@ -55,9 +55,9 @@ impl Packed {
         self.stored.as_deref().into_iter().flatten().map(Stored::bytes).sum()
     }
 
-    /// Stores keys and values behind those held.
+    /// Appends keys and values.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) {
-        // As much is moved as was dropped, at most.
+        // Compact only when at least half is dropped, so moving costs no more than was dropped.
         if self.skipped > 0 && self.skipped >= self.len() {
             let held = self.skipped..self.skipped + self.len();
             let moved = |stored: Box<[Stored; 2]>| Box::new(stored.each_ref().map(|stored| stored.kept(held.clone())));
@@ -75,7 +75,7 @@ impl Packed {
         self.skipped += self.len().saturating_sub(keep);
     }
 
-    /// Keys and values in the element type they came in.
+    /// Dequantizes keys and values to their original element type.
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
         let stored = self.stored.as_deref().filter(|_| self.len() > 0)?;
         let of = |stored: &Stored| {
@@ -94,7 +94,7 @@ impl Packed {
         }
     }
 
-    /// These rows of it.
+    /// A copy with these rows.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         let stored = self.stored.as_deref().map(|stored| Box::new(stored.each_ref().map(|stored| stored.select(rows))));
         Self { stored, ..self.clone() }
@@ -102,7 +102,7 @@ impl Packed {
 }
 
 impl Stored {
-    /// Nothing yet, for what is like `new`.
+    /// Creates empty storage for tensors like `new`.
     fn new(quantization: Quantization, new: &Tensor<4>) -> Self {
         let width = new.dims()[3];
         match quantization.bits {
@@ -154,7 +154,7 @@ impl Stored {
         match self {
             Stored::Rounded(all) => all.filled(),
             Stored::Grouped { width, shifts, words, least, step } => {
-                // Heads first, as the buffers have them and attention's products read them in place.
+                // Heads first, the layout of the buffers, which attention's matrix products read in place.
                 let (words, groups) = (words.filled()?.swap_dims(1, 2), [least.filled()?, step.filled()?]);
                 let groups = groups.map(|groups| groups.swap_dims(1, 2));
                 Some(Grouping::of(quantization, *width).decode(words, groups, shifts).swap_dims(1, 2))
@@ -173,7 +173,7 @@ impl Stored {
         }
     }
 
-    /// These positions of it.
+    /// A copy with these positions.
     fn kept(&self, kept: std::ops::Range<usize>) -> Self {
         match self {
             Stored::Rounded(all) => Stored::Rounded(all.kept(kept)),
@@ -204,7 +204,7 @@ impl Stored {
 /// How the elements of a head are divided into groups, and their codes packed into words.
 #[derive(Clone, Copy)]
 struct Grouping {
-    /// Of a code.
+    /// Bits per code.
     bits: usize,
     steps: f32,
     width: usize,
@@ -216,23 +216,23 @@ impl Grouping {
         Self { bits: bits.count(), steps: bits.steps(), width, group: group.min(width) }
     }
 
-    /// Groups of a head.
+    /// Number of groups per head.
     fn groups(self) -> usize {
         self.width.div_ceil(self.group)
     }
 
-    /// How far each of a word's codes is from its lowest bit, `[place]`.
+    /// Bit offset of each code in a word, `[code]`.
     fn shifts(self, device: &Device) -> Tensor<1, Int> {
         let shifts: Vec<i32> = (0..WORD / self.bits).map(|place| (place * self.bits) as i32).collect();
         upload(TensorData::new(shifts, [WORD / self.bits]), device)
     }
 
-    /// Words, and each group's smallest element and step.
+    /// Quantizes values to packed words, and the minimum and step of each group.
     fn encode(self, values: Tensor<4>, shifts: &Tensor<1, Int>) -> (Tensor<4, Int>, Tensor<4>, Tensor<4>) {
         let [rows, len, heads, width] = values.dims();
         let (groups, per_word) = (self.groups(), WORD / self.bits);
         let values = values.cast(FloatDType::F32);
-        // A last group with fewer elements has its last one again, which changes neither end of it.
+        // Pad an incomplete last group by repeating its last element, which changes neither minimum nor maximum.
         let missing = groups * self.group - width;
         let again = || values.clone().narrow(3, width - 1, 1).expand([rows, len, heads, missing]);
         let values = if missing > 0 { Tensor::cat(vec![values.clone(), again()], 3) } else { values };
@@ -248,13 +248,13 @@ impl Grouping {
         let codes = if missing > 0 { Tensor::cat(vec![codes, zeros], 3) } else { codes };
         let codes = codes.reshape([rows, len, heads, words, per_word]);
         let shifts = shifts.clone().cast(codes.dtype()).unsqueeze::<5>().expand(codes.dims());
-        // No bit is in two of them: their sum is all of them.
+        // The codes don't overlap, so summing them combines their bits.
         let words = codes.bitwise_left_shift(shifts).sum_dim(4).reshape([rows, len, heads, words]);
         let flat = |tensor: Tensor<5>| tensor.reshape([rows, len, heads, groups]);
         (words, flat(least), flat(step))
     }
 
-    /// What `encode` was given, up to a half of a step; places before the last axis are as in the words.
+    /// Dequantizes to within half a step. The axes before the last keep the order that they have in `words`.
     fn decode(self, words: Tensor<4, Int>, [least, step]: [Tensor<4>; 2], shifts: &Tensor<1, Int>) -> Tensor<4> {
         let [rows, first, second, count] = words.dims();
         let (groups, per_word) = (self.groups(), WORD / self.bits);
@@ -270,7 +270,7 @@ impl Grouping {
     }
 }
 
-/// The first so many of each vector.
+/// The first `width` elements of each vector.
 fn narrow_to(vectors: Tensor<4>, width: usize) -> Tensor<4> {
     if vectors.dims()[3] == width { vectors } else { vectors.narrow(3, 0, width) }
 }
@@ -306,13 +306,13 @@ mod tests {
             let push = |packed: &mut Packed, codes: &mut Codes, rows: usize, count: usize| {
                 let new = |heads| {
                     let values = Tensor::random([rows, count, heads, width], Distribution::Normal(0.0, 2.0), &device);
-                    // A group of equal ones.
+                    // Includes a group of equal elements.
                     values.clone().slice_assign(
                         [0..1, 0..1, 0..1, 0..width],
                         values.zeros_like().narrow(0, 0, 1).narrow(1, 0, 1).narrow(2, 0, 1) + 3.0,
                     )
                 };
-                // As in a run that fails later on.
+                // Simulates a run that fails later.
                 let held = packed.len();
                 packed.push([new(2), new(1)]);
                 codes.push([new(2), new(1)]).unwrap();

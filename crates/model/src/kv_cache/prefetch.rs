@@ -1,4 +1,4 @@
-//! Prefetching: an offloaded layer is read while the layer before it computes.
+//! Prefetching: an offloaded layer is read while the previous layer computes.
 
 use std::fmt;
 use std::thread::JoinHandle;
@@ -15,18 +15,18 @@ impl Prefetch {
         self.0.is_some()
     }
 
-    /// Begins to read.
+    /// Starts the read.
     pub(super) fn begin(&mut self, read: impl FnOnce() -> Result<Vec<KeyBlock>, CacheError> + Send + 'static) {
-        // Where no thread can be had, it is read when it is needed.
+        // If no thread can be started, the layer is read when it is needed.
         self.0 = std::thread::Builder::new().name("hooklens-cache".into()).spawn(read).ok();
     }
 
-    /// What was read; `None` if nothing was begun or the thread failed.
+    /// The result of the read; `None` if none was started or it failed.
     pub(super) fn take(&mut self) -> Option<Vec<KeyBlock>> {
         self.0.take()?.join().ok()?.ok()
     }
 
-    /// Discards what was read, because the layer has changed since.
+    /// Discards the read, because the layer has changed.
     pub(super) fn discard(&mut self) {
         self.0 = None;
     }

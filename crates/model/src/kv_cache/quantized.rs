@@ -1,8 +1,8 @@
 //! Keys and values rounded to 16 bits per element, or quantized to 8 or 4.
 //!
-//! Of 16 bits each element is a `bf16`. Of fewer the elements of a head are cut into groups; a group keeps its smallest element and its step,
-//! and each element the number of steps above the smallest. Groups do not span
-//! positions, so what is stored is never requantized.
+//! With 16 bits, each element is a `bf16`. With fewer bits, the elements of a head are divided into groups. A group
+//! stores its minimum and step, and each element stores the number of steps above the minimum. Groups do not span
+//! positions, so stored values are never requantized.
 
 use burn::tensor::{Device, Tensor};
 
@@ -23,14 +23,14 @@ use crate::error::CacheError;
 pub enum Bits {
     /// 16 bits: each element rounded to `bf16`, without groups.
     Sixteen,
-    /// 8 bits: 256 steps per group.
+    /// 8 bits: 256 levels per group.
     Eight,
-    /// 4 bits: 16 steps per group.
+    /// 4 bits: 16 levels per group.
     Four,
 }
 
 impl Bits {
-    /// How many they are.
+    /// Number of bits.
     pub(super) fn count(self) -> usize {
         match self {
             Bits::Sixteen => 16,
@@ -39,7 +39,7 @@ impl Bits {
         }
     }
 
-    /// Steps of a group from its smallest element to its largest.
+    /// Number of steps from a group's minimum to its maximum.
     pub(super) fn steps(self) -> f32 {
         ((1u32 << self.count()) - 1) as f32
     }
@@ -53,14 +53,14 @@ impl Bits {
 #[derive(Debug, Clone)]
 pub(super) struct Quantized {
     quantization: Quantization,
-    /// In main memory even if another device computes.
+    /// Whether to store in main memory even if another device computes.
     offloaded: bool,
     held: Held,
 }
 
-/// Where they are held: in main memory as bytes, on another device as whole numbers of its own.
+/// Contents: bytes in main memory, or integer tensors on another device.
 #[derive(Debug, Clone)]
-#[allow(clippy::large_enum_variant, reason = "there is one a layer")]
+#[allow(clippy::large_enum_variant, reason = "there is one per layer")]
 enum Held {
     Codes(Codes),
     Packed(Packed),
@@ -71,7 +71,7 @@ impl Quantized {
         Self { quantization, offloaded, held: Held::Codes(Codes::new(quantization)) }
     }
 
-    /// An empty store of the same kind.
+    /// Creates an empty store of the same kind.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.quantization, self.offloaded)
     }
@@ -97,7 +97,7 @@ impl Quantized {
         }
     }
 
-    /// Stores keys and values behind those held.
+    /// Appends keys and values.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) -> Result<(), CacheError> {
         if self.len() == 0 {
             self.held = match self.is_packed_on(&new[0].device()) {
@@ -126,7 +126,7 @@ impl Quantized {
         }
     }
 
-    /// Keys and values in the element type they came in.
+    /// Dequantizes keys and values to their original element type.
     pub(super) fn read(&self) -> Option<[Tensor<4>; 2]> {
         match &self.held {
             Held::Codes(codes) => codes.read(),
@@ -141,7 +141,7 @@ impl Quantized {
         }
     }
 
-    /// These rows of it.
+    /// A copy with these rows.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         let held = match &self.held {
             Held::Codes(codes) => Held::Codes(codes.select(rows)),

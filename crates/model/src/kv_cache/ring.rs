@@ -6,25 +6,25 @@ use burn::tensor::Tensor;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ring {
     stored: Option<[Tensor<4>; 2]>,
-    /// Place of the oldest column.
+    /// Index of the oldest column.
     start: usize,
-    /// Columns held.
+    /// Number of columns held.
     len: usize,
     /// Initial capacity.
     least_room: usize,
     staged: Option<Box<Staged>>,
 }
 
-/// Columns that are ready to be added.
+/// Columns staged to be appended.
 #[derive(Debug, Clone)]
 enum Staged {
-    /// Tensors that take the place of the ring's, which hold so many columns: nothing that is held stays.
+    /// Replacement for the ring's tensors, holding this many columns. None of the old contents is kept.
     Instead([Tensor<4>; 2], usize),
-    /// Columns that the ring has room for.
+    /// Columns that fit into the existing ring.
     Columns([Tensor<4>; 2]),
 }
 
-/// Tensors with so much room that begin with these pieces.
+/// Allocates tensors with this capacity, starting with the given pieces.
 fn in_room(room: usize, pieces: Vec<[Tensor<4>; 2]>) -> [Tensor<4>; 2] {
     [0, 1].map(|which| {
         let [batch, _, heads, d_head] = pieces[0][which].dims();
@@ -47,12 +47,12 @@ impl Ring {
         self.stored.as_ref()
     }
 
-    /// An empty ring that makes room for as many columns at its first write.
+    /// Creates an empty ring that allocates at least `least_room` columns on its first write.
     pub(super) fn with_room(least_room: usize) -> Self {
         Self { least_room, ..Self::default() }
     }
 
-    /// The same ring, holding these columns.
+    /// A ring with the same minimum capacity that holds these columns.
     pub(super) fn filled_with(&self, keys: Tensor<4>, values: Tensor<4>) -> Self {
         Self { len: keys.dims()[1], start: 0, stored: Some([keys, values]), ..Self::with_room(self.least_room) }
     }
@@ -67,13 +67,13 @@ impl Ring {
         pieces.into_iter().filter(|(_, len)| *len > 0).map(|(from, len)| piece(from, len)).collect()
     }
 
-    /// Makes new columns ready to be added: room for them, if need be in a ring of their own. `width` is as many
-    /// columns as the ring will need in the long run.
+    /// Stages new columns, allocating room for them or a replacement ring if needed. `width` is the number of columns
+    /// that the ring needs in the long run.
     pub(super) fn stage(&mut self, new: [Tensor<4>; 2], keep: usize, width: usize) {
         let count = new[0].dims()[1];
         let keep = keep.min(self.len + count);
         let room = self.stored.as_ref().map_or(0, |stored| stored[0].dims()[1]);
-        // Room in steps, so that a ring that fills up is not made anew for every column.
+        // Grow in steps, so that a ring that fills up is not reallocated for every column.
         let more = keep.max((2 * room).min(width)).max(self.least_room);
         if count >= keep {
             let kept = new.map(|tensor| tensor.narrow(1, count - keep, keep));
@@ -86,7 +86,7 @@ impl Ring {
         self.staged = Some(Box::new(Staged::Columns(new)));
     }
 
-    /// Adds what is staged, and keeps the last `keep` columns of all.
+    /// Appends the staged columns and keeps the last `keep` columns overall.
     pub(super) fn settle(&mut self, keep: usize) {
         match self.staged.take().map(|staged| *staged) {
             Some(Staged::Instead(stored, len)) => (self.stored, self.start, self.len) = (Some(stored), 0, len),
@@ -100,7 +100,7 @@ impl Ring {
         self.staged = None;
     }
 
-    /// Overwrites the oldest columns with new ones, of which there are fewer than `keep`.
+    /// Overwrites the oldest columns with fewer than `keep` new ones.
     fn write(&mut self, new: [Tensor<4>; 2], keep: usize) {
         let Some(stored) = self.stored.take() else { return };
         let (count, room) = (new[0].dims()[1], stored[0].dims()[1]);

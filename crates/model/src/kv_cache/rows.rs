@@ -1,15 +1,15 @@
-//! Row operations on a cache: fork, select, reorder, insert.
+//! Row operations: fork, select, reorder, insert.
 
 use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// A cache of `n` rows for each row of this one, which go on from what this one holds. That
-    /// is stored once and shared by this cache and all forks; each adds to its
-    /// own only. Forks can be forked: a tree of prompts.
+    /// Creates a cache with `n` rows for each row of this one, which continue from its contents. The contents are
+    /// stored once and shared by this cache and all forks, and each cache appends only to its own. Forks can be forked
+    /// again, giving a tree of prompts.
     ///
     /// # Errors
-    /// [`CacheError::Size`] if `n` is zero; [`CacheError::Disk`].
+    /// [`CacheError::Size`] if `n` is zero, or [`CacheError::Disk`].
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -41,7 +41,7 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill(["king drum", "fox tea"])?;
     /// cache.repeat_rows(3)?;
-    /// assert_eq!(cache.batch(), 6); // each row three times, one behind the other
+    /// assert_eq!(cache.batch(), 6); // three consecutive copies of each row
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -55,20 +55,20 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Keeps these rows, in this order, each as often as it is named.
+    /// Keeps the given rows, in the given order. A row may be repeated.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill(["king drum", "fox tea", "red owl"])?;
     /// let second = cache.to_data()?.layers[0].keys.clone().map(|keys| keys.shape()[0]);
-    /// cache.select_rows(&[1, 1])?; // the second, twice
+    /// cache.select_rows(&[1, 1])?; // the second row, twice
     /// assert_eq!((second, cache.batch()), (Some(3), 2));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::Size`] if none is named.
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::Size`] if no row is given.
     pub fn select_rows(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -83,8 +83,7 @@ impl KeyValueCache {
         self.choose(rows)
     }
 
-    /// Puts the rows in another order, as beam search does: row `i` becomes what row `order[i]`
-    /// was.
+    /// Reorders the rows, as in beam search: row `i` becomes the previous row `order[i]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -98,8 +97,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// As [`KeyValueCache::select_rows`]; [`CacheError::Batch`] if the order names more or fewer
-    /// rows than there are.
+    /// Same as [`KeyValueCache::select_rows`], and [`CacheError::Batch`] if the order does not have one entry per row.
     pub fn reorder_rows(&mut self, order: &[usize]) -> Result<(), CacheError> {
         if order.len() != self.batch() {
             return Err(CacheError::Batch { cache: self.batch(), run: order.len() });
@@ -121,17 +119,17 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Puts another cache's rows in the places from row `slot` on, whatever their length: finished
-    /// rows of a batch make room for new ones. The caches may be of different kinds.
+    /// Replaces the rows from `slot` on with another cache's rows, whatever their length, so that finished rows of a
+    /// batch make room for new ones. The caches may be of different kinds.
     ///
-    /// Rows begin at the first column; where a window has dropped columns, they end at the last instead. Either way
-    /// what is shorter is padded, and positions count real tokens only.
+    /// Rows are aligned at the first column or, if a window has dropped columns, at the last. In both cases shorter
+    /// rows are padded, and positions count only unmasked tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut batch = model.prefill(["king drum sun", "fox tea owl"])?;
-    /// let new = model.prefill("red")?; // shorter: its columns are padded
+    /// let new = model.prefill("red")?; // shorter, so it is padded
     /// batch.insert(&new, 1)?;
     /// assert_eq!(batch.lengths(), [4, 2]);
     /// let two = model.prefill(["red", "king drum"])?; // several rows at once
@@ -141,8 +139,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Slots`], whatever makes the caches differ,
-    /// [`CacheError::Full`]. The cache is left as it was.
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Slots`], [`CacheError::Full`], or an error that
+    /// states how the caches differ. The cache is then unchanged.
     pub fn insert(&mut self, other: &KeyValueCache, slot: usize) -> Result<(), CacheError> {
         self.check_insert(other, slot)?;
         let taken = slot..slot + other.batch();
@@ -219,7 +217,7 @@ impl KeyValueCache {
             if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
                 return Err(CacheError::Model { layer, cache, model });
             }
-            // What holds no keys has none that could be missing.
+            // An entry without keys can't lack any.
             if !theirs.holds() {
                 mine.check_like(theirs)?;
                 continue;
@@ -227,7 +225,7 @@ impl KeyValueCache {
             if theirs.first() > 0 && (theirs.window() != mine.window() || theirs.first() > other.first_needed(layer)) {
                 return Err(CacheError::Dropped { layer, first: theirs.first(), wanted: 0 });
             }
-            // Only a layer that drops can take in what has dropped.
+            // Only a layer that drops columns can accept rows with dropped columns.
             if theirs.first() > 0 && !mine.drops() {
                 return Err(CacheError::Dropped { layer, first: theirs.first(), wanted: 0 });
             }
@@ -239,8 +237,8 @@ impl KeyValueCache {
         }
     }
 
-    /// Sets how many positions each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one: the
-    /// next token of a row stands at its index.
+    /// Sets the number of positions that each row from `slot` on keeps, as [`KeyValueCache::truncate_row`] does for one
+    /// row. A row's next token has the given number as its position.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -252,8 +250,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// As [`KeyValueCache::truncate_row`], and [`CacheError::Slots`]; the cache is left as it was. Positions that
-    /// are not held can't be made up.
+    /// Same as [`KeyValueCache::truncate_row`], and [`CacheError::Slots`]. The cache is then unchanged. A row can't be
+    /// extended to positions that are not cached.
     pub fn insert_index(&mut self, index: &[usize], slot: usize) -> Result<(), CacheError> {
         self.check_slots(slot, index.len())?;
         let before = self.given_mask.clone();
@@ -266,7 +264,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Masks all but the first `len` real positions of one row: the columns stay, as padding.
+    /// Masks all but the first `len` unmasked positions of one row. The columns remain, as padding.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -278,8 +276,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`], or
-    /// [`CacheError::Dropped`] and [`CacheError::State`] as for [`KeyValueCache::truncate`].
+    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`], or [`CacheError::Dropped`] and
+    /// [`CacheError::State`] as in [`KeyValueCache::truncate`].
     pub fn truncate_row(&mut self, slot: usize, len: usize) -> Result<(), CacheError> {
         let batch = self.batch();
         if self.frozen {

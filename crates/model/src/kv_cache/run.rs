@@ -1,4 +1,4 @@
-//! The protocol of a run with a cache: check, extend each layer, then commit or roll back.
+//! How a run uses a cache: check, extend each layer, then commit or roll back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,25 +14,25 @@ use crate::config::TransformerConfig;
 use crate::error::CacheError;
 use crate::tokens::Tokens;
 
-/// A transaction: what a run adds to a cache. Dropped before [`Transaction::commit`], by an error, an early return or a
+/// A run's additions to a cache. If it is dropped before [`Transaction::commit`], by an error, an early return, or a
 /// panic, it rolls the cache back.
 #[derive(Debug)]
 pub(crate) struct Transaction<'c> {
     cache: &'c mut KeyValueCache,
     past: usize,
-    /// Rows and columns of the mask that was given before.
+    /// Rows and columns of the mask before the run.
     mask: [usize; 2],
-    /// Whether there is something to roll back.
+    /// Whether there is anything to roll back.
     pending: bool,
 }
 
-/// What computed the keys and values of a run.
+/// What computed a run's keys and values.
 pub(crate) struct MadeBy<'r, 'h, P> {
     pub(crate) model: Arc<ModelIdentity>,
     pub(crate) hooks: &'r [Hook<'h>],
-    /// Parts put into the model.
+    /// Parts spliced into the model.
     pub(crate) parts: P,
-    /// Whether keys are rotated by the length of their text.
+    /// Whether the rotation of keys depends on the length of the text.
     pub(crate) by_length: bool,
 }
 
@@ -42,13 +42,13 @@ impl Transaction<'_> {
         self.cache
     }
 
-    /// Whether what the run adds will be kept: the cache is not frozen.
+    /// Whether the run's additions will be kept, that is, the cache is not frozen.
     pub(crate) fn keeps(&self) -> bool {
         self.pending
     }
 
-    /// Commits the `len` new columns of `batch` rows; `new` is their mask, `None` for all real. Records which of the
-    /// run's hooks edited.
+    /// Commits the `len` new columns of `batch` rows. `new` is their mask, `None` if all are unmasked. Records the
+    /// run's hooks that edit.
     pub(crate) fn commit(
         mut self,
         shape: [usize; 2],
@@ -84,7 +84,7 @@ impl Drop for Transaction<'_> {
 }
 
 impl KeyValueCache {
-    /// Whether a run over `count` columns of `batch` rows on this model can use the cache.
+    /// Checks that a run over `count` columns of `batch` rows on this model can use the cache.
     pub(crate) fn check(
         &self,
         config: &TransformerConfig,
@@ -121,7 +121,7 @@ impl KeyValueCache {
 
     pub(super) fn check_batch(&self, batch: usize) -> Result<(), CacheError> {
         let held = self.batch();
-        // An empty cache serves fewer rows than it is set up for.
+        // An empty cache also accepts fewer rows than it was created for.
         let fewer = batch > 0 && batch < held && self.is_empty() && self.entries.iter().all(Entry::is_empty);
         if batch == held || (self.frozen && held == 1) || fewer {
             return Ok(());
@@ -129,8 +129,8 @@ impl KeyValueCache {
         Err(CacheError::Batch { cache: held, run: batch })
     }
 
-    /// The keys and values a layer's attention reads: those held, then those given. The next layer is prefetched
-    /// meanwhile, if it is offloaded.
+    /// Returns the keys and values that a layer's attention reads: the cached ones followed by the new ones. Starts
+    /// prefetching the next layer if it is offloaded.
     pub(crate) fn extend(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
             next.start_prefetch();
@@ -138,7 +138,8 @@ impl KeyValueCache {
         self.entries[layer].extend(keys, values)
     }
 
-    /// [`KeyValueCache::extend`] of a layer that has no keys of its own: so many columns of so many rows are seen.
+    /// Like [`KeyValueCache::extend`], for a layer without its own keys: only the number of rows and columns is
+    /// recorded.
     pub(crate) fn pass_over(&mut self, layer: usize, shape: [usize; 2]) -> Result<(), CacheError> {
         if let Some(next) = self.entries.get_mut(layer + 1) {
             next.start_prefetch();
@@ -146,13 +147,14 @@ impl KeyValueCache {
         self.entries[layer].pass_over(shape)
     }
 
-    /// Begins a transaction: what it adds is rolled back unless it is committed.
+    /// Starts a transaction, which is rolled back unless it is committed.
     pub(crate) fn begin(&mut self) -> Transaction<'_> {
         let mask = [self.given_mask.len(), self.given_mask_len()];
         Transaction { past: self.len(), mask, pending: !self.frozen, cache: self }
     }
 
-    /// Does all that can fail of keeping the `len` new columns of `batch` rows; `new` is their mask, `None` for all real.
+    /// Performs every step of storing the `len` new columns of `batch` rows that can fail. `new` is their mask, `None`
+    /// if all are unmasked.
     fn prepare(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.given_mask_len() == 0 {
@@ -173,7 +175,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Records which of these hooks edit, each once.
+    /// Records the hooks that edit, each once.
     fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         for hook in hooks.iter().filter(|hook| hook.edits() && !hook.is_neutral()) {
@@ -181,13 +183,13 @@ impl KeyValueCache {
                 continue;
             }
             self.noted_hooks.push(hook.id());
-            // Two closures may do different things at the same point.
+            // Two closures may have different effects at the same point.
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             self.interventions.push(format!("{hook:?} #{number}"));
         }
     }
 
-    /// Records what was put into the model or edited it, each once.
+    /// Records descriptions of the parts, each once.
     pub(super) fn note_parts(&mut self, parts: impl Iterator<Item = String>) {
         for part in parts {
             if !self.interventions.contains(&part) {
@@ -196,7 +198,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Whether every layer holds the positions of the mask.
+    /// Checks that every layer holds the positions of the mask.
     pub(super) fn check_whole(&self) -> Result<(), CacheError> {
         let (len, batch) = (self.len(), self.batch());
         for (layer, entry) in self.entries.iter().enumerate() {

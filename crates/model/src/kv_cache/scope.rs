@@ -4,14 +4,13 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Entry, KeyValueCache};
 
-/// A guard on a cache: when it is dropped, the cache is restored. See
-/// [`KeyValueCache::scoped`].
+/// Guard that restores a cache when it is dropped. See [`KeyValueCache::scoped`].
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let mut cache = model.prefill("king drum sun star")?;
-/// let mut scope = cache.scoped(); // all that a cache can do
+/// let mut scope = cache.scoped(); // can be used like the cache itself
 /// model.forward_with([51], ForwardOptions::new().kv_cache(&mut scope))?;
 /// assert_eq!(scope.len(), 6);
 /// drop(scope);
@@ -25,8 +24,8 @@ pub struct Scoped<'c> {
 }
 
 impl KeyValueCache {
-    /// A guard through which the cache can be changed; every change is undone when the guard
-    /// is dropped, a panic included. Nothing it holds is copied for that.
+    /// Returns a guard through which the cache can be changed. All changes are undone when the guard is dropped,
+    /// including by a panic. The contents are not copied for this.
     ///
     /// ```
     /// use hooklens::prelude::*;

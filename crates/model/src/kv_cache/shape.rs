@@ -19,26 +19,27 @@ use crate::error::CacheError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CacheShape {
-    /// Rows.
+    /// Number of rows.
     pub batch: usize,
-    /// Heads of keys.
+    /// Number of key heads.
     pub kv_heads: usize,
-    /// Width of a key.
+    /// Width of a key head.
     pub d_head: usize,
-    /// Heads of values.
+    /// Number of value heads.
     pub value_heads: usize,
-    /// Width of a value.
+    /// Width of a value head.
     pub d_value: usize,
-    /// `[heads, width]` of each layer's keys and of its values, where layers differ; empty where all are as above. A
-    /// layer that reads the keys and values of an earlier one has 0 heads: its entry counts positions and holds none.
+    /// `[heads, width]` of each layer's keys and values; empty if all layers have the sizes above. A layer that
+    /// reuses the keys and values of an earlier one has 0 heads: its entry counts positions and stores nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layer_heads: Vec<[[usize; 2]; 2]>,
-    /// The state that each layer has in place of keys and values, where some have one; else empty.
+    /// Recurrent state of each layer that has one instead of keys and values; empty if none has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<Option<StateShape>>,
-    /// How far back each layer's queries see, one entry per layer.
+    /// Attention window of each layer.
     pub windows: Vec<Option<Window>>,
-    /// The token that [`KeyValueCache::append_tokens`](crate::KeyValueCache::append_tokens) takes for padding.
+    /// The token that [`KeyValueCache::append_tokens`](crate::kv_cache::KeyValueCache::append_tokens) treats as
+    /// padding.
     pub pad_token_id: Option<u32>,
 }
 
@@ -49,10 +50,10 @@ fn checked(field: &'static str, given: usize, most: usize) -> Result<usize, Cach
 }
 
 impl CacheShape {
-    /// A shape of these sizes, without windows.
+    /// Creates a shape with these sizes, without windows.
     ///
     /// # Errors
-    /// [`CacheError::Size`] naming the size that is zero or absurd.
+    /// [`CacheError::Size`] naming the size that is zero or too large.
     pub fn new(batch: usize, layers: usize, kv_heads: usize, d_head: usize) -> Result<Self, CacheError> {
         Ok(Self {
             batch: checked("batch", batch, LARGEST)?,
@@ -67,7 +68,7 @@ impl CacheShape {
         })
     }
 
-    /// The shape with values of other heads and another width than the keys', as latent attention has them.
+    /// Sets the number and width of value heads, if they differ from the key heads', as in latent attention.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -87,7 +88,7 @@ impl CacheShape {
         Ok(Self { value_heads, d_value, ..self })
     }
 
-    /// The shape with the token that stands for padding.
+    /// Sets the padding token.
     ///
     /// ```
     /// use hooklens::CacheShape;
@@ -99,7 +100,7 @@ impl CacheShape {
         Self { pad_token_id: Some(id), ..self }
     }
 
-    /// What a model of this configuration needs for `batch` rows.
+    /// The shape that a model with this configuration needs for `batch` rows.
     ///
     /// ```
     /// use hooklens::{CacheShape, TransformerConfig};
@@ -109,7 +110,7 @@ impl CacheShape {
     /// ```
     ///
     /// # Errors
-    /// As [`CacheShape::new`].
+    /// Same as [`CacheShape::new`].
     pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
         let shape = Self::unchecked(config, batch);
         let at_least = |size: usize| if config.attending().next().is_none() { size.max(1) } else { size };
@@ -119,11 +120,11 @@ impl CacheShape {
         Ok(shape)
     }
 
-    /// [`CacheShape::of`] of a configuration and a number of rows that were checked.
+    /// Like [`CacheShape::of`], for a valid configuration and number of rows.
     pub(super) fn unchecked(config: &TransformerConfig, batch: usize) -> Self {
         let heads = |layer| heads_of(config, layer);
         let [[kv_heads, d_head], [value_heads, d_value]] = heads(config.attending().next().unwrap_or(0));
-        // A layer with a state is told from others by it.
+        // Layers with a recurrent state are described by `states` instead.
         let keyless = (0..config.n_layers).any(|layer| !config.mixes(layer));
         let differ =
             keyless || config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
@@ -134,20 +135,20 @@ impl CacheShape {
         Self { batch, kv_heads, d_head, value_heads, d_value, layer_heads, states, windows, pad_token_id: None }
     }
 
-    /// `[head, width]` of a layer's keys and of its values.
+    /// `[head, width]` of a layer's keys and values.
     pub(super) fn heads(&self, layer: usize) -> [[usize; 2]; 2] {
         let all = [[self.kv_heads, self.d_head], [self.value_heads, self.d_value]];
         if self.state(layer).is_some() { [[0; 2]; 2] } else { self.layer_heads.get(layer).copied().unwrap_or(all) }
     }
 
-    /// The state a layer has in place of keys and values.
+    /// The recurrent state of a layer that has one instead of keys and values.
     pub(super) fn state(&self, layer: usize) -> Option<StateShape> {
         self.states.get(layer).copied().flatten()
     }
 }
 
-/// `[head, width]` of the keys that a layer of a model has cached, and of the values; no heads where it reads those of
-/// an earlier layer, or has nothing between positions.
+/// `[head, width]` of the cached keys and values of a model's layer; zero heads if the layer reuses the keys and values
+/// of an earlier layer or has no token mixer.
 pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2]; 2] {
     if !config.mixes(layer) {
         return [[0, config.d_head]; 2];
@@ -156,7 +157,7 @@ pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2];
     [[kv_heads, config.d_head_of(layer)], [kv_heads, config.d_value_of(layer)]]
 }
 
-/// What attention needs to know of the columns a cache holds for a layer.
+/// What attention needs to know about the cached columns of a layer.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -165,29 +166,29 @@ pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2];
 /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
 /// let cache = model.prefill(&rows)?;
 /// let info = cache.mask_info(0);
-/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // columns of padding
+/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // the second row has a padding column
 /// assert_eq!(info.as_ref().map(|info| info.lengths.clone()), Some(vec![3, 2]));
-/// assert_eq!(info.map(|info| info.offsets), Some(vec![0, 0])); // both begin with their first token
+/// assert_eq!(info.map(|info| info.offsets), Some(vec![0, 0])); // both rows start at position 0
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaskInfo {
-    /// Column of each row's first position that attention sees.
+    /// Column of each row's first position that is visible to attention.
     pub starts: Vec<usize>,
-    /// Positions of each row: the position its next token stands at.
+    /// Number of positions in each row, which is the position of its next token.
     pub lengths: Vec<usize>,
-    /// Position that the token at each row's start stands at: 0 unless
-    /// [`KeyValueCache::insert_starts`](crate::KeyValueCache::insert_starts) has hidden tokens before it.
+    /// Position of the token at each row's start: 0 unless
+    /// [`KeyValueCache::insert_starts`](crate::kv_cache::KeyValueCache::insert_starts) has hidden tokens before it.
     pub offsets: Vec<usize>,
-    /// How far back the layer's queries see: all positions, a sliding window, or a chunk.
+    /// The layer's attention window, if any.
     pub window: Option<Window>,
-    /// The first column whose keys and values are still held.
+    /// First column whose keys and values are still held.
     pub first_column: usize,
 }
 
 impl MaskInfo {
-    /// Positions of a chunk, if the layer's queries see no further back than their chunk's beginning.
+    /// Number of positions in a chunk, if the layer has chunked attention.
     ///
     /// ```
     /// # use hooklens::{CacheKind, CacheShape, KeyValueCache, Window};

@@ -1,5 +1,5 @@
-//! What a cache holds of a layer with a state in place of keys and values: a gated delta net's, Mamba 2's, a short
-//! convolution's.
+//! Recurrent states of gated delta nets, Mamba 2, and short convolutions, which a cache holds instead of keys and
+//! values.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
@@ -9,7 +9,7 @@ use super::{Entry, KeyValueCache};
 use crate::config::{GatedDelta, Mixer, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
 
-/// What a gated delta net, Mamba 2 or a short convolution carries from one position to the next, in place of keys and values.
+/// The recurrent state that a gated delta net, Mamba 2, or a short convolution has instead of keys and values.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -19,51 +19,52 @@ use crate::error::CacheError;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.prefill([5, 6, 7, 8, 9])?;
 /// let held = cache[0].state().map(|state| (state.before.dims(), state.memory.dims()));
-/// assert_eq!(held, Some(([1, 3, 56], [1, 4, 8, 6]))); // however long the text
+/// assert_eq!(held, Some(([1, 3, 56], [1, 4, 8, 6]))); // whatever the text's length
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecurrentState {
-    /// What the convolution reads of the last positions (queries, keys and values of a gated delta net), `[batch, width - 1, channel]`.
+    /// Convolution inputs of the last positions (for a gated delta net: queries, keys, and values), `[batch, width - 1,
+    /// channel]`.
     pub before: Tensor<3>,
-    /// The heads' memories, `[batch, value_head, d_key, d_value]`; of Mamba 2 `[batch, head, d_state, d_head]`. A short convolution
-    /// has none: one zero, `[batch, 1, 1, 1]`.
+    /// Memory matrices of the heads, `[batch, value_head, d_key, d_value]`; for Mamba 2 `[batch, head, d_state,
+    /// d_head]`. A short convolution has no memory, only a zero, `[batch, 1, 1, 1]`.
     pub memory: Tensor<4>,
 }
 
-/// The sizes of a layer's state.
+/// Sizes of a layer's recurrent state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StateShape {
-    /// `[position, channel]` of what comes before the convolution.
+    /// `[position, channel]` of the convolution inputs.
     pub before: [usize; 2],
-    /// `[value_head, d_key, d_value]` of the memories.
+    /// `[value_head, d_key, d_value]` of the memory.
     pub memory: [usize; 3],
 }
 
 impl StateShape {
-    /// The state of such a net.
+    /// State of a gated delta net.
     pub(crate) fn of_net(net: GatedDelta) -> Self {
         Self { before: [net.width - 1, net.channels()], memory: [net.n_value_heads, net.d_key, net.d_value] }
     }
 
-    /// The state of such a state space.
+    /// State of a Mamba 2 state space.
     pub(crate) fn of_space(space: StateSpace) -> Self {
         Self { before: [space.width - 1, space.channels()], memory: [space.n_heads, space.d_state, space.d_head] }
     }
 
-    /// The state of such a convolution of so many channels. A memory of one number stands for none.
+    /// State of a short convolution with this number of channels. Its memory is a placeholder with one element.
     pub(crate) fn of_convolution(conv: ShortConv, channels: usize) -> Self {
         Self { before: [conv.width - 1, channels], memory: [1, 1, 1] }
     }
 
-    /// Positions that the convolution sees.
+    /// Kernel width of the convolution.
     pub(crate) fn width(self) -> usize {
         self.before[0] + 1
     }
 
-    /// The state of a model's layer, if it has one.
+    /// State of a model's layer, if it has one.
     pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
         match *config.mixers.get(layer)? {
             Mixer::GatedDelta(net) => Some(Self::of_net(net)),
@@ -75,12 +76,12 @@ impl StateShape {
 }
 
 impl RecurrentState {
-    /// What comes before the convolution, and the memories.
+    /// Creates a state from convolution inputs and memory.
     pub(crate) fn new(before: Tensor<3>, memory: Tensor<4>) -> Self {
         Self { before, memory }
     }
 
-    /// The state before the first position: zeros.
+    /// The state before the first position, which is all zeros.
     pub(crate) fn empty(batch: usize, shape: StateShape, device: &Device, dtype: DType) -> Self {
         let StateShape { before: [positions, channels], memory: [heads, d_key, d_value] } = shape;
         let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
@@ -100,7 +101,7 @@ impl RecurrentState {
             + of(self.memory.shape().num_elements(), self.memory.dtype())
     }
 
-    /// The rows given, in the order given.
+    /// Selects rows, in the given order.
     pub(super) fn select(&self, rows: &[usize]) -> Self {
         let rows: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
         let count = rows.len();
@@ -108,18 +109,18 @@ impl RecurrentState {
         Self { before: self.before.clone().select(0, rows.clone()), memory: self.memory.clone().select(0, rows) }
     }
 
-    /// One row for each row of a batch.
+    /// Repeats a single row for a batch.
     fn for_rows(self, batch: usize) -> Self {
         if self.rows() == batch { self } else { self.select(&vec![0; batch]) }
     }
 
-    /// So many rows that have seen nothing.
+    /// An all-zero state with this number of rows.
     fn nothing_in(&self, rows: usize) -> Self {
         let Self { before, memory } = self.select(&vec![0; rows]);
         Self { before: before.zeros_like(), memory: memory.zeros_like() }
     }
 
-    /// The state with the rows from `row` on exchanged for another's.
+    /// Replaces the rows from `row` on with those of another state.
     fn with_rows(&self, row: usize, other: &Self) -> Self {
         let rows = row..row + other.rows();
         Self {
@@ -130,17 +131,17 @@ impl RecurrentState {
 }
 
 impl Entry {
-    /// The layer's state, if it has one in place of keys and values, once it has seen something.
+    /// The layer's recurrent state, if it has one and has seen any positions.
     pub fn state(&self) -> Option<&RecurrentState> {
         self.state.as_ref()
     }
 
-    /// Whether the layer has a state in place of keys and values.
+    /// Whether the layer has a recurrent state instead of keys and values.
     pub(super) fn is_recurrent(&self) -> bool {
         self.recurrent.is_some()
     }
 
-    /// What a file holds of the layer: keys and values, or its state in their places.
+    /// The tensors that a file stores for the layer: keys and values, or the two parts of its state.
     pub(super) fn stored_tensors(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
         match &self.state {
             Some(state) => Ok(Some((state.before.clone().unsqueeze_dim(2), state.memory.clone()))),
@@ -148,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Holds what a run of `count` positions has made of the state, until the run succeeds.
+    /// Sets the state after a run of new positions. The old state is kept until the run succeeds.
     fn advance(&mut self, state: RecurrentState, shape: [usize; 2]) -> Result<(), CacheError> {
         let first = self.len == 0;
         self.pass_over(shape)?;
@@ -163,7 +164,7 @@ impl Entry {
         Ok(())
     }
 
-    /// The state with rows exchanged for those of another entry; zeros stand for a state that has seen nothing.
+    /// Replaces rows of the state with those of another entry. An entry that has seen nothing counts as zeros.
     pub(super) fn state_with_rows(&self, row: usize, other: &Entry) -> Option<RecurrentState> {
         let like = self.state.as_ref().or(other.state.as_ref())?;
         let or_nothing = |entry: &Entry| entry.state.clone().unwrap_or_else(|| like.nothing_in(entry.batch));
@@ -172,19 +173,19 @@ impl Entry {
 }
 
 impl KeyValueCache {
-    /// The state a layer goes on from, for each row of a batch; `None` before the first position.
+    /// The state that a layer continues from, with one row per batch row; `None` before the first position.
     pub(crate) fn state(&self, layer: usize, batch: usize) -> Result<Option<RecurrentState>, CacheError> {
         let entry = &self.entries[layer];
         entry.check_rows(batch)?;
         Ok(entry.state.clone().map(|state| state.for_rows(batch)))
     }
 
-    /// Adds what a run has made of a layer's state; rolled back with the run.
+    /// Sets a layer's state after a run; rolled back with the run.
     pub(crate) fn advance(&mut self, layer: usize, state: RecurrentState, new: [usize; 2]) -> Result<(), CacheError> {
         self.entries[layer].advance(state, new)
     }
 
-    /// An error if a layer's state can't be brought back to where it was before.
+    /// Returns an error if a layer has a recurrent state, which can't be restored to an earlier position.
     pub(super) fn check_without_states(&self, what: &'static str) -> Result<(), CacheError> {
         match self.entries.iter().position(Entry::is_recurrent) {
             Some(layer) => Err(CacheError::State { what, layer }),

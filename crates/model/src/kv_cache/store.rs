@@ -1,4 +1,4 @@
-//! Storage of one layer's keys and values, by kind of cache.
+//! Storage of one layer's keys and values, depending on the kind of cache.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::error::CacheError;
 /// The part of a layer's storage that can still grow.
 #[derive(Debug, Clone)]
 pub(super) enum Store {
-    /// Keys and values whole, in room that grows or has a limit: one on all columns, those sealed
-    /// before it included.
+    /// Unmodified keys and values, with growing or limited capacity. The limit applies to all columns, including sealed
+    /// ones.
     Whole { keys: Buffer, values: Buffer, max: Option<usize> },
-    /// The columns a window can still see, in a ring.
+    /// Columns that a window can still see, in a ring buffer.
     Ring { ring: Ring, window: Window },
-    /// Quantized; with a window, what it can still see.
+    /// Quantized; with a window, only columns that it can still see.
     Quantized { quantized: Quantized, window: Option<Window> },
-    /// In a file; with a window, what it can still see.
+    /// In a file; with a window, only columns that it can still see.
     Disk { disk: Disk, window: Option<Window> },
 }
 
@@ -45,7 +45,7 @@ impl Store {
         }
     }
 
-    /// Makes the room that a limited kind will need, for keys and values of these `[rows, head, width]`.
+    /// Allocates the storage of a limited kind for keys and values with these `[rows, head, width]`.
     pub(super) fn reserve(&mut self, [k, v]: [[usize; 3]; 2], dtype: DType, device: &Device) {
         if let Store::Whole { keys, values, max: Some(max) } = self {
             let room = |[rows, heads, width]: [usize; 3]| Buffer::with_room([rows, *max, heads, width], dtype, device);
@@ -53,7 +53,7 @@ impl Store {
         }
     }
 
-    /// Columns held.
+    /// Number of columns held.
     pub(super) fn len(&self) -> usize {
         match self {
             Store::Whole { keys, .. } => keys.len(),
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// The window whose columns it keeps, if it drops the others.
+    /// The window, if columns that have left it are dropped.
     pub(super) fn window(&self) -> Option<Window> {
         match self {
             Store::Whole { .. } => None,
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Bytes of memory, room for growth included.
+    /// Memory in bytes, including unused capacity.
     pub(super) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<4>| tensor.shape().num_elements() * tensor.dtype().size();
         match self {
@@ -97,21 +97,22 @@ impl Store {
         }
     }
 
-    /// Whether new columns are written before attention reads them: what is written later can't
-    /// be undone by dropping the newest.
+    /// Whether new columns are written before attention reads them, which requires that a write can be undone by
+    /// dropping the newest columns.
     pub(super) fn writes_first(&self) -> bool {
         matches!(self, Store::Whole { .. })
     }
 
-    /// Makes columns ready to be added after `sealed` others: all that can fail, and that leaves what is held readable.
-    /// [`Store::settle`] or [`Store::abandon`] has to follow. Once they are added the last `keep` have to stay readable.
+    /// Stages columns that follow `sealed` sealed ones, including every step that can fail; the contents remain
+    /// readable. [`Store::settle`] or [`Store::abandon`] must follow. After the columns are appended, the last `keep`
+    /// must stay readable.
     pub(super) fn stage(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
         fault::point()?;
         let windowed = self.window().is_some();
         if windowed && keep == 0 {
             return Ok(());
         }
-        // What a window would drop at once is not stored first.
+        // Don't store what a window would drop immediately.
         let newest = |tensor: Tensor<4>| {
             let count = tensor.dims()[1];
             if windowed && count > keep { tensor.narrow(1, count - keep, keep) } else { tensor }
@@ -130,7 +131,7 @@ impl Store {
         fault::point()
     }
 
-    /// Adds what is staged, and drops all but the last `keep` columns where there is a window.
+    /// Appends the staged columns, and drops all but the last `keep` columns if there is a window.
     pub(super) fn settle(&mut self, keep: usize) {
         if keep == 0 && self.window().is_some() {
             return self.drop_last(self.len());
@@ -143,7 +144,7 @@ impl Store {
         }
     }
 
-    /// Discards what is staged, wherever staging has stopped: the first `len` columns are held again.
+    /// Discards staged columns at any stage, so that the first `len` columns are held again.
     pub(super) fn abandon(&mut self, len: usize) {
         match self {
             Store::Whole { keys, values, .. } => {
@@ -156,7 +157,7 @@ impl Store {
         }
     }
 
-    /// What is held, oldest first.
+    /// The contents, oldest first.
     pub(super) fn pieces(&self) -> Result<Vec<[Tensor<4>; 2]>, CacheError> {
         Ok(match self {
             Store::Whole { keys, values, .. } => {
@@ -168,7 +169,7 @@ impl Store {
         })
     }
 
-    /// Drops the newest columns.
+    /// Drops the newest `count` columns.
     pub(super) fn drop_last(&mut self, count: usize) {
         let len = self.len().saturating_sub(count);
         match self {
@@ -203,7 +204,7 @@ impl Store {
         Ok(())
     }
 
-    /// Moves what is held out, to be shared and never written again; `None` for stores that drop columns.
+    /// Moves the contents out, to be shared and never written again; `None` for stores that drop columns.
     pub(super) fn seal(&mut self) -> Option<Sealed> {
         if self.len() == 0 || self.window().is_some() {
             return None;
@@ -231,7 +232,7 @@ pub(super) fn joined(pieces: Vec<[Tensor<4>; 2]>) -> Option<[Tensor<4>; 2]> {
     Some([0, 1].map(|which| Tensor::cat(pieces.iter().map(|piece| piece[which].clone()).collect(), 1)))
 }
 
-/// Columns that never change, and which other caches may read too.
+/// Immutable columns that other caches may also read.
 #[derive(Debug, Clone)]
 pub(super) enum Sealed {
     Whole(Arc<[Tensor<4>; 2]>),
@@ -243,11 +244,11 @@ pub(super) enum Sealed {
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     pub(super) sealed: Sealed,
-    /// The first so many of its columns.
+    /// Number of leading columns in this view.
     pub(super) len: usize,
-    /// For each row of the cache the row it reads.
+    /// For each row of the cache, the sealed row that it reads.
     pub(super) rows: Arc<[usize]>,
-    /// Bytes they take, room that was left over included.
+    /// Size in bytes, including unused capacity.
     pub(super) bytes: usize,
 }
 
@@ -260,7 +261,7 @@ impl Shared {
         }
     }
 
-    /// What attention reads of it.
+    /// The view as a block for attention.
     pub(super) fn block(&self) -> Result<Option<KeyBlock>, CacheError> {
         let both = match &self.sealed {
             Sealed::Whole(both) => Some((**both).clone()),

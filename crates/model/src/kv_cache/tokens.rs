@@ -1,4 +1,4 @@
-//! Which tokens a cache holds keys and values of.
+//! The tokens whose keys and values a cache holds.
 
 use hooklens_hooks::ModelIdentity;
 
@@ -6,11 +6,11 @@ use super::KeyValueCache;
 use crate::error::CacheError;
 use crate::tokens::Tokens;
 
-/// Stands for an unknown token: keys and values may come without their tokens.
+/// Marks an unknown token: keys and values may be given without tokens.
 const UNKNOWN: u32 = u32::MAX;
 
 impl KeyValueCache {
-    /// The tokens of each row, padding left out; `None` where keys and values came without their tokens.
+    /// The tokens of each row without padding; `None` if keys and values were given without tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -28,13 +28,14 @@ impl KeyValueCache {
         self.real_rows().into_iter().enumerate().map(of_row).collect()
     }
 
-    /// The tokens of each row, if what the cache holds is what they make: nothing in it was edited, hidden or rounded.
+    /// The tokens of each row, provided that they determine the cache's contents: nothing was edited, hidden, or
+    /// quantized.
     pub(crate) fn exact_tokens(&self) -> Option<Vec<Vec<u32>>> {
         let exact = self.interventions.is_empty() && !self.hides() && self.kind.quantization().is_none();
         self.tokens().filter(|_| exact)
     }
 
-    /// Fails if another model computed the keys and values.
+    /// Fails if a different model computed the keys and values.
     pub fn check_model(&self, model: &ModelIdentity) -> Result<(), CacheError> {
         match &self.model {
             Some(own) if !own.is(model) && !self.is_empty() => {
@@ -44,7 +45,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Notes the tokens of new columns, after `past` others.
+    /// Records the tokens of new columns that follow `past` existing columns.
     pub(super) fn note_tokens(&mut self, past: usize, [batch, len]: [usize; 2], tokens: Option<&Tokens>) {
         self.ids.resize(batch, Vec::new());
         for (row, ids) in self.ids.iter_mut().enumerate() {
@@ -56,7 +57,7 @@ impl KeyValueCache {
         }
     }
 
-    /// Tokens by column, with `None` for what is not known: for files.
+    /// Tokens by column, `None` if unknown. Used in files.
     pub(super) fn token_columns(&self) -> Vec<Vec<Option<u32>>> {
         let known = |id: &u32| Some(*id).filter(|id| *id != UNKNOWN);
         self.ids.iter().map(|row| row.iter().map(known).collect()).collect()
@@ -67,24 +68,25 @@ impl KeyValueCache {
         self.ids = columns.iter().map(known).collect();
     }
 
-    /// Keeps the first columns of what is known of them.
+    /// Keeps the tokens of the first `len` columns.
     pub(super) fn truncate_tokens(&mut self, len: usize) {
         self.ids.iter_mut().for_each(|row| row.truncate(len));
     }
 
-    /// Notes for texts of which length the keys were rotated.
+    /// Records the text lengths that the keys were rotated for.
     pub(super) fn note_lengths(&mut self) {
         let lengths = self.lengths();
         self.rotated_for.resize(lengths.len(), 0);
         self.rotated_for.iter_mut().zip(lengths).for_each(|(longest, len)| *longest = len.max(*longest));
     }
 
-    /// For each row the length of the longest text that keys were rotated for; none where that does not matter.
+    /// For each row, the length of the longest text that keys were rotated for; empty if the rotation does not depend
+    /// on the length.
     pub(crate) fn rotated_for(&self) -> &[usize] {
         &self.rotated_for
     }
 
-    /// The tokens of chosen rows.
+    /// Selects the tokens of the given rows.
     pub(super) fn choose_tokens(&mut self, rows: &[usize]) {
         if !self.rotated_for.is_empty() {
             self.rotated_for = rows.iter().map(|row| self.rotated_for.get(*row).copied().unwrap_or(0)).collect();
@@ -92,8 +94,8 @@ impl KeyValueCache {
         self.ids = rows.iter().map(|row| self.ids.get(*row).cloned().unwrap_or_default()).collect();
     }
 
-    /// Replaces the tokens of rows from `slot` on by another cache's. Rows are cut to `kept` columns, and move to the right:
-    /// `own` columns for this cache's rows, `new` for the other's.
+    /// Replaces the tokens of rows from `slot` on with another cache's. Rows are cut to `kept` columns and shifted
+    /// right: this cache's rows by `own` columns, the other's by `new`.
     pub(super) fn insert_tokens(&mut self, other: &Self, slot: usize, kept: usize, [own, new]: [usize; 2]) {
         self.ids.resize(self.batch(), Vec::new());
         let moved = |mut row: Vec<u32>, len: usize, by: usize| {

@@ -19,8 +19,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], or [`CacheError::Dropped`] if a window has dropped positions that
-    /// would come into its sight again; [`CacheError::State`] of a layer with a state, unless all go.
+    /// [`CacheError::Frozen`], [`CacheError::Dropped`] if positions that a window has dropped would become visible
+    /// again, or [`CacheError::State`] for a layer with a recurrent state, unless everything is dropped.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -63,13 +63,13 @@ impl KeyValueCache {
     /// assert_eq!(cache.len(), 3);
     /// assert_eq!(
     ///     cache.drop_last(9).unwrap_err().to_string(),
-    ///     "9 positions were asked for, and 3 are held",
+    ///     "9 positions were requested, but the cache holds 3",
     /// );
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`KeyValueCache::truncate`]; also [`CacheError::TooFew`].
+    /// Same as [`KeyValueCache::truncate`], and [`CacheError::TooFew`].
     pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
         let left = self.len().checked_sub(count).ok_or(CacheError::TooFew { held: self.len(), asked: count })?;
         self.truncate(left)

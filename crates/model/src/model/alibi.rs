@@ -1,12 +1,11 @@
-//! Attention with linear biases (Press et al. 2021).
+//! ALiBi: attention with linear biases (Press et al. 2021).
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
 use hooklens_hooks::upload;
 
-/// Slope of each head: a geometric sequence that starts and steps at `2^(-bias_max / heads)`; for a
-/// number of heads that is no power of two, those of the power below, then every other one of
-/// the power above.
+/// Slope of each head: a geometric sequence with start and ratio `2^(-bias_max / heads)`. If the number of heads is not
+/// a power of two, the slopes for the next lower power are followed by every other slope for the next higher one.
 pub(crate) fn slopes(heads: usize, bias_max: f64) -> Vec<f64> {
     let sequence = |count: usize| (1..=count).map(move |i| 2f64.powf(-bias_max * i as f64 / count as f64));
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
@@ -19,8 +18,8 @@ pub(crate) fn slope_tensor((heads, bias_max): (usize, f64), device: &Device, dty
     upload(TensorData::new(slopes(heads, bias_max), [1, heads, 1, 1]), (device, dtype))
 }
 
-/// What Falcon's scores get before a softmax, from what its code computes in bf16, `[row, head, 1, key]`; `positions`
-/// are `rows` rows of the keys'.
+/// Falcon's ALiBi biases on the scores before the softmax, `[row, head, 1, key]`, rounded to bf16 as in its code.
+/// `positions` holds the key positions of `rows` rows.
 pub(crate) fn scaled_biases(
     heads: usize,
     divisor: f64,

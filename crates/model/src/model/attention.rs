@@ -1,4 +1,4 @@
-//! Attention: projections, scores, pattern, weighted values.
+//! Attention: projections, scores, pattern, and weighted values.
 
 use burn::module::{Module, Param};
 use burn::tensor::module::attention as fused_attention;
@@ -32,40 +32,42 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// Queries, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.
+    /// Query projection, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.
     pub q: Linear,
-    /// Keys, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`; in a layer that
-    /// reads the keys and values of an earlier one nothing, `[d_model, 0]`.
+    /// Key projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`; in a
+    /// layer that reuses the keys and values of an earlier one `[d_model, 0]`.
     pub k: Linear,
-    /// Values, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`; without keys nothing.
+    /// Value projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`; empty like the
+    /// keys in a layer that reuses them.
     pub v: Linear,
-    /// Output, `[head * d_head, d_model]`; in latent attention `[head * d_value, d_model]`.
+    /// Output projection, `[head * d_head, d_model]`; in latent attention `[head * d_value, d_model]`.
     pub o: Linear,
-    /// Norm of every query, `[d_head]`, or with weights of each head's own or of all heads at once, `[head * d_head]`.
+    /// Query norm, with weights `[d_head]`, or `[head * d_head]` if they are per head or the norm is over all heads.
     pub q_norm: Option<Norm>,
-    /// Norm of every key, `[d_head]`, or with weights of each head's own or of all heads at once, `[kv_head * d_head]`.
+    /// Key norm, with weights `[d_head]`, or `[kv_head * d_head]` if they are per head or the norm is over all heads.
     pub k_norm: Option<Norm>,
-    /// Attention sinks (GPT-OSS): a learned score for each head, beside those of the keys, `[head]`.
+    /// Attention sinks (GPT-OSS): a learned score per head that takes part in the softmax, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
-    /// The gate of what heads give, `[d_model, head * d_head]`.
+    /// Output gate projection, `[d_model, head * d_head]`.
     pub gate: Option<Linear>,
-    /// Scores of the experts that heads are of, `[d_model, expert]`.
+    /// Router of attention experts, `[d_model, expert]`.
     pub router: Option<Linear>,
-    /// Latent attention: what comes before `q`, `k` and `v`, which then read latents.
+    /// Latent attention: the projections to the latents that `q`, `k`, and `v` read.
     pub latent: Option<LatentMaps>,
 }
 
-/// The inputs of the projections to queries, keys and values.
+/// Inputs of the query, key, and value projections.
 #[derive(Debug, Clone)]
 pub(crate) enum AttentionInputs {
-    /// One normalized stream for all three, `[batch, pos, d_model]`.
+    /// One normalized residual stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
-    /// One stream for each of the three, and the normalized stream as no hook edited it for them.
+    /// Separate inputs for the three projections, and the normalized residual stream without hooks' edits to the
+    /// inputs.
     Each { streams: Box<[ProjectionInput; 3]>, whole: Box<Tensor<3>> },
 }
 
 impl AttentionInputs {
-    /// What queries read.
+    /// Input of the query projection.
     fn queries(&self) -> ProjectionInput {
         match self {
             AttentionInputs::One(stream) => ProjectionInput::Shared((**stream).clone()),
@@ -73,7 +75,7 @@ impl AttentionInputs {
         }
     }
 
-    /// The normalized stream, as no head has it to itself, `[batch, pos, d_model]`.
+    /// The normalized residual stream shared by all heads, `[batch, pos, d_model]`.
     fn stream(&self) -> Tensor<3> {
         match self {
             AttentionInputs::One(stream) | AttentionInputs::Each { whole: stream, .. } => (**stream).clone(),
@@ -84,14 +86,14 @@ impl AttentionInputs {
 /// The input of one projection.
 #[derive(Debug, Clone)]
 pub(crate) enum ProjectionInput {
-    /// One normalized stream for all heads, `[batch, pos, d_model]`.
+    /// One normalized input for all heads, `[batch, pos, d_model]`.
     Shared(Tensor<3>),
-    /// One stream per head, `[batch, pos, head, d_model]`.
+    /// Separate inputs per head, `[batch, pos, head, d_model]`.
     PerHead(Tensor<4>),
 }
 
 impl ProjectionInput {
-    /// `[batch, pos, head, d_head]`.
+    /// Applies the projection, giving `[batch, pos, head, d_head]`.
     pub(crate) fn project(self, by: &Linear, heads: usize) -> Tensor<4> {
         match self {
             ProjectionInput::PerHead(x) => by.forward_per_head(x),
@@ -100,27 +102,27 @@ impl ProjectionInput {
     }
 }
 
-/// `[batch, pos, head * d_head]` as `[batch, pos, head, d_head]`.
+/// Splits `[batch, pos, head * d_head]` into `[batch, pos, head, d_head]`.
 pub(crate) fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
     let [batch, pos, width] = projected.dims();
     projected.reshape([batch, pos, heads, width / heads])
 }
 
 impl Attention {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         let latent = self.latent.iter().flat_map(|latent| latent.maps());
         [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.gate).chain(&self.router).chain(latent)
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let Self { q, k, v, o, gate, router, latent, .. } = self;
         let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
         [q, k, v, o].into_iter().chain(gate).chain(router).chain(latent)
     }
 
-    /// What attention adds to the stream.
+    /// Computes the attention output.
     ///
     /// # Shapes
     /// - output: `[batch, pos, d_model]`
@@ -182,8 +184,8 @@ impl Attention {
         self.attend(layer, (q, gate), keys, pass, run)
     }
 
-    /// What the heads' outputs are multiplied by, if they are: `[batch, pos, head, d_head]`, or, by experts,
-    /// `[batch, pos, head, 1]`.
+    /// Factor on the heads' outputs, if any: a gate `[batch, pos, head, d_head]`, or expert weights `[batch, pos, head,
+    /// 1]`.
     pub(super) fn gated_by(
         &self,
         layer: usize,
@@ -197,13 +199,14 @@ impl Attention {
             let shares = run.fire(pass.points.at(layer, Site::HeadShares), shares)?;
             return Ok(Some(experts.by_head(shares, config.n_heads)));
         }
-        // In published models one map makes queries and gates, so that an edit of what queries read reaches both.
+        // Published models compute queries and gates with one projection, so an edit of the query input must affect
+        // both.
         let Some(gate) = &self.gate else { return Ok(None) };
         let gate = reads.queries().project(gate, config.n_heads);
         run.fire(pass.points.at(layer, Site::ZGate), gate).map(|gate| Some(activation::sigmoid(gate)))
     }
 
-    /// What queries, and the factors of what they find, make of the keys and values they attend to.
+    /// Attends from queries to keys and values, applies the output gate, and projects the result.
     pub(super) fn attend(
         &self,
         layer: usize,
@@ -215,7 +218,7 @@ impl Attention {
         let config = pass.config;
         let at = |site| pass.points.at(layer, site);
         if run.wants(at(Site::RotK)) {
-            // Hooks see the keys in one place, those of a cache first.
+            // Hooks need the keys in one tensor, cached keys first.
             let (joined, values) = keys.joined();
             keys = Keys::whole(run.fire(at(Site::RotK), joined)?, values);
         }
@@ -237,7 +240,7 @@ impl Attention {
         self.output(layer, z, pass, run)
     }
 
-    /// Queries and keys behind their norms, if there are any.
+    /// Applies the query and key norms, if any.
     fn normed(
         &self,
         layer: usize,
@@ -256,7 +259,7 @@ impl Attention {
         Ok((q, k))
     }
 
-    /// [`Attention::normed`] of queries alone.
+    /// Like [`Attention::normed`], for queries only.
     pub(super) fn normed_queries(
         &self,
         layer: usize,
@@ -270,7 +273,7 @@ impl Attention {
         normed(q_norm, q, norm.weights, points, run)
     }
 
-    /// Queries, keys and values, `[batch, pos, head, d_head]`.
+    /// Projects to queries, keys, and values, `[batch, pos, head, d_head]`.
     fn project(&self, reads: AttentionInputs, heads: usize, kv_heads: usize) -> [Tensor<4>; 3] {
         match reads {
             AttentionInputs::One(stream) => {
@@ -284,8 +287,7 @@ impl Attention {
         }
     }
 
-    /// Applies the output projection to the heads' `z`, head by head when a hook wants
-    /// each head's share.
+    /// Applies the output projection to `z`, separately for each head if a hook wants `hook_result`.
     pub(crate) fn output(
         &self,
         layer: usize,
@@ -315,8 +317,8 @@ impl Attention {
     }
 }
 
-/// Normalizes every head's vector, or all heads' as one; the points see one row a batch, position and
-/// head, or a batch and position.
+/// Normalizes each head's vector, or the vectors of all heads together. The hook points have one row per batch,
+/// position, and head, or per batch and position.
 fn normed(
     norm: &Norm,
     x: Tensor<4>,
@@ -333,7 +335,7 @@ fn normed(
     Ok(rows.reshape(shape))
 }
 
-/// Fused attention, for when no hook watches scores or pattern.
+/// Fused attention, used when no hook or recording observes scores or patterns.
 fn unwatched(
     layer: usize,
     q: Tensor<4>,
@@ -342,7 +344,7 @@ fn unwatched(
     run: &mut Run<'_, '_>,
 ) -> Result<Tensor<4>, Halt> {
     let config = pass.config;
-    // The kernels know values that are as wide as keys.
+    // Our kernels require values to be as wide as keys.
     if !has_rules(layer, pass) || config.d_value_of(layer) != config.d_head_of(layer) {
         return explicit(layer, q, keys, None, pass, run);
     }
@@ -358,7 +360,7 @@ fn unwatched(
     let group = config.n_heads / config.n_kv_heads_of(layer);
     let mut scale = Some(1.0 / config.score_divisor(layer));
     let mut q = q;
-    // CubeCL has kernels for this that take no scale but the usual one, and multiply in 16 bits.
+    // CubeCL's fused kernels support only the default scale here, and multiply in 16 bits.
     if is_cubecl(&q.device()) && matches!(q.dtype(), DType::F16 | DType::BF16) {
         let usual = (config.d_head_of(layer) as f64).sqrt();
         if config.score_divisor(layer) != usual {
@@ -372,14 +374,14 @@ fn unwatched(
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
 
-/// Whether the kernels' rules say all there is to a layer's scores: they know no bias that was made before, and no
-/// window that ends behind the query.
+/// Whether the kernels' rules fully describe a layer's scores: they don't support a precomputed bias, or a window that
+/// ends after the query.
 fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
     let ends = |window: Window| window.newest(0).is_some() && window.width() < pass.sequence.keys();
     pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
 }
 
-/// Each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.
+/// Repeats each key/value head `group` times, `[batch, kv_head, pos, d_head]` to `[batch, head, ...]`.
 fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     if group == 1 {
         return x;
@@ -389,7 +391,7 @@ fn repeated(x: Tensor<4>, group: usize) -> Tensor<4> {
     wide.reshape([batch, heads * group, pos, d_head])
 }
 
-/// Attention step by step, in `f32`, with scores and pattern shown to their points.
+/// Step-by-step attention in `f32`, which fires the score and pattern points.
 fn explicit(
     layer: usize,
     q: Tensor<4>,
@@ -418,11 +420,11 @@ fn explicit(
     })
 }
 
-/// Scaled scores of the columns held, `[batch, head, query, key]`.
+/// Scaled scores for the stored columns, `[batch, head, query, key]`.
 pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_>) -> Tensor<4> {
     let [batch, queries, heads, _] = q.dims();
     let (mut q, scale) = (widened(q), 1.0 / pass.config.score_divisor(layer));
-    // A device that fuses makes one kernel of scale and softmax; elsewhere the queries are the smaller factor.
+    // A fusing backend merges scaling with the softmax. Elsewhere it is cheaper to scale the queries.
     let fuses = is_cubecl(&q.device());
     if !fuses {
         q = q * scale;
@@ -439,7 +441,7 @@ pub(crate) fn raw_scores(layer: usize, q: Tensor<4>, keys: &Keys, pass: &Pass<'_
     if fuses { scores * scale } else { scores }
 }
 
-/// Each head's values weighted by its pattern, `[batch, query, head, d_head]`.
+/// Weighted sum of values per head, `[batch, query, head, d_head]`.
 pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     let [batch, heads, queries, _] = pattern.dims();
     let mut column = keys.dropped;
@@ -449,8 +451,8 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
         let shape = Fold { rows, readers, kv_heads, group: heads / kv_heads, queries };
         let weights = narrowed(pattern.clone().narrow(3, column, columns), block.values.dtype());
         column += columns;
-        let mixed = shape.fold(weights).matmul(block.values.permute([0, 2, 1, 3]));
-        shape.unfold(mixed, [batch, heads, queries, d_head])
+        let output_projection = shape.fold(weights).matmul(block.values.permute([0, 2, 1, 3]));
+        shape.unfold(output_projection, [batch, heads, queries, d_head])
     };
     let blocks: Vec<Tensor<4>> = keys.blocks.iter().map(of_block).collect();
     let sum = blocks.into_iter().reduce(|sum, block| sum + block);
@@ -458,7 +460,7 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     heads_first(z)
 }
 
-/// Expands the block so that each of its rows serves the same number of batch rows; returns that number.
+/// Expands the block so that each of its rows is read by the same number of batch rows; returns that number.
 fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
     match block.readers() {
         Some(readers) => (block.clone(), readers),
@@ -466,8 +468,8 @@ fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
     }
 }
 
-/// Stacks queries that read the same keys into one matrix, so that keys are never repeated: those
-/// of a group of heads, and of all rows of the batch that share a row of keys.
+/// Stacks queries that read the same keys into one matrix, so that keys are never repeated: the heads of a group, and
+/// all batch rows that share a row of keys.
 struct Fold {
     rows: usize,
     readers: usize,
@@ -477,7 +479,7 @@ struct Fold {
 }
 
 impl Fold {
-    /// `[batch, head, query, x]` as `[row, kv_head, reader * group * query, x]`.
+    /// Reshapes `[batch, head, query, x]` to `[row, kv_head, reader * group * query, x]`.
     fn fold(&self, x: Tensor<4>) -> Tensor<4> {
         let [.., width] = x.dims();
         let Self { rows, readers, kv_heads, group, queries } = *self;
@@ -500,8 +502,8 @@ impl Fold {
     }
 }
 
-/// Soft cap, linear bias, then minus infinity where a query must not look; columns a cache has
-/// dropped come first.
+/// Applies the soft cap, adds biases, and masks scores with negative infinity. Columns that the cache has dropped come
+/// first.
 fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'_>) -> Tensor<4> {
     let config = pass.config;
     let [batch, heads, queries, held] = scores.dims();
@@ -526,14 +528,14 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
     Tensor::cat(vec![unseen, scores], 3)
 }
 
-/// Softmax over keys and an attention sink, `[head]`, whose weight is then dropped.
+/// Softmax over keys and an attention sink, `[head]`. The sink's column is then removed.
 fn softmax_beside(scores: Tensor<4>, sinks: Tensor<1>) -> Tensor<4> {
     let [batch, heads, queries, keys] = scores.dims();
     let sinks = narrowed(widened(sinks), scores.dtype()).reshape([1, heads, 1, 1]).expand([batch, heads, queries, 1]);
     softmax_rows(Tensor::cat(vec![scores, sinks], 3), false).narrow(3, 0, keys)
 }
 
-/// Softmax over keys; a row of nothing but minus infinity becomes zeros when `blank_rows`.
+/// Softmax over keys. With `blank_rows`, a fully masked row becomes zeros.
 pub(crate) fn softmax_rows(scores: Tensor<4>, blank_rows: bool) -> Tensor<4> {
     let scores = match cpu::softmax(scores) {
         Ok(pattern) => return pattern,

@@ -1,4 +1,4 @@
-//! Which keys each query of a layer sees, and how their scores are scaled.
+//! Rules that tell the attention kernels which keys a query sees and how scores are scaled.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use super::pass::Pass;
 use crate::config::Positional;
 use crate::cpu::Rules;
 
-/// What the kernels need to know of a layer's scores; `dropped` columns of the keys are not held.
+/// The kernels' description of a layer's scores. The first `dropped` key columns are not stored.
 pub(super) fn rules<'p>(layer: usize, dropped: usize, pass: &Pass<'p>) -> Rules<'p> {
     let config = pass.config;
     let sequence = pass.sequence;

@@ -1,4 +1,4 @@
-//! Mixtures of attention heads: which experts a token's heads are, and what their shares are.
+//! Routing for mixtures of attention heads.
 
 use burn::tensor::{Int, Tensor, activation};
 
@@ -8,8 +8,8 @@ use super::norm::narrowed;
 use crate::config::AttnExperts;
 
 impl AttnExperts {
-    /// Each expert's share of each token, `[batch, pos, expert]`: a softmax over the chosen experts' scores, and zero for
-    /// the others. Nothing is read back from the device.
+    /// Router weight of each expert, `[batch, pos, expert]`: a softmax over the scores of the chosen experts, and zero
+    /// for the others. Does not synchronize with the device.
     pub(super) fn shares(self, router: &Linear, x: Tensor<3>) -> Tensor<3> {
         let dtype = x.dtype();
         let scores = router_scores(router, x);
@@ -17,7 +17,7 @@ impl AttnExperts {
         narrowed(activation::softmax(scores.mask_fill(left_out, f32::NEG_INFINITY), 2), dtype)
     }
 
-    /// The share of each head, `[batch, pos, head, 1]`.
+    /// Router weight of each head, `[batch, pos, head, 1]`.
     pub(super) fn by_head(self, shares: Tensor<3>, heads: usize) -> Tensor<4> {
         let [batch, pos, experts] = shares.dims();
         let each = shares.unsqueeze_dim::<4>(2).expand([batch, pos, heads / experts, experts]);
@@ -25,7 +25,7 @@ impl AttnExperts {
     }
 }
 
-/// How many come before each entry of the last axis, larger ones and, of equal ones, earlier ones.
+/// Rank of each entry along the last axis in descending order; ties are broken by index.
 fn ranks(scores: Tensor<3>) -> Tensor<3, Int> {
     let [batch, pos, count] = scores.dims();
     let shape = [batch, pos, count, count];

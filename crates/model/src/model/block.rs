@@ -18,7 +18,7 @@ use crate::config::{Mixer, NormKind};
 use crate::cpu;
 use crate::points::Site;
 
-/// Weights of one block. What is absent (`None`) the configuration says the model lacks.
+/// Weights of one block. Components that the configuration does not include are `None`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -33,30 +33,30 @@ pub struct Block {
     pub ln1: Norm,
     /// Attention.
     pub attn: Option<Attention>,
-    /// The gated delta net, in place of attention.
+    /// Gated delta net, in place of attention.
     pub delta: Option<GatedDeltaNet>,
-    /// Mamba 2's mixer, in place of attention.
+    /// Mamba 2 mixer, in place of attention.
     pub ssm: Option<Mamba2>,
-    /// The short convolution, in place of attention.
+    /// Short convolution, in place of attention.
     pub conv: Option<ShortConvolution>,
-    /// Norm of what attention, or what stands in its place, writes.
+    /// Norm on the token mixer's output.
     pub ln1_post: Option<Norm>,
     /// Norm before the MLP.
     pub ln2: Option<Norm>,
     /// The MLP.
     pub mlp: Option<Mlp>,
-    /// The mixture of experts, in place of the MLP.
+    /// Mixture of experts, in place of the MLP.
     pub moe: Option<Moe>,
-    /// Norm of the MLP's output.
+    /// Norm on the MLP's output.
     pub ln2_post: Option<Norm>,
-    /// What is added behind the MLP for the layer's own inputs.
+    /// Per-layer input, added after the MLP.
     pub per_layer: Option<PerLayer>,
-    /// Number that the stream behind all of it is multiplied by, `[1]`.
+    /// Scalar that multiplies the residual stream at the end of the block, `[1]`.
     pub scalar: Option<Param<Tensor<1>>>,
 }
 
 impl Block {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
         let mixture =
@@ -66,7 +66,7 @@ impl Block {
         self.mixer_maps().chain(mlp).chain(mixture).chain(shared).chain(per_layer)
     }
 
-    /// The linear maps of attention, or of what stands in its place.
+    /// Linear maps of the token mixer.
     pub fn mixer_maps(&self) -> impl Iterator<Item = &Linear> {
         let attn = self.attn.iter().flat_map(Attention::maps);
         let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
@@ -75,7 +75,7 @@ impl Block {
         attn.chain(net).chain(ssm).chain(conv)
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let attn = self.attn.iter_mut().flat_map(Attention::maps_mut);
         let net = self.delta.iter_mut().flat_map(GatedDeltaNet::maps_mut);
@@ -92,12 +92,12 @@ impl Block {
         attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(per_layer)
     }
 
-    /// Where its weights live: those of attention, or of an MLP alone.
+    /// Device of the weights, taken from the first linear map.
     pub(crate) fn device(&self) -> Device {
         self.maps().next().map_or_else(Device::default, Linear::device)
     }
 
-    /// The residual stream after the block.
+    /// Computes the residual stream after the block.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
@@ -124,7 +124,7 @@ impl Block {
             let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
             return run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out));
         }
-        let (resid, mut out) = self.between_positions(layer, resid, pass, run)?;
+        let (resid, mut out) = self.mixer_output(layer, resid, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
         }
@@ -155,20 +155,20 @@ impl Block {
         run.fire(at(Site::ResidPost), resid)
     }
 
-    /// The map to the stream of what passes between positions.
-    pub fn mixed(&self) -> Option<&Linear> {
+    /// Output projection of the token mixer.
+    pub fn output_projection(&self) -> Option<&Linear> {
         let (net, ssm) = (self.delta.as_ref().map(|net| &net.o), self.ssm.as_ref().map(|ssm| &ssm.o));
         self.attn.as_ref().map(|attn| &attn.o).or(net).or(ssm).or(self.conv.as_ref().map(|conv| &conv.o))
     }
 
-    /// The same, to be changed.
-    pub(crate) fn mixed_mut(&mut self) -> Option<&mut Linear> {
+    /// Output projection of the token mixer, mutably.
+    pub(crate) fn output_projection_mut(&mut self) -> Option<&mut Linear> {
         let (net, ssm) = (self.delta.as_mut().map(|net| &mut net.o), self.ssm.as_mut().map(|ssm| &mut ssm.o));
         self.attn.as_mut().map(|attn| &mut attn.o).or(net).or(ssm).or(self.conv.as_mut().map(|conv| &mut conv.o))
     }
 
-    /// The stream that outputs are added to, and the output of attention or of what stands in its place.
-    fn between_positions(
+    /// Computes the stream that outputs are added to, and the token mixer's output.
+    fn mixer_output(
         &self,
         layer: usize,
         resid: Tensor<3>,
@@ -192,7 +192,7 @@ impl Block {
         Ok((normalized.unwrap_or(resid), out))
     }
 
-    /// The normalized stream after a block whose norms stand behind the sums.
+    /// Computes the normalized residual stream after a post-norm block.
     fn normalizing_sums(
         &self,
         layer: usize,
@@ -239,7 +239,7 @@ impl Block {
         self.mlp_of(layer, x, stream, pass, run)
     }
 
-    /// What the MLP makes of its input, and experts with norms of their own of the stream.
+    /// Applies the MLP, or the mixture of experts. Experts with their own norms read `stream`.
     fn mlp_of(
         &self,
         layer: usize,
@@ -264,10 +264,10 @@ impl Block {
     }
 }
 
-/// What queries, keys and values are projected from, and the normalized stream if that is what outputs are added to.
+/// Inputs of the query, key, and value projections, and the normalized stream if outputs are added to it.
 ///
-/// Normally one normalized stream. A head's own stream is made only where a hook edits it;
-/// `ln1`'s points are always those of the norm of `hook_resid_pre`.
+/// Normally this is one normalized stream. Separate inputs per head are only created where a hook edits them; the
+/// points of `ln1` always belong to the norm of `hook_resid_pre`.
 pub(crate) fn attention_reads(
     ln1: &Norm,
     layer: usize,
@@ -302,7 +302,7 @@ pub(crate) fn attention_reads(
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
         return Ok((AttentionInputs::One(Box::new(shared)), kept));
     }
-    // Shortformer: queries and keys know positions, values and the stream do not.
+    // Shortformer: only queries and keys get positions, not values or the residual stream.
     let placed = match &pass.shortformer {
         Some(positions) => shared.clone() + positions.clone(),
         None => shared.clone(),

@@ -1,4 +1,4 @@
-//! Weights that stay in the blocks of a quantized file until somebody asks for their value.
+//! Weights that stay in a file's quantized blocks until their value is needed.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
@@ -6,13 +6,14 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::cpu::Weight;
 use crate::cpu::packed_matrix::PackedMatrix;
 
-/// The blocks a weight is made from, if it is.
+/// The quantized blocks of a weight, if any.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Blocks(Option<PackedMatrix>);
 
 impl Blocks {
-    /// A parameter that is this weight: of blocks its value is made, in `f32`, when it is first asked for. `turned`: a
-    /// table of rows, not a map whose columns the rows of blocks are.
+    /// Creates a parameter for this weight. A quantized weight is dequantized to `f32` on first access. `turned` is
+    /// true for an embedding table, whose rows are stored as rows of blocks, and false for a linear map, whose columns
+    /// are.
     pub(super) fn param(weight: Weight, device: &Device, turned: bool) -> (Param<Tensor<2>>, Self) {
         let packed = match weight {
             Weight::Plain(weight) => return (Param::from_tensor(weight.detach()), Self::default()),
@@ -29,7 +30,7 @@ impl Blocks {
         (param, Self(Some(packed)))
     }
 
-    /// The blocks, as long as they are what the parameter holds.
+    /// The blocks, unless the parameter has been dequantized.
     pub(crate) fn of(&self, param: &Param<Tensor<2>>) -> Option<&PackedMatrix> {
         self.0.as_ref().filter(|_| !param.is_initialized())
     }

@@ -1,4 +1,4 @@
-//! Documents concatenated into rows of one length.
+//! Concatenating documents into rows of equal length.
 
 use super::HookedTransformer;
 use crate::driver::HookedModel;
@@ -6,27 +6,28 @@ use crate::error::{InputError, Result};
 use crate::tokens::{Texts, Tokens};
 
 impl HookedTransformer {
-    /// Texts as rows of `len` tokens without padding, as models are trained on: texts concatenated with an
-    /// end-of-sequence token between two (a beginning-of-sequence token if the tokenizer has no other), cut where a row
-    /// is full. Every row gets a beginning-of-sequence token of its own if `prepend_bos` or, unless said, the model's
-    /// habit says so; where a text ends with the row before, that one separates them. What is left at the end fills no
-    /// row and is dropped.
+    /// Tokenizes texts into rows of `len` tokens without padding, as in training. Texts are concatenated with an
+    /// end-of-sequence token in between (a beginning-of-sequence token if the tokenizer has no end-of-sequence token),
+    /// and split where a row is full. Every row starts with a beginning-of-sequence token if `prepend_bos` is true or,
+    /// when `None`, if the model does so by default; if a text ends together with its row, this token is the only
+    /// separator. Leftover tokens at the end are dropped.
     ///
-    /// Each text is tokenized whole, where TransformerLens 2.16 cuts all text into twenty pieces first, in the middle of
-    /// words.
+    /// Each text is tokenized as a whole, whereas TransformerLens 2.16 first splits the combined text into twenty
+    /// chunks, possibly inside words.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let tokens = model.tokenize_and_concatenate(["red fox", "tea owl sun", "star"], 4, None)?;
     /// assert_eq!(model.to_string(tokens.row(0))?, "<bos> red fox <bos>");
-    /// assert_eq!(model.to_string(tokens.row(1))?, "<bos> tea owl sun"); // `star` fills no row
+    /// assert_eq!(model.to_string(tokens.row(1))?, "<bos> tea owl sun"); // `star` does not fill a row
     /// assert_eq!(tokens.shape(), [2, 4]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::to_tokens`]; also rows too short for a token of the texts, and texts too short for a row.
+    /// Same as [`HookedTransformer::to_tokens`], and errors if rows are too short to hold any token of the texts, or
+    /// the texts are too short for a row.
     pub fn tokenize_and_concatenate(
         &self,
         texts: impl Into<Texts>,
@@ -38,7 +39,7 @@ impl HookedTransformer {
         Ok(Tokens::new(self.concatenated(&documents, len, prepend_bos)?.0)?)
     }
 
-    /// [`HookedTransformer::tokenize_and_concatenate`] of ids; also how many are left over.
+    /// Like [`HookedTransformer::tokenize_and_concatenate`], for token ids. Also returns the number of leftover tokens.
     pub fn concatenated(
         &self,
         documents: &[Vec<u32>],
@@ -60,7 +61,8 @@ impl HookedTransformer {
         let begun = || first.into_iter().collect::<Vec<u32>>();
         let mut row = begun();
         for (number, document) in documents.iter().filter(|document| !document.is_empty()).enumerate() {
-            // What separates documents is ours, and no token that begins a sequence is doubled.
+            // We add the separators ourselves, so skip a document's own BOS token and never repeat one at the start of
+            // a row.
             let own = &document[usize::from(document.first().copied() == bos)..];
             for id in between.filter(|_| number > 0).iter().chain(own) {
                 if first == Some(*id) && row.len() == 1 {
@@ -73,7 +75,7 @@ impl HookedTransformer {
             }
         }
         if rows.is_empty() {
-            let allowed = format!("{} at most: all texts together", row.len());
+            let allowed = format!("at most {}, the length of all texts together", row.len());
             return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
         }
         Ok((rows, row.len() - added))

@@ -1,4 +1,4 @@
-//! Causal convolutions of single channels, and what a layer with a state carries from one run to the next.
+//! Causal depthwise convolutions, and the recurrent state carried between runs.
 
 use burn::tensor::{Int, Tensor, TensorData};
 use hooklens_hooks::upload;
@@ -10,19 +10,19 @@ use super::sequence::Sequence;
 use crate::error::CacheError;
 use crate::kv_cache::{RecurrentState, StateShape};
 
-/// A run in a layer with a state: what its convolution reads, and its memories before.
+/// State of a recurrent layer during a run: the input of its convolution and its memory before the run.
 #[derive(Debug)]
 pub(super) struct Carried {
     layer: usize,
-    taps: Taps,
+    taps: ConvWindow,
     /// `[batch, width - 1 + pos, channel]`.
     seen: Tensor<3>,
     memory: Tensor<4>,
 }
 
 impl Carried {
-    /// Goes on from the state of the run's cache, or from nothing, with what the convolution reads of the run's positions,
-    /// `[batch, pos, channel]`.
+    /// Starts from the state in the run's cache, or from an empty one. `new` is the convolution input at the run's
+    /// positions, `[batch, pos, channel]`.
     pub(super) fn on(layer: usize, shape: StateShape, new: Tensor<3>, pass: &Pass<'_>) -> Result<Self, CacheError> {
         let ([batch, ..], dtype) = (new.dims(), new.dtype());
         let held = match &pass.kv_cache {
@@ -32,16 +32,16 @@ impl Carried {
         let RecurrentState { before, memory } =
             held.unwrap_or_else(|| RecurrentState::empty(batch, shape, &new.device(), dtype));
         let seen = Tensor::cat(vec![narrowed(before, dtype), new], 1);
-        Ok(Self { layer, taps: Taps::new(pass.sequence, shape.width()), seen, memory })
+        Ok(Self { layer, taps: ConvWindow::new(pass.sequence, shape.width()), seen, memory })
     }
 
-    /// What filters, `[width, channel]`, make of each position, `[batch, pos, channel]`.
+    /// Applies the filters, `[width, channel]`, giving `[batch, pos, channel]`.
     pub(super) fn convolved(&self, filters: Tensor<2>) -> Tensor<3> {
         self.taps.convolve(&self.seen, narrowed(filters, self.seen.dtype()))
     }
 
-    /// What is read from the memories at each position, `[batch, pos, head, d_value]`. The run's cache holds what they are
-    /// afterwards; padding leaves them as they are.
+    /// Runs the recurrence, returning what is read at each position, `[batch, pos, head, d_value]`, and stores the
+    /// final memory in the run's cache. Padding leaves the memory unchanged.
     pub(super) fn run(self, mut steps: Steps, pass: &mut Pass<'_>) -> Result<Tensor<4>, CacheError> {
         if let Some(real) = pass.sequence.real_as_float(&self.seen.device()) {
             let real = narrowed(real, steps.beta.dtype());
@@ -54,7 +54,7 @@ impl Carried {
         Ok(read)
     }
 
-    /// Holds in the run's cache what the convolution has seen, and the memories.
+    /// Stores the last convolution inputs and the memory in the run's cache.
     pub(super) fn keep(self, pass: &mut Pass<'_>) -> Result<(), CacheError> {
         let [batch, all, _] = self.seen.dims();
         if let Some(cache) = &mut pass.kv_cache {
@@ -65,17 +65,17 @@ impl Carried {
     }
 }
 
-/// Where a convolution over real positions finds what it sums: in each row the positions before the run, then its own.
+/// Input columns of a convolution that skips padding. Each row holds the columns before the run, followed by the run's.
 #[derive(Debug)]
-pub(super) struct Taps {
+pub(super) struct ConvWindow {
     width: usize,
-    /// Where some position is padding: for each place in the filter, first to last, the columns of all positions; then
-    /// the columns that will be before the next run.
+    /// If there is padding: for each filter tap, first to last, the source columns of all positions; and the columns to
+    /// keep for the next run.
     sources: Option<(Vec<Vec<i32>>, Vec<i32>)>,
 }
 
-impl Taps {
-    /// Of filters over so many positions.
+impl ConvWindow {
+    /// Finds the input columns for filters of the given width over the sequence.
     pub(super) fn new(sequence: &Sequence, width: usize) -> Self {
         let (len, held) = (sequence.len, width - 1);
         let Some(mask) = sequence.query_mask() else { return Self { width, sources: None } };
@@ -85,7 +85,7 @@ impl Taps {
             let flat = |column: usize| (row * (held + len) + column) as i32;
             let mut before = 0;
             for (at, real) in real.iter().enumerate() {
-                // A real position is its own last source; what stands at padding is read by nobody.
+                // A real position is its own last source. Values at padding are never read.
                 let first = before.min(columns.len() - width.min(columns.len()));
                 sources.iter_mut().enumerate().for_each(|(tap, sources)| {
                     sources.push(flat(columns.get(first + tap).copied().unwrap_or(held + at)));
@@ -97,10 +97,10 @@ impl Taps {
         Self { width, sources: Some((sources, last)) }
     }
 
-    /// Each channel's weighted sum over the last positions, its own included.
+    /// Weighted sum over the last `width` positions of each channel, including the current one.
     ///
     /// # Shapes
-    /// - `x`: `[batch, width - 1 + pos, channel]`, which begins with the positions before the run
+    /// - `x`: `[batch, width - 1 + pos, channel]`, starting with the positions before the run
     /// - `filters`: `[width, channel]`
     /// - output: `[batch, pos, channel]`
     pub(super) fn convolve(&self, x: &Tensor<3>, filters: Tensor<2>) -> Tensor<3> {
@@ -114,7 +114,7 @@ impl Taps {
         (1..self.width).fold(weighed(0), |sum, tap| sum + weighed(tap))
     }
 
-    /// What is before the next run, `[batch, width - 1, channel]`.
+    /// Input columns to keep for the next run, `[batch, width - 1, channel]`.
     pub(super) fn last(&self, x: &Tensor<3>) -> Tensor<3> {
         let [batch, all, _] = x.dims();
         let held = self.width - 1;

@@ -1,4 +1,4 @@
-//! What only decoders have: a next-token loss, and prefilled caches.
+//! Decoder-only operations: next-token loss and cache prefill.
 
 use burn::tensor::Tensor;
 
@@ -8,29 +8,29 @@ use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
 
-/// A decoder, or one with hooks that stay.
+/// A decoder, or a decoder with persistent hooks.
 pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Tensor<3>> {
-    /// The decoder itself, without hooks.
+    /// The underlying decoder, without hooks.
     fn transformer(&self) -> &HookedTransformer;
 
-    /// Mean cross-entropy of predicting each next token, `[1]`, in nats; padding is not counted.
+    /// Mean cross-entropy of next-token predictions, `[1]`, in nats. Padding is not counted.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let uniform = (63f32).ln(); // of 63 tokens, none favored
+    /// let uniform = (63f32).ln(); // loss of a uniform prediction over 63 tokens
     /// let loss = model.loss("red fox tea red fox tea red fox tea")?.into_scalar::<f32>();
-    /// assert!(loss < uniform, "{loss}"); // what repeats is foreseen
+    /// assert!(loss < uniform, "{loss}"); // the model predicts the repetition
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`].
+    /// Same as [`HookedModel::forward`].
     fn loss(&self, input: impl Into<Input>) -> Result<Tensor<1>> {
         self.loss_with(input, ForwardOptions::new())
     }
 
-    /// [`loss`](DecoderModel::loss) of a run with options: with hooks, of a residual stream, behind a cache.
+    /// Like [`loss`](DecoderModel::loss), for a run with options: with hooks, from a residual stream, or after a cache.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -42,13 +42,14 @@ pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Ten
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward_with`].
+    /// Same as [`HookedModel::forward_with`].
     fn loss_with<'h>(&self, input: impl Into<Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Tensor<1>> {
         let loss = self.run(input, options.into().loss())?.loss;
         Ok(loss.ok_or(InputError::NoOutput { what: "loss" })?)
     }
 
-    /// Runs the model on a prefix and gives its key-value cache; [`KeyValueCache::interventions`] lists hooks that edited.
+    /// Runs the model on a prefix and returns its key-value cache. [`KeyValueCache::interventions`] lists the hooks
+    /// that edited activations.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -63,7 +64,7 @@ pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Ten
     /// ```
     ///
     /// # Errors
-    /// As [`HookedModel::forward`].
+    /// Same as [`HookedModel::forward`].
     fn prefill(&self, input: impl Into<Input>) -> Result<KeyValueCache> {
         let model = self.transformer();
         let tokens = model.token_input(input.into())?;

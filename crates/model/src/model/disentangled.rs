@@ -1,4 +1,4 @@
-//! Disentangled attention (He et al. 2021, DeBERTa): queries meet keys of relative positions, and keys their queries.
+//! Disentangled attention (DeBERTa, He et al. 2021): content-to-position and position-to-content scores.
 
 use burn::tensor::{Int, Tensor};
 
@@ -7,17 +7,17 @@ use super::position_bias::relative_ids;
 use super::sequence::Sequence;
 use crate::kv_cache::heads_first;
 
-/// How DeBERTa 2 numbers relative positions.
+/// DeBERTa 2's buckets of relative positions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogBuckets {
-    /// Half of the numbers there are.
+    /// Half the number of buckets.
     pub(crate) span: usize,
-    /// Distance from which on all share a number, where far ones share numbers at all: by their logarithm.
+    /// Distance beyond which all positions share a bucket, if far distances use logarithmic buckets.
     pub(crate) max_distance: Option<usize>,
 }
 
 impl LogBuckets {
-    /// The number of `key - query`, as Hugging Face computes it, in `f32`.
+    /// Bucket of `key - query`, computed in `f32` as in Hugging Face.
     fn of(self, distance: i64) -> usize {
         let back = -distance;
         let middle = self.span / 2;
@@ -33,32 +33,32 @@ impl LogBuckets {
         (moved + self.span as i64).clamp(0, 2 * self.span as i64 - 1) as usize
     }
 
-    /// The number of each query and key, `[batch or 1, 1, query, key]`.
+    /// Bucket of each query-key pair, `[batch or 1, 1, query, key]`.
     pub(crate) fn numbers(self, sequence: &Sequence, like: &Tensor<2>) -> Tensor<4, Int> {
         let shape = [sequence.position_rows(), 1, sequence.len, sequence.keys()];
         relative_ids(sequence, |distance| self.of(distance), &like.device()).reshape(shape)
     }
 }
 
-/// Relative positions as the queries and keys of a layer meet them.
+/// Projected relative position embeddings for one layer's queries and keys.
 #[derive(Debug)]
 pub(crate) struct Disentangled {
-    /// What queries meet, `[number, head * d_head]`.
+    /// Position keys for content queries, `[bucket, head * d_head]`.
     pub(crate) keys: Option<Tensor<2>>,
-    /// What keys meet, `[number, head * d_head]`.
+    /// Position queries for content keys, `[bucket, head * d_head]`.
     pub(crate) queries: Option<Tensor<2>>,
-    /// The number of each query and key, `[batch or 1, 1, query, key]`.
+    /// Bucket of each query-key pair, `[batch or 1, 1, query, key]`.
     pub(crate) numbers: Tensor<4, Int>,
 }
 
 impl Disentangled {
-    /// What is added to scores, `[batch, head, query, key]`, in `f32` at least.
+    /// Bias added to the scores, `[batch, head, query, key]`, in `f32` at least.
     ///
     /// # Shapes
     /// - queries and keys: `[batch, pos, head, d_head]`
     pub(crate) fn bias(&self, q: &Tensor<4>, k: &Tensor<4>, divisor: f64) -> Tensor<4> {
         let ([batch, queries, heads, d_head], keys) = (q.dims(), k.dims()[1]);
-        // Each vector with all numbers, `[batch, head, pos, number]`.
+        // Scores of each vector against all buckets, `[batch, head, pos, bucket]`.
         let met = |by: &Tensor<4>, positions: &Tensor<2>| {
             let count = positions.dims()[0];
             let positions = widened(positions.clone()).reshape([1, count, heads, d_head]).permute([0, 2, 3, 1]);
@@ -84,7 +84,8 @@ impl Disentangled {
 mod tests {
     use super::*;
 
-    /// Of `transformers`' `make_log_bucket_position` with 256 numbers to 512 (DeBERTa 3), and without logarithms.
+    /// Values from `make_log_bucket_position` in `transformers`, with 256 buckets up to distance 512 (DeBERTa 3), and
+    /// without logarithmic buckets.
     #[test]
     fn numbers_are_hugging_faces() {
         let far = LogBuckets { span: 256, max_distance: Some(512) };

@@ -4,10 +4,9 @@ use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
 use super::{Attention, Embed, GatedDeltaNet, HookedTransformer, Linear, Mamba2, Norm, ShortConvolution};
-use crate::driver::HookedModel;
 
 impl HookedTransformer {
-    /// Shows every weight under its name in a [`WeightTable`](super::layout::WeightTable).
+    /// Calls `see` with every weight and its name in a `WeightTable`.
     pub fn each_weight(&self, see: &mut dyn FnMut(String, Weight<'_>)) {
         let (w, dtype) = (&self.weights, self.compute_type());
         see("embed.W_E".into(), Weight::Tokens(&w.embed));
@@ -106,7 +105,7 @@ impl HookedTransformer {
 
 fn each_of_attention(name: &str, attn: &Attention, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
     for (letter, which) in [("Q", &attn.q), ("K", &attn.k), ("V", &attn.v), ("O", &attn.o)] {
-        // A layer that reads an earlier one's keys and values has none.
+        // A layer that reuses an earlier layer's keys and values has no K and V.
         if which.shape()[1] > 0 {
             linear(name, letter, which, dtype, see);
         }
@@ -157,7 +156,7 @@ fn each_of_convolution(name: &str, own: &ShortConvolution, dtype: DType, see: &m
     filters(name, &own.conv, own.conv_bias.as_ref(), dtype, see);
 }
 
-/// A convolution's filters and what is added to what they give.
+/// Visits a convolution's filters and bias.
 fn filters(
     name: &str,
     conv: &Param<Tensor<2>>,
@@ -173,11 +172,12 @@ fn filters(
     see(format!("{name}.conv_bias"), Weight::Vector(bias.map_or_else(none, |bias| bias.val())));
 }
 
-/// A weight as the model keeps it.
+/// A weight in the form that the model stores it.
+#[derive(Debug)]
 pub enum Weight<'w> {
     /// A matrix, copied or widened.
     Matrix(Tensor<2>),
-    /// Of a map, or the table of tokens, which may be in blocks.
+    /// Linear map, or the token embedding, which may be block-quantized.
     Map(&'w Linear),
     /// An embedding table.
     Tokens(&'w Embed),

@@ -7,7 +7,7 @@ use super::norm::narrowed;
 use super::sequence::{Sequence, position_ids};
 use crate::tokens::Tokens;
 
-/// Token vectors, `[batch, pos, d_model]`.
+/// Token embeddings, `[batch, pos, d_model]`.
 ///
 /// # Shapes
 /// - table: `[d_vocab, d_model]`
@@ -16,14 +16,14 @@ pub(crate) fn token_vectors(table: Tensor<2>, tokens: &Tokens, dtype: DType) -> 
     narrowed(rows_of(table, tokens.ids()), dtype).reshape([batch, len, d_model])
 }
 
-/// The rows of a table these ids name, `[id, d_model]`.
+/// Looks up rows of a table by id, `[id, d_model]`.
 pub(crate) fn rows_of(table: Tensor<2>, ids: &[u32]) -> Tensor<2> {
     let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
     let ids = upload::<1, Int>(TensorData::new(ids.clone(), [ids.len()]), &table.device());
     table.select(0, ids)
 }
 
-/// Position vectors, zero at padding, `[batch or 1, pos, d_model]`.
+/// Position embeddings, zero at padding, `[batch or 1, pos, d_model]`.
 ///
 /// # Shapes
 /// - table: `[n_ctx, d_model]`

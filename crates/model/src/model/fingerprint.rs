@@ -10,12 +10,14 @@ use crate::error::{ConfigError, Result};
 use crate::model::{Hashed, HookedTransformer};
 
 impl HookedTransformer {
-    /// A hash of the configuration and of every weight as it is in memory: name, shape, element type and all bytes
-    /// (XXH3, 128 bits). Another model, processing, element type or edit has another; the same weights have the same
-    /// in every process, however they were loaded. All weights are read each time, a few megabytes at once: half a
-    /// gigabyte takes about half a second on two cores.
+    /// Fingerprint of the model: a hash (XXH3, 128 bits) of the configuration and of every weight's name, shape,
+    /// element type and bytes as they are in memory.
     ///
-    /// It guards against mistakes, not against someone who makes weights to fit a hash.
+    /// A different model, processing, element type or edit gives a different fingerprint. Equal weights give the same
+    /// fingerprint in every process, however they were loaded. Each call reads all weights, a few megabytes at a time;
+    /// half a gigabyte takes about half a second on two cores.
+    ///
+    /// The fingerprint guards against mistakes, not against weights crafted to collide.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -27,12 +29,12 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// If the device can't give the weights.
+    /// Fails if the weights cannot be read from the device.
     pub fn fingerprint(&self) -> Result<String> {
         self.hash(Hashed::default())
     }
 
-    /// The identity of the weights as they are now, which caches and recordings keep.
+    /// Identity of the current weights, which is stored in caches and recordings.
     pub fn identity(&self) -> Arc<ModelIdentity> {
         self.identities.identity(&self.weights, self.catalog().note(), |hashed| self.hash(hashed))
     }

@@ -1,4 +1,4 @@
-//! From input to logits: checks first, then one pass through the blocks.
+//! The forward pass: validates the input, then runs embedding, blocks, and unembedding.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run, Segment};
@@ -12,27 +12,27 @@ use super::sequence::{Sequence, at_columns};
 use super::soft_cap::soft_capped;
 use super::transformer::HookedTransformer;
 use crate::config::{Positional, Threshold};
-use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, drive};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, execute};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::{Entry, KeyValueCache, MadeBy, Transaction};
 use crate::points::{Outer, Site};
 use crate::tokens::{Tokens, flat_mask};
 
 /// The input of a forward pass.
-#[allow(clippy::large_enum_variant, reason = "there is one a run; with LibTorch built in, a tensor is larger")]
+#[allow(clippy::large_enum_variant, reason = "there is one per run; with LibTorch built in, a tensor is larger")]
 enum Start {
     Tokens(Tokens),
     Residual(Tensor<3>),
 }
 
-/// Layers to run: from `start` up to, not including, `stop`; no `stop` means on to the logits.
+/// Range of layers to run, `start..stop`. Without `stop`, the run continues to the logits.
 #[derive(Clone, Copy)]
 struct Layers {
     start: Option<usize>,
     stop: Option<usize>,
 }
 
-/// Which layers and which outputs to compute.
+/// Layers to run and outputs to compute.
 #[derive(Clone, Copy)]
 struct StopAt {
     layers: Layers,
@@ -40,15 +40,15 @@ struct StopAt {
     loss: bool,
 }
 
-/// The result of a forward pass: the stream where it ended, and whether it is complete.
+/// Result of a forward pass: the logits, or the residual stream where it stopped.
 #[derive(Default)]
-struct Reached {
+struct ForwardResult {
     logits: Option<Tensor<3>>,
     residual: Option<Tensor<3>>,
 }
 
 impl HookedTransformer {
-    /// Checks everything that can be checked, then runs.
+    /// Validates the input and options, then runs.
     pub(super) fn checked_run(&self, input: Input, mut options: ForwardOptions<'_>) -> Result<Output> {
         let layers = self.layers(&options)?;
         let (start, mut tokens) = self.start(input, &mut options, layers)?;
@@ -66,7 +66,7 @@ impl HookedTransformer {
             self.check_head()?;
             self.check_loss(logits, tokens.as_ref(), layers)?;
         }
-        // A cache that grows must see every layer.
+        // A growing cache must see every layer.
         let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
         if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers)) {
             return Err(CacheError::Partial.into());
@@ -89,8 +89,8 @@ impl HookedTransformer {
         if let (Some(cache), Some(identity)) = (&kv_cache, &identity) {
             cache.check_model(identity)?;
         }
-        // What a text makes is told by its tokens: not of a stream given in their place, nor after a prefix that was
-        // edited, rounded or hidden.
+        // Text hashes require that the tokens determine the activations. They don't for a residual stream given instead
+        // of tokens, or after a cached prefix that was edited, quantized, or hidden.
         let held = match kv_cache.as_ref().filter(|cache| !cache.is_empty()) {
             _ if options.record.selects_nothing() || layers.start.is_some() => None,
             Some(cache) => cache.exact_tokens(),
@@ -111,7 +111,7 @@ impl HookedTransformer {
             stop_when_done: logits == Logits::None && layers.stop.is_none() && !growing,
         };
         let mut transaction = kv_cache.map(KeyValueCache::begin);
-        let (reached, cache) = drive(plan, &mut options.hooks, options.record, |run| {
+        let (reached, cache) = execute(plan, &mut options.hooks, options.record, |run| {
             self.check_conflicts(run)?;
             if run.ends_here() {
                 return Err(Halt::Done);
@@ -157,7 +157,7 @@ impl HookedTransformer {
         Ok(Layers { start, stop })
     }
 
-    /// The input in its final form, and the tokens if they are known.
+    /// Normalizes the input, and returns the tokens if they are known.
     fn start(&self, input: Input, options: &mut ForwardOptions<'_>, layers: Layers) -> Result<(Start, Option<Tokens>)> {
         let tokens = match input {
             Input::Residual(residual) => {
@@ -189,7 +189,7 @@ impl HookedTransformer {
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 
-    /// Whether all that layers read besides the stream is there where a run starts from one.
+    /// Checks that a run from a residual stream has everything else that its layers read.
     fn check_earlier_layers(&self, start: &Start, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
         if matches!(start, Start::Tokens(_)) {
             return Ok(());
@@ -202,16 +202,16 @@ impl HookedTransformer {
             return Err(InputError::KeysOfEarlierLayer { layer, from });
         }
         if self.config.per_layer_inputs.is_some() && tokens.is_none() {
-            let what = "a residual stream into a model whose layers have inputs of their own";
+            let what = "a residual stream as input to a model with per-layer inputs";
             return Err(InputError::Needs {
                 what,
-                needs: "the tokens it was made from; pass them as the option `tokens`",
+                needs: "the tokens it was computed from; pass them as the option `tokens`",
             });
         }
         Ok(())
     }
 
-    /// Elements of the largest tensors of a run that are alive at one time: the logits, or an MLP's.
+    /// Number of elements in the largest activation of a run: the logits, or an MLP's neurons.
     fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
         let tokens = sequence.batch.saturating_mul(sequence.len);
         let rows = if logits == Logits::All { tokens } else { sequence.batch };
@@ -274,7 +274,7 @@ impl HookedTransformer {
         Ok(sequence)
     }
 
-    /// Whether keys of the cache were rotated as the text of some row, now longer, is not.
+    /// Fails if the cached keys were rotated with different frequencies than a row's text, now longer, requires.
     fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
         let thresholds = self.config.rotation_thresholds();
         if thresholds.is_empty() || cache.is_empty() {
@@ -288,7 +288,7 @@ impl HookedTransformer {
             if before == 0 || len <= before {
                 continue;
             }
-            // A truncated cache holds keys that were rotated for a longer text.
+            // A truncated cache may hold keys rotated for a longer text.
             let keys = rotated_for.get(row).or(rotated_for.first()).copied().unwrap_or(0).max(before);
             let other = |threshold: &&Threshold| {
                 let [long, longer] = [keys > threshold.context, len > threshold.context];
@@ -307,7 +307,7 @@ impl HookedTransformer {
         Ok(())
     }
 
-    /// Checks that a learned position table has a vector for every position, and that a query may see all of them.
+    /// Checks that a learned position table covers the length, and that a query may attend to that many keys.
     pub fn check_length(&self, len: usize) -> Result<(), InputError> {
         if let Some(most) = self.config.most_keys.filter(|most| len > *most) {
             return Err(InputError::Sparse { len, most });
@@ -316,8 +316,8 @@ impl HookedTransformer {
         if self.config.positional.has_table() && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }
 
-    /// A head's edited input is normalized apart from the stream, so an edit of the stream's
-    /// norm would not reach it.
+    /// Rejects runs that edit both a head's input and the norm. An edited head input is normalized separately, so the
+    /// edit of the stream's norm would not apply to it.
     fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
         let layers = if self.config.residual_norms { 0 } else { self.config.n_layers };
         for layer in 0..layers {
@@ -332,17 +332,17 @@ impl HookedTransformer {
                 return Err(HookError::Conflict {
                     point: name(norm),
                     other: name(input),
-                    reason: "a head's own input has a norm of its own, which this point does not speak of",
+                    reason: "inputs edited per head are normalized separately, which this point does not represent",
                 });
             }
         }
         Ok(())
     }
 
-    /// Whether there is a loss to compute.
+    /// Checks that the loss can be computed.
     fn check_loss(&self, logits: Logits, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
         let Some(tokens) = tokens else {
-            let needs = "the tokens it was made from; pass them as the option `tokens`";
+            let needs = "the tokens it was computed from; pass them as the option `tokens`";
             return Err(InputError::Needs { what: "the loss of a residual stream", needs });
         };
         if layers.stop.is_some() {
@@ -355,7 +355,7 @@ impl HookedTransformer {
         loss::check_targets(tokens, self.config.d_vocab_out)
     }
 
-    /// The pass itself: embedding, blocks, unembedding.
+    /// Runs embedding, blocks, and unembedding.
     fn pass(
         &self,
         start: Start,
@@ -363,7 +363,7 @@ impl HookedTransformer {
         StopAt { layers, logits, loss }: StopAt,
         tokens: &mut Option<Tokens>,
         run: &mut Run<'_, '_>,
-    ) -> Result<Reached, Halt> {
+    ) -> Result<ForwardResult, Halt> {
         let sequence = pass.sequence;
         let mut resid = match start {
             Start::Tokens(given) => {
@@ -374,12 +374,12 @@ impl HookedTransformer {
                 embedded
             }
             Start::Residual(residual) => {
-                // What reads tokens in a later layer: parts, the loss.
+                // Parts in later layers and the loss also read the tokens.
                 if let Some(given) = tokens.take() {
                     *tokens = Some(self.hooked_tokens(given, loss, run)?);
                 }
                 if let (Some(given), true) = (&tokens, self.config.per_layer_inputs.is_some()) {
-                    // Layers before the first one have run elsewhere, with the embedding as it is without hooks.
+                    // The skipped layers ran elsewhere; assume that no hook edited their embedding.
                     pass.per_layer_inputs = self.per_layer_inputs(given, &self.embedded(given));
                 }
                 residual.cast(self.compute_type())
@@ -399,7 +399,7 @@ impl HookedTransformer {
             self.paging().inspect(|paging| paging.after(layer));
         }
         if layers.stop.is_some() {
-            return Ok(Reached { residual: Some(resid), ..Reached::default() });
+            return Ok(ForwardResult { residual: Some(resid), ..ForwardResult::default() });
         }
         let points = NormPoints {
             scale: self.points.outer(Outer::FinalScale),
@@ -407,34 +407,34 @@ impl HookedTransformer {
         };
         let watched = run.wants(points.scale) || run.wants(points.normalized);
         resid = pass.enter(&self.weights.unembed.device(), resid);
-        // Rows nobody reads are dropped before the norm, unless a hook wants to see them there.
+        // Drop unused rows before the norm, unless a hook observes the norm.
         if logits == Logits::Last && !watched {
             resid = last_rows(resid, sequence);
         }
         let mut normalized = self.weights.ln_final.forward(resid, points, run)?;
         if logits == Logits::None {
-            return Ok(Reached::default());
+            return Ok(ForwardResult::default());
         }
         if logits == Logits::Last && watched {
             normalized = last_rows(normalized, sequence);
         }
-        Ok(Reached { logits: Some(self.logits(normalized)), ..Reached::default() })
+        Ok(ForwardResult { logits: Some(self.logits(normalized)), ..ForwardResult::default() })
     }
 
-    /// The logits of a stream that has passed the last norm.
+    /// Logits of a residual stream after the final norm.
     fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
         soft_capped(self.weights.unembed.forward(normalized), self.config.output_logits_soft_cap)
     }
 
-    /// Logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`: last norm,
-    /// unembedding, soft cap. The logit lens.
+    /// Logit lens: logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`. Applies the final
+    /// norm, the unembedding, and the soft cap.
     ///
     /// # Shapes
     /// - stream: `[batch, pos, d_model]`
     /// - output: `[batch, pos, d_vocab_out]`
     ///
     /// # Errors
-    /// [`InputError::Residual`] for a stream of another width, [`InputError::Device`], [`InputError::NoHead`].
+    /// [`InputError::Residual`] for a stream of the wrong width, [`InputError::Device`], and [`InputError::NoHead`].
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -450,7 +450,7 @@ impl HookedTransformer {
         Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
     }
 
-    /// Shows the tokens to `hook_tokens`, and checks what comes back.
+    /// Fires `hook_tokens` and validates the result.
     fn hooked_tokens(&self, tokens: Tokens, loss: bool, run: &mut Run<'_, '_>) -> Result<Tokens, Halt> {
         let point = self.points.outer(Outer::Tokens);
         if !run.wants(point) {
@@ -472,7 +472,7 @@ impl HookedTransformer {
         Ok(changed)
     }
 
-    /// Scaled token vectors, `[batch, pos, d_model]`.
+    /// Scaled token embeddings, `[batch, pos, d_model]`.
     fn embedded(&self, tokens: &Tokens) -> Tensor<3> {
         let vectors = self.weights.embed.rows(tokens.ids(), self.compute_type());
         let ([batch, len], d_model) = (tokens.shape(), self.config.d_model);
@@ -483,13 +483,13 @@ impl HookedTransformer {
         }
     }
 
-    /// Every layer's own inputs, `[batch, pos, layer, width]`, if layers have such.
+    /// Per-layer inputs, `[batch, pos, layer, width]`, if the model has them.
     fn per_layer_inputs(&self, tokens: &Tokens, embedded: &Tensor<3>) -> Option<Tensor<4>> {
         let (weights, own) = (self.weights.per_layer_embed.as_ref()?, self.config.per_layer_inputs?);
         Some(weights.inputs(tokens, embedded.clone(), own))
     }
 
-    /// Token vectors, `[batch, pos, d_model]`, and position vectors where both are normalized together.
+    /// Token embeddings, `[batch, pos, d_model]`, plus position embeddings if both are normalized together.
     fn embed(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let mut embedded = self.embedded(tokens);
         if let (Positional::LearnedNormalized, Some(table)) = (&self.config.positional, &self.weights.embed.positions) {
@@ -505,7 +505,7 @@ impl HookedTransformer {
         run.fire(self.points.outer(Outer::Embed), embedded)
     }
 
-    /// Position vectors, zero at padding, `[batch, pos, d_model]`.
+    /// Position embeddings, zero at padding, `[batch, pos, d_model]`.
     fn positions(&self, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let Some(table) = &self.weights.embed.positions else {
             return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
@@ -519,8 +519,7 @@ impl HookedTransformer {
     }
 }
 
-/// A mask's columns of the run: all, or those behind what a cache holds, where the mask begins with the cache's own (as
-/// Hugging Face's do).
+/// The mask columns of the run. A mask may also start with the cached columns, as in Hugging Face; these are removed.
 fn new_columns(
     rows: Vec<Vec<bool>>,
     [batch, len]: [usize; 2],
@@ -541,7 +540,7 @@ fn new_columns(
     Ok(rows.into_iter().map(|row| row[past..].to_vec()).collect())
 }
 
-/// A mask of a wrong length behind a cache could have had either of two.
+/// Adjusts a mask shape error after a cache, where two lengths are valid.
 fn behind(error: InputError, past: usize) -> InputError {
     match error {
         InputError::MaskShape { expected, given } if past > 0 => InputError::MaskBehind { expected, given, past },
@@ -549,8 +548,8 @@ fn behind(error: InputError, past: usize) -> InputError {
     }
 }
 
-/// Why a point does not fire when only these layers run; `in_stream` tells whether position
-/// vectors are part of the residual stream.
+/// The reason why a point does not fire when only these layers run. `in_stream` states whether position embeddings are
+/// part of the residual stream.
 fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'static str> {
     let start = layers.start.unwrap_or(0);
     match (point.layer, point.segment) {
@@ -563,7 +562,7 @@ fn why_silent(point: &PointInfo, layers: Layers, in_stream: bool) -> Option<&'st
     }
 }
 
-/// Each row's last real token, `[batch, 1, d]`.
+/// Each row's last unmasked token, `[batch, 1, d]`.
 pub(crate) fn last_rows(x: Tensor<3>, sequence: &Sequence) -> Tensor<3> {
     if sequence.is_plain() {
         return x.narrow(1, sequence.len - 1, 1);

@@ -1,4 +1,4 @@
-//! The MLP's activation functions.
+//! MLP activation functions.
 
 use std::f64::consts::{PI, SQRT_2};
 
@@ -8,14 +8,14 @@ use super::norm::{narrowed, widened};
 use crate::config::ActivationFn;
 use crate::cpu;
 
-/// Of the normal distribution whose shares `laplace` gives (Ma et al. 2022), as Hugging Face rounds them.
+/// Parameters of the normal distribution whose CDF `laplace` computes (Ma et al. 2022), as rounded by Hugging Face.
 #[expect(clippy::approx_constant)]
 const LAPLACE_MEAN: f64 = 0.707107;
 const LAPLACE_DEVIATION: f64 = 0.282095;
 
 impl ActivationFn {
-    /// Applies the function to each element (`solu`: to each row of the last axis). The norm of
-    /// `solu_ln` is not part of it.
+    /// Applies the function elementwise, or for `solu` to each row of the last axis. Does not include the norm of
+    /// `solu_ln`.
     pub(crate) fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         let x = match cpu::activation(self, x) {
             Ok(done) => return done,
@@ -49,13 +49,13 @@ impl ActivationFn {
     }
 }
 
-/// Applies a function of several steps in `f32` at least.
+/// Computes a multi-step function in `f32` at least.
 fn in_f32<const D: usize>(x: Tensor<D>, function: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let dtype = x.dtype();
     narrowed(function(widened(x)), dtype)
 }
 
-/// xIELU of these slopes, `[1]` each, above zero and below.
+/// xIELU with slopes `up` and `down`, `[1]` each.
 pub(crate) fn xielu<const D: usize>(x: Tensor<D>, up: Tensor<1>, down: Tensor<1>) -> Tensor<D> {
     in_f32(x, |x| {
         let above = x.clone().square() * up.unsqueeze();
@@ -65,8 +65,8 @@ pub(crate) fn xielu<const D: usize>(x: Tensor<D>, up: Tensor<1>, down: Tensor<1>
     })
 }
 
-/// `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, written as `x sigmoid(2·…)`: the same function,
-/// in fewer passes over memory.
+/// `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, written as `x sigmoid(2·…)`: the same function with fewer passes over
+/// memory.
 fn gelu_new<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let inner = (x.clone().square() * 0.044715 + 1.0) * x.clone();
     x * activation::sigmoid(inner * (2.0 * (2.0 / PI).sqrt()))
@@ -78,7 +78,7 @@ mod tests {
 
     use crate::config::ActivationFn;
 
-    /// Where the fixtures' small numbers don't come: bounds.
+    /// Covers bounds that the fixtures' small values don't reach.
     #[test]
     fn bounds_of_activation_functions() {
         let x = || Tensor::<1>::from_floats([-20.0, -1.0, 0.5, 7.0, 12.0], &Device::flex());

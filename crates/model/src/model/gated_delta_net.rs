@@ -1,4 +1,4 @@
-//! A gated delta net: queries, keys and values through a convolution, memories by the gated delta rule, a gated norm.
+//! Gated delta net: convolved queries, keys, and values, a recurrence with the gated delta rule, and a gated norm.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation};
@@ -30,49 +30,49 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct GatedDeltaNet {
-    /// Queries, `[d_model, key_head * d_key]`.
+    /// Query projection, `[d_model, key_head * d_key]`.
     pub q: Linear,
-    /// Keys, `[d_model, key_head * d_key]`.
+    /// Key projection, `[d_model, key_head * d_key]`.
     pub k: Linear,
-    /// Values, `[d_model, value_head * d_value]`.
+    /// Value projection, `[d_model, value_head * d_value]`.
     pub v: Linear,
-    /// The output's gate, `[d_model, value_head * d_value]`.
+    /// Output gate projection, `[d_model, value_head * d_value]`.
     pub gate: Linear,
-    /// How much of each value is written, `[d_model, value_head]`.
+    /// Projection to `beta`, the fraction of each value that is written, `[d_model, value_head]`.
     pub beta: Linear,
-    /// How fast memories decay, `[d_model, value_head]`.
+    /// Projection to the decay of the state, `[d_model, value_head]`.
     pub decay: Linear,
-    /// Filters of all channels, queries', then keys', then values', `[width, channel]`, oldest position first.
+    /// Convolution filters of all channels (queries, keys, values), `[width, channel]`, oldest position first.
     pub conv: Param<Tensor<2>>,
-    /// Logarithm of each head's rate of decay, `[value_head]`.
+    /// Logarithm of each head's decay rate, `[value_head]`.
     pub a_log: Param<Tensor<1>>,
-    /// Added to what decay is made of, `[value_head]`.
+    /// Bias of the decay before softplus, `[value_head]`.
     pub dt_bias: Param<Tensor<1>>,
-    /// Norm of what heads read, `[d_value]`.
+    /// Norm of the heads' outputs, `[d_value]`.
     pub norm: Norm,
-    /// Output, `[value_head * d_value, d_model]`.
+    /// Output projection, `[value_head * d_value, d_model]`.
     pub o: Linear,
 }
 
 impl GatedDeltaNet {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         [&self.q, &self.k, &self.v, &self.gate, &self.beta, &self.decay, &self.o].into_iter()
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let Self { q, k, v, gate, beta, decay, o, .. } = self;
         [q, k, v, gate, beta, decay, o].into_iter()
     }
 
-    /// The maps that read the stream.
+    /// The linear maps that read the residual stream, mutably.
     pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 6] {
         let Self { q, k, v, gate, beta, decay, .. } = self;
         [q, k, v, gate, beta, decay]
     }
 
-    /// What the net adds to the stream, from the normalized stream.
+    /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
@@ -94,10 +94,11 @@ impl GatedDeltaNet {
         let v = run.fire(at(Site::VPreConv), by_head(v, n_value_heads))?;
         let new = Tensor::cat([q, k, v].map(flat).into(), 2);
         let carried = Carried::on(layer, StateShape::of_net(sizes), new, pass)?;
-        let mixed = activation::silu(carried.convolved(self.conv.val()));
+        let output_projection = activation::silu(carried.convolved(self.conv.val()));
         let keys = n_key_heads * d_key;
-        let part =
-            |from: usize, heads: usize, width: usize| by_head(mixed.clone().narrow(2, from, heads * width), heads);
+        let part = |from: usize, heads: usize, width: usize| {
+            by_head(output_projection.clone().narrow(2, from, heads * width), heads)
+        };
         let q = run.fire(at(Site::LinearQ), part(0, n_key_heads, d_key))?;
         let k = run.fire(at(Site::LinearK), part(keys, n_key_heads, d_key))?;
         let v = run.fire(at(Site::LinearV), part(2 * keys, n_value_heads, d_value))?;

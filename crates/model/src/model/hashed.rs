@@ -1,4 +1,4 @@
-//! A hash of weights, piece by piece.
+//! Hashing of weights, in pieces.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
@@ -11,12 +11,14 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use crate::cpu::packed_matrix::PackedMatrix;
 use crate::error::{ConfigError, Result};
 
-/// Elements that are copied and hashed at once, so that no weight is in memory twice.
+/// Number of elements copied and hashed at once, so that no weight is held in memory twice.
 const PIECE: usize = 1 << 20;
-/// Rows of a piece at least: a transposed matrix is read a few elements from each line of memory.
+/// Minimum number of rows per piece. In a transposed matrix, fewer rows would use only a few elements of each cache
+/// line.
 const ROWS: usize = 16;
 
-/// Samples of a weight where not all of it is hashed, evenly spread, and their elements. On a GPU, each is a read that waits.
+/// Number of evenly spaced samples of a weight that is not fully hashed, and elements per sample. On a GPU, each sample
+/// is a blocking read.
 const SAMPLES: usize = 4;
 const SAMPLE: usize = 1024;
 
@@ -28,11 +30,17 @@ pub(crate) enum Extent {
     Samples,
 }
 
-/// The pieces of weights that are to be hashed (XXH3, 128 bits).
+/// The pieces of weights to hash (128-bit XXH3).
 #[derive(Default)]
 pub struct Hashed {
     pieces: Vec<Piece>,
     extent: Extent,
+}
+
+impl std::fmt::Debug for Hashed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hashed").finish_non_exhaustive()
+    }
 }
 
 impl Hashed {
@@ -40,7 +48,7 @@ impl Hashed {
         Self { pieces: Vec::new(), extent }
     }
 
-    /// Adds a weight of this name and shape, as a matrix.
+    /// Adds a weight with this name and shape, viewed as a matrix.
     pub fn add(&mut self, name: &str, shape: &[usize], matrix: Tensor<2>) {
         let [rows, columns] = matrix.dims();
         let step = (PIECE / columns.max(1)).max(ROWS);
@@ -64,17 +72,17 @@ impl Hashed {
         self.pieces.extend((0..rows).step_by(step).map(piece));
     }
 
-    /// Adds a weight that is kept in blocks, by its bytes.
+    /// Adds a quantized weight, hashed by its bytes.
     pub(crate) fn add_blocks(&mut self, name: &str, packed: &PackedMatrix) {
         let label = format!("{name} {}", packed.described());
         self.pieces.push(Piece { label, part: Part::Blocks(packed.clone(), self.extent) });
     }
 
-    /// The hash of all pieces behind the configuration.
+    /// Hash of the configuration followed by all pieces.
     pub fn finish(self, config: &[u8]) -> Result<String> {
         let hashes: Result<Vec<u128>, HookError> = match self.pieces.iter().all(Piece::is_here) {
             true => self.pieces.par_iter().map(Piece::hash).collect(),
-            // A device of its own gives one tensor at a time anyway.
+            // Other devices serve one read at a time anyway.
             false => self.pieces.iter().map(Piece::hash).collect(),
         };
         let mut all = Xxh3::new();
@@ -84,7 +92,7 @@ impl Hashed {
     }
 }
 
-/// The text that is hashed of an element type: fingerprints are stored, and do not follow names in Burn.
+/// Name of an element type in the hash. Fingerprints are stored, so they must not depend on Burn's names.
 fn hashed_dtype(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "F64",
@@ -98,19 +106,19 @@ fn hashed_dtype(dtype: DType) -> &'static str {
 
 /// A part of a weight.
 struct Piece {
-    /// Its name, place, shape and element type, which are hashed with it.
+    /// Name, location, shape, and element type, which are part of the hash.
     label: String,
     part: Part,
 }
 
-#[allow(clippy::large_enum_variant, reason = "nearly all are of the large kind")]
+#[allow(clippy::large_enum_variant, reason = "nearly all are of the large variant")]
 enum Part {
     Rows(Tensor<2>, Range<usize>),
     Blocks(PackedMatrix, Extent),
 }
 
 impl Piece {
-    /// Whether it is in this process's memory.
+    /// Whether the data is in this process's memory.
     fn is_here(&self) -> bool {
         match &self.part {
             Part::Rows(matrix, _) => matrix.device() == Device::flex(),
@@ -118,7 +126,7 @@ impl Piece {
         }
     }
 
-    /// The hash of its label and its elements, row by row.
+    /// Hash of the label and the elements, row by row.
     fn hash(&self) -> Result<u128, HookError> {
         let elements = match &self.part {
             Part::Rows(matrix, rows) => {
@@ -142,7 +150,7 @@ impl Piece {
     }
 }
 
-/// The hash of a configuration and of every tensor of a module, in order.
+/// Hash of a configuration and of all tensors of a module, in order.
 pub fn hash_of(config: &impl Serialize, weights: &impl Module, hashed: Hashed) -> Result<String> {
     let config = serde_json::to_vec(config).map_err(|source| ConfigError::Unwritable { source })?;
     let mut tensors = Tensors { hashed, count: 0 };
@@ -150,7 +158,7 @@ pub fn hash_of(config: &impl Serialize, weights: &impl Module, hashed: Hashed) -
     tensors.hashed.finish(&config)
 }
 
-/// Every tensor of a module, in order.
+/// Collects all tensors of a module, in order.
 struct Tensors {
     hashed: Hashed,
     count: usize,

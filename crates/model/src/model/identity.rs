@@ -1,4 +1,4 @@
-//! The identity of a model's weights, found without reading them all. Caches and recordings are compared by it.
+//! Identity of a model's weights, computed without reading all of them. Used to compare caches and recordings.
 
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,42 +12,43 @@ use super::hashed::{Extent, Hashed};
 use crate::cpu::{self, Depth};
 use crate::error::Result;
 
-/// Weights with at most this many elements are hashed whole.
+/// Weights with at most this many elements are fully hashed.
 const SMALL: usize = 1 << 20;
-/// Number of identities remembered, for weights that are exchanged back and forth.
+/// Number of identities to remember, for weights that are swapped back and forth.
 const REMEMBERED: usize = 8;
 
-/// What a model and its clones remember of their identity.
+/// Identities known to a model and its clones.
 #[derive(Debug)]
 pub(crate) struct Identities {
-    /// The weights that the model was made with, by their addresses.
+    /// Hash of the addresses of the weights that the model was created with.
     made_with: u64,
     known: Mutex<Vec<(u64, Arc<ModelIdentity>)>>,
 }
 
 impl Identities {
-    /// For a model that is made with these weights.
+    /// Creates the record of a model created with these weights.
     pub(crate) fn of(weights: &impl Module) -> Arc<Self> {
         Arc::new(Self { made_with: Glance::at(weights, Depth::Address).hash, known: Mutex::new(Vec::new()) })
     }
 
-    /// Whether the weights have the addresses that they had when the model was made.
+    /// Whether the weights still have the addresses from when the model was created.
     pub(crate) fn are_as_made(&self, weights: &impl Module) -> bool {
         Glance::at(weights, Depth::Address).hash == self.made_with
     }
 
-    /// For a model whose weights hooklens itself converted; `as_made` says whether nobody had edited them before.
+    /// Creates the record of a model whose weights hooklens has converted. `as_made` states whether they were unedited
+    /// before the conversion.
     pub(crate) fn converted(&self, as_made: bool, after: &impl Module) -> Arc<Self> {
         let made_with = if as_made { Glance::at(after, Depth::Address).hash } else { self.made_with };
         Arc::new(Self { made_with, known: Mutex::new(Vec::new()) })
     }
 
-    /// The identity of the weights as they are now.
+    /// The identity of the current weights.
     ///
-    /// Memory addresses and a few values tell whether they are still the same; on a GPU, where looking would take a read,
-    /// the parameters' numbers alone. The contents are hashed once: whole if
-    /// there are few, and in samples if the model was made with them. Large weights that were edited since are the same
-    /// as themselves only.
+    /// Memory addresses and a few values show whether the weights have changed; on a GPU, where reading values would
+    /// block, only the parameter ids are used. The contents are hashed once: fully if they are small, by samples if
+    /// they are unchanged since the model was created. Large weights that were edited afterwards are only equal to
+    /// themselves.
     pub(crate) fn identity(
         &self,
         weights: &impl Module,
@@ -65,7 +66,7 @@ impl Identities {
             ..=SMALL => Some(Extent::Whole),
             _ => self.are_as_made(weights).then_some(Extent::Samples),
         };
-        // Not under the lock: hashing is shared by threads, which may have runs of this model to make.
+        // Don't hold the lock: hashing runs on shared threads, which may run this model themselves.
         let content = extent.and_then(|extent| content(Hashed::new(extent)).ok());
         let described = match &content {
             Some(hash) => format!("{label}, fingerprint {}", &hash[..8.min(hash.len())]),
@@ -84,7 +85,7 @@ impl Identities {
     }
 }
 
-/// A look at every weight: its address and some of its values.
+/// A quick look at every weight: its address and some of its values.
 #[derive(Default)]
 struct Glance {
     hash: u64,
@@ -109,7 +110,7 @@ impl ModuleVisitor for Look {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.elements += param.lazy_shape().iter().product::<usize>();
         self.hash.write_u64(param.id.val());
-        // What stays in blocks is made of them when somebody asks for it.
+        // Don't dequantize weights that are still in blocks.
         if !param.is_initialized() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Random weights, for training and for tests.
+//! Random initialization, for training and tests.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -25,11 +25,11 @@ use crate::cpu::Weight;
 use crate::error::Result;
 
 impl HookedTransformer {
-    /// A model with random weights, as GPT-2 draws them: normal with standard deviation
-    /// `0.8 / sqrt(d_model)`, biases zero, norms one.
+    /// Creates a model with GPT-2-style random weights: normal with standard deviation `0.8 / sqrt(d_model)`, zero
+    /// biases, and norm weights of one.
     ///
     /// # Errors
-    /// A configuration whose sizes contradict each other.
+    /// [`ConfigError`](crate::error::ConfigError) if the configuration is inconsistent.
     ///
     /// ```
     /// use hooklens::{HookedModel, HookedTransformer, TransformerConfig};
@@ -40,7 +40,7 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn random(config: TransformerConfig, seed: u64, device: &Device) -> Result<Self> {
-        // A device has one generator for all threads: another one's draws would shift this model's.
+        // A device has one generator for all threads, so draws of another thread would change this model's weights.
         static DRAWING: Mutex<()> = Mutex::new(());
         config.validate()?;
         let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl Draw<'_> {
         Norm::new(kind, eps, w, b)
     }
 
-    /// Both are 0.8.
+    /// Slopes of 0.8 on both sides.
     fn slopes(&self) -> Slopes {
         let [alpha_p, alpha_n] =
             [0.8f64, 0.3].map(|slope| Param::from_tensor(Tensor::full([1], slope.exp_m1().ln(), self.device)));
@@ -153,7 +153,7 @@ impl Draw<'_> {
     fn block(&self, c: &TransformerConfig, layer: usize) -> Block {
         let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
         let own_keys = c.reads_keys_of(layer).is_none();
-        // What is not there draws nothing.
+        // Absent weights must not draw random numbers.
         let keys = |d_in, width| match own_keys {
             true => self.linear(d_in, width),
             false => Linear::new(Tensor::zeros([d_in, 0], self.device), None),
@@ -232,8 +232,7 @@ impl Draw<'_> {
     }
 }
 
-/// The norm inside a `solu_ln` MLP: always a layer norm, without weights where the others have
-/// none.
+/// The norm inside a `solu_ln` MLP: always a layer norm, without weights if the other norms have none.
 pub fn solu_norm(norm: NormKind) -> NormKind {
     if norm == NormKind::LayerNorm { NormKind::LayerNorm } else { NormKind::LayerNormPre }
 }

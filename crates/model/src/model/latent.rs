@@ -1,4 +1,4 @@
-//! Latent attention: queries, keys and values made from narrow latents of the stream.
+//! Multi-head latent attention: queries, keys, and values projected from low-rank latents.
 
 use burn::module::Module;
 use burn::tensor::{DType, Tensor};
@@ -11,7 +11,7 @@ use super::pass::Pass;
 use crate::config::TransformerConfig;
 use crate::points::Site;
 
-/// Weights of the way from the stream to the latents, and to the keys' rotated part.
+/// Projections from the residual stream to the latents and to the rotary part of the keys.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -29,25 +29,25 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct LatentMaps {
-    /// The latent of queries, `[d_model, q_rank]`.
+    /// Projection to the query latent, `[d_model, q_rank]`.
     pub q_down: Option<Linear>,
-    /// Its RMS norm, `[q_rank]`.
+    /// RMS norm of the query latent, `[q_rank]`.
     pub q_norm: Option<Norm>,
-    /// The latent of keys and values, `[d_model, kv_rank]`.
+    /// Projection to the key/value latent, `[d_model, kv_rank]`.
     pub kv_down: Linear,
-    /// Its RMS norm, `[kv_rank]`.
+    /// RMS norm of the key/value latent, `[kv_rank]`.
     pub kv_norm: Norm,
-    /// The rotated part of all heads' keys, `[d_model, d_rope]`.
+    /// Projection to the rotary part of the keys, shared by all heads, `[d_model, d_rope]`.
     pub k_rope: Linear,
 }
 
 impl LatentMaps {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         [&self.kv_down, &self.k_rope].into_iter().chain(&self.q_down)
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         [&mut self.kv_down, &mut self.k_rope].into_iter().chain(&mut self.q_down)
     }
@@ -69,7 +69,7 @@ impl LatentMaps {
                 [ProjectionInput::Shared(stream), ..] => stream,
                 _ => {
                     let point = format!("blocks.{layer}.hook_q_input");
-                    let source = "heads that read a latent have no stream of their own".into();
+                    let source = "latent attention has no separate input per head".into();
                     return Err(HookError::Failed { point, source }.into());
                 }
             },
@@ -93,7 +93,7 @@ impl LatentMaps {
         Ok([by_head(q, heads), k, by_head(v, heads)])
     }
 
-    /// A map from the stream to what is made from a latent, without the scale of the latent's norm, `[d_model, out]`.
+    /// Combined down- and up-projection through a latent, without the scale of its norm, `[d_model, out]`.
     fn whole(down: &Linear, norm: &Norm, up: &Linear, dtype: DType) -> Tensor<2> {
         let mut down = down.weight_in(dtype);
         if let Some(w) = &norm.w {
@@ -102,7 +102,7 @@ impl LatentMaps {
         down.matmul(up.weight_in(dtype))
     }
 
-    /// All heads' queries as maps of the stream, without the scale of the latent's norm, `[d_model, head * d_head]`.
+    /// Combined query projection of all heads, without the scale of the latent's norm, `[d_model, head * d_head]`.
     pub(crate) fn whole_q(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
         match (&self.q_down, &self.q_norm) {
             (Some(down), Some(norm)) => Self::whole(down, norm, &attention.q, dtype),
@@ -110,7 +110,7 @@ impl LatentMaps {
         }
     }
 
-    /// The same of keys.
+    /// Combined key projection of all heads, without the scale of the latent's norm, `[d_model, head * d_head]`.
     pub(crate) fn whole_k(&self, attention: &Attention, c: &TransformerConfig, dtype: DType) -> Tensor<2> {
         let made = Self::whole(&self.kv_down, &self.kv_norm, &attention.k, dtype);
         let turned = self.k_rope.weight_in(dtype);
@@ -120,7 +120,7 @@ impl LatentMaps {
         Tensor::cat(vec![made, turned], 2).reshape([d_model, c.n_heads * c.d_head])
     }
 
-    /// The same of values, `[d_model, head * d_value]`.
+    /// Combined value projection of all heads, without the scale of the latent's norm, `[d_model, head * d_value]`.
     pub fn whole_v(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
         Self::whole(&self.kv_down, &self.kv_norm, &attention.v, dtype)
     }

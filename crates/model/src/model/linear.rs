@@ -1,4 +1,4 @@
-//! Linear maps with weights `[in, out]`.
+//! Linear layers with weights `[in, out]`.
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
@@ -8,7 +8,7 @@ use super::norm::narrowed;
 use crate::cpu;
 use crate::cpu::packed_matrix::PackedMatrix;
 
-/// `x · weight + bias`.
+/// A linear layer, `x · weight + bias`.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -20,31 +20,31 @@ use crate::cpu::packed_matrix::PackedMatrix;
 /// ```
 #[derive(Module, Debug)]
 pub struct Linear {
-    /// `[in, out]`. May be a view with any strides, such as a transposed file tensor, and of 16 bits where what it
-    /// multiplies is of 32. One that a quantized file holds in blocks stays so until its value is asked for: then it
-    /// is widened for good. [`Linear::matrix`] gives a copy and leaves it.
+    /// Weight, `[in, out]`. May be a strided view, such as a transposed file tensor, and may be 16-bit while its inputs
+    /// are 32-bit. A weight stored in quantized blocks stays quantized until its value is accessed, which dequantizes
+    /// it permanently. [`Linear::matrix`] returns a copy instead.
     pub weight: Param<Tensor<2>>,
-    /// `[out]`.
+    /// Bias, `[out]`, if any.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pub(crate) blocks: Blocks,
 }
 
 impl Linear {
-    /// A map with this weight `[in, out]` and bias `[out]`: parameters of its own, of which gradients reach nothing
+    /// Creates a layer with weight `[in, out]` and bias `[out]`. They become new parameters, detached from the tensors
     /// they were made from.
     pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
         let device = weight.device();
         Self::of(cpu::Weight::Plain(weight), bias, &device)
     }
 
-    /// A map with this weight, which may be of blocks.
+    /// Creates a layer whose weight may be quantized.
     pub fn of(weight: cpu::Weight, bias: Option<Tensor<1>>, device: &Device) -> Self {
         let (weight, blocks) = Blocks::param(weight, device, false);
         Self { weight, bias: bias.map(|b| Param::from_tensor(b.detach())), blocks }
     }
 
-    /// The weight, `[in, out]`; of blocks a copy in `f32`.
+    /// The weight, `[in, out]`; for a quantized weight, a dequantized copy in `f32`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -59,12 +59,12 @@ impl Linear {
         }
     }
 
-    /// The weight in this element type.
+    /// The weight cast to this element type.
     pub fn weight_in(&self, dtype: DType) -> Tensor<2> {
         self.kept().in_type(&self.device(), dtype)
     }
 
-    /// The weight as it is kept.
+    /// The weight as it is stored.
     fn kept(&self) -> cpu::Weight {
         match self.in_blocks() {
             Some(packed) => cpu::Weight::Packed(packed.clone()),
@@ -72,23 +72,23 @@ impl Linear {
         }
     }
 
-    /// Where the weight is.
+    /// Device of the weight.
     pub fn device(&self) -> Device {
         self.weight.lazy_device()
     }
 
-    /// `[in, out]`.
+    /// Shape of the weight, `[in, out]`.
     pub fn shape(&self) -> [usize; 2] {
         let shape = self.weight.lazy_shape();
         [shape[0], shape[1]]
     }
 
-    /// The weight's blocks, if it is kept so.
+    /// The weight's quantized blocks, if it is stored in blocks.
     pub(crate) fn in_blocks(&self) -> Option<&PackedMatrix> {
         self.blocks.of(&self.weight)
     }
 
-    /// Bytes of the weight as it is kept.
+    /// Size of the stored weight in bytes.
     pub fn size(&self) -> usize {
         match self.in_blocks() {
             Some(packed) => packed.size(),
@@ -96,7 +96,7 @@ impl Linear {
         }
     }
 
-    /// Makes a weight of blocks a plain one.
+    /// Dequantizes the weight permanently.
     pub(crate) fn widen(&mut self) {
         if self.in_blocks().is_some() {
             self.weight = Param::from_tensor(self.matrix());
@@ -104,7 +104,7 @@ impl Linear {
         self.blocks = Blocks::default();
     }
 
-    /// Applies the map to the last axis, in the input's element type.
+    /// Applies the layer to the last axis, in the input's element type.
     ///
     /// # Shapes
     /// - input: `[..., in]`
@@ -114,7 +114,8 @@ impl Linear {
         output
     }
 
-    /// Applies several maps to the last axis of one input, as of queries, keys and values: at once where that is faster.
+    /// Applies several layers to the same input, such as query, key, and value projections; in one operation where that
+    /// is faster.
     ///
     /// # Shapes
     /// - input: `[..., in]`
@@ -125,7 +126,7 @@ impl Linear {
         let input = input.reshape([rows, shape[D - 1]]);
         let maps = maps.map(|map| (map.kept(), map.bias.as_ref().map(Param::val)));
         let outputs = cpu::linear(&input, &maps).unwrap_or_else(|| {
-            // Biases come first, so that a device that fuses what it is asked for meets nothing between product and sum.
+            // Prepare biases first, so that on a fusing backend nothing comes between the matrix product and the sum.
             let (device, dtype) = (input.device(), input.dtype());
             let held = maps.map(|(weight, bias)| {
                 (weight.in_type(&device, dtype), bias.map(|bias| narrowed(bias, dtype).unsqueeze::<2>()))
@@ -145,7 +146,7 @@ impl Linear {
         })
     }
 
-    /// Applies head `h`'s own columns to head `h`'s own input.
+    /// Applies head `h`'s columns to head `h`'s input.
     ///
     /// # Shapes
     /// - input: `[batch, pos, head, in]`

@@ -6,9 +6,9 @@ use super::norm::widened;
 use crate::error::{InputError, Result};
 use crate::tokens::Tokens;
 
-/// The mean cross-entropy of next tokens by logits from anywhere, in nats: an edited run's, a lens's, or two models'
-/// mixed. Of a plain run it is [`DecoderModel::loss`](crate::DecoderModel::loss). Padding has no part in it: each token of
-/// a row predicts the next of that row, also across masked columns.
+/// Mean cross-entropy of next tokens in nats, for logits from any source: an edited run, a lens, or a mixture of two
+/// models. For a plain run, this equals [`DecoderModel::loss`](crate::model::DecoderModel::loss). Padding is skipped:
+/// each token of a row predicts that row's next unmasked token.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -26,15 +26,15 @@ use crate::tokens::Tokens;
 /// ```
 ///
 /// # Errors
-/// [`InputError::LogitsShape`], [`InputError::Token`] of a token that has no logit, and [`InputError::NothingToPredict`]
-/// where nothing is to be predicted.
+/// [`InputError::LogitsShape`], [`InputError::Token`] for a token outside the logits' vocabulary, and
+/// [`InputError::NothingToPredict`] if there is no token to predict.
 pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<1>> {
     check(logits, tokens)?;
     let (each, count) = per_token(logits.clone(), tokens);
     Ok(each.sum() / count as f64)
 }
 
-/// [`lm_cross_entropy_loss`] of what each token predicts, 0 for padding and after a row's last token.
+/// Like [`lm_cross_entropy_loss`], but per prediction: 0 for padding and after a row's last token.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -46,18 +46,18 @@ pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tens
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let tokens = model.to_tokens("king drum sun king drum sun")?;
 /// let losses = lm_loss_per_token(&model.forward(&tokens)?, &tokens)?.into_data().to_vec::<f32>()?;
-/// assert!(losses[5] < losses[2]); // `sun` after `drum`: again, and for the first time
+/// assert!(losses[5] < losses[2]); // second and first `sun` after `drum`
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// As [`lm_cross_entropy_loss`].
+/// Same as [`lm_cross_entropy_loss`].
 pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2>> {
     check(logits, tokens)?;
     Ok(per_token(logits.clone(), tokens).0)
 }
 
-/// The share of next tokens that get the largest logit, of those that count.
+/// Top-1 accuracy: the fraction of predicted next tokens with the largest logit.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -68,12 +68,12 @@ pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
 /// let accuracy = lm_accuracy(&model.forward(&tokens)?, &tokens)?;
-/// assert!(accuracy >= 3.0 / 8.0); // what came before: three words of the second half
+/// assert!(accuracy >= 3.0 / 8.0); // repeated: three words of the second half
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
 /// # Errors
-/// As [`lm_cross_entropy_loss`]; also what reading from the device can.
+/// Same as [`lm_cross_entropy_loss`], and errors from reading from the device.
 pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     check(logits, tokens)?;
     let [batch, pos, _] = logits.dims();
@@ -86,7 +86,7 @@ pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     Ok(right as f64 / all as f64)
 }
 
-/// Whether the logits are these tokens', and there is something to predict.
+/// Checks that the logits match the tokens, and that there is something to predict.
 fn check(logits: &Tensor<3>, tokens: &Tokens) -> Result<()> {
     let [batch, pos, d_vocab] = logits.dims();
     if [batch, pos] != tokens.shape() {
@@ -95,7 +95,7 @@ fn check(logits: &Tensor<3>, tokens: &Tokens) -> Result<()> {
     Ok(check_targets(tokens, d_vocab)?)
 }
 
-/// There is a token to predict, and every one that counts has a logit.
+/// Checks that there is a token to predict, and that every predicted token has a logit.
 pub(crate) fn check_targets(tokens: &Tokens, d_vocab: usize) -> Result<(), InputError> {
     let next = next_tokens(tokens);
     if next.iter().all(Option::is_none) {
@@ -111,8 +111,8 @@ pub(crate) fn check_targets(tokens: &Tokens, d_vocab: usize) -> Result<(), Input
     Ok(())
 }
 
-/// The token that each column predicts, `[batch, pos - 1]` row by row: the next of the row's text, wherever padding is.
-/// `None` for padding and for a row's last token.
+/// The token that each column predicts, `[batch, pos - 1]` in row-major order: the row's next unmasked token. `None`
+/// for padding and for a row's last token.
 fn next_tokens(tokens: &Tokens) -> Vec<Option<u32>> {
     let [batch, pos] = tokens.shape();
     let mut next = Vec::with_capacity(batch * pos.saturating_sub(1));
@@ -132,7 +132,7 @@ fn next_tokens(tokens: &Tokens) -> Vec<Option<u32>> {
     next
 }
 
-/// Cross-entropy of each next token, `[batch, pos - 1]`, 0 where none is predicted, and the number of predictions.
+/// Cross-entropy of each next token, `[batch, pos - 1]`, 0 where nothing is predicted, and the number of predictions.
 pub(crate) fn per_token(logits: Tensor<3>, tokens: &Tokens) -> (Tensor<2>, usize) {
     let [batch, pos, d_vocab] = logits.dims();
     let next = pos - 1;
@@ -149,6 +149,6 @@ pub(crate) fn per_token(logits: Tensor<3>, tokens: &Tokens) -> (Tensor<2>, usize
     }
     let counted: Vec<f32> = next_tokens.iter().map(|next| f32::from(u8::from(next.is_some()))).collect();
     let counted = Tensor::<2>::from_data(TensorData::new(counted, [batch, next]), &device);
-    // Not a product: padding rows may hold anything, infinities included.
+    // Don't multiply by the mask: padding rows may hold any value, including infinity.
     (loss.mask_fill(counted.equal_elem(0.0), 0.0), count)
 }

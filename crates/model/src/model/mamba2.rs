@@ -1,4 +1,4 @@
-//! Mamba 2's mixer: inputs through a convolution, states that decay, a gated norm.
+//! Mamba 2 mixer: convolved inputs, decaying states, and a gated norm.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, activation};
@@ -29,51 +29,51 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct Mamba2 {
-    /// Inputs of the heads, `[d_model, head * d_head]`.
+    /// Projection to the heads' inputs, `[d_model, head * d_head]`.
     pub x: Linear,
-    /// What states are written with, `[d_model, group * d_state]`.
+    /// Projection to `B`, which writes to the states, `[d_model, group * d_state]`.
     pub b: Linear,
-    /// What states are read with, `[d_model, group * d_state]`.
+    /// Projection to `C`, which reads from the states, `[d_model, group * d_state]`.
     pub c: Linear,
-    /// The output's gate, `[d_model, head * d_head]`.
+    /// Output gate projection, `[d_model, head * d_head]`.
     pub gate: Linear,
-    /// Steps, `[d_model, head]`.
+    /// Projection to the steps `dt`, `[d_model, head]`.
     pub dt: Linear,
-    /// Filters of all channels, inputs', then `b`'s, then `c`'s, `[width, channel]`, oldest position first.
+    /// Convolution filters of all channels (inputs, then `B`, then `C`), `[width, channel]`, oldest position first.
     pub conv: Param<Tensor<2>>,
-    /// Added to what the filters give, `[channel]`: inputs, then `b`, then `c`.
+    /// Convolution bias, `[channel]`: inputs, then `B`, then `C`.
     pub conv_bias: Option<Param<Tensor<1>>>,
-    /// Logarithm of each head's rate of decay, `[head]`.
+    /// Logarithm of each head's decay rate, `[head]`.
     pub a_log: Param<Tensor<1>>,
-    /// Added to what steps are made of, `[head]`.
+    /// Bias of the steps before softplus, `[head]`.
     pub dt_bias: Param<Tensor<1>>,
-    /// The share of its input that each head passes on, `[head]`.
+    /// Skip connection: the factor on each head's input that is added to its output, `[head]`.
     pub d: Param<Tensor<1>>,
-    /// Norm of what heads give, gated, `[head * d_head]`.
+    /// Norm of the gated head outputs, `[head * d_head]`.
     pub norm: Norm,
-    /// Output, `[head * d_head, d_model]`.
+    /// Output projection, `[head * d_head, d_model]`.
     pub o: Linear,
 }
 
 impl Mamba2 {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         [&self.x, &self.b, &self.c, &self.gate, &self.dt, &self.o].into_iter()
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let Self { x, b, c, gate, dt, o, .. } = self;
         [x, b, c, gate, dt, o].into_iter()
     }
 
-    /// The maps that read the stream.
+    /// The linear maps that read the residual stream, mutably.
     pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 5] {
         let Self { x, b, c, gate, dt, .. } = self;
         [x, b, c, gate, dt]
     }
 
-    /// What the mixer adds to the stream, from the normalized stream.
+    /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
@@ -92,13 +92,14 @@ impl Mamba2 {
         let new = Linear::forward_each([&self.x, &self.b, &self.c], stream.clone());
         let new = run.fire(at(Site::SsmPreConv), Tensor::cat(new.into(), 2))?;
         let carried = Carried::on(layer, StateShape::of_space(sizes), new, pass)?;
-        let mut mixed = carried.convolved(self.conv.val());
+        let mut output_projection = carried.convolved(self.conv.val());
         if let Some(bias) = &self.conv_bias {
-            mixed = mixed + narrowed(bias.val(), dtype).unsqueeze();
+            output_projection = output_projection + narrowed(bias.val(), dtype).unsqueeze();
         }
-        let mixed = activation::silu(mixed);
+        let output_projection = activation::silu(output_projection);
         let (all, shared) = (n_heads * d_head, n_groups * d_state);
-        let part = |from: usize, width: usize, heads: usize| by_head(mixed.clone().narrow(2, from, width), heads);
+        let part =
+            |from: usize, width: usize, heads: usize| by_head(output_projection.clone().narrow(2, from, width), heads);
         let x = run.fire(at(Site::SsmX), part(0, all, n_heads))?;
         let b = run.fire(at(Site::SsmB), part(all, shared, n_groups))?;
         let c = run.fire(at(Site::SsmC), part(all + shared, shared, n_groups))?;

@@ -26,19 +26,19 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct Mlp {
-    /// `[d_model, d_mlp]`; `hook_pre`, or `hook_pre_linear` when gated.
+    /// Input projection, `[d_model, d_mlp]`; fires `hook_pre`, or `hook_pre_linear` when gated.
     pub input: Linear,
-    /// `[d_model, d_mlp]`; `hook_pre` when gated.
+    /// Gate projection, `[d_model, d_mlp]`; fires `hook_pre`.
     pub gate: Option<Linear>,
     /// Norm over neurons, for `solu_ln`.
     pub norm: Option<Norm>,
-    /// What `xielu` learns.
+    /// Learned slopes of `xielu`.
     pub slopes: Option<Slopes>,
-    /// `[d_mlp, d_model]`.
+    /// Output projection, `[d_mlp, d_model]`.
     pub output: Linear,
 }
 
-/// The learned numbers of an MLP's `xielu`, of which its slopes are made.
+/// Learned parameters of an MLP's `xielu`.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -51,9 +51,9 @@ pub struct Mlp {
 /// ```
 #[derive(Module, Debug)]
 pub struct Slopes {
-    /// The slope above zero before softplus, `[1]`.
+    /// Slope above zero, before softplus, `[1]`.
     pub alpha_p: Param<Tensor<1>>,
-    /// The slope below zero, less a half, before softplus, `[1]`.
+    /// Slope below zero minus one half, before softplus, `[1]`.
     pub alpha_n: Param<Tensor<1>>,
 }
 
@@ -65,7 +65,7 @@ impl Slopes {
 }
 
 impl Mlp {
-    /// What the MLP adds to the stream.
+    /// Computes the MLP output.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`

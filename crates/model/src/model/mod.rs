@@ -1,4 +1,4 @@
-//! The transformer: one configurable block serves every family.
+//! The transformer: one configurable block covers every model family.
 
 mod alibi;
 mod attention;
@@ -86,7 +86,7 @@ pub use rotary::RotaryTable;
 pub(crate) use sequence::{Sequence, at_columns};
 pub(crate) use soft_cap::soft_capped;
 
-/// The points a model of this configuration can fire.
+/// The points that a model with this configuration can fire.
 pub fn catalog_of(config: &crate::config::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
     points_of(config).catalog
 }

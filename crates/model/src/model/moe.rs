@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::error::{BoxError, Error};
 use crate::points::Site;
 
-/// Weights of one mixture.
+/// Weights of a mixture of experts.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -22,29 +22,29 @@ use crate::points::Site;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let moe = model.weights.blocks[0].moe.as_ref();
 /// assert_eq!(moe.map(|moe| (moe.experts.len(), moe.router.weight.val().dims())), Some((4, [16, 4])));
-/// // How the router shares each token out.
+/// // The router's weights for each token.
 /// let shares = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
 /// assert_eq!(shares.dims(), [3, 4]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct Moe {
-    /// Scores of the experts, `[d_model, expert]`.
+    /// Router, `[d_model, expert]`.
     pub router: Linear,
     /// The experts.
     pub experts: Vec<Expert>,
-    /// Added to each expert's weight for the choice alone, `[expert]`.
+    /// Bias added to each expert's weight when experts are chosen, `[expert]`.
     pub choice_bias: Option<Param<Tensor<1>>>,
-    /// The expert that every token goes to.
+    /// Shared expert, applied to every token.
     pub shared: Option<SharedMlp>,
-    /// What each expert's weight is multiplied by in the end, `[expert]`.
+    /// Learned scale on each expert's routing weight, `[expert]`.
     pub scales: Option<Param<Tensor<1>>>,
-    /// Norms of the mixture's parts.
+    /// Norms of the router's and experts' inputs and outputs.
     pub norms: Option<MoeNorms>,
 }
 
-/// RMS norms of the parts of a mixture whose router and experts do not read what the shared expert reads, `[d_model]`
-/// each. Their weights are never folded.
+/// RMS norms, `[d_model]` each, of a mixture whose router and routed experts have different input norms than the shared
+/// expert. Their weights are never folded.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -67,13 +67,13 @@ pub struct Moe {
 /// ```
 #[derive(Module, Debug)]
 pub struct MoeNorms {
-    /// Of what the router reads.
+    /// Norm on the router's input.
     pub router: Norm,
-    /// Of what the experts read.
+    /// Norm on the routed experts' input.
     pub experts: Norm,
-    /// Of what the shared expert adds.
+    /// Norm on the shared expert's output.
     pub shared_post: Norm,
-    /// Of what the chosen experts add.
+    /// Norm on the sum of the routed experts' outputs.
     pub experts_post: Norm,
 }
 
@@ -92,28 +92,28 @@ pub struct MoeNorms {
 /// ```
 #[derive(Module, Debug)]
 pub struct Expert {
-    /// `[d_model, d_mlp]`, where MLPs are gated.
+    /// Gate projection, `[d_model, d_mlp]`, if the MLP is gated.
     pub gate: Option<Linear>,
-    /// `[d_model, d_mlp]`.
+    /// Input projection, `[d_model, d_mlp]`.
     pub input: Linear,
-    /// `[d_mlp, d_model]`.
+    /// Output projection, `[d_mlp, d_model]`.
     pub output: Linear,
 }
 
 impl Expert {
-    /// Every linear map.
+    /// All linear maps.
     pub fn maps(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.input, &self.output])
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         self.gate.iter_mut().chain([&mut self.input, &mut self.output])
     }
 }
 
-/// The expert that every token goes to: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate, times `sigmoid(share(x))` if it
-/// has a share.
+/// The shared expert, applied to every token: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate.
+/// Multiplied by `sigmoid(share(x))` if it has an output gate.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -127,23 +127,23 @@ impl Expert {
 /// ```
 #[derive(Module, Debug)]
 pub struct SharedMlp {
-    /// `[d_model, d_mlp]`, where MLPs are gated.
+    /// Gate projection, `[d_model, d_mlp]`, if the MLP is gated.
     pub gate: Option<Linear>,
-    /// `[d_model, d_mlp]`.
+    /// Input projection, `[d_model, d_mlp]`.
     pub input: Linear,
-    /// `[d_mlp, d_model]`.
+    /// Output projection, `[d_mlp, d_model]`.
     pub output: Linear,
-    /// Score of its share, `[d_model, 1]`.
+    /// Output gate, `[d_model, 1]`.
     pub share: Option<Linear>,
 }
 
 impl SharedMlp {
-    /// Every linear map.
+    /// All linear maps.
     pub fn maps(&self) -> impl Iterator<Item = &Linear> {
         self.gate.iter().chain([&self.input, &self.output]).chain(&self.share)
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         self.gate.iter_mut().chain([&mut self.input, &mut self.output]).chain(&mut self.share)
     }
@@ -165,8 +165,8 @@ impl SharedMlp {
 }
 
 impl Moe {
-    /// What the mixture adds to the stream: for each token the sum of its best experts'
-    /// outputs, weighted by the router, and what the shared expert adds.
+    /// Computes the mixture's output: for each token, the sum of the chosen experts' outputs weighted by the router,
+    /// plus the shared expert's output.
     ///
     /// # Shapes
     /// - input, stream and output: `[batch, pos, d_model]`
@@ -210,17 +210,17 @@ impl Moe {
         let best = if edited { read(chosen)? } else { best };
         let count = self.experts.len();
         if let Some(wrong) = best.iter().find(|expert| !(0..count as i64).contains(expert)) {
-            let source = format!("expert {wrong} is not one of the {count}").into();
+            let source = format!("expert {wrong} is out of range: there are {count} experts").into();
             return Err(HookError::Failed { point: format!("blocks.{layer}.mlp.hook_expert_indices"), source }.into());
         }
 
         let per_token = mixture.per_token;
-        // Tokens whose first choice it is come first, as in TransformerLens and Hugging Face.
+        // Tokens whose first choice is this expert come first, as in TransformerLens and Hugging Face.
         let mut routed: Vec<Vec<i32>> = vec![Vec::new(); count];
         for at in (0..per_token).flat_map(|choice| (0..rows).map(move |row| row * per_token + choice)) {
             routed[best[at] as usize].push(at as i32);
         }
-        // What all experts read lies in one tensor, expert by expert, and so does what they give.
+        // Inputs of all experts are gathered in one tensor, expert by expert, and so are the outputs.
         let indices = |of: Vec<i32>| upload::<1, Int>(TensorData::new(of, [rows * per_token]), &x.device());
         let tokens = indices(routed.iter().flatten().map(|at| at / per_token as i32).collect());
         let shares = shares.reshape([rows * per_token]).select(0, indices(routed.concat())).unsqueeze_dim::<2>(1);
@@ -263,8 +263,8 @@ impl Moe {
         Ok(own + sum)
     }
 
-    /// What each expert's neurons are in a run, of the mixture's input `[row, d_model]` and the router's weights
-    /// `[row, expert]`; last those of the shared expert.
+    /// Recomputes each expert's neurons for the mixture's input `[row, d_model]` and router weights `[row, expert]`.
+    /// The shared expert comes last.
     pub fn taken_apart(
         &self,
         x: &Tensor<2>,
@@ -290,7 +290,8 @@ impl Moe {
             let (gate, linear) = of(input.clone());
             let post = match mixture.scales_inputs {
                 false => mixture.activations(gate.clone(), linear.clone(), config),
-                // Of what is read as it is the maps are told, and what the neurons did of what they read.
+                // `gate` and `linear` are computed from the unscaled input, and the neurons from the scaled input, so
+                // their outputs are not scaled again.
                 true => {
                     let shares: Vec<f32> = routes.iter_mut().map(|(_, share)| std::mem::replace(share, 1.0)).collect();
                     let shares = upload::<2, Float>(TensorData::new(shares, [routes.len(), 1]), &x.device());
@@ -320,8 +321,9 @@ impl Moe {
         Ok(all)
     }
 
-    /// Each token's experts, best first, on the host and as `[row, choice]`, and their shares, `[row, choice]`.
-    #[allow(clippy::type_complexity, reason = "three answers of one question")]
+    /// Chosen experts of each token, best first, on the host and as `[row, choice]`, and their weights, `[row,
+    /// choice]`.
+    #[allow(clippy::type_complexity, reason = "three forms of one choice")]
     pub fn routes(&self, weights: Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, Int>, Tensor<2>), Halt> {
         let (best, chosen) = match &self.choice_bias {
             Some(bias) => best(&(weights.clone() + widened(bias.val()).cast(weights.dtype()).unsqueeze()), mixture)?,
@@ -333,7 +335,7 @@ impl Moe {
         };
         if mixture.renormalize {
             let sum = shares.clone().sum_dim(1);
-            // Sigmoids may all be too small to be told from zero.
+            // All sigmoids may underflow to zero.
             shares = shares / if mixture.router == RouterFn::Sigmoid { sum + 1e-20 } else { sum };
         }
         if mixture.scale != 1.0 {
@@ -349,7 +351,7 @@ impl Moe {
     }
 }
 
-/// A router's scores, `[.., expert]`, in `f32` at least: a rounded score sends a token to another expert.
+/// Router scores, `[.., expert]`, in `f32` at least: rounding could send a token to a different expert.
 pub(super) fn router_scores<const D: usize>(router: &Linear, x: Tensor<D>) -> Tensor<D> {
     let dtype = x.dtype();
     let x = widened(x);
@@ -363,17 +365,18 @@ pub(super) fn router_scores<const D: usize>(router: &Linear, x: Tensor<D>) -> Te
     }
 }
 
-/// What an expert did in a run.
+/// The work of one expert in a run.
+#[derive(Debug)]
 pub struct ExpertRun {
-    /// Rows of the input that it was given, and by what its output of each is multiplied.
+    /// Input rows routed to the expert, each with the weight that multiplies its output.
     pub routes: Vec<(usize, f32)>,
-    /// What its function is of, its other factor (the same where it has no gate) and its neurons, each
-    /// `[route, neuron]`; nothing where it was given no row.
+    /// The input of the activation function, the linear factor (the same tensor without a gate), and the neurons, each
+    /// `[route, neuron]`. `None` if no row was routed to the expert.
     pub neurons: Option<[Tensor<2>; 3]>,
 }
 
 impl Experts {
-    /// The activations of an expert's neurons.
+    /// Neuron activations of an expert.
     fn activations(&self, gate: Option<Tensor<2>>, linear: Tensor<2>, config: &TransformerConfig) -> Tensor<2> {
         match (gate, self.clipped) {
             (Some(gate), Some(ClippedGate { alpha, limit })) => {
@@ -386,7 +389,7 @@ impl Experts {
     }
 }
 
-/// What an expert's gate, if it has one, and its input make of what it reads.
+/// Gate projection, if any, and input projection of an expert.
 fn factors<const D: usize>(gate: Option<&Linear>, input: &Linear, x: Tensor<D>) -> (Option<Tensor<D>>, Tensor<D>) {
     match gate {
         Some(gate) => {
@@ -405,7 +408,7 @@ fn neurons<const D: usize>(gate: Option<Tensor<D>>, linear: Tensor<D>, config: &
     }
 }
 
-/// The best experts of each row, best first, on the host and as `[row, choice]`.
+/// Best experts of each row, best first, on the host and as `[row, choice]`.
 fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
     let ([rows, experts], count) = (weights.dims(), mixture.per_token);
     let mut values = host::<f32>(hooklens_hooks::read(weights.clone()).map(|d| d.convert::<f32>()), &weights.device())?;
@@ -415,7 +418,7 @@ fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, In
             leave_out_groups(row, groups);
         }
         let mut order: Vec<usize> = (0..experts).collect();
-        // Stable: of equal experts the first comes first.
+        // The sort is stable: on ties, the first expert wins.
         order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
         best.extend(order[..count].iter().map(|e| *e as i64));
     }
@@ -424,8 +427,8 @@ fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, In
     Ok((best, chosen))
 }
 
-/// The shares of two experts, `[row, 2]`: each one's in the softmax of the scores that are near its own, those before
-/// it left out.
+/// Weights of two experts, `[row, 2]`: each is its softmax among the scores close to its own, excluding experts chosen
+/// before.
 fn sparsely_mixed(scores: Tensor<2>, chosen: Tensor<2, Int>, jitter: f64) -> Tensor<2> {
     let numbers = Tensor::<1, Int>::arange(0..scores.dims()[1] as i64, &scores.device()).unsqueeze::<2>();
     let mut left = scores.clone();
@@ -442,7 +445,7 @@ fn sparsely_mixed(scores: Tensor<2>, chosen: Tensor<2, Int>, jitter: f64) -> Ten
     Tensor::cat(shares.collect(), 1)
 }
 
-/// Makes experts outside a row's best groups the last to be chosen.
+/// Ranks experts outside a row's best groups last.
 fn leave_out_groups(row: &mut [f32], ExpertGroups { count, kept, best }: ExpertGroups) {
     let each = row.len() / count;
     let of_group = |group: &[f32]| {

@@ -8,7 +8,7 @@ use crate::config::NormKind;
 use crate::cpu;
 use crate::device::is_cubecl;
 
-/// The two points of a norm.
+/// The two hook points of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct NormPoints {
     pub(crate) scale: Option<PointId>,
@@ -17,10 +17,9 @@ pub struct NormPoints {
 
 /// A norm over the last axis.
 ///
-/// `scale = sqrt(mean(x²) + eps)` of the (for layer norm, centered) input;
-/// `normalized = x / scale`, times and plus the weights if the norm has any. As in
-/// TransformerLens, `hook_normalized` of a layer norm is seen after its weights, and that of
-/// an RMS norm before its weight. 16-bit inputs are normalized in `f32`.
+/// `scale = sqrt(mean(x²) + eps)` of the input (centered for layer norm), and `normalized = x / scale`, followed by
+/// weight and bias if the norm has them. As in TransformerLens, `hook_normalized` of a layer norm fires after its
+/// weights, and that of an RMS norm before its weight. 16-bit inputs are normalized in `f32`.
 ///
 /// ```
 /// use hooklens::{Norm, NormKind};
@@ -33,10 +32,11 @@ pub struct NormPoints {
 /// ```
 #[derive(Module, Debug)]
 pub struct Norm {
-    /// Weight of each coordinate, unless the norm has none.
+    /// Weight, `[d]`, if the norm has one.
     pub w: Option<Param<Tensor<1>>>,
-    /// Bias of each coordinate, layer norm only.
+    /// Bias, `[d]`, layer norm only.
     pub b: Option<Param<Tensor<1>>>,
+    /// Kind of norm.
     #[module(skip)]
     pub kind: NormKind,
     #[module(skip)]
@@ -44,30 +44,30 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm of this kind with these weights, `None` for kinds without: parameters of its own, of which gradients
-    /// reach nothing they were made from.
+    /// Creates a norm of this kind with these weights, `None` for kinds without. They become new parameters, detached
+    /// from the tensors they were made from.
     pub fn new(kind: NormKind, eps: f64, w: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Self {
         let [w, b] = [w, b].map(|weight| weight.map(|weight| Param::from_tensor(weight.detach())));
         Self { w, b, kind, eps }
     }
 
-    /// Whether it does anything.
+    /// Whether this is not [`NormKind::None`].
     pub fn is_norm(&self) -> bool {
         self.kind != NormKind::None
     }
 
-    /// Whether it subtracts the mean.
+    /// Whether the norm subtracts the mean.
     pub fn centers(&self) -> bool {
         self.kind.centers()
     }
 
-    /// Whether its weights change anything.
+    /// Whether the weights differ from the identity.
     pub fn has_effect(&self) -> bool {
         let far = |of: &Param<Tensor<1>>, from: f64| (of.val() - from).abs().max().into_scalar::<f64>() > 0.0;
         self.w.as_ref().is_some_and(|w| far(w, 1.0)) || self.b.as_ref().is_some_and(|b| far(b, 0.0))
     }
 
-    /// Normalizes the last axis, showing the scale and the result to their points.
+    /// Normalizes the last axis and fires the scale and the result.
     ///
     /// # Shapes
     /// - input and output: `[..., d]`; the scale is `[..., 1]`
@@ -84,7 +84,7 @@ impl Norm {
             return Ok(self.without_hooks(input));
         }
         let dtype = input.dtype();
-        // A layer norm's point shows what its weights made, another norm's what they are going to change.
+        // `hook_normalized` includes the weights of a layer norm, but not those of other norms.
         let layer_norm = self.kind == NormKind::LayerNorm;
         let [w, b] = if layer_norm { [&self.w, &self.b].map(|w| w.as_ref().map(Param::val)) } else { [None, None] };
         let ready = match run.edits(points.scale) {
@@ -107,13 +107,13 @@ impl Norm {
         let seen = run.fire(points.normalized, seen)?;
         Ok(match layer_norm {
             true => narrowed(seen, dtype),
-            // The kernel once more is quicker than a product of tensors.
+            // Running the kernel again is faster than multiplying tensors.
             false if plain && !edited => self.without_hooks(input),
             false => narrowed(weighed(seen, self.weights()), dtype),
         })
     }
 
-    /// [`Norm::forward`] without hook points.
+    /// Like [`Norm::forward`], without hook points.
     pub fn without_hooks<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         if self.kind == NormKind::None {
             return input;
@@ -123,15 +123,15 @@ impl Norm {
             return done;
         }
         let (dtype, shape) = (input.dtype(), input.dims());
-        // A device that fuses what it is asked for makes one kernel of the norm if its input is finished (a change of
-        // shape does it), and nothing else comes in between, such as the weights.
+        // A fusing backend compiles the norm into one kernel if its input is materialized (the reshape forces that) and
+        // no other operation, such as loading the weights, comes in between.
         let weights = self.weights::<2>();
         let (x, scale) = self.centered_and_scale(input.reshape([shape[..D - 1].iter().product(), shape[D - 1]]));
         narrowed(weighed(x / scale, weights), dtype).reshape(shape)
     }
 
-    /// [`Norm::forward`] of each head's vectors by weights of its own, which are kept `[head * d_head]`; the points see a
-    /// row a batch, position and head.
+    /// Like [`Norm::forward`], for each head with its own weights, stored as `[head * d_head]`. The points have one row
+    /// per batch, position, and head.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`
@@ -150,18 +150,18 @@ impl Norm {
         }
         let (x, scale) = bare.centered_and_scale(input.reshape(rows));
         let x = x / run.fire(points.scale, scale)?;
-        // As of other norms, what is seen of a layer norm has its weights in it.
+        // As for other norms, `hook_normalized` of a layer norm includes the weights.
         let seen =
             if self.kind == NormKind::LayerNorm { weighed(x.reshape(shape), own.clone()).reshape(rows) } else { x };
         let seen = run.fire(points.normalized, seen)?.reshape(shape);
         Ok(narrowed(if self.kind == NormKind::LayerNorm { seen } else { weighed(seen, own) }, dtype))
     }
 
-    /// The input, centered if the norm centers, and its scale, in `f32` at least.
+    /// The input (centered if the norm centers) and its scale, in `f32` at least.
     pub fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centers() {
-            // A device that fuses starts no kernel of several steps with a sum.
+            // A fusing backend does not start a multi-step kernel with a sum, so divide first.
             let mean = match is_cubecl(&x.device()) {
                 true => (x.clone() / x.dims()[D - 1] as f64).sum_dim(D - 1),
                 false => x.clone().mean_dim(D - 1),
@@ -172,7 +172,7 @@ impl Norm {
         (x, scale)
     }
 
-    /// Weight and bias, to be applied to the last of `D` axes, in `f32` at least.
+    /// Weight and bias in `f32` at least, shaped to broadcast over the last of `D` axes.
     fn weights<const D: usize>(&self) -> [Option<Tensor<D>>; 2] {
         [&self.w, &self.b].map(|weight| weight.as_ref().map(|weight| widened(weight.val()).unsqueeze()))
     }
@@ -189,12 +189,12 @@ fn weighed<const D: usize>(x: Tensor<D>, [w, b]: [Option<Tensor<D>>; 2]) -> Tens
     }
 }
 
-/// 16-bit floats as `f32`; others as they are.
+/// Casts 16-bit floats to `f32`; leaves others unchanged.
 pub fn widened<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(DType::F32) } else { x }
 }
 
-/// Back to the type [`widened`] came from.
+/// Casts back to the type before [`widened`].
 pub fn narrowed<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
     if x.dtype() == dtype { x } else { x.cast(dtype) }
 }

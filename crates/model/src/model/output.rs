@@ -6,29 +6,28 @@ use hooklens_hooks::ActivationCache;
 use crate::driver::{RunOutput, logits_of, private};
 use crate::error::{InputError, Result};
 
-/// The output of a run; fields that were not asked for are `None` (the cache: empty).
+/// The output of a run. Fields that were not requested are `None`, or empty for the cache.
 ///
 /// ```
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let output = model.run("red fox red", ForwardOptions::new().loss().record(hook::z(0)))?;
 /// assert!(output.logits.is_some() && output.loss.is_some() && output.cache.len() == 1);
-/// assert!(output.loss_per_token.is_none() && output.residual.is_none()); // not asked for
+/// assert!(output.loss_per_token.is_none() && output.residual.is_none()); // not requested
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output {
-    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`](crate::Logits::Last).
+    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`](crate::driver::Logits::Last).
     pub logits: Option<Tensor<3>>,
-    /// Mean cross-entropy over real next tokens, `[1]`, in nats.
+    /// Mean cross-entropy over unmasked next tokens, `[1]`, in nats.
     pub loss: Option<Tensor<1>>,
-    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 where either token is
-    /// padding.
+    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 for padding and after a row's last token.
     pub loss_per_token: Option<Tensor<2>>,
     /// The residual stream at `stop_at_layer`, `[batch, pos, d_model]`.
     pub residual: Option<Tensor<3>>,
-    /// What was recorded.
+    /// The recorded activations.
     pub cache: ActivationCache,
     /// Whether the model has no unembedding.
     pub(crate) headless: bool,

@@ -1,37 +1,39 @@
-//! Pages of mapped files that weights lie in, to be let go of.
+//! Pages of mapped files that contain weights and can be released.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// Parts of mapped files.
+/// Ranges of mapped files.
 #[derive(Debug, Clone, Default)]
 pub struct Pages(Vec<(Arc<Mmap>, Range<usize>)>);
 
 impl Pages {
+    /// Adds a range of a mapped file.
     pub fn add(&mut self, map: Arc<Mmap>, bytes: Range<usize>) {
         self.0.push((map, bytes));
     }
 
-    /// Adds these too.
+    /// Appends the pages of `more`.
     pub fn extend(&mut self, more: Pages) {
         self.0.extend(more.0);
     }
 
-    /// Bytes of all.
+    /// Total size in bytes.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Lets go of them: they count to this process no longer, and the system may use their memory. Touched again, they are
-    /// read again.
+    /// Releases the pages: they no longer count towards this process's memory, and the system may reuse it. They are
+    /// read again on the next access.
     pub(crate) fn let_go(&self) {
         #[cfg(unix)]
         for (map, bytes) in &self.0 {
-            // SAFETY: the mapping is of a file, shared and never written to: pages that are dropped are read from the
-            // file again, with the same bytes. Measured: 8.5 GB of weights run under a limit of 2.6 GB, and without it fill what
-            // there is.
+            // SAFETY: the file mapping is shared and never written to, so dropped pages are read again from the file
+            // with the same bytes.
+            // Measured: 8.5 GB of weights run under a limit of 2.6 GB; without this call they fill all available
+            // memory.
             #[allow(unsafe_code)]
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
         }

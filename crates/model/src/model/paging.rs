@@ -1,30 +1,32 @@
-//! Blocks that do not fit into memory: read from the mapped file as each is run, and let go after.
+//! Paging for models that do not fit into memory: each block is read from the mapped file when it runs, and released
+//! afterwards.
 //!
-//! The next block is not asked for ahead: the system reads ahead by itself, and two threads that touch pages read a third
-//! more in a second than one that asks for them beside the work (8.5 GB under 4 GB, two cores).
+//! Blocks are not prefetched: the operating system reads ahead by itself, and two threads touching pages read a third
+//! more per second than one thread prefetching alongside the computation (8.5 GB under 4 GB, two cores).
 
 use super::pages::Pages;
 use crate::error::LoadError;
 
-/// Where the weights of a model lie that is kept under a limit of memory.
+/// Pages of a model's blocks, for a model loaded under a memory limit.
 #[derive(Debug)]
 pub struct Paging {
     blocks: Vec<Pages>,
-    /// Blocks that stay, the first ones.
+    /// Number of blocks, from the first, that stay in memory.
     kept: usize,
 }
 
-/// The process without weights.
+/// Memory of the process without weights, in bytes.
 const PROCESS: usize = 64 << 20;
 
 impl Paging {
-    /// For blocks that lie in these pages, beside weights of so many bytes that stay; nothing if all fit.
+    /// Plans paging for blocks stored in these pages, next to `staying` bytes of weights that stay in memory. Returns
+    /// `None` if everything fits.
     ///
     /// # Errors
-    /// [`LoadError::Memory`] if what has to stay and two blocks are more than the limit.
+    /// [`LoadError::Memory`] if the permanent weights and two blocks exceed the limit.
     pub fn under(limit: u64, blocks: Vec<Pages>, staying: usize) -> Result<Option<Self>, LoadError> {
         let largest = blocks.iter().map(Pages::size).max().unwrap_or(0);
-        // One block is run, and the system reads ahead.
+        // One block runs while the system reads ahead the next.
         let needed = PROCESS + staying + 2 * largest;
         let limit_here = usize::try_from(limit).unwrap_or(usize::MAX);
         let Some(mut room) = limit_here.checked_sub(needed) else {
@@ -43,14 +45,14 @@ impl Paging {
         Ok(Some(Self { blocks, kept }))
     }
 
-    /// After a block was run.
+    /// Releases a block after it has run, unless it stays in memory.
     pub(crate) fn after(&self, layer: usize) {
         if layer >= self.kept {
             self.blocks[layer].let_go();
         }
     }
 
-    /// Blocks that are read each time.
+    /// Number of blocks that are read from the file on every run.
     pub fn read_each_time(&self) -> usize {
         self.blocks.len() - self.kept
     }

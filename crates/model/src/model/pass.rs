@@ -22,21 +22,21 @@ pub(crate) struct Pass<'p> {
     pub(crate) masks: Masks<'p>,
     device: Device,
     dtype: DType,
-    /// Rotation of the run's queries and keys. Keys of a cache are rotated already.
+    /// Rotary tables of the run's queries and keys. Cached keys are already rotated.
     rotary: Vec<(&'p Rotary, RotaryTable)>,
-    /// What the run's queries are multiplied by, `[batch or 1, pos, 1, 1]`, unless by one.
+    /// Position-dependent scale of the run's queries, `[batch or 1, pos, 1, 1]`; `None` if it is one everywhere.
     pub(crate) growth: Option<Tensor<4>>,
-    /// Keys and values of earlier runs.
+    /// Cached keys and values of earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
-    /// Added to the scores of every layer, `[batch or 1, head, query or 1, key]` (T5, Falcon).
+    /// Bias on every layer's scores, `[batch or 1, head, query or 1, key]` (T5, Falcon).
     pub(crate) score_bias: Option<Tensor<4>>,
-    /// Relative positions as the layer's queries and keys meet them, who make its score bias (DeBERTa).
+    /// Relative positions from which a layer's score bias is computed (DeBERTa).
     pub(crate) disentangled: Option<Disentangled>,
-    /// Position vectors that queries and keys read, `[batch or 1, pos, d_model]`.
+    /// Position embeddings added to the input of queries and keys, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
-    /// What layers attended to whose keys and values later ones read.
+    /// Keys and values of layers that later layers reuse.
     pub(super) shared_keys: Vec<(usize, Keys)>,
-    /// Every layer's own inputs, `[batch, pos, layer, width]`.
+    /// Per-layer inputs, `[batch, pos, layer, width]`.
     pub(crate) per_layer_inputs: Option<Tensor<4>>,
 }
 
@@ -68,7 +68,7 @@ impl<'p> Pass<'p> {
         };
         pass.make_rotary();
         if config.positional == Positional::ScaledAlibi {
-            // Layers alike: their number takes no part where this is used.
+            // All layers share one divisor: models with this bias don't scale by layer index.
             let (positions, rows) = (sequence.key_positions(), sequence.position_rows());
             let dtype = if dtype == DType::F64 { dtype } else { DType::F32 };
             let biases = scaled_biases(config.n_heads, config.attn_scale, (&positions, rows), (device, dtype));
@@ -95,7 +95,7 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// Moves what all layers share to where the next ones are, with the stream.
+    /// Moves the residual stream and the state shared by all layers to the device of the next layers.
     pub(crate) fn enter(&mut self, device: &Device, resid: Tensor<3>) -> Tensor<3> {
         if self.device == *device {
             return resid;
@@ -109,19 +109,19 @@ impl<'p> Pass<'p> {
         resid.to_device(device)
     }
 
-    /// Where the layers are that run now.
+    /// Device of the layers that are running now.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// A layer's own inputs, `[batch, pos, width]`.
+    /// A layer's per-layer input, `[batch, pos, width]`.
     pub(super) fn per_layer_input(&self, layer: usize) -> Result<Tensor<3>, InputError> {
-        let what = "a run of a model with inputs of each layer's own";
+        let what = "a run of a model with per-layer inputs";
         let all = self.per_layer_inputs.as_ref().ok_or(InputError::Needs { what, needs: "the tokens" })?;
         Ok(all.clone().narrow(2, layer, 1).squeeze_dim(2))
     }
 
-    /// A layer's queries as they have grown with their positions.
+    /// Applies a layer's position-dependent query scaling.
     pub(super) fn grown(&self, layer: usize, q: Tensor<4>) -> Tensor<4> {
         let Some(growth) = self.growth.as_ref().filter(|_| self.config.query_growth_of(layer).is_some()) else {
             return q;
@@ -130,7 +130,7 @@ impl<'p> Pass<'p> {
         narrowed(widened(q) * growth.clone(), dtype)
     }
 
-    /// Rotation of a layer's queries and keys, if it rotates them.
+    /// Rotary table of a layer, if it has rotary embeddings.
     pub(crate) fn rotary(&self, layer: usize) -> Option<&RotaryTable> {
         let own = self.config.rotary(layer)?;
         self.rotary.iter().find(|(made, _)| *made == own).map(|(_, table)| table)

@@ -1,4 +1,4 @@
-//! Vectors of tokens that each layer has of its own: their embedding, and what a block makes of its own.
+//! Per-layer inputs: their embedding, and how a block uses its own.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -13,7 +13,7 @@ use crate::cpu;
 use crate::points::Site;
 use crate::tokens::Tokens;
 
-/// Weights of all layers' input vectors.
+/// Weights of the per-layer token embeddings.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -28,16 +28,17 @@ use crate::tokens::Tokens;
 /// ```
 #[derive(Module, Debug)]
 pub struct PerLayerEmbed {
-    /// One vector a token and layer, `[d_vocab, layer * width]`.
+    /// Token embeddings for all layers, `[d_vocab, layer * width]`.
     pub vectors: Embed,
-    /// The part that is made of the embedding, `[d_model, layer * width]`.
+    /// Projection from the main embedding, `[d_model, layer * width]`.
     pub projection: Linear,
-    /// RMS norm of that part, of each layer's by itself, `[width]`.
+    /// RMS norm of that projection, applied per layer, `[width]`.
     pub norm: Norm,
 }
 
 impl PerLayerEmbed {
-    /// All layers' inputs, `[batch, pos, layer, width]`, of the tokens and their embedding, `[batch, pos, d_model]`.
+    /// Computes the inputs of all layers, `[batch, pos, layer, width]`, from the tokens and their embedding, `[batch,
+    /// pos, d_model]`.
     pub(crate) fn inputs(&self, tokens: &Tokens, embedded: Tensor<3>, own: PerLayerInputs) -> Tensor<4> {
         let [batch, pos, d_model] = embedded.dims();
         let dtype = embedded.dtype();
@@ -51,7 +52,7 @@ impl PerLayerEmbed {
     }
 }
 
-/// Weights of what a block adds to the stream for its own input vectors.
+/// Weights with which a block applies its per-layer input.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -66,26 +67,26 @@ impl PerLayerEmbed {
 /// ```
 #[derive(Module, Debug)]
 pub struct PerLayer {
-    /// From the stream, `[d_model, width]`.
+    /// Gate projection from the residual stream, `[d_model, width]`.
     pub gate: Linear,
-    /// To the stream, `[width, d_model]`.
+    /// Output projection to the residual stream, `[width, d_model]`.
     pub output: Linear,
-    /// RMS norm of what is added, `[d_model]`.
+    /// RMS norm of the output, `[d_model]`.
     pub post: Norm,
 }
 
 impl PerLayer {
-    /// Every linear map.
+    /// All linear maps.
     pub fn maps(&self) -> impl Iterator<Item = &Linear> {
         [&self.gate, &self.output].into_iter()
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         [&mut self.gate, &mut self.output].into_iter()
     }
 
-    /// The stream behind the addition.
+    /// Computes the residual stream after the per-layer input is added.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`

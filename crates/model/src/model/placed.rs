@@ -1,15 +1,15 @@
-//! Moving weights to a device: tracked parameters on one with autodiff, plain tensors on others.
+//! Moving weights between devices: tracked parameters on devices with autodiff, plain tensors on others.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 
 use super::weights::Weights;
 
-/// Weights on this device: leaves that gradients are kept for if it differentiates, plain tensors if not. Those that
-/// were set to have no gradients have none; each keeps its id and, on the same device, its memory.
+/// Moves weights to a device. With autodiff they become leaves that collect gradients, and without it plain tensors.
+/// Parameters with gradients disabled keep that setting; all keep their ids and, on the same device, their memory.
 pub fn placed<M: Module>(weights: M, device: &Device) -> M {
     let mut plain = weights.valid();
-    // What is moved can be freed tensor by tensor.
+    // Release the originals, so that each tensor can be freed once it is moved.
     drop(weights);
     if plain.devices().iter().any(|own| own != device) {
         plain = plain.to_device(&device.clone().without_autodiff());
@@ -21,12 +21,12 @@ pub fn placed<M: Module>(weights: M, device: &Device) -> M {
 }
 
 impl Weights {
-    /// The same weights, all in this element type.
+    /// Casts all weights to this element type.
     pub(crate) fn in_type(self, dtype: DType) -> Self {
         self.map(&mut Typed(dtype))
     }
 
-    /// Each part on its device, as by [`placed`].
+    /// Moves each part to its device, using [`placed`].
     pub(crate) fn placed(self, first: &Device, of_layer: impl Fn(usize) -> Device, last: &Device) -> Self {
         let Weights { embed, per_layer_embed, blocks, ln_final, unembed } = self;
         Weights {
@@ -47,7 +47,8 @@ impl ModuleMapper for Typed {
     }
 }
 
-/// `Module::train` drops the device's checkpointing strategy, and tensors that differ in it can't be used together.
+/// Restores the device's gradient checkpointing strategy, which `Module::train` drops. Tensors with different
+/// strategies can't be used together.
 struct Checkpointing(GradientCheckpointingStrategy);
 
 impl ModuleMapper for Checkpointing {

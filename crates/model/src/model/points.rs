@@ -1,9 +1,9 @@
-//! The hook points a decoder of a configuration fires.
+//! Hook points of a decoder with a given configuration.
 
 use crate::config::{ActivationFn, Mixer, NormKind, Positional, QkNormWeights, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
-/// The points of a decoder of this configuration.
+/// The points of a decoder with this configuration.
 pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     let mut points = PointsBuilder::new(
         config.n_layers,
@@ -39,7 +39,7 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     points.build()
 }
 
-/// Why a model of this configuration can't fire a point outside the blocks, or `None` if it can.
+/// The reason why a model with this configuration can't fire a point outside the blocks, or `None` if it can.
 fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static str> {
     let learned = matches!(config.positional, Positional::Learned | Positional::Shortformer);
     match point {
@@ -58,10 +58,10 @@ fn why_not_outer(config: &TransformerConfig, point: Outer) -> Option<&'static st
     }
 }
 
-/// Why points of attention are absent where a layer has an MLP alone.
-const NO_MIXER: &str = "this layer has an MLP alone";
+/// Reason why attention points are absent in a layer with only an MLP.
+const NO_MIXER: &str = "this layer has only an MLP";
 
-/// Why a layer can't fire a site of what it has between positions, by what that is.
+/// The reason why a layer with a given token mixer can't fire one of the mixer points.
 fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
     match site {
         Site::QPreConv
@@ -135,16 +135,16 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
             })
         }
         Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),
-        Site::ZGate if !config.attn_gates => Some("what its heads give is not gated"),
-        Site::HeadShares if config.attn_experts.is_none() => Some("its attention is no mixture of experts"),
+        Site::ZGate if !config.attn_gates => Some("its head outputs are not gated"),
+        Site::HeadShares if config.attn_experts.is_none() => Some("its attention is not a mixture of experts"),
         _ => None,
     }
 }
 
-/// Why points of an MLP are absent where there is none.
+/// Reason why MLP points are absent in a layer without an MLP.
 const NO_MLP: &str = "it has no MLP";
 
-/// Why a model of this configuration can't fire the site, or `None` if it can.
+/// The reason why a model with this configuration can't fire the site, or `None` if it can.
 fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
     if let Some(reason) = why_not_mixer(config, layer, site) {
         return Some(reason);
@@ -156,7 +156,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
     let shared = experts.and_then(|experts| experts.shared);
     match site {
         Site::AttnIn | Site::QInput | Site::KInput | Site::VInput if config.latent.is_some() => {
-            Some("its heads read latents of the stream; use hook_q_latent and hook_kv_latent")
+            Some("its heads read latents instead of the residual stream; use hook_q_latent and hook_kv_latent")
         }
         Site::QLatent
         | Site::QLatentScale
@@ -167,26 +167,30 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::KRope
             if config.latent.is_none() =>
         {
-            Some("its heads read the stream itself")
+            Some("its heads read the residual stream directly")
         }
         Site::QLatent | Site::QLatentScale | Site::QLatentNormalized
             if config.latent.is_some_and(|latent| latent.q_rank.is_none()) =>
         {
-            Some("its queries read the stream itself")
+            Some("its queries read the residual stream directly")
         }
         Site::AttnIn | Site::KInput | Site::VInput | Site::K | Site::V | Site::KNormScale | Site::KNormNormalized
             if config.reads_keys_of(layer).is_some() =>
         {
-            Some("this layer reads the keys and values of an earlier one; use that layer's, or hook_rot_k of this one")
+            Some(
+                "this layer reuses the keys and values of an earlier layer; use that layer's point, or hook_rot_k of \
+                 this layer",
+            )
         }
         Site::VNormScale | Site::VNormNormalized if config.reads_keys_of(layer).is_some() => {
-            Some("this layer reads the keys and values of an earlier one; use that layer's")
+            Some("this layer reuses the keys and values of an earlier layer; use that layer's point")
         }
         Site::VNormScale | Site::VNormNormalized if config.qk_norm_of(layer).is_none_or(|norm| !norm.values) => {
             Some("it does not normalize values")
         }
         Site::AttnIn if config.n_kv_heads_of(layer) != config.n_heads => Some(
-            "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, hook_v_input",
+            "grouped-query attention shares keys and values between heads; use hook_q_input, hook_k_input, \
+             hook_v_input",
         ),
         Site::Ln1Scale | Site::Ln1Normalized if !norms => Some("it has no norms"),
         Site::Ln1Scale | Site::Ln1Normalized if !config.pre_norms => Some("it normalizes outputs only"),
@@ -196,16 +200,18 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
             Some("it does not normalize queries and keys")
         }
         Site::RotQ | Site::RotK if !rotary => match config.positional {
-            Positional::Rotary(_) => Some("this layer rotates nothing"),
+            Positional::Rotary(_) => Some("this layer has no rotary positions"),
             _ => Some("its positions are not rotary"),
         },
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
             Some("it does not normalize attention's output")
         }
-        Site::NormalizedResidPost if !config.residual_norms => Some("it does not normalize the stream behind a block"),
+        Site::NormalizedResidPost if !config.residual_norms => {
+            Some("it does not normalize the residual stream after a block")
+        }
         Site::ResidMid if !config.has_mlp(layer) => Some(NO_MLP),
         Site::ResidMid if config.parallel => {
-            Some("attention and the MLP run in parallel: there is no stream between them")
+            Some("attention and the MLP run in parallel: there is no residual stream between them")
         }
         Site::MlpIn
         | Site::Ln2Scale
@@ -236,7 +242,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::Ln2Scale | Site::Ln2Normalized if !norms => Some("it has no norms"),
         Site::Ln2Scale | Site::Ln2Normalized if !config.pre_norms => Some("it normalizes outputs only"),
         Site::Pre | Site::PreLinear | Site::Post if moe => {
-            Some("its MLP is a mixture; use mlp.experts.N.hook_gate, hook_pre and hook_post")
+            Some("its MLP is a mixture of experts; use mlp.experts.N.hook_gate, hook_pre and hook_post")
         }
         Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
         Site::Mid | Site::MlpLnScale | Site::MlpLnNormalized if config.activation != ActivationFn::SoluLn => {
@@ -248,7 +254,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         }
         Site::SharedGate if !config.gated_mlp => Some("its shared expert is not gated"),
         Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
-            Some("its shared expert's output is added as it is")
+            Some("its shared expert's output is added without a gate")
         }
         Site::RouterLnScale
         | Site::RouterLnNormalized
@@ -262,7 +268,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::ExpertsOut
             if experts.is_none_or(|experts| !experts.own_norms) =>
         {
-            Some("its MLP is not a mixture whose parts have norms of their own")
+            Some("its MLP is not a mixture of experts whose parts have their own norms")
         }
         Site::ResidMidPerLayer
         | Site::PerLayerInput
@@ -273,7 +279,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         | Site::PerLayerOut
             if config.per_layer_inputs.is_none() =>
         {
-            Some("its layers have no inputs of their own")
+            Some("it has no per-layer inputs")
         }
         Site::Ln2PostScale | Site::Ln2PostNormalized if !config.post_norms => {
             Some("it does not normalize the MLP's output")

@@ -1,22 +1,22 @@
-//! Relative positions as T5 and MPNet have them: a learned bias on scores, by the bucket of the distance.
+//! Relative position bias of T5 and MPNet: a learned bias on scores for each bucket of distances.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::norm::widened;
 use super::sequence::Sequence;
 
-/// How distances fall into buckets.
+/// Assignment of distances to buckets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buckets {
     pub(crate) count: usize,
     pub(crate) max_distance: usize,
-    /// Whether later keys have buckets of their own, or share the first.
+    /// Whether later keys have separate buckets instead of all sharing bucket 0.
     pub(crate) bidirectional: bool,
 }
 
 impl Buckets {
-    /// The bucket of `key - query`: small distances one each, larger ones by their logarithm up to
-    /// `max_distance` (Raffel et al. 2020, as Hugging Face computes it, in `f32`).
+    /// Bucket of `key - query`: exact for small distances, logarithmic for larger ones up to `max_distance` (Raffel et
+    /// al. 2020, computed in `f32` as in Hugging Face).
     fn of(self, distance: i64) -> usize {
         let (count, after) = match self.bidirectional {
             true => (self.count / 2, if distance > 0 { self.count / 2 } else { 0 }),
@@ -32,7 +32,7 @@ impl Buckets {
     }
 }
 
-/// What is added to each head's scores, `[batch or 1, head, query, key]`, in `f32` at least.
+/// Bias added to each head's scores, `[batch or 1, head, query, key]`, in `f32` at least.
 ///
 /// # Shapes
 /// - table: `[bucket, head]`
@@ -43,7 +43,7 @@ pub(crate) fn position_bias(table: Tensor<2>, sequence: &Sequence, buckets: Buck
     widened(table.select(0, ids)).reshape([rows, queries, keys, heads]).permute([0, 3, 1, 2])
 }
 
-/// What a function makes of `key - query` of each query and key, `[(batch or 1) * query * key]`.
+/// Applies a function to `key - query` for each query and key, `[(batch or 1) * query * key]`.
 pub(crate) fn relative_ids(sequence: &Sequence, of: impl Fn(i64) -> usize, device: &Device) -> Tensor<1, Int> {
     let (rows, queries, keys) = (sequence.position_rows(), sequence.len, sequence.keys());
     let (query, key) = (sequence.query_positions(), sequence.key_positions());
@@ -61,7 +61,7 @@ pub(crate) fn relative_ids(sequence: &Sequence, of: impl Fn(i64) -> usize, devic
 mod tests {
     use super::*;
 
-    /// Of `transformers`' `_relative_position_bucket` with 32 buckets to 128.
+    /// Values from `_relative_position_bucket` in `transformers`, with 32 buckets up to distance 128.
     #[test]
     fn buckets_are_hugging_faces() {
         let both = Buckets { count: 32, max_distance: 128, bidirectional: true };

@@ -1,32 +1,32 @@
-//! Memories that decay, are written to and read at each position: the gated delta rule, and Mamba 2's.
+//! Recurrences with a decaying memory matrix: the gated delta rule, and Mamba 2.
 
 use burn::tensor::{Tensor, TensorData};
 use hooklens_hooks::upload;
 
-/// Positions that are taken together.
+/// Number of positions processed together.
 const CHUNK: usize = 64;
 
-/// What happens at each position: `memory = exp(log_decay) memory; memory += beta kᵀ (v - k memory); read = q memory`;
-/// without `corrects`, `memory += beta kᵀ v`.
+/// Inputs of the recurrence. At each position, `memory = exp(log_decay) memory; memory += beta kᵀ (v - k memory); read
+/// = q memory`. Without `corrects`, the update is `memory += beta kᵀ v`.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// `[batch, pos, head, d_key]`.
+    /// Queries, `[batch, pos, head, d_key]`.
     pub(super) q: Tensor<4>,
-    /// `[batch, pos, head, d_key]`.
+    /// Keys, `[batch, pos, head, d_key]`.
     pub(super) k: Tensor<4>,
-    /// `[batch, pos, head, d_value]`.
+    /// Values, `[batch, pos, head, d_value]`.
     pub(super) v: Tensor<4>,
-    /// `[batch, pos, head]`, not above zero.
+    /// Logarithm of the decay, `[batch, pos, head]`; at most zero.
     pub(super) log_decay: Tensor<3>,
-    /// `[batch, pos, head]`.
+    /// Factor of the update, `[batch, pos, head]`.
     pub(super) beta: Tensor<3>,
-    /// Whether what a memory holds for the key is replaced (the delta rule), not added to.
+    /// Whether the memory's value for the key is replaced (the delta rule) instead of added to.
     pub(super) corrects: bool,
 }
 
 impl Steps {
-    /// What is read at each position, `[batch, pos, head, d_value]`, and the memories after the last one,
-    /// `[batch, head, d_key, d_value]`, of memories that were these before the first.
+    /// Runs the recurrence from `memory`. Returns what is read at each position, `[batch, pos, head, d_value]`, and the
+    /// memory after the last one, `[batch, head, d_key, d_value]`.
     pub(super) fn run(self, memory: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [batch, pos, heads, d_key] = self.q.dims();
         let d_value = self.v.dims()[3];
@@ -35,7 +35,7 @@ impl Steps {
         (read.permute([0, 2, 1, 3]), memory.reshape([batch, heads, d_key, d_value]))
     }
 
-    /// One position of every head.
+    /// Processes a single position.
     fn one(self, memory: Tensor<3>) -> (Tensor<4>, Tensor<3>) {
         let [batch, _, heads, d_key] = self.q.dims();
         let (rows, d_value) = (batch * heads, self.v.dims()[3]);
@@ -48,8 +48,8 @@ impl Steps {
         (q.matmul(memory.clone()).reshape([batch, heads, 1, d_value]), memory)
     }
 
-    /// Chunks of positions: within one all corrections at once, by the solution of a triangular system (Yang et al. 2024,
-    /// "Gated Delta Networks", section 3.3); between them the memories.
+    /// Processes positions in chunks. Within a chunk, all corrections are computed at once by solving a triangular
+    /// system (Yang et al. 2024, "Gated Delta Networks", section 3.3); the memory is passed from chunk to chunk.
     fn in_chunks(self, mut memory: Tensor<3>) -> (Tensor<4>, Tensor<3>) {
         let [batch, pos, heads, _] = self.q.dims();
         let size = pos.next_power_of_two().min(CHUNK);
@@ -63,15 +63,15 @@ impl Steps {
             let ones = (0..size * size).map(|at| f32::from(u8::from(kept(at / size, at % size)))).collect::<Vec<_>>();
             upload::<4, burn::tensor::Float>(TensorData::new(ones, [1, 1, size, size]), (&device, dtype))
         };
-        // The decay from a chunk's beginning to each position, its own included, in logarithms.
+        // Log decay from the start of a chunk up to and including each position.
         let total = triangle(|row, column| column <= row).matmul(log_decay);
         let before = triangle(|row, column| column < row);
         let later = triangle(|row, column| column > row);
         let between = total.clone() - total.clone().swap_dims(2, 3);
-        // Only what decays is raised: the other half of the differences may be large.
+        // Mask before `exp`: the differences in the other triangle may be large.
         let between = (between * (-later.clone() + 1.0)).exp() * (-later + 1.0);
         let written = v * beta.clone();
-        // What the chunk writes, and by which keys a memory tells what it holds already.
+        // Values written by the chunk, and the keys that look up what the memory already holds.
         let (written, seen) = match self.corrects {
             false => (written, None),
             true => {
@@ -101,7 +101,7 @@ impl Steps {
     }
 }
 
-/// `[batch, pos, head, width]` as `[batch * head, chunk, position in it, width]`, zeros behind the last position.
+/// Reshapes `[batch, pos, head, width]` to `[batch * head, chunk, position in chunk, width]`, padded with zeros.
 fn chunked(x: Tensor<4>, [rows, count, size]: [usize; 3]) -> Tensor<4> {
     let [batch, pos, heads, width] = x.dims();
     let missing = count * size - pos;
@@ -112,28 +112,28 @@ fn chunked(x: Tensor<4>, [rows, count, size]: [usize; 3]) -> Tensor<4> {
     x.permute([0, 2, 1, 3]).reshape([rows, count, size, width])
 }
 
-/// Each head's vectors as often as `heads` heads share them, `[batch, pos, shared, width]` to `[batch, pos, head, width]`.
+/// Repeats vectors shared by several heads, `[batch, pos, shared, width]` to `[batch, pos, head, width]`.
 pub(super) fn for_each_head(x: Tensor<4>, heads: usize) -> Tensor<4> {
     let [batch, pos, shared, width] = x.dims();
     let each = x.unsqueeze_dim::<5>(3).expand([batch, pos, shared, heads / shared, width]);
     each.reshape([batch, pos, heads, width])
 }
 
-/// `[batch, pos, head, width]` as `[batch, pos, head * width]`.
+/// Reshapes `[batch, pos, head, width]` to `[batch, pos, head * width]`.
 pub(super) fn flat(x: Tensor<4>) -> Tensor<3> {
     let [batch, pos, heads, width] = x.dims();
     x.reshape([batch, pos, heads * width])
 }
 
-/// `log(1 + exp(x))`, of large numbers too.
+/// `log(1 + exp(x))`, without overflow for large `x`.
 pub(super) fn softplus(x: Tensor<3>) -> Tensor<3> {
     x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p()
 }
 
-/// `(1 + L)⁻¹` of matrices with nothing on and above the diagonal.
+/// Computes `(1 + L)⁻¹` for strictly lower triangular matrices.
 ///
-/// Of halves, `[[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]`; small ones by `(1 - L)(1 + L²)(1 + L⁴)`, whose terms
-/// would outgrow their sum in larger ones.
+/// Recursively uses `[[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]`. Small matrices use `(1 - L)(1 + L²)(1 + L⁴)`,
+/// whose terms would become much larger than their sum in larger ones.
 fn unit_lower_inverse(lower: Tensor<4>) -> Tensor<4> {
     let [rows, count, size, _] = lower.dims();
     let one = || Tensor::<2>::eye(size, &lower.device()).cast(lower.dtype()).reshape([1, 1, size, size]);
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Positions one after the other give what chunks of them do, behind a memory too, and where keys repeat.
+    /// Single steps and chunks give the same result, also with an initial memory and with repeated keys.
     #[test]
     fn chunks_give_what_single_positions_do() {
         let device = Device::flex();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Which tensors of the files became weights, and which did not.
+/// How the tensors in the model's files were used.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -15,29 +15,30 @@ use std::fmt;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// What the model was loaded by: a hub id, a folder or file, `embedded:NAME`; nothing of one that was not loaded.
+    /// The source of the model: a hub id, a folder or file, or `embedded:NAME`. Empty for a model that was not loaded.
     pub name: String,
     /// Tensors of the files that became weights.
     pub applied: Vec<String>,
-    /// Tensors of the files that nothing needed, buffers known to be derived left out.
+    /// Tensors in the files that were not needed, except for known derived buffers.
     pub unused: Vec<String>,
-    /// Tensors the files may leave out and did: the unembedding of a tied model.
+    /// Optional tensors missing from the files, such as the unembedding of a tied model.
     pub missing: Vec<String>,
-    /// Settings of `config.json` that have no effect, in Hugging Face's code as here, each with the reason; how many
-    /// tensors are of other parts of the model than the text model.
+    /// Settings in `config.json` that have no effect, neither in Hugging Face's code nor here, each with the reason;
+    /// and the number of tensors that belong to parts of the model other than the text model.
     pub ignored: Vec<String>,
-    /// How the devices round what they compute, where that is coarser than the element type.
+    /// Devices that compute with coarser rounding than the element type implies.
     pub rounding: Vec<String>,
-    /// Tensors that stay in the blocks of a few bits that a quantized file holds them in.
+    /// Tensors kept in a quantized file's blocks.
     pub in_blocks: Vec<String>,
-    /// Tensors in such blocks that were widened: what processing and adapters change, what gradients are kept for, and
-    /// everything on other devices than the CPU or in another element type than `f32`.
+    /// Quantized tensors that were dequantized: those changed by processing or adapters, those that require gradients,
+    /// and all tensors on devices other than the CPU or in element types other than `f32`.
     pub widened: Vec<String>,
-    /// Blocks that do not fit into memory and are read from the files each time they are run, the last ones.
+    /// Number of blocks that do not fit into memory and are read from the files on every run, the last ones of the
+    /// model.
     pub read_each_time: usize,
-    /// Bytes of the files' tensors.
+    /// Size of the files' tensors in bytes.
     pub stored_bytes: usize,
-    /// Steps of processing that changed the weights, by TransformerLens's names.
+    /// Processing steps that changed the weights, by their TransformerLens names.
     pub processed: Vec<&'static str>,
 }
 
@@ -58,10 +59,10 @@ impl fmt::Display for LoadReport {
             write!(f, "\n  ignored: {setting}")?;
         }
         if !in_blocks.is_empty() || !widened.is_empty() {
-            write!(f, "\n  quantized: {} stay so, {} were widened", in_blocks.len(), widened.len())?;
+            write!(f, "\n  quantized: {} kept quantized, {} dequantized", in_blocks.len(), widened.len())?;
         }
         if self.read_each_time > 0 {
-            write!(f, "\n  blocks that are read from the file each time they are run: {}", self.read_each_time)?;
+            write!(f, "\n  blocks read from the files on every run: {}", self.read_each_time)?;
         }
         for rounding in rounding {
             write!(f, "\n  {rounding}")?;

@@ -1,4 +1,4 @@
-//! Rotary position embedding (Su et al. 2021) and its long-context variants.
+//! Rotary embeddings (Su et al. 2021) and their long-context variants.
 
 use std::f64::consts::PI;
 
@@ -9,7 +9,7 @@ use super::norm::{narrowed, widened};
 use crate::config::{RopeScaling, Rotary};
 use crate::cpu;
 
-/// Sine and cosine of some positions, for one forward pass.
+/// Sines and cosines of some positions, for one forward pass.
 #[derive(Debug, Clone)]
 pub struct RotaryTable {
     /// `[batch or 1, pos, 1, dim / 2]`
@@ -20,12 +20,11 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// The table of these positions, `rows` rows of them, in `f64` where the model computes in it
-    /// and else in `f32`.
+    /// Builds the table for `rows` rows of positions, in `f64` if the model computes in it, otherwise in `f32`.
     pub fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
         let len = positions.len() / rows;
         let of_row = |row: &[u32]| frequencies(rotary, row.iter().max().map_or(0, |last| *last as usize + 1));
-        // LongRoPE's and the dynamic ones depend on the text's length, so each row has its own; any other's are all rows'.
+        // The frequencies of LongRoPE and dynamic NTK depend on the text's length, so each row has its own.
         let own: Vec<Vec<f64>> = match rotary.scaling {
             RopeScaling::Long { .. } | RopeScaling::Dynamic { .. } => {
                 positions.chunks(len.max(1)).map(of_row).collect()
@@ -51,12 +50,12 @@ impl RotaryTable {
         }
     }
 
-    /// The table of one of its positions.
+    /// The table for a single position.
     pub fn at(&self, pos: usize) -> Self {
         Self { cos: self.cos.clone().narrow(1, pos, 1), sin: self.sin.clone().narrow(1, pos, 1), ..*self }
     }
 
-    /// Rotates the first `dim` coordinates of every head by their position, in `f32`.
+    /// Rotates the first `dim` dimensions of every head by their position, in `f32`.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`
@@ -68,7 +67,7 @@ impl RotaryTable {
         by_kernels.unwrap_or_else(|| self.turned(input))
     }
 
-    /// [`RotaryTable::rotate`] of what stands behind the first `skip` coordinates.
+    /// Like [`RotaryTable::rotate`], for the dimensions after the first `skip`.
     pub(crate) fn rotate_behind(&self, skip: usize, input: Tensor<4>) -> Tensor<4> {
         if skip == 0 {
             return self.rotate(input);
@@ -136,7 +135,7 @@ fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
             .collect(),
         &RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate, .. } => {
             let dim = rotary.dim as f64;
-            // The dimension that turns `turns` times within the original context.
+            // The dimension that completes `turns` rotations within the original context.
             let place =
                 |turns: f64| dim * (original_context as f64 / (turns * 2.0 * PI)).ln() / (2.0 * rotary.base.ln());
             let (mut low, mut high) = (place(beta_fast), place(beta_slow));
@@ -150,7 +149,7 @@ fn frequencies(rotary: &Rotary, len: usize) -> Vec<f64> {
     }
 }
 
-/// From `stretched` at 0 to `kept` at 1.
+/// Interpolates from `stretched` (share 0) to `kept` (share 1).
 fn blend(stretched: f64, kept: f64, share: f64) -> f64 {
     let share = share.clamp(0.0, 1.0);
     stretched * (1.0 - share) + kept * share

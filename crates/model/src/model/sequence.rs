@@ -9,46 +9,47 @@ use crate::config::Window;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
-/// The layout of a batch: its mask and, from the mask, every token's position.
+/// The layout of a batch: its attention mask and the token positions derived from it.
 ///
-/// A token's position is the number of real tokens before it in its row, so that padding at
-/// the left, at the right or in between never shifts what a model sees. Queries are the tokens
-/// of the run; keys are those of a cache, if there is one, and then the run's.
+/// A token's position is the number of unmasked tokens before it in its row, so padding on the left, on the right, or
+/// in between never shifts positions. Queries are the tokens of the run; keys are the cached tokens, if any, followed
+/// by the run's.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) batch: usize,
-    /// Tokens of the run in each row.
+    /// Number of tokens per row in the run.
     pub(crate) len: usize,
-    /// Tokens before them in each row.
+    /// Number of cached tokens per row.
     pub(crate) past: usize,
-    /// Real keys, row by row; `None` when all are.
+    /// Mask over keys, row by row, `true` for unmasked tokens; `None` if all are unmasked.
     mask: Option<Vec<bool>>,
-    /// Position of each key, row by row, when they are not simply `0..keys`.
+    /// Position of each key, row by row; `None` if they are `0..keys`.
     positions: Option<Vec<u32>>,
 }
 
 impl Sequence {
-    /// A batch of `batch` rows of `len` tokens after `past` others; `mask` is `true` at the real ones
-    /// of all.
+    /// Layout of `batch` rows of `len` tokens after `past` cached tokens. `mask` covers all of them and is `true` for
+    /// unmasked tokens.
     pub(crate) fn new(batch: usize, past: usize, len: usize, mask: Option<Vec<bool>>) -> Self {
         let mask = mask.filter(|mask| mask.contains(&false));
         let positions = mask.as_ref().map(|mask| positions(mask, past + len));
         Self { batch, len, past, mask, positions }
     }
 
-    /// A batch of these tokens.
+    /// Layout of a batch of tokens.
     pub(crate) fn of(tokens: &Tokens) -> Self {
         let [batch, len] = tokens.shape();
         Self::new(batch, 0, len, tokens.mask().map(<[bool]>::to_vec))
     }
 
-    /// The rows of a run, `real` being the [`query_mask`](Sequence::query_mask).
+    /// The rows of a run, as seen by hooks.
     pub(crate) fn rows(&self) -> Rows<'_> {
         let (visible, positions) = (self.mask.as_deref(), self.positions.as_deref());
         Rows { offset: self.past, visible, positions, ..Rows::new(self.batch, self.len) }
     }
 
-    /// A batch of `batch` rows of `len` tokens after those of a cache; `mask` is `true` at the real ones.
+    /// Layout of `batch` rows of `len` tokens after those in a cache. `mask` covers the new tokens and is `true` for
+    /// unmasked ones.
     pub(crate) fn behind(cache: &KeyValueCache, [batch, len]: [usize; 2], mask: Option<&[bool]>) -> Self {
         let past = cache.len();
         let whole = |before: Option<Vec<Vec<bool>>>| -> Vec<bool> {
@@ -63,65 +64,65 @@ impl Sequence {
             (None, None) => return Self::new(batch, past, len, None),
             (before, _) => Self::new(batch, past, len, Some(whole(before))),
         };
-        // Hidden tokens keep their positions.
+        // Hidden tokens still count as positions.
         match cache.past_counted(batch) {
             None => sequence,
             counted => Self { positions: Some(positions(&whole(counted), past + len)), ..sequence },
         }
     }
 
-    /// Tokens that can be attended to in each row.
+    /// Number of keys per row, including cached ones.
     pub(crate) fn keys(&self) -> usize {
         self.past + self.len
     }
 
-    /// Whether every token is real.
+    /// Whether every token is unmasked.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none()
     }
 
-    /// Real keys, row by row; `None` when all are.
+    /// Mask over keys, row by row; `None` if all are unmasked.
     pub(crate) fn key_mask(&self) -> Option<&[bool]> {
         self.mask.as_deref()
     }
 
-    /// Real tokens of the run, row by row; `None` when every token is real.
+    /// Mask over the run's tokens, row by row; `None` if no token is masked.
     pub(crate) fn query_mask(&self) -> Option<Vec<bool>> {
         let rows = self.mask.as_ref()?.chunks(self.keys());
         Some(rows.flat_map(|row| row[self.past..].iter().copied()).collect())
     }
 
-    /// Position of each key: one row for all when every token is real, else one for each row.
+    /// Position of each key: one row shared by all if no token is masked, otherwise one row per batch row.
     pub(crate) fn key_positions(&self) -> Vec<u32> {
         self.positions.clone().unwrap_or_else(|| (0..self.keys() as u32).collect())
     }
 
-    /// Position of each token of the run, in rows like [`Sequence::key_positions`].
+    /// Position of each token of the run, with the same rows as [`Sequence::key_positions`].
     pub(crate) fn query_positions(&self) -> Vec<u32> {
         self.key_positions().chunks(self.keys()).flat_map(|row| row[self.past..].to_vec()).collect()
     }
 
-    /// Rows of [`Sequence::key_positions`].
+    /// Number of rows in [`Sequence::key_positions`].
     pub(crate) fn position_rows(&self) -> usize {
         if self.is_plain() { 1 } else { self.batch }
     }
 
-    /// Number of positions a position table must have.
+    /// Minimum length of a position table.
     pub(crate) fn positions_needed(&self) -> usize {
         self.query_positions().iter().max().map_or(0, |last| *last as usize + 1)
     }
 
-    /// Column of each row's first real token (its first column if none is real).
+    /// Column of each row's first unmasked token (the first column if all are masked).
     pub(crate) fn first_columns(&self) -> Vec<usize> {
         self.columns(|row| row.iter().position(|real| *real), 0)
     }
 
-    /// Column of each row's last real token (its last column if none is real).
+    /// Column of each row's last unmasked token (the last column if all are masked).
     pub(crate) fn last_columns(&self) -> Vec<usize> {
         self.columns(|row| row.iter().rposition(|real| *real), self.len - 1)
     }
 
-    /// A column of each row: what `find` gives for its mask, or `plain` where there is no mask.
+    /// A column of each row: the result of `find` on its mask, or `plain` without a mask.
     fn columns(&self, find: impl Fn(&[bool]) -> Option<usize>, plain: usize) -> Vec<usize> {
         match self.query_mask() {
             Some(mask) => mask.chunks(self.len).map(|row| find(row).unwrap_or(plain)).collect(),
@@ -129,14 +130,14 @@ impl Sequence {
         }
     }
 
-    /// 1 for real tokens and 0 for others, `[batch, pos, 1]`, or nothing when all are real.
+    /// 1 for unmasked tokens and 0 for others, `[batch, pos, 1]`; `None` if no token is masked.
     pub(crate) fn real_as_float(&self, device: &Device) -> Option<Tensor<3>> {
         let ones: Vec<f32> = self.query_mask()?.iter().map(|real| f32::from(u8::from(*real))).collect();
         Some(upload(TensorData::new(ones, [self.batch, self.len, 1]), device))
     }
 }
 
-/// The position of each column, row by row: as many as there are real tokens before it.
+/// Position of each column, row by row: the number of unmasked tokens before it.
 fn positions(real: &[bool], columns: usize) -> Vec<u32> {
     real.chunks(columns).flat_map(positions_of_row).collect()
 }
@@ -150,7 +151,7 @@ fn positions_of_row(row: &[bool]) -> Vec<u32> {
     row.iter().map(place).collect()
 }
 
-/// The attention masks of a forward pass, each made at most once per window.
+/// Attention masks of a forward pass, each computed at most once per window.
 #[derive(Debug)]
 pub(crate) struct Masks<'s> {
     sequence: &'s Sequence,
@@ -165,7 +166,7 @@ impl<'s> Masks<'s> {
         Self { sequence, bidirectional, device: device.clone(), hidden: HashMap::new(), distance: None }
     }
 
-    /// Whether attention is plainly causal: no cache, every token real, no window that matters.
+    /// Whether attention is plain causal attention: no cache, no padding, and no effective window.
     pub(crate) fn plainly_causal(&self, window: Option<Window>) -> bool {
         self.sequence.is_plain()
             && !self.bidirectional
@@ -173,13 +174,13 @@ impl<'s> Masks<'s> {
             && window.is_none_or(|w| w.width() >= self.sequence.len)
     }
 
-    /// Whether some query may see no key at all.
+    /// Whether a query may have no visible keys.
     pub(crate) fn may_hide_everything(&self) -> bool {
         !self.sequence.is_plain()
     }
 
-    /// `true` where a query must not see a key, `[batch or 1, 1, query, key]`; `None` when every
-    /// query sees every key.
+    /// `true` where a query must not attend to a key, `[batch or 1, 1, query, key]`; `None` if every query attends to
+    /// every key.
     pub(crate) fn hidden(&mut self, window: Option<Window>) -> Option<Tensor<4, Bool>> {
         if let Some(made) = self.hidden.get(&window) {
             return made.clone();
@@ -190,7 +191,7 @@ impl<'s> Masks<'s> {
     }
 
     fn make_hidden(&self, window: Option<Window>) -> Option<Tensor<4, Bool>> {
-        // A single query is behind all keys.
+        // A single query comes after all keys.
         let all_seen = self.bidirectional || self.sequence.len == 1;
         if all_seen && self.sequence.is_plain() && window.is_none_or(|window| window.width() >= self.sequence.keys()) {
             return None;
@@ -208,7 +209,7 @@ impl<'s> Masks<'s> {
                 hidden.extend((0..keys).map(|key| {
                     let later = key > query && !self.bidirectional;
                     let padding = real.is_some_and(|real| !real[key]);
-                    // By position, not by column: padding within a row takes no room in a window.
+                    // Compare positions, not columns: padding does not count in a window.
                     let at = positions[key] as usize;
                     let far = oldest.is_some_and(|oldest| at < oldest) || newest.is_some_and(|newest| at > newest);
                     later || padding || far
@@ -235,7 +236,7 @@ impl<'s> Masks<'s> {
     }
 }
 
-/// One column of each row, `[batch, d]`.
+/// Selects one column of each row, `[batch, d]`.
 pub(crate) fn at_columns(x: Tensor<3>, columns: &[usize]) -> Tensor<2> {
     let [batch, len, width] = x.dims();
     let rows: Vec<i32> = columns.iter().enumerate().map(|(row, column)| (row * len + column) as i32).collect();

@@ -1,4 +1,4 @@
-//! Attention of a layer that has no keys and values of its own and reads those of an earlier layer.
+//! Attention layers that reuse the keys and values of an earlier layer.
 
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
@@ -10,14 +10,14 @@ use crate::kv_cache::{KeyBlock, Keys};
 use crate::points::Site;
 
 impl Pass<'_> {
-    /// Keeps what a layer attends to, if a later one reads it too.
+    /// Keeps a layer's keys and values if a later layer reuses them.
     pub(crate) fn keep_keys(&mut self, layer: usize, keys: &Keys) {
         if self.config.shared_keys.contains(&Some(layer)) {
             self.shared_keys.push((layer, keys.clone()));
         }
     }
 
-    /// What the layer `from` attended to, on the device that the pass has come to.
+    /// Keys and values of layer `from`, moved to the current device.
     fn keys_of(&self, from: usize, layer: usize) -> Result<Keys, InputError> {
         let kept = self.shared_keys.iter().find(|(of, _)| *of == from);
         let keys = kept.map(|(_, keys)| keys).ok_or(InputError::KeysOfEarlierLayer { layer, from })?;
@@ -26,7 +26,7 @@ impl Pass<'_> {
 }
 
 impl Attention {
-    /// What attention adds to the stream, of queries alone.
+    /// Computes the attention output of a layer that has only queries and reads the keys and values of layer `from`.
     ///
     /// # Shapes
     /// - output: `[batch, pos, d_model]`

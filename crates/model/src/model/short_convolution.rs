@@ -1,4 +1,4 @@
-//! A gated convolution over the last positions, in place of attention.
+//! Gated short convolution, in place of attention.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -28,39 +28,39 @@ use crate::points::Site;
 /// ```
 #[derive(Module, Debug)]
 pub struct ShortConvolution {
-    /// What the input is multiplied by before the convolution, `[d_model, d_model]`.
+    /// Input gate projection, `[d_model, d_model]`; multiplies the input before the convolution.
     pub b: Linear,
-    /// What is multiplied behind it, `[d_model, d_model]`.
+    /// Output gate projection, `[d_model, d_model]`; multiplies the output of the convolution.
     pub c: Linear,
-    /// The input, `[d_model, d_model]`.
+    /// Input projection, `[d_model, d_model]`.
     pub x: Linear,
-    /// Filters of all channels, `[width, d_model]`, oldest position first.
+    /// Convolution filters of all channels, `[width, d_model]`, oldest position first.
     pub conv: Param<Tensor<2>>,
-    /// Added to what the filters give, `[d_model]`.
+    /// Convolution bias, `[d_model]`.
     pub conv_bias: Option<Param<Tensor<1>>>,
-    /// Output, `[d_model, d_model]`.
+    /// Output projection, `[d_model, d_model]`.
     pub o: Linear,
 }
 
 impl ShortConvolution {
-    /// Every linear map.
+    /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
         [&self.b, &self.c, &self.x, &self.o].into_iter()
     }
 
-    /// The same, to be changed.
+    /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let Self { b, c, x, o, .. } = self;
         [b, c, x, o].into_iter()
     }
 
-    /// The maps that read the stream.
+    /// The linear maps that read the residual stream, mutably.
     pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 3] {
         let Self { b, c, x, .. } = self;
         [b, c, x]
     }
 
-    /// What the mixer adds to the stream, from the normalized stream.
+    /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
@@ -80,14 +80,14 @@ impl ShortConvolution {
         let x = run.fire(at(Site::ConvX), x)?;
         let new = run.fire(at(Site::ConvPre), b * x)?;
         let carried = Carried::on(layer, shape, new, pass)?;
-        let mut mixed = carried.convolved(self.conv.val());
+        let mut output_projection = carried.convolved(self.conv.val());
         if let Some(bias) = &self.conv_bias {
-            mixed = mixed + narrowed(bias.val(), dtype).unsqueeze();
+            output_projection = output_projection + narrowed(bias.val(), dtype).unsqueeze();
         }
         carried.keep(pass)?;
-        let mixed = run.fire(at(Site::ConvOut), mixed)?;
+        let output_projection = run.fire(at(Site::ConvOut), output_projection)?;
         let c = run.fire(at(Site::ConvC), c)?;
-        let z = run.fire(at(Site::ConvZ), by_head(c * mixed, 1))?;
+        let z = run.fire(at(Site::ConvZ), by_head(c * output_projection, 1))?;
         Ok(self.o.forward(flat(z)))
     }
 }

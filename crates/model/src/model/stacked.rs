@@ -3,10 +3,9 @@
 use burn::tensor::Tensor;
 
 use super::{Attention, Block, HookedTransformer, Linear, narrowed};
-use crate::driver::HookedModel;
 
 impl HookedTransformer {
-    /// Token vectors, `[d_vocab, d_model]`.
+    /// Token embedding matrix, `[d_vocab, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -19,12 +18,12 @@ impl HookedTransformer {
         narrowed(self.weights.embed.matrix(), self.compute_type())
     }
 
-    /// Position vectors, `[n_ctx, d_model]`, if positions are learned.
+    /// Position embedding matrix, `[n_ctx, d_model]`, if positions are learned.
     pub fn w_pos(&self) -> Option<Tensor<2>> {
         self.weights.embed.positions.as_ref().map(|table| narrowed(table.val(), self.compute_type()))
     }
 
-    /// The unembedding, `[d_model, d_vocab_out]`.
+    /// Unembedding matrix, `[d_model, d_vocab_out]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -39,14 +38,15 @@ impl HookedTransformer {
         self.weights.unembed.weight_in(self.compute_type()).to_device(&self.device())
     }
 
-    /// The unembedding's bias, `[d_vocab_out]`; zeros if it has none.
+    /// Unembedding bias, `[d_vocab_out]`; zeros if there is none.
     pub fn b_u(&self) -> Tensor<1> {
         self.bias(&self.weights.unembed).to_device(&self.device())
     }
 
-    /// Queries, `[layer, head, d_model, d_head]`; where layers' heads differ in width, zeros fill the narrower ones
-    /// up, and stand where a layer has no attention. Of latent attention (DeepSeek V2) the product of the maps to the latent
-    /// and from it, with the weights of the norm between them and without its scale. So for keys and values.
+    /// Query weights, `[layer, head, d_model, d_head]`. If layers differ in head width, narrower heads are padded with
+    /// zeros; layers without attention are all zeros. For latent attention (DeepSeek V2), the product of the down and
+    /// up projections, with the weights of the norm between them but without its scale. The same applies to key and
+    /// value weights.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -58,8 +58,8 @@ impl HookedTransformer {
         self.stacked(|layer, block| self.columns(layer, block, 'q'))
     }
 
-    /// Keys, `[layer, head, d_model, d_head]`; heads that share keys have the same, and layers that read the keys of an
-    /// earlier one those of that layer.
+    /// Key weights, `[layer, head, d_model, d_head]`. With grouped-query attention, heads that share keys have the same
+    /// weights; layers that read the keys of an earlier layer have that layer's weights.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -71,7 +71,7 @@ impl HookedTransformer {
         self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'k'))
     }
 
-    /// Values, `[layer, head, d_model, d_head]`; heads that share values have the same.
+    /// Value weights, `[layer, head, d_model, d_head]`. Heads that share values have the same weights.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -83,13 +83,13 @@ impl HookedTransformer {
         self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'v'))
     }
 
-    /// Outputs, `[layer, head, d_head, d_model]`.
+    /// Attention output weights, `[layer, head, d_head, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary", ["z0", "result0"])?;
-    /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // of head 3
+    /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // head 3
     /// let w_o = model.w_o().slice([0..1, 3..4]).reshape([1, 16, 64]);
     /// let gap = z.matmul(w_o) - cache.get(hook::result(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
@@ -105,7 +105,7 @@ impl HookedTransformer {
         })
     }
 
-    /// Query biases, `[layer, head, d_head]`; zeros where there are none. So for the others.
+    /// Query biases, `[layer, head, d_head]`; zeros where there are none. The same applies to the other biases.
     pub fn b_q(&self) -> Tensor<3> {
         self.stacked(|layer, block| self.biases(layer, block, 'q'))
     }
@@ -120,13 +120,13 @@ impl HookedTransformer {
         self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'v'))
     }
 
-    /// Output biases of attention, and of gated delta nets, `[layer, d_model]`.
+    /// Output biases of attention and of gated delta nets, `[layer, d_model]`.
     pub fn b_o(&self) -> Tensor<2> {
-        self.stacked(|_, block| self.mixed_bias(block))
+        self.stacked(|_, block| self.output_bias(block))
     }
 
-    /// Input weights of MLPs, `[layer, d_model, d_mlp]`, with zeros behind those of MLPs that are not as wide as others;
-    /// `None` without plain or gated MLPs.
+    /// MLP input weights, `[layer, d_model, d_mlp]`, with narrower MLPs padded with zeros; `None` unless every layer
+    /// has a plain or gated MLP.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -134,19 +134,19 @@ impl HookedTransformer {
     /// assert_eq!(model.w_in().map(|read| read.dims()), Some([4, 64, 256]));
     /// assert!(model.w_gate().is_none());
     /// let without = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// assert!(without.w_in().is_none()); // it is attention only
+    /// assert!(without.w_in().is_none()); // attention-only model
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_in(&self) -> Option<Tensor<3>> {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight_in(self.compute_type())))
     }
 
-    /// The gates of gated MLPs, `[layer, d_model, d_mlp]`.
+    /// Gate weights of gated MLPs, `[layer, d_model, d_mlp]`.
     pub fn w_gate(&self) -> Option<Tensor<3>> {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight_in(self.compute_type())))
     }
 
-    /// Output weights of MLPs, `[layer, d_mlp, d_model]`.
+    /// MLP output weights, `[layer, d_mlp, d_model]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -159,17 +159,17 @@ impl HookedTransformer {
         self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight_in(self.compute_type())))
     }
 
-    /// Biases of neurons, `[layer, d_mlp]`.
+    /// MLP input biases, `[layer, d_mlp]`.
     pub fn b_in(&self) -> Option<Tensor<2>> {
         self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.input)))
     }
 
-    /// Output biases of MLPs, `[layer, d_model]`.
+    /// MLP output biases, `[layer, d_model]`.
     pub fn b_out(&self) -> Option<Tensor<2>> {
         self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.output)))
     }
 
-    /// `L0H0`, `L0H1`, ..., one label per head.
+    /// One label per head: `L0H0`, `L0H1`, ...
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -205,14 +205,14 @@ impl HookedTransformer {
         })
     }
 
-    /// Width of a layer's queries, keys or values, and of the widest layer's.
+    /// Head width of queries, keys or values: of this layer, and of the widest layer.
     fn widths(&self, layer: usize, which: char) -> [usize; 2] {
         let (c, [keys, values]) = (self.config(), self.config().widest_heads());
         if which == 'v' { [c.d_value_of(layer), values] } else { [c.d_head_of(layer), keys] }
     }
 
-    /// A layer's projection to queries, keys or values by head, `[head, d_model, d_head]`, each of a group the same;
-    /// zeros where the layer has no attention.
+    /// A layer's query, key or value weights by head, `[head, d_model, d_head]`, repeated within each group of heads.
+    /// Zeros if the layer has no attention.
     fn columns(&self, layer: usize, block: &Block, which: char) -> Tensor<3> {
         let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
         let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, self.config().d_model, widest]) };
@@ -222,8 +222,8 @@ impl HookedTransformer {
         widened_to(self.each_of_a_group(by_head), 2, widest)
     }
 
-    /// The map from the stream to queries, keys or values, all heads' beside each other: of latent attention the product
-    /// of the two maps that make it, with the weights of the norm between them and without its scale.
+    /// The projection from the stream to queries, keys or values of all heads. For latent attention, the product of the
+    /// down and up projections, with the weights of the norm between them but without its scale.
     fn of_stream(&self, attn: &Attention, which: char) -> Tensor<2> {
         let dtype = self.compute_type();
         match (&attn.latent, which) {
@@ -236,7 +236,7 @@ impl HookedTransformer {
         }
     }
 
-    /// All heads' key biases; of latent attention those behind the latents, and zeros for the rotated part.
+    /// Key biases of all heads. For latent attention, the biases of the up projection, with zeros for the rotated part.
     fn key_bias(&self, attn: &Attention) -> Tensor<1> {
         let own = self.bias(&attn.k);
         let (Some(latent), heads) = (self.config().latent, self.config().n_heads) else { return own };
@@ -246,7 +246,7 @@ impl HookedTransformer {
         whole.reshape([heads * self.config().d_head])
     }
 
-    /// A layer's biases of queries, keys or values by head, `[head, d_head]`; zeros where it has no attention.
+    /// A layer's query, key or value biases by head, `[head, d_head]`; zeros if it has no attention.
     fn biases(&self, layer: usize, block: &Block, which: char) -> Tensor<2> {
         let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
         let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, widest]) };
@@ -273,15 +273,15 @@ impl HookedTransformer {
         wide.reshape([heads, rows, columns])
     }
 
-    /// The output bias of attention or of the gated delta net.
-    pub fn mixed_bias(&self, block: &Block) -> Tensor<1> {
-        match block.mixed() {
-            Some(mixed) => self.bias(mixed),
+    /// The output bias of attention or of a gated delta net.
+    pub fn output_bias(&self, block: &Block) -> Tensor<1> {
+        match block.output_projection() {
+            Some(output_projection) => self.bias(output_projection),
             None => self.nothing(block, [self.config().d_model]),
         }
     }
 
-    /// A bias, zeros if there is none.
+    /// The bias of a linear layer; zeros if there is none.
     pub fn bias(&self, linear: &Linear) -> Tensor<1> {
         match &linear.bias {
             Some(bias) => bias.val(),
@@ -290,7 +290,7 @@ impl HookedTransformer {
     }
 }
 
-/// The tensor with zeros behind what it has along an axis.
+/// Pads a tensor with zeros along an axis.
 fn widened_to<const D: usize>(own: Tensor<D>, axis: usize, width: usize) -> Tensor<D> {
     let mut missing = own.dims();
     missing[axis] = width - missing[axis];

@@ -5,28 +5,29 @@ use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
 
-/// Bytes of a text that is tokenized whole whatever its length, so that an error has the number of its tokens.
+/// Texts up to this many bytes are fully tokenized regardless of the model's limit, so that the error can report their
+/// token count.
 const LONG: usize = 1 << 20;
 
 impl HookedTransformer {
-    /// Token ids of one or several texts, padded at the right.
+    /// Tokenizes one or several texts, padded on the right.
     ///
     /// # Errors
-    /// No tokenizer, no text, or a text the tokenizer refuses: [`InputError::UnknownWords`] names what its vocabulary
-    /// lacks.
+    /// If there is no tokenizer, no text, or a text that the tokenizer rejects. [`InputError::UnknownWords`] names the
+    /// words missing from the vocabulary.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let tokens = model.to_tokens(["red fox", "red fox blue"])?;
-    /// assert_eq!(tokens.shape(), [2, 4]); // a beginning-of-sequence token, then up to three
+    /// assert_eq!(tokens.shape(), [2, 4]); // a beginning-of-sequence token and up to three words
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn to_tokens(&self, text: impl Into<Texts>) -> Result<Tokens> {
         self.to_tokens_with(text, TokenizeOptions::default())
     }
 
-    /// [`HookedTransformer::to_tokens`] with choices of its own.
+    /// Like [`HookedTransformer::to_tokens`], with options.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -35,14 +36,14 @@ impl HookedTransformer {
     /// let padding_side = PaddingSide::Left;
     /// let options = TokenizeOptions { prepend_bos: Some(false), padding_side, ..Default::default() };
     /// let tokens = model.to_tokens_with(["red fox", "red"], options)?;
-    /// assert_eq!((tokens.real(0), tokens.real(1)), (vec![1, 9], vec![1])); // no first token is added
+    /// assert_eq!((tokens.real(0), tokens.real(1)), (vec![1, 9], vec![1])); // no beginning-of-sequence token
     /// assert_eq!(tokens.mask().map(|mask| mask[2..].to_vec()), Some(vec![false, true]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::to_tokens`]; also [`InputError::NoBos`], and [`InputError::Setting`] where texts are to
-    /// be truncated to nothing.
+    /// Same as [`HookedTransformer::to_tokens`], and [`InputError::NoBos`], or [`InputError::Setting`] if texts are
+    /// truncated to nothing.
     pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
         let texts = text.into().0;
         if texts.is_empty() {
@@ -58,8 +59,8 @@ impl HookedTransformer {
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), options.padding_side)?)
     }
 
-    /// [`HookedTransformer::to_tokens`] of texts that come after tokens that a cache holds, `held` of each row (of one
-    /// row, before all): a row that goes on gets no beginning-of-sequence token.
+    /// Like [`HookedTransformer::to_tokens`], for texts that follow cached tokens. `held` is the number of cached
+    /// tokens in each row (or one number for all). A row that continues a text gets no beginning-of-sequence token.
     pub(super) fn to_tokens_after(&self, texts: impl Into<Texts>, held: &[usize]) -> Result<Tokens> {
         let texts = texts.into().0;
         if texts.is_empty() {
@@ -73,13 +74,14 @@ impl HookedTransformer {
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), PaddingSide::Right)?)
     }
 
-    /// Ids of one text, with a beginning-of-sequence token if that is asked for or the default,
-    /// but never a second one.
+    /// Token ids of one text. A beginning-of-sequence token is prepended if requested or the default, but never
+    /// duplicated.
     pub fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
         self.token_row_up_to(text, prepend_bos, usize::MAX)
     }
 
-    /// The first ids of [`HookedTransformer::token_row`], at most `most`; no more of a long text is tokenized.
+    /// At most the first `most` ids of [`HookedTransformer::token_row`]. Tokenizes only as much of a long text as
+    /// needed.
     pub fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>> {
         let mut ids = self.tokenizer()?.encode_first(text, most)?;
         if ids.is_empty() {
@@ -92,8 +94,8 @@ impl HookedTransformer {
         Ok(ids)
     }
 
-    /// The ids of a text that is to be run. One that is far longer than the model's position table is refused before all of
-    /// it is tokenized.
+    /// Token ids of a prompt. A text that is far longer than the model's position table is rejected before it is fully
+    /// tokenized.
     pub fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
         let more = self.config.n_ctx.saturating_add(1);
         if text.len() > LONG
@@ -105,7 +107,7 @@ impl HookedTransformer {
         self.token_row(text, prepend_bos)
     }
 
-    /// What a row begins with, if that is asked for or the default.
+    /// The token prepended to each row, if requested or the default.
     pub(super) fn first_token(&self, prepend_bos: Option<bool>) -> Result<Option<u32>> {
         match (prepend_bos, self.tokenizer()?.bos()) {
             (Some(true), None) => Err(InputError::NoBos.into()),
@@ -115,7 +117,7 @@ impl HookedTransformer {
         }
     }
 
-    /// Tokenizes a text: every token with its text and its place in the text.
+    /// Tokenizes a text and returns every token with its string and its span in the text.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -126,23 +128,23 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::to_tokens`].
+    /// Same as [`HookedTransformer::to_tokens`].
     pub fn tokenize(&self, text: &str) -> Result<Tokenized> {
         let ids = self.token_row(text, None)?;
         let tokenizer = self.tokenizer()?;
         let own = tokenizer.encode_with_spans(text)?;
-        // What was put before the text's own tokens stands for nothing of it.
+        // Prepended tokens have empty spans.
         let added = ids.len() - own.len();
         let spans = std::iter::repeat_n(0..0, added).chain(own.into_iter().map(|(_, span)| span)).collect();
         let tokens = ids.iter().map(|id| tokenizer.decode(&[*id], false)).collect::<Result<_, _>>()?;
         Ok(Tokenized { text: text.into(), ids, tokens, spans })
     }
 
-    /// The position of a text that is exactly one token in another text, a beginning-of-sequence
-    /// token counted if the model gets one.
+    /// Position of `token`, which must be exactly one token, in a text. Counts the beginning-of-sequence token if the
+    /// model prepends one.
     ///
     /// # Errors
-    /// [`InputError::NotOneToken`], or [`InputError::NotOnce`] if it is not there.
+    /// [`InputError::NotOneToken`], or [`InputError::NotOnce`] if the token does not occur.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -161,7 +163,7 @@ impl HookedTransformer {
         Ok(place.ok_or_else(|| InputError::NotOnce { part: token.into(), text: text.into(), count: 0 })?)
     }
 
-    /// The text of token ids, special tokens included.
+    /// Decodes token ids to text, including special tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -172,14 +174,13 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// No tokenizer, or as [`Tokenizer::decode`](crate::Tokenizer::decode): [`InputError::NoToken`] for an id of no token,
-    /// also where the model knows the id and its tokenizer does not.
+    /// If there is no tokenizer, or the error of [`Tokenizer::decode`](crate::tokens::Tokenizer::decode):
+    /// [`InputError::NoToken`] for an id without a token, even if only the tokenizer lacks it.
     pub fn to_string(&self, ids: &[u32]) -> Result<String> {
         Ok(self.tokenizer()?.decode(ids, false)?)
     }
 
-    /// Each token of a text by itself, a beginning-of-sequence token included if the model
-    /// would get one.
+    /// Decodes each token of a text separately. Includes the beginning-of-sequence token if the model prepends one.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -189,7 +190,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// As [`HookedTransformer::to_tokens`].
+    /// Same as [`HookedTransformer::to_tokens`].
     pub fn to_str_tokens(&self, text: &str) -> Result<Vec<String>> {
         let tokenizer = self.tokenizer()?;
         let row = self.token_row(text, None)?;
@@ -202,19 +203,19 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// assert_eq!(model.to_single_token("fox")?, 9);
-    /// let told = model.to_single_token("red fox").unwrap_err().to_string();
-    /// assert_eq!(told, "`red fox` is 2 tokens, not one");
+    /// let message = model.to_single_token("red fox").unwrap_err().to_string();
+    /// assert_eq!(message, "`red fox` is 2 tokens, not one");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NotOneToken`] if it is none or several.
+    /// [`InputError::NotOneToken`] if the text is not exactly one token.
     pub fn to_single_token(&self, text: &str) -> Result<u32> {
         Ok(self.tokenizer()?.single(text)?)
     }
 }
 
-/// Which of several occurrences.
+/// Which occurrence to find.
 ///
 /// ```
 /// use hooklens::Occurrence;
@@ -227,8 +228,8 @@ impl HookedTransformer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occurrence {
-    /// The first.
+    /// The first occurrence.
     First,
-    /// The last.
+    /// The last occurrence.
     Last,
 }

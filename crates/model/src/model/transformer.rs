@@ -1,4 +1,4 @@
-//! The decoder model: configuration, weights, tokenizer and hook points.
+//! The decoder model: configuration, weights, tokenizer, and hook points.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::kv_cache::CacheModel;
 use crate::points::Points;
 use crate::tokens::{Tokenizer, Tokens};
 
-/// A transformer whose every internal activation has a name, and can be read and changed.
+/// A decoder whose internal activations all have names, and can be read and changed.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -34,27 +34,27 @@ use crate::tokens::{Tokenizer, Tokens};
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedTransformer {
-    /// The weights; a Burn module. Matrices may be of fewer bits than what the model computes in
+    /// The weights, as a Burn module. Matrices may have a narrower type than the model computes in
     /// ([`HookedTransformer::dtype`]).
     pub weights: Weights,
-    pub config: Arc<TransformerConfig>,
-    pub points: Arc<Points>,
-    pub tokenizer: Option<Arc<Tokenizer>>,
-    /// The tokens that end a text, as the model's files say.
+    pub(crate) config: Arc<TransformerConfig>,
+    pub(crate) points: Arc<Points>,
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    /// End-of-sequence tokens from the model's files.
     ends: Arc<[u32]>,
-    /// The token that begins a text, as the model's files say.
+    /// Beginning-of-sequence token from the model's files.
     begins: Option<u32>,
     pub(crate) report: Arc<LoadReport>,
-    /// Whether it computes in `f32` though its embedding is of 16 bits.
+    /// Whether the model computes in `f32` although its embedding is 16-bit.
     widens: bool,
-    /// Where its blocks lie, if they do not all fit into memory.
+    /// Paging of the blocks, if they don't fit into memory.
     paging: Option<Arc<Paging>>,
     pub(crate) identities: Arc<Identities>,
 }
 
 impl HookedTransformer {
-    /// A model of these weights. They must fit the configuration, as those made by the loader
-    /// or by [`HookedTransformer::random`] do.
+    /// Creates a model from weights, which must match the configuration, like those from the loader or from
+    /// [`HookedTransformer::random`].
     pub fn assemble(
         config: TransformerConfig,
         weights: Weights,
@@ -70,13 +70,14 @@ impl HookedTransformer {
         Self { weights, config, points, tokenizer, ends, begins, report, widens, paging: None, identities }
     }
 
-    /// The model with tokens that end a text, as its files say.
+    /// Sets the end-of-sequence tokens from the model's files.
     pub fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
         Self { ends: tokens.into(), ..self }
     }
 
-    /// The tokens that end a text, each of which stops generation: `eos_token_id` of `generation_config.json`, else of
-    /// `config.json` (of a GGUF file the ends of a text, a turn and a message), else the tokenizer's own.
+    /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, or else
+    /// from `config.json` (for a GGUF file, the end-of-text, end-of-turn, and end-of-message tokens), or else the
+    /// tokenizer's.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -91,12 +92,12 @@ impl HookedTransformer {
         }
     }
 
-    /// The model with a token that begins a text, as its files say.
+    /// Sets the beginning-of-sequence token from the model's files.
     pub fn with_bos_token(self, token: Option<u32>) -> Self {
         Self { begins: token, ..self }
     }
 
-    /// The beginning-of-sequence token: the tokenizer's, or, of a model without a tokenizer, `bos_token_id` of
+    /// The beginning-of-sequence token: the tokenizer's, or, for a model without a tokenizer, `bos_token_id` from
     /// `generation_config.json` or `config.json`.
     ///
     /// ```
@@ -112,17 +113,17 @@ impl HookedTransformer {
         }
     }
 
-    /// The model with blocks that are read from files as they are run.
+    /// Sets the paging of blocks that are read from files when they run.
     pub fn paged(self, paging: Option<Paging>) -> Self {
         Self { paging: paging.map(Arc::new), ..self }
     }
 
-    /// The paging of its blocks, if they do not all fit into memory.
+    /// Paging of the blocks, if they don't fit into memory.
     pub(crate) fn paging(&self) -> Option<&Paging> {
         self.paging.as_deref()
     }
 
-    /// Shape and choices of the model.
+    /// The model's configuration.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -135,7 +136,7 @@ impl HookedTransformer {
         &self.config
     }
 
-    /// The element type that the model computes in: that of its activations and logits.
+    /// Element type that the model computes in, and thus of its activations and logits.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -149,7 +150,7 @@ impl HookedTransformer {
         ours.into_iter().find(|ours| ours.burn() == compute).unwrap_or_default()
     }
 
-    /// [`HookedTransformer::dtype`], in Burn's terms.
+    /// [`HookedTransformer::dtype`] as a Burn type.
     pub fn compute_type(&self) -> BurnDType {
         match self.weights.embed.dtype() {
             BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
@@ -157,16 +158,16 @@ impl HookedTransformer {
         }
     }
 
-    /// Where the weights live; of a model spread over several devices, the first, where its embedding is.
+    /// Device of the weights; for a model spread over several devices, the first, which holds the embedding.
     pub fn device(&self) -> Device {
         self.weights.device()
     }
 
-    /// The model moved to these devices, its blocks spread over them as by
-    /// [`LoadOptions::devices`](crate::LoadOptions::devices); of no devices, as it was.
+    /// Moves the model to these devices, spreading its blocks over them as in
+    /// `LoadOptions::devices`. An empty list leaves the model unchanged.
     ///
-    /// On a device with autodiff the weights are parameters that gradients are kept for; on one without they are plain
-    /// again, to generate or record at full speed. On the same device neither copies them.
+    /// On a device with autodiff, the weights become parameters that collect gradients; on one without, they become
+    /// plain tensors, which generate and record at full speed. Weights that stay on the same device are not copied.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -190,7 +191,7 @@ impl HookedTransformer {
         }
         let n_layers = self.weights.blocks.len();
         let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
-        // Elsewhere no kernels widen what they read.
+        // Other devices have no kernels that widen their inputs.
         if !placement.devices().iter().all(multiplies_narrow) {
             let dtype = self.compute_type();
             self.weights = self.weights.in_type(dtype);
@@ -200,23 +201,23 @@ impl HookedTransformer {
         self
     }
 
-    /// An error if the weights are not all in one place.
+    /// Returns an error if the weights are on several devices.
     pub fn check_one_place(&self, what: &'static str) -> Result<(), InputError> {
         if self.devices().len() == 1 { Ok(()) } else { Err(InputError::Spread { what }) }
     }
 
-    /// An error if the residual stream is not the sum of what was written to it.
+    /// Returns an error if the residual stream is not the sum of what was written to it.
     pub fn check_sums(&self, what: &'static str) -> Result<(), InputError> {
         if self.config.stream_is_normalized() { Err(InputError::NormalizedStream { what }) } else { Ok(()) }
     }
 
-    /// An error if more is done to the stream than that attention and MLPs write to it.
+    /// Returns an error if the residual stream has contributions other than attention and MLP outputs.
     pub fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError> {
         let c = &self.config;
         let parts = [
-            (c.per_layer_inputs.is_some(), "inputs of each layer's own (`per_layer_inputs`)"),
-            (c.layer_scalars, "layers that multiply the stream (`layer_scalars`)"),
-            (c.experts.is_some_and(|experts| experts.own_norms), "experts with norms of their own (`experts`)"),
+            (c.per_layer_inputs.is_some(), "per-layer inputs (`per_layer_inputs`)"),
+            (c.layer_scalars, "layers that scale the residual stream (`layer_scalars`)"),
+            (c.experts.is_some_and(|experts| experts.own_norms), "experts with their own norms (`experts`)"),
         ];
         match parts.into_iter().find(|(there, _)| *there) {
             Some((_, with)) => Err(InputError::NotDefined { what, with }),
@@ -224,28 +225,29 @@ impl HookedTransformer {
         }
     }
 
-    /// [`Self::check_plain_writes`], and an error if some layer has no attention, heads' keys and values are no products of
-    /// the stream before them, or what heads give is gated or an expert's.
+    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention or reuses the keys of
+    /// an earlier one, if values are normalized, or if head outputs are gated or weighted by a router.
     pub fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
         self.check_plain_writes(what)?;
         self.check_attends(what)?;
         if self.config.attn_gates {
-            return Err(InputError::NotDefined { what, with: "gates of what heads give (`attn_gates`)" });
+            return Err(InputError::NotDefined { what, with: "gated head outputs (`attn_gates`)" });
         }
         if self.config.attn_experts.is_some() {
-            return Err(InputError::NotDefined { what, with: "experts of attention (`attn_experts`)" });
+            return Err(InputError::NotDefined { what, with: "attention experts (`attn_experts`)" });
         }
         let shared = self.config.shared_keys.iter().any(Option::is_some);
         match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {
-            (true, _) => {
-                Err(InputError::NotDefined { what, with: "layers that read the keys of earlier ones (`shared_keys`)" })
-            }
+            (true, _) => Err(InputError::NotDefined {
+                what,
+                with: "layers that reuse the keys of earlier layers (`shared_keys`)",
+            }),
             (_, true) => Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }),
             _ => Ok(()),
         }
     }
 
-    /// An error if some layer has no attention.
+    /// Returns an error if a layer has no attention.
     pub fn check_attends(&self, what: &'static str) -> Result<(), InputError> {
         match (0..self.config.n_layers).find(|layer| !self.config.attends(*layer)) {
             Some(layer) => Err(InputError::NoAttention { what, layer }),
@@ -253,17 +255,17 @@ impl HookedTransformer {
         }
     }
 
-    /// An error if there is no unembedding.
+    /// Returns an error if there is no unembedding.
     pub fn check_head(&self) -> Result<(), InputError> {
         if self.config.d_vocab_out == 0 { Err(InputError::NoHead { head: "unembedding" }) } else { Ok(()) }
     }
 
-    /// An error if queries, keys and values are clipped.
+    /// Returns an error if queries, keys, and values are clipped.
     pub fn check_unclipped(&self, what: &'static str) -> Result<(), InputError> {
         if self.config.qkv_clip.is_some() { Err(InputError::Clipped { what }) } else { Ok(()) }
     }
 
-    /// What loading did with each tensor of the files.
+    /// The load report: how each tensor of the files was used.
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
@@ -285,13 +287,13 @@ impl HookedTransformer {
         self
     }
 
-    /// The tokens of an input that is no residual stream, checked.
+    /// Converts an input to validated tokens; a residual stream is an error.
     pub fn token_input(&self, input: Input) -> Result<Tokens> {
         self.token_input_after(input, &[])
     }
 
-    /// [`token_input`](Self::token_input) of an input that comes after `held` tokens of each row (of one row, before
-    /// all).
+    /// Like [`token_input`](Self::token_input), for an input that follows `held` cached tokens of each row (or one
+    /// number for all).
     pub fn token_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
         let tokens = input.into_tokens(|texts| self.to_tokens_after(texts, held))?;
         self.check_tokens(&tokens)?;

@@ -12,8 +12,8 @@ use super::per_layer::PerLayerEmbed;
 use crate::cpu::Weight;
 use crate::cpu::packed_matrix::PackedMatrix;
 
-/// Every weight of a transformer: a Burn module, so that Burn's optimizers can train it where it is on a device with
-/// autodiff ([`LoadOptions::trainable`](crate::LoadOptions::trainable)).
+/// All weights of a transformer, as a Burn module. On a device with autodiff
+/// (`LoadOptions::trainable`), Burn's optimizers can train it.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -25,49 +25,49 @@ use crate::cpu::packed_matrix::PackedMatrix;
 /// ```
 #[derive(Module, Debug)]
 pub struct Weights {
-    /// Token and position vectors.
+    /// Token and position embeddings.
     pub embed: Embed,
-    /// Vectors of tokens that each layer has of its own.
+    /// Per-layer token embeddings.
     pub per_layer_embed: Option<PerLayerEmbed>,
     /// The blocks, first to last.
     pub blocks: Vec<Block>,
     /// Norm before the unembedding.
     pub ln_final: Norm,
-    /// `[d_model, d_vocab_out]`.
+    /// Unembedding, `[d_model, d_vocab_out]`.
     pub unembed: Linear,
 }
 
-/// Token and position vectors.
+/// Token and position embeddings.
 ///
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let embed = &model.weights.embed;
 /// let mary = model.to_single_token("Mary")? as usize;
-/// assert_eq!(embed.tokens.val().narrow(0, mary, 1).dims(), [1, 64]); // its vector
+/// assert_eq!(embed.tokens.val().narrow(0, mary, 1).dims(), [1, 64]); // the token's vector
 /// assert!(embed.positions.is_some() && embed.norm.is_none());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct Embed {
-    /// One vector a token, `[d_vocab, d_model]`; kept in blocks as [`Linear::weight`] is.
+    /// Token embeddings, `[d_vocab, d_model]`. May be stored in quantized blocks, like [`Linear::weight`].
     pub tokens: Param<Tensor<2>>,
-    /// One vector a position, `[n_ctx, d_model]`, if positions are learned.
+    /// Position embeddings, `[n_ctx, d_model]`, if learned.
     pub positions: Option<Param<Tensor<2>>>,
-    /// Norm of the token vectors.
+    /// Norm of the embeddings.
     pub norm: Option<Norm>,
     #[module(skip)]
     pub(crate) blocks: Blocks,
 }
 
 impl Embed {
-    /// Vectors of tokens, and of positions if those are learned.
+    /// Creates token embeddings, and position embeddings if learned.
     pub fn new(tokens: Weight, positions: Option<Tensor<2>>, norm: Option<Norm>, device: &Device) -> Self {
         let (tokens, blocks) = Blocks::param(tokens, device, true);
         Self { tokens, positions: positions.map(Param::from_tensor), norm, blocks }
     }
 
-    /// Token vectors, `[d_vocab, d_model]`; of blocks a copy in `f32`.
+    /// Token embeddings, `[d_vocab, d_model]`; if quantized, a dequantized copy in `f32`.
     pub fn matrix(&self) -> Tensor<2> {
         match self.in_blocks() {
             Some(packed) => packed.widened(&self.device(), DType::F32),
@@ -75,7 +75,7 @@ impl Embed {
         }
     }
 
-    /// The vectors of these tokens, `[id, d_model]`.
+    /// Embeddings of these tokens, `[id, d_model]`.
     pub(crate) fn rows(&self, ids: &[u32], dtype: DType) -> Tensor<2> {
         match self.in_blocks() {
             Some(packed) => packed.rows(ids, &self.device(), dtype),
@@ -83,12 +83,12 @@ impl Embed {
         }
     }
 
-    /// The blocks of the token vectors, if they are kept so.
+    /// The quantized blocks of the token embeddings, if stored in blocks.
     pub(crate) fn in_blocks(&self) -> Option<&PackedMatrix> {
         self.blocks.of(&self.tokens)
     }
 
-    /// Makes token vectors of blocks plain ones.
+    /// Dequantizes the token embeddings permanently.
     fn widen(&mut self) {
         if self.in_blocks().is_some() {
             self.tokens = Param::from_tensor(self.matrix());
@@ -96,7 +96,7 @@ impl Embed {
         self.blocks = Blocks::default();
     }
 
-    /// The element type of the token vectors; `f32` for blocks.
+    /// Element type of the token embeddings; `f32` if quantized.
     pub(crate) fn dtype(&self) -> DType {
         match self.in_blocks() {
             Some(_) => DType::F32,
@@ -104,14 +104,14 @@ impl Embed {
         }
     }
 
-    /// Where the token vectors are.
+    /// Device of the token embeddings.
     pub(crate) fn device(&self) -> Device {
         self.tokens.lazy_device()
     }
 }
 
 impl Weights {
-    /// Where the weights live.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embed.device()
     }
@@ -123,7 +123,7 @@ impl Weights {
         count.0
     }
 
-    /// Whether any weight is kept in the blocks of a quantized file.
+    /// Whether any weight is stored in quantized blocks.
     pub(crate) fn any_blocks(&self) -> bool {
         let tables = [&self.embed].into_iter().chain(self.per_layer_embed.as_ref().map(|own| &own.vectors));
         let projection = self.per_layer_embed.as_ref().map(|own| &own.projection);
@@ -131,7 +131,7 @@ impl Weights {
         maps.any(|map| map.in_blocks().is_some()) || tables.into_iter().any(|table| table.in_blocks().is_some())
     }
 
-    /// The same with plain weights in place of blocks.
+    /// Dequantizes all weights.
     pub fn widened(mut self) -> Self {
         self.embed.widen();
         let mut maps: Vec<&mut Linear> = self.blocks.iter_mut().flat_map(Block::maps_mut).collect();
@@ -145,7 +145,7 @@ impl Weights {
     }
 }
 
-/// Counts elements, and asks for no value.
+/// Counts elements without initializing any parameter.
 struct Count(usize);
 
 impl ModuleVisitor for Count {

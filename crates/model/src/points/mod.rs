@@ -1,6 +1,6 @@
-//! The hook points a model fires, in TransformerLens's names, shapes and order.
+//! The hook points that a model fires, with TransformerLens's names, shapes, and order.
 //!
-//! [`Site`] and [`Outer`] list every point once. A model's [`Points`] are built in its firing order; a point it can't
+//! [`Site`] and [`Outer`] list every point once. A model's [`Points`] are built in firing order; a point that it can't
 //! fire is listed with the reason.
 
 mod axes;
@@ -16,10 +16,11 @@ pub(crate) use outer::Outer;
 pub(crate) use site::Site;
 pub(crate) use stack::{ExpertPoints, Stack};
 
-/// The catalog of a model, the parts put into it, and the way from a place in its forward pass to a point.
+/// The catalog of a model, the parts spliced into it, and a lookup from places in the forward pass to points.
 #[derive(Debug, Clone)]
 pub struct Points {
     pub(crate) catalog: Arc<Catalog>,
+    /// The parts spliced in.
     pub splices: Splices,
     outer: [Option<PointId>; outer::COUNT],
     stacks: Vec<Stack>,
@@ -32,17 +33,17 @@ impl Points {
         self.outer[outer as usize]
     }
 
-    /// The points of a stack of blocks, by the number [`PointsBuilder::stack`] gave.
+    /// The points of a stack of blocks, by the index that [`PointsBuilder::stack`] returned.
     pub(crate) fn stack(&self, number: usize) -> &Stack {
         &self.stacks[number]
     }
 
-    /// The parts put into the model, each as `NAME at POINT`.
+    /// The parts spliced into the model, each as `NAME at POINT`.
     pub(crate) fn named_parts(&self) -> impl Iterator<Item = String> {
         self.splices.named(&self.catalog).map(|(part, point)| format!("{part} at {point}"))
     }
 
-    /// The parts put into the model, each as `NAME at POINT (HASH)` where it gives a hash of itself.
+    /// The parts spliced into the model, each as `NAME at POINT (HASH)` if it has a hash.
     pub fn fingerprinted_parts(&self) -> Result<Vec<String>, Halt> {
         let hashes = self.splices.fingerprints()?;
         Ok(self
@@ -52,7 +53,7 @@ impl Points {
             .collect())
     }
 
-    /// The points of a model with one part more.
+    /// The points of the model with one more part.
     pub(crate) fn with_part(
         &self,
         read: Option<Selection>,
@@ -75,7 +76,7 @@ pub(crate) struct PointsBuilder {
 }
 
 impl PointsBuilder {
-    /// No points yet; the note says what is special about the model's tensors.
+    /// Creates a builder without points. The note describes anything special about the model's tensors.
     pub(crate) fn new(n_layers: usize, note: &str) -> Self {
         let mut catalog = Catalog::builder(n_layers);
         catalog.note(note);
@@ -87,12 +88,12 @@ impl PointsBuilder {
         self.outer[outer as usize] = self.add(outer.info(), why_not);
     }
 
-    /// [`PointsBuilder::outer`] of an encoder whose vectors of tokens are not as wide as the stream.
+    /// Like [`PointsBuilder::outer`], for an encoder whose token embeddings are narrower than the residual stream.
     pub(crate) fn narrow_outer(&mut self, outer: Outer, why_not: Option<&'static str>) {
         self.outer[outer as usize] = self.add(outer.narrow(), why_not);
     }
 
-    /// Adds a stack of `n_layers` blocks without points; its number.
+    /// Adds a stack of `n_layers` blocks without points and returns its index.
     pub(crate) fn stack(&mut self, n_layers: usize) -> usize {
         self.stacks.push(Stack::new(n_layers));
         self.stacks.len() - 1
@@ -127,15 +128,15 @@ impl PointsBuilder {
         }
     }
 
-    /// The points.
+    /// Builds the points.
     pub(crate) fn build(self) -> Points {
         let Self { catalog, outer, stacks } = self;
         Points { catalog: Arc::new(catalog.build()), splices: Splices::default(), outer, stacks }
     }
 }
 
-/// All points of a decoder's block, in firing order; `behind` tells whether its norms stand behind the sums, as an
-/// encoder's do.
+/// All points of a decoder's block, in firing order. `behind` selects post-norm blocks, whose norms follow the
+/// additions, as in encoders.
 pub(crate) fn decoder_sites(behind: bool) -> impl Iterator<Item = Site> {
     let elsewhere = |site: &Site| {
         !matches!(

@@ -1,4 +1,4 @@
-//! Every hook point outside the blocks: one row has its name, its axes and what is special about it.
+//! Hook points outside the blocks, one per row: name, axes, and attributes.
 
 use hooklens_hooks::{PointInfo, Segment};
 
@@ -15,7 +15,7 @@ macro_rules! outer {
         pub(super) const COUNT: usize = [$(Outer::$point,)*].len();
 
         impl Outer {
-            /// The point as a catalog lists it.
+            /// The point's catalog entry.
             pub(super) fn info(self) -> PointInfo {
                 match self {
                     $(Outer::$point => {
@@ -28,7 +28,7 @@ macro_rules! outer {
 }
 
 impl Outer {
-    /// The point of vectors of tokens where they are not as wide as the stream.
+    /// The point's catalog entry in a model whose token embeddings are narrower than the residual stream.
     pub(super) fn narrow(self) -> PointInfo {
         let mut info = self.info();
         info.axes = if info.axes == STREAM { EMBEDDED } else { info.axes };
@@ -44,7 +44,7 @@ outer! {
     PosEmbed "hook_pos_embed" STREAM Positions;
     FinalScale "ln_final.hook_scale" SCALE Head;
     FinalNormalized "ln_final.hook_normalized" STREAM Head;
-    // Of encoders.
+    // Encoders.
     TokenEmbed "embed.hook_embed" STREAM Embedding;
     PositionEmbed "embed.hook_pos_embed" STREAM Embedding;
     TokenTypeEmbed "embed.hook_token_type_embed" STREAM Embedding;
@@ -53,7 +53,7 @@ outer! {
     MlmLnNormalized "mlm_head.ln.hook_normalized" STREAM Head;
     PoolerOut "pooler.hook_pooler_out" POOLED Head;
     NspOut "nsp_head.hook_nsp_out" CHOICES Head;
-    // Of encoders with a decoder.
+    // Encoder-decoder models.
     EncoderEmbed "hook_embed" STREAM Encoder;
     EncoderPosEmbed "hook_pos_embed" STREAM Encoder;
     EncoderEmbedLnScale "encoder_embed_ln.hook_scale" SCALE Encoder;

@@ -1,4 +1,4 @@
-//! Every hook point of a block: one row has its name, its axes and what is special about it.
+//! Hook points of a block, one per row: name, axes, and attributes.
 
 use hooklens_hooks::{Axis, PointInfo, Segment};
 
@@ -19,14 +19,14 @@ macro_rules! sites {
         pub(super) const ALL: &[Site] = &[$(Site::$site,)*];
 
         impl Site {
-            /// Name behind the block's.
+            /// Name of the point within its block.
             pub(super) fn suffix(self) -> &'static str {
                 match self {
                     $(Site::$site => $suffix,)*
                 }
             }
 
-            /// The point of block `layer`, whose points' names begin with `block`.
+            /// The catalog entry of the point in block `layer`; names start with `block`.
             pub(crate) fn info(self, block: &str, layer: usize) -> PointInfo {
                 match self {
                     $(Site::$site => {
@@ -71,7 +71,7 @@ sites! {
     Pattern "attn.hook_pattern" SCORES;
     Z "attn.hook_z" PER_HEAD;
     Result "attn.hook_result" HEAD_STREAM on_request;
-    // Of gated delta nets, by TransformerLens's names.
+    // Gated delta nets, with TransformerLens's names.
     QPreConv "linear_attn.hook_q_pre_conv" PER_KEY_HEAD;
     KPreConv "linear_attn.hook_k_pre_conv" PER_KEY_HEAD;
     VPreConv "linear_attn.hook_v_pre_conv" PER_VALUE_HEAD;
@@ -84,7 +84,7 @@ sites! {
     RecurrenceOut "linear_attn.hook_recurrence_out" PER_VALUE_HEAD;
     GateInput "linear_attn.hook_gate_input" PER_VALUE_HEAD;
     LinearZ "linear_attn.hook_z" PER_VALUE_HEAD;
-    // Of Mamba 2.
+    // Mamba 2.
     SsmPreConv "ssm.hook_pre_conv" CHANNELS;
     SsmX "ssm.hook_x" PER_VALUE_HEAD;
     SsmB "ssm.hook_b" PER_KEY_HEAD;
@@ -94,7 +94,7 @@ sites! {
     SsmOut "ssm.hook_recurrence_out" PER_VALUE_HEAD;
     SsmGate "ssm.hook_gate_input" PER_VALUE_HEAD;
     SsmZ "ssm.hook_z" PER_VALUE_HEAD;
-    // Of short convolutions.
+    // Short convolutions.
     ConvB "conv.hook_b" CHANNELS;
     ConvX "conv.hook_x" CHANNELS;
     ConvPre "conv.hook_pre_conv" CHANNELS;
@@ -105,7 +105,7 @@ sites! {
     Ln1PostNormalized "ln1_post.hook_normalized" STREAM;
     AttnOut "hook_attn_out" STREAM;
     ResidMid "hook_resid_mid" STREAM;
-    // Of decoders that attend to an encoder.
+    // Cross-attention.
     CrossAttnIn "hook_cross_attn_in" STREAM on_request;
     CrossAttnOut "hook_cross_attn_out" STREAM;
     ResidMidCross "hook_resid_mid_cross" STREAM;
@@ -151,12 +151,12 @@ sites! {
     PerLayerPostNormalized "per_layer_post.hook_normalized" STREAM;
     PerLayerOut "hook_per_layer_out" STREAM;
     ResidPost "hook_resid_post" STREAM;
-    // Of encoders, whose stream is normalized after each addition.
+    // Encoders, which normalize the residual stream after each addition.
     NormalizedResidPost "hook_normalized_resid_post" STREAM;
 }
 
 impl Site {
-    /// The point where queries and keys are normalized over all heads at once.
+    /// The catalog entry in a model that normalizes queries and keys over all heads together.
     pub(crate) fn over_all_heads(self, mut info: PointInfo) -> PointInfo {
         info.axes = match self {
             Site::QNormScale | Site::KNormScale => WHOLE_ROWS_SCALE,
@@ -166,7 +166,7 @@ impl Site {
         info
     }
 
-    /// The point where values have a width of their own.
+    /// The catalog entry in a model whose values have a different width than keys.
     pub(crate) fn of_values(self, mut info: PointInfo) -> PointInfo {
         if matches!(self, Site::V | Site::Z) {
             info.axes = PER_HEAD_VALUE;
@@ -174,7 +174,7 @@ impl Site {
         info
     }
 
-    /// The point of attention to an encoder, whose names have `cross_attn` for `attn`.
+    /// The catalog entry of the cross-attention point, with `cross_attn` instead of `attn` in the name.
     pub(crate) fn cross(self, block: &str, layer: usize) -> PointInfo {
         let mut info = self.info(block, layer);
         info.name = format!("{block}.cross_{}", self.suffix()).into();

@@ -1,4 +1,4 @@
-//! The points of a stack of blocks.
+//! Hook points of a stack of blocks.
 
 use hooklens_hooks::PointId;
 
@@ -8,14 +8,14 @@ const NONE: SitePoints = [None; site::ALL.len()];
 
 type SitePoints = [Option<PointId>; site::ALL.len()];
 
-/// From a layer and a site to the point.
+/// Lookup from a layer and a site to a point.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
     sites: Vec<SitePoints>,
     experts: Vec<Vec<ExpertPoints>>,
 }
 
-/// Points of one expert.
+/// Hook points of one expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertPoints {
     pub(crate) gate: Option<PointId>,

@@ -7,9 +7,9 @@ use super::matrix::{Matrix, change_matrix};
 use crate::config::Positional;
 use crate::model::{HookedTransformer, Linear};
 
-/// Centers every row that is written to the residual stream: layer norms ignore the mean.
+/// Centers every weight that writes to the residual stream; layer norms ignore the mean.
 pub(super) fn writing_weights(model: &mut HookedTransformer) {
-    // Shortformer's position vectors never enter the stream.
+    // Shortformer's position embeddings never enter the residual stream.
     let positions_written = model.config.positional == Positional::Learned;
     let dtype = model.compute_type();
     let weights = &mut model.weights;
@@ -18,7 +18,7 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
         change_matrix(positions, dtype, Matrix::center_outputs);
     }
     for block in &mut weights.blocks {
-        if let Some(mixed) = block.mixed_mut() {
+        if let Some(mixed) = block.output_projection_mut() {
             output(mixed, dtype);
         }
         if let Some(mlp) = &mut block.mlp {
@@ -33,7 +33,7 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
     }
 }
 
-/// Centers the unembedding over the vocabulary: a softmax ignores a common constant.
+/// Centers the unembedding over the vocabulary; the softmax ignores a constant added to all logits.
 pub(super) fn unembed(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
     output(&mut model.weights.unembed, dtype);

@@ -1,4 +1,4 @@
-//! What was done to a model's weights, by what they are.
+//! Detects which processing a model's weights have undergone.
 
 use burn::tensor::DType;
 use serde_json::{Map, Value};
@@ -6,16 +6,15 @@ use serde_json::{Map, Value};
 use super::Step;
 use crate::model::HookedTransformer;
 
-/// How far the means of centered vectors of one number are from zero, as a share of their root mean square. It falls with the
-/// root of the width, as the mean of rounding does and the mean of vectors that are not centered, which is about a hundred
-/// times as large.
+/// Threshold for the mean of a centered vector relative to its root mean square, at width 1. Scaled by 1/sqrt(width),
+/// as are both the mean of rounding errors and the mean of uncentered vectors, which is about a hundred times as large.
 const CENTERED: f64 = 0.01;
-/// Rows of the embedding that are looked at.
+/// Number of embedding rows that are examined.
 const ROWS: usize = 32;
 
 impl HookedTransformer {
-    /// Whether what is written to the residual stream has mean zero, and the stream has. Nothing where norms do not take
-    /// means away: then no such model is made of one that is not centered.
+    /// Whether the weights that write to the residual stream are centered, so that the stream has mean zero. `None` if
+    /// the model's norms do not subtract the mean, because centering does not apply to such models.
     pub fn is_centered(&self) -> Option<bool> {
         if !self.config.norm.centers() {
             return None;
@@ -28,19 +27,20 @@ impl HookedTransformer {
         Some(mean <= limit * rows.square().mean().into_scalar::<f64>().sqrt())
     }
 
-    /// Whether norms' weights were moved into what reads them: a model published without is not of these.
+    /// Whether processing folded the norms' weights into the layers that read them. False for a model that was
+    /// published without norm weights.
     pub fn has_folded_norms(&self) -> bool {
         self.was_changed_by(Step::FoldNorm)
     }
 
-    /// Whether value biases were moved into attention's output bias.
+    /// Whether processing folded the value biases into the attention's output bias.
     pub fn has_folded_value_biases(&self) -> bool {
         self.was_changed_by(Step::FoldValueBiases)
     }
 
-    /// Which steps of [`Processing::standard`](super::Processing::standard) changed its weights, by name, as SAELens's
-    /// `model_from_pretrained_kwargs` has them. Steps that were applied before the model was saved are not known.
-    pub(crate) fn processing_options(&self) -> Map<String, Value> {
+    /// Steps of [`Processing::standard`](super::Processing::standard) that changed the weights, by name, in the form of
+    /// SAELens's `model_from_pretrained_kwargs`. Steps applied before the model was saved are not known.
+    pub fn processing_options(&self) -> Map<String, Value> {
         let steps = [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases];
         steps.into_iter().map(|step| (step.name().to_string(), self.was_changed_by(step).into())).collect()
     }

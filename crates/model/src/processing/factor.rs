@@ -1,5 +1,5 @@
-//! Each head's products `W_Q W_Kᵀ` and `W_V W_O` written as orthogonal factors and singular
-//! values, which makes the basis of a head's coordinates unique.
+//! Refactors each head's products `W_Q W_Kᵀ` and `W_V W_O` into orthogonal factors and singular values, which makes the
+//! basis of a head's coordinates unique.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
@@ -12,14 +12,16 @@ use crate::model::{HookedTransformer, Linear};
 
 const STEP: &str = "refactor_factored_attn_matrices";
 
-/// Why the step would change this model's outputs, if it would.
+/// Reason why the step would change this model's outputs, if it would.
 pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
     match c.positional {
-        // The value biases are folded first.
+        // Value biases must be folded first.
         _ if Step::FoldValueBiases.obstacle(c).is_some() => Step::FoldValueBiases.obstacle(c),
-        Positional::Rotary(_) => Some("rotation stands between queries and keys, so their product is no single matrix"),
-        Positional::Shortformer => Some("queries and keys read another stream than values"),
-        _ if c.qk_norm.is_some() => Some("a norm stands between queries and keys"),
+        Positional::Rotary(_) => {
+            Some("rotary positions act between queries and keys, so their product is not a single matrix")
+        }
+        Positional::Shortformer => Some("queries and keys read a different input than values"),
+        _ if c.qk_norm.is_some() => Some("queries and keys are normalized"),
         _ if (0..c.n_layers).any(|layer| c.n_kv_heads_of(layer) != c.n_heads) => Some("heads share keys and values"),
         _ => None,
     }
@@ -27,7 +29,7 @@ pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
 
 pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError> {
     let heads = model.config.n_heads;
-    // The value biases become part of the output bias first: `W_V` and `W_O` change places.
+    // Fold the value biases into the output bias first, because `W_V` and `W_O` are refactored.
     super::fold_values::apply(model);
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         let Some(attn) = &mut block.attn else { continue };
@@ -52,8 +54,9 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     Ok(())
 }
 
-/// Factors of `left · rightᵀ` that are orthogonal up to the singular values: their roots on
-/// both sides if `even`, all on the left otherwise.
+/// Factors of `left · rightᵀ` that are orthogonal up to the singular values. If `even`, both factors are multiplied by
+/// the square roots of the singular values; otherwise only the left factor is multiplied, by the
+/// singular values.
 fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat<f64>), String> {
     // `left = Q_l R_l`, `right = Q_r R_r`: only the small `R_l R_rᵀ` needs a decomposition.
     let (ql, qr) = (left.qr(), right.qr());
@@ -72,7 +75,7 @@ fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat
 struct PerHead(Vec<Mat<f64>>);
 
 impl PerHead {
-    /// `[d_model + 1, d_head]`: the weight's columns with the bias below.
+    /// Per-head matrices `[d_model + 1, d_head]`: the weight's columns, with the bias as the last row.
     fn with_bias(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let bias = match &linear.bias {
@@ -92,7 +95,7 @@ impl PerHead {
         ))
     }
 
-    /// `[d_model, d_head]`.
+    /// Per-head matrices `[d_model, d_head]`.
     fn columns(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let width = columns / heads;
@@ -100,7 +103,7 @@ impl PerHead {
         Ok(Self((0..heads).map(head).collect()))
     }
 
-    /// `[d_head, d_model]`.
+    /// Per-head matrices `[d_head, d_model]`.
     fn rows(linear: &Linear, heads: usize) -> Result<Self, BoxError> {
         let (weight, [rows, columns]) = host(linear.weight.val())?;
         let height = rows / heads;

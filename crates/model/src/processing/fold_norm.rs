@@ -1,7 +1,7 @@
-//! Moves a norm's weights into the linear maps that read it.
+//! Folds a norm's weights into the linear maps that read it.
 //!
-//! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. Where the norm centers, `x̂`
-//! has mean zero over `d_model`, so `W` may be centered over it too.
+//! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. If the norm centers, `x̂` has mean zero over
+//! `d_model`, so `W` may be centered over it too.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
         }
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(mlp) = &mut block.mlp {
-            // A gated MLP reads the norm twice; TransformerLens 2.16 forgets the gate's bias.
+            // A gated MLP reads the norm twice; TransformerLens 2.16 omits the gate's bias.
             match &mut mlp.gate {
                 Some(gate) => fold(ln2, &mut [&mut mlp.input, gate], dtype),
                 None => fold(ln2, &mut [&mut mlp.input], dtype),
@@ -54,7 +54,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
         }
         if let Some(moe) = &mut block.moe {
             let mut readers = Vec::new();
-            // Router and experts may have norms of their own, which keep their weights.
+            // Router and experts may have their own norms, which keep their weights.
             if moe.norms.is_none() {
                 readers.push(&mut moe.router);
                 for expert in &mut moe.experts {

@@ -1,7 +1,7 @@
-//! Moves value biases into attention's output bias.
+//! Folds value biases into the attention's output bias.
 //!
-//! Every pattern row sums to one, so a head's value bias reaches the output whole: it is the
-//! constant `sum over heads of b_V[head] · W_O[head]`.
+//! Every row of the attention pattern sums to one, so a head's value bias contributes a constant to the output:
+//! `sum over heads of b_V[head] · W_O[head]`.
 
 use super::{add_bias, times};
 use crate::model::HookedTransformer;

@@ -1,4 +1,4 @@
-//! In-place changes to a weight matrix, so that memory never holds it twice.
+//! In-place changes to a weight matrix, so that memory never contains it twice.
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
@@ -6,21 +6,21 @@ use burn::tensor::{DType, Tensor};
 use crate::cpu;
 use crate::model::{narrowed, widened};
 
-/// Elements of a large matrix that are worked on together.
+/// Number of elements of a large matrix that are processed at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// A weight matrix `[in, out]` under change, held the way it lies in memory.
+/// A weight matrix `[in, out]` being changed, in its memory layout.
 pub(super) struct Matrix {
     /// `[in, out]`, or `[out, in]` if `transposed`.
     stored: Tensor<2>,
     transposed: bool,
-    /// What it is to be of.
+    /// Element type of the result.
     dtype: DType,
 }
 
-/// Changes the matrix of a parameter, which is of this element type then.
+/// Changes a parameter's matrix, whose element type is `dtype` afterwards.
 pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, dtype: DType, change: impl FnOnce(&mut Matrix)) {
-    // The parameter lets go of its tensor first, so that the change can happen in place.
+    // Release the parameter's tensor first, so that the change can happen in place.
     let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
     let value = std::mem::replace(param, empty).into_value();
     let transposed = cpu::lies_transposed(&value);
@@ -56,8 +56,8 @@ impl Matrix {
         });
     }
 
-    /// Applies a change that treats each place of `axis` by itself, in `f32` at least. A matrix of
-    /// 16 bits is widened a piece at a time.
+    /// Applies a change that treats each index of `axis` independently, in `f32` at least. A 16-bit matrix is widened
+    /// in pieces.
     fn by_pieces(&mut self, axis: usize, change: impl Fn(Tensor<2>) -> Tensor<2>) {
         let dims = self.stored.dims();
         let empty = Tensor::zeros([1, 1], &self.stored.device());

@@ -1,9 +1,8 @@
-//! Weight processing: folding and centering that keep predictions and make weights easier to interpret.
+//! Weight processing: folding and centering that preserve predictions and make weights easier to interpret.
 //!
-//! The steps are TransformerLens's; each is done here only where it really keeps the model's
-//! log-probabilities. What keeps them: a layer norm ignores the mean of what it reads and a
-//! softmax a constant added to all logits; a norm's weights can be moved into the linear maps
-//! behind it; every row of an attention pattern sums to one.
+//! The steps are TransformerLens's. Each is applied only where it preserves the model's log-probabilities. They rely on
+//! these facts: a layer norm ignores the mean of its input, and a softmax ignores a constant added to all logits; a
+//! norm's weights can be folded into the linear maps after it; every row of an attention pattern sums to one.
 
 mod center;
 mod done;
@@ -22,12 +21,13 @@ use crate::config::{NormKind, Positional, TransformerConfig};
 use crate::error::{ProcessingError, Result};
 use crate::model::{Block, HookedTransformer, Linear, narrowed, widened};
 
-/// Which steps to apply when a model is loaded.
+/// Processing steps to apply when a model is loaded.
 ///
-/// [`Processing::standard`] applies what a model allows and leaves out the rest; a step asked
-/// for by its own method is an error where it would change the model's outputs.
+/// [`Processing::standard`] applies the steps that the model allows and skips the others. A step requested by its own
+/// method is an error if it would change the model's outputs.
 ///
 /// ```
+/// # use hooklens::FromPretrained;
 /// use hooklens::{HookedTransformer, LoadOptions, Processing};
 /// let plain = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let folded = plain.clone().processed(&Processing::none().fold_value_biases())?;
@@ -46,7 +46,7 @@ enum Request {
     Yes,
 }
 
-/// One step, in the order they are applied.
+/// Processing steps, in the order in which they are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     FoldNorm,
@@ -78,7 +78,7 @@ impl Step {
         }
     }
 
-    /// Whether there is something for it to change.
+    /// Whether the step has anything to change in this model.
     fn changes(self, model: &HookedTransformer) -> bool {
         match self {
             Step::FoldNorm => model.config.norm.has_weight(),
@@ -89,54 +89,54 @@ impl Step {
         }
     }
 
-    /// Why the step would change this model's outputs, if it would.
+    /// Reason why the step would change this model's outputs, if it would.
     fn obstacle(self, c: &TransformerConfig) -> Option<&'static str> {
         let shortformer = c.positional == Positional::Shortformer;
         match self {
             Step::FoldNorm if c.stream_is_normalized() => {
-                Some("the norms' outputs are the residual stream itself, which other weights than theirs read")
+                Some("the norms' outputs form the residual stream, which other weights read as well")
             }
             Step::FoldNorm if c.d_vocab_out == 0 => {
-                Some("no unembedding stands behind the last norm, whose weights would be lost")
+                Some("there is no unembedding after the final norm to fold its weights into")
             }
             Step::FoldNorm if shortformer => {
-                Some("position vectors are added behind the norm, where its weights would reach them")
+                Some("position vectors are added after the norm, so folding its weights would change them")
             }
             Step::FoldNorm if c.norm.centers() && c.experts.as_ref().is_some_and(|experts| experts.scales_inputs) => {
-                Some("experts read the norm's output scaled by their share, its bias with it")
+                Some("experts read the norm's output, including its bias, scaled by their router weights")
             }
             Step::CenterWriting if !c.norm.centers() || !c.final_norm().centers() => {
-                Some("some norm that reads the residual stream does not ignore its mean")
+                Some("a norm that reads the residual stream does not subtract its mean")
             }
             Step::CenterWriting if c.stream_is_normalized() => {
-                Some("the stream is what norms make of it, with biases of their own")
+                Some("the residual stream is the output of norms with their own biases")
             }
             Step::CenterWriting if c.post_norms => {
-                Some("what is written to the residual stream comes from a norm, not from a weight")
+                Some("what is written to the residual stream is the output of a norm, not of a weight matrix")
             }
             Step::CenterWriting
                 if c.per_layer_inputs.is_some() || c.experts.is_some_and(|experts| experts.own_norms) =>
             {
-                Some("some of what is written to the residual stream comes from a norm, not from a weight")
+                Some("some of what is written to the residual stream is the output of a norm, not of a weight matrix")
             }
             Step::CenterUnembed if c.d_vocab_out == 0 => Some("it has no unembedding"),
             Step::CenterUnembed if c.output_logits_soft_cap.is_some() => {
-                Some("the soft cap makes a constant added to all logits matter")
+                Some("with the soft cap, a constant added to all logits changes the outputs")
             }
-            Step::FoldValueBiases if c.qkv_clip.is_some() => Some("values are clipped behind their biases"),
-            Step::FoldValueBiases if c.attn_gates => Some("gates scale what heads give, biases of values with it"),
+            Step::FoldValueBiases if c.qkv_clip.is_some() => Some("values are clipped after their biases are added"),
+            Step::FoldValueBiases if c.attn_gates => Some("gates scale head outputs, including the value biases"),
             Step::FoldValueBiases if c.attn_experts.is_some() => {
-                Some("shares of experts scale what heads give, biases of values with it")
+                Some("router weights scale head outputs, including the value biases")
             }
             Step::FoldValueBiases if c.qk_norm.is_some_and(|norm| norm.values) => {
-                Some("values are normalized behind their biases")
+                Some("values are normalized after their biases are added")
             }
             Step::FoldValueBiases if c.shared_keys.iter().any(Option::is_some) => {
-                Some("later layers read values with their biases")
+                Some("later layers reuse the values, including their biases")
             }
-            Step::FoldValueBiases if c.attn_sinks => {
-                Some("sinks take a share of attention, so that no constant of the values comes through whole")
-            }
+            Step::FoldValueBiases if c.attn_sinks => Some(
+                "sinks receive part of the attention, so a bias added to the values does not reach the output in full",
+            ),
             #[cfg(feature = "decompositions")]
             Step::Factor => factor::obstacle(c),
             _ => None,
@@ -145,14 +145,13 @@ impl Step {
 }
 
 impl Processing {
-    /// Weights as published.
+    /// Leaves the weights as published.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// What TransformerLens does by default: [`fold_ln`](Self::fold_ln),
-    /// [`center_writing_weights`](Self::center_writing_weights),
-    /// [`center_unembed`](Self::center_unembed) and
+    /// TransformerLens's defaults: [`fold_ln`](Self::fold_ln),
+    /// [`center_writing_weights`](Self::center_writing_weights), [`center_unembed`](Self::center_unembed) and
     /// [`fold_value_biases`](Self::fold_value_biases), each where the model allows it.
     ///
     /// ```
@@ -161,7 +160,7 @@ impl Processing {
     /// let folded = model.clone().processed(&Processing::standard())?;
     /// let mean = folded.w_u().mean_dim(1); // over the vocabulary
     /// assert!(mean.abs().max().into_scalar::<f32>() < 1e-5);
-    /// assert!(folded.weights.blocks[0].ln1.w.is_none()); // the norm's weight has moved
+    /// assert!(folded.weights.blocks[0].ln1.w.is_none()); // the norm's weight was folded
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn standard() -> Self {
@@ -172,7 +171,7 @@ impl Processing {
         all
     }
 
-    /// Moves the norms' weights into the linear maps behind them.
+    /// Folds the norms' weights into the linear maps after them.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -188,7 +187,7 @@ impl Processing {
         self.wish(Step::FoldNorm)
     }
 
-    /// Makes everything written to the residual stream have mean zero.
+    /// Centers every weight that writes to the residual stream, so that the stream has mean zero.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -203,7 +202,7 @@ impl Processing {
         self.wish(Step::CenterWriting)
     }
 
-    /// Makes the unembedding have mean zero over the vocabulary.
+    /// Centers the unembedding, so that logits have mean zero over the vocabulary.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -218,7 +217,7 @@ impl Processing {
         self.wish(Step::CenterUnembed)
     }
 
-    /// Moves the value biases into attention's output bias.
+    /// Folds the value biases into the attention's output bias.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -232,8 +231,8 @@ impl Processing {
         self.wish(Step::FoldValueBiases)
     }
 
-    /// Replaces each head's query and key (value and output) matrices by orthogonal ones of the
-    /// same product, times the singular values.
+    /// Replaces each head's query and key matrices, and its value and output matrices, with orthogonal matrices scaled
+    /// by the singular values, whose product is unchanged.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -254,7 +253,7 @@ impl Processing {
         self
     }
 
-    /// Whether there is nothing to do.
+    /// Whether no step is requested.
     ///
     /// ```
     /// use hooklens::Processing;
@@ -264,14 +263,13 @@ impl Processing {
         self.steps.iter().all(|wish| *wish == Request::No)
     }
 
-    /// Steps that these leave out for a model of this configuration, each
-    /// with the reason.
+    /// Requested steps that are skipped for a model of this configuration, each with the reason.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let steps = Processing::standard().left_out(model.config());
-    /// assert_eq!(steps[0].0, "fold_ln"); // its positions are added behind the norm
+    /// assert_eq!(steps[0].0, "fold_ln"); // position embeddings are added after the norm
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn left_out(&self, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
@@ -281,20 +279,19 @@ impl Processing {
 }
 
 impl HookedTransformer {
-    /// The model with these steps applied. Weights that gradients are kept for are parameters of their own afterwards.
+    /// Applies processing steps to the model. Weights that track gradients become new parameters.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let told = model.clone().processed(&Processing::none().fold_ln()).unwrap_err().to_string();
-    /// assert!(told.starts_with("`fold_ln` can't be applied to this model: "), "{told}");
-    /// assert!(model.processed(&Processing::standard()).is_ok()); // leaves it out
+    /// let message = model.clone().processed(&Processing::none().fold_ln()).unwrap_err().to_string();
+    /// assert!(message.starts_with("`fold_ln` can't be applied to this model: "), "{message}");
+    /// assert!(model.processed(&Processing::standard()).is_ok()); // skips the step
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`ProcessingError::WouldChangeOutputs`] for a step asked for by name that this model does
-    /// not allow.
+    /// [`ProcessingError::WouldChangeOutputs`] if a step requested by name would change this model's outputs.
     pub fn processed(mut self, processing: &Processing) -> Result<Self> {
         if processing.is_none() {
             return Ok(self);
@@ -304,7 +301,7 @@ impl HookedTransformer {
             return Err(ProcessingError::Spliced { parts }.into());
         }
         let as_made = self.identities.are_as_made(&self.weights);
-        // Steps change plain tensors, in place where they can: afterwards the weights are tracked again.
+        // The steps change plain tensors, in place where possible; autodiff tracking is restored afterwards.
         let (first, last) = (self.weights.device(), self.weights.unembed.device());
         let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
         self.weights = self.weights.widened().valid();
@@ -335,14 +332,14 @@ impl HookedTransformer {
     }
 }
 
-/// Replaces a vector by what `change` makes of it, computed in `f32` at least.
+/// Applies `change` to a vector, computed in `f32` at least.
 fn change_vector(param: &mut Param<Tensor<1>>, change: impl FnOnce(Tensor<1>) -> Tensor<1>) {
     let value = param.val();
     let dtype = value.dtype();
     *param = Param::from_tensor(narrowed(change(widened(value)), dtype));
 }
 
-/// Adds `extra` to a linear map's bias, which is made of this element type if there is none.
+/// Adds `extra` to a linear map's bias, creating a bias of type `dtype` if there is none.
 fn add_bias(linear: &mut Linear, extra: Tensor<1>, dtype: DType) {
     match &mut linear.bias {
         Some(bias) => change_vector(bias, |b| b + extra),
@@ -350,7 +347,7 @@ fn add_bias(linear: &mut Linear, extra: Tensor<1>, dtype: DType) {
     }
 }
 
-/// `row · matrix`, both in `f32` at least, some columns at a time.
+/// Computes `row · matrix` in `f32` at least, some columns at a time.
 fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
     let row = widened(row).unsqueeze::<2>();
     let matrix = linear.weight.val();
@@ -363,7 +360,7 @@ fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
     Tensor::cat(pieces.collect(), 0)
 }
 
-/// The configuration after its norms' weights were folded.
+/// Configuration after the norms' weights were folded.
 fn folded(c: &TransformerConfig) -> TransformerConfig {
     let final_rms = c.final_rms && c.norm != NormKind::None;
     TransformerConfig { norm: c.norm.folded(), final_rms, ..c.clone() }

@@ -1,4 +1,4 @@
-//! A batch of token ids with its mask.
+//! Batches of token ids with a padding mask.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::error::{BoxError, InputError};
 
-/// Where padding goes in rows shorter than the longest.
+/// Side on which shorter rows are padded.
 ///
 /// ```
 /// use hooklens::{PaddingSide, Tokens};
@@ -17,9 +17,9 @@ use crate::error::{BoxError, InputError};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PaddingSide {
-    /// Before the tokens.
+    /// Padding before the tokens.
     Left,
-    /// After the tokens.
+    /// Padding after the tokens.
     #[default]
     Right,
 }
@@ -31,12 +31,12 @@ impl FromStr for PaddingSide {
         match text {
             "left" => Ok(Self::Left),
             "right" => Ok(Self::Right),
-            other => Err(format!("`{other}` is not a side; use left or right")),
+            other => Err(format!("`{other}` is not a padding side; use left or right")),
         }
     }
 }
 
-/// Token ids `[batch, pos]`, and which of them are real.
+/// Token ids `[batch, pos]`, with a mask of the real (non-padding) tokens.
 ///
 /// The ids are kept on the host, where they can be checked without a transfer.
 ///
@@ -57,19 +57,19 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Rows of one length, all of them real.
+    /// Creates a batch from rows of equal length, without padding.
     ///
     /// ```
     /// use hooklens::Tokens;
     /// let tokens = Tokens::new(vec![vec![5, 6], vec![7, 8]])?;
     /// assert_eq!((tokens.shape(), tokens.ids()), ([2, 2], &[5, 6, 7, 8][..]));
-    /// let told = Tokens::new(vec![vec![5, 6], vec![7]]).unwrap_err().to_string();
-    /// assert_eq!(told, "row 1 has 1 tokens where the first has 2; pad them with `Tokens::padded`");
+    /// let message = Tokens::new(vec![vec![5, 6], vec![7]]).unwrap_err().to_string();
+    /// assert_eq!(message, "row 1 has 1 tokens where the first has 2; pad them with `Tokens::padded`");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Ragged`] if a row has another length than the first.
+    /// [`InputError::Ragged`] if the rows differ in length.
     pub fn new(rows: Vec<Vec<u32>>) -> Result<Self, InputError> {
         let len = rows.first().map_or(0, Vec::len);
         if let Some(row) = rows.iter().position(|row| row.len() != len) {
@@ -78,27 +78,26 @@ impl Tokens {
         Ok(Self { batch: rows.len(), len, ids: rows.concat(), mask: None })
     }
 
-    /// Rows of any lengths, padded with `pad` to the longest.
+    /// Creates a batch from rows of any length, padded with `pad` to the longest.
     ///
     /// # Errors
-    /// [`InputError::Empty`] if a row has no token.
+    /// [`InputError::Empty`] if a row has no tokens.
     pub fn padded(rows: &[Vec<u32>], pad: u32, side: PaddingSide) -> Result<Self, InputError> {
         let len = rows.iter().map(Vec::len).max().unwrap_or(0);
         Self::padded_to(rows, len, pad, side)
     }
 
-    /// Rows padded with `pad` to `len`, which no row may exceed.
+    /// Creates a batch from rows padded with `pad` to `len`, which no row may exceed.
     ///
     /// ```
     /// use hooklens::{PaddingSide, Tokens};
-    /// let tokens = Tokens::padded_to(&[vec![5, 6]], 4, 0, PaddingSide::Right)?; // batches of one shape
+    /// let tokens = Tokens::padded_to(&[vec![5, 6]], 4, 0, PaddingSide::Right)?; // a fixed shape
     /// assert_eq!((tokens.row(0), tokens.real(0)), (&[5, 6, 0, 0][..], vec![5, 6]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Empty`] if a row has no token, [`InputError::TooLong`] if one has more than
-    /// `len`.
+    /// [`InputError::Empty`] if a row has no tokens, [`InputError::TooLong`] if a row has more than `len`.
     pub fn padded_to(rows: &[Vec<u32>], len: usize, pad: u32, side: PaddingSide) -> Result<Self, InputError> {
         let mut ids = Vec::with_capacity(rows.len() * len);
         let mut mask = Vec::with_capacity(rows.len() * len);
@@ -117,7 +116,7 @@ impl Tokens {
         Ok(Self { ids, batch: rows.len(), len, mask })
     }
 
-    /// Ids read from a device.
+    /// Reads token ids from a tensor on any device.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
@@ -128,7 +127,7 @@ impl Tokens {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Unreadable`] if the device can't give them, [`InputError::NotAnId`] for a number that is none.
+    /// [`InputError::Unreadable`] if the tensor cannot be read, [`InputError::NotAnId`] if a value is not a valid id.
     pub fn from_tensor(ids: Tensor<2, Int>) -> Result<Self, InputError> {
         let [batch, len] = ids.dims();
         let unreadable = |source: BoxError| InputError::Unreadable { source };
@@ -139,7 +138,7 @@ impl Tokens {
         Ok(Self { ids, batch, len, mask: None })
     }
 
-    /// Checks that there is a token, and that every id is within a vocabulary of `d_vocab`.
+    /// Checks that the batch is not empty and that every id is less than `d_vocab`.
     pub fn check(&self, d_vocab: usize) -> Result<(), InputError> {
         let [batch, len] = self.shape();
         if batch == 0 || len == 0 {
@@ -154,8 +153,7 @@ impl Tokens {
         }
     }
 
-    /// Marks which tokens are real, row by row. A token that is not real is never attended to
-    /// and takes no position.
+    /// Sets which tokens are real, row by row. Masked tokens are never attended to and take no position.
     ///
     /// ```
     /// use hooklens::Tokens;
@@ -165,19 +163,19 @@ impl Tokens {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::MaskShape`] if the mask has another shape.
+    /// [`InputError::MaskShape`] if the mask has a different shape.
     pub fn with_mask(mut self, mask: Vec<Vec<bool>>) -> Result<Self, InputError> {
         self.set_mask(&flat_mask(&mask, self.shape())?);
         Ok(self)
     }
 
-    /// Replaces the mask by one known to have the right number of entries.
+    /// Replaces the mask with one that is known to have the right length.
     pub(crate) fn set_mask(&mut self, mask: &[bool]) {
         debug_assert_eq!(mask.len(), self.ids.len());
         self.mask = mask.contains(&false).then(|| mask.to_vec());
     }
 
-    /// `[batch, pos]`.
+    /// Shape of the batch, `[batch, pos]`.
     pub fn shape(&self) -> [usize; 2] {
         [self.batch, self.len]
     }
@@ -195,12 +193,12 @@ impl Tokens {
         &self.ids[row * self.len..(row + 1) * self.len]
     }
 
-    /// Real tokens, row by row; `None` when all are.
+    /// Mask of real tokens, row by row; `None` if all tokens are real.
     pub fn mask(&self) -> Option<&[bool]> {
         self.mask.as_deref()
     }
 
-    /// The real ids of one row.
+    /// Ids of the real tokens in one row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -212,7 +210,7 @@ impl Tokens {
         }
     }
 
-    /// The ids as a tensor `[batch, pos]`.
+    /// Copies the ids to a device as a tensor `[batch, pos]`.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -227,10 +225,10 @@ impl Tokens {
     }
 }
 
-/// A mask flattened row by row.
+/// Flattens a mask row by row.
 ///
 /// # Errors
-/// [`InputError::MaskShape`] if they are not `batch` rows of `len`.
+/// [`InputError::MaskShape`] if the mask does not have `batch` rows of length `len`.
 pub(crate) fn flat_mask(rows: &[Vec<bool>], [batch, len]: [usize; 2]) -> Result<Vec<bool>, InputError> {
     let width = rows.iter().map(Vec::len).find(|width| *width != len).unwrap_or(len);
     if rows.len() != batch || width != len {

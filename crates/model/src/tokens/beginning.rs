@@ -1,28 +1,27 @@
-//! The first tokens of a long text, without those of the rest of it: a tokenizer takes two hundred bytes of memory for each
-//! byte of text.
+//! Tokenizes only the beginning of a long text: a tokenizer takes about 200 bytes of memory per byte of text.
 
 use super::tokenizer::Tokenizer;
 use crate::error::InputError;
 
-/// Bytes after a text's first tokens that are tokenized with them. No word, no special token and nothing a normalizer looks
-/// at is longer in text that is written by people; of other text see [`Tokenizer::enough`].
+/// Bytes of context tokenized after the first tokens. In human-written text, no word, special token or normalizer
+/// context is longer; for other text, see [`Tokenizer::enough`].
 const BEHIND: usize = 1 << 12;
-/// Bytes that a token has at most, but for a few.
+/// Maximum length in bytes of all but a few tokens.
 const BYTES: usize = 16;
 
 impl Tokenizer {
-    /// The first ids of a text, at most `most`: those that [`Tokenizer::encode`] begins with.
+    /// Returns the first ids of a text, at most `most`: the same ids that [`Tokenizer::encode`] starts with.
     pub(crate) fn encode_first(&self, text: &str, most: usize) -> Result<Vec<u32>, InputError> {
         let mut ids = self.encode(self.enough(text, most)?)?;
         ids.truncate(most);
         Ok(ids)
     }
 
-    /// A beginning of a text that has the same first `most` tokens. A long text is cut, twice and in different places, well
-    /// after them: where both give the same, what follows has no part in them.
+    /// Returns a prefix of the text with the same first `most` tokens. A long text is cut twice, at different places
+    /// well after those tokens; if both cuts agree, the rest of the text does not affect them.
     pub(crate) fn enough<'t>(&self, text: &'t str, most: usize) -> Result<&'t str, InputError> {
         let mut len = most.saturating_mul(BYTES).saturating_add(BEHIND);
-        // Less would be saved than is lost if the first cut has too few tokens.
+        // Beyond this, a failed first cut would cost more than a cut saves.
         while len < text.len() / 4 {
             let shorter = beginning(text, len);
             let ids = self.encode(shorter)?;
@@ -38,7 +37,7 @@ impl Tokenizer {
     }
 }
 
-/// About so many bytes of a text, to the end of a word where one is near.
+/// Prefix of about `len` bytes, ending at a word boundary if one is near.
 fn beginning(text: &str, len: usize) -> &str {
     let cut = &text[..text.floor_char_boundary(len)];
     let near = cut.floor_char_boundary(len.saturating_sub(BEHIND / 2));
@@ -54,7 +53,8 @@ mod tests {
 
     use super::*;
 
-    /// Byte pairs of a text of few letters, spaces among them and nothing to part it: any cut is within a word.
+    /// Byte-pair tokenizer for a text of few letters, with spaces but no pre-tokenizer, so that any cut falls within a
+    /// word.
     fn unparted() -> Tokenizer {
         let letters = ["a", "b", "\u{2581}"];
         let pairs = [
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn no_more_is_tokenized_than_is_needed() {
-        let json = include_bytes!("../embedded/induction/tokenizer.json");
+        let json = include_bytes!("../../../loading/src/embedded/induction/tokenizer.json");
         let tokenizer = Tokenizer::from_parts(json, &[], "tokenizer.json".as_ref()).unwrap();
-        // A word that the vocabulary lacks, at the end.
+        // End with a word that the vocabulary lacks.
         let text = format!("{}foxes", "king fox ".repeat(100_000));
         assert!(tokenizer.encode(&text).is_err());
         assert_eq!(tokenizer.encode_first(&text, 3).unwrap(), [51, 9, 51]);

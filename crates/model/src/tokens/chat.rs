@@ -1,4 +1,4 @@
-//! Chat templates: conversations as text.
+//! Chat templates, which format conversations as text.
 
 use std::fmt::Write;
 use std::io;
@@ -21,25 +21,25 @@ use crate::error::InputError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// The role: `system`, `user` or `assistant`, as the model was trained.
+    /// Role, usually `system`, `user` or `assistant`; the model's training determines which are valid.
     pub role: String,
-    /// The message's text.
+    /// Text of the message.
     pub content: String,
 }
 
 impl Message {
-    /// A message of this role.
+    /// Creates a message with the given role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into() }
     }
 }
 
 impl Tokenizer {
-    /// The text of a conversation, by the tokenizer's own template, of several the one called `default`; with `answer`,
-    /// up to where the model's answer begins. It is what Hugging Face's `apply_chat_template` gives.
+    /// Formats a conversation with the tokenizer's chat template, like Hugging Face's `apply_chat_template`. Uses the
+    /// template called `default` if there are several. With `answer`, the text ends where the model's answer begins.
     ///
     /// # Errors
-    /// [`InputError::Chat`] if there is no template or it refuses the messages.
+    /// [`InputError::Chat`] if there is no template or the template rejects the messages.
     ///
     /// ```no_run
     /// use hooklens::prelude::*;
@@ -53,8 +53,8 @@ impl Tokenizer {
         self.chat_by(DEFAULT, messages, answer)
     }
 
-    /// [`chat`](Tokenizer::chat) by another of the tokenizer's templates, named as
-    /// [`chat_templates`](Tokenizer::chat_templates) does: `tool_use`, `rag`.
+    /// Like [`chat`](Tokenizer::chat), with another of the tokenizer's templates, such as `tool_use` or `rag`; see
+    /// [`chat_templates`](Tokenizer::chat_templates) for their names.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -66,56 +66,59 @@ impl Tokenizer {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Chat`] if there is no such template or it refuses the messages.
+    /// [`InputError::Chat`] if there is no such template or the template rejects the messages.
     pub fn chat_by(&self, template: &str, messages: &[Message], answer: bool) -> Result<String, InputError> {
         let refused =
             |reason: String, source: Option<Error>| InputError::Chat { reason, source: source.map(Into::into) };
         let Some((_, text)) = self.chat_templates().find(|(name, _)| *name == template) else {
             let names: Vec<&str> = self.chat_templates().map(|(name, _)| name).collect();
             let reason = match names.is_empty() {
-                true => "the tokenizer comes with no chat template (`chat_template.jinja`, or `chat_template` in \
+                true => "the tokenizer has no chat template (`chat_template.jinja`, or `chat_template` in \
                     tokenizer_config.json)"
                     .to_string(),
-                false => format!("no chat template is called `{template}`; there are {}", names.join(", ")),
+                false => format!("there is no chat template `{template}`; the tokenizer has {}", names.join(", ")),
             };
             return Err(refused(reason, None));
         };
         let given = [
             ("messages".to_string(), Value::from_serialize(messages)),
-            // Without tools and documents Hugging Face passes none, and not nothing.
+            // Hugging Face passes `None` if there are no tools or documents, rather than leaving them undefined.
             ("tools".to_string(), Value::from(())),
             ("documents".to_string(), Value::from(())),
             ("add_generation_prompt".to_string(), Value::from(answer)),
         ];
         let special = self.special_texts.iter().map(|(name, text)| (name.clone(), Value::from_serialize(text)));
         let values: Value = special.chain(given).collect();
-        let failed = |error: Error| refused("the template can't be followed".into(), Some(error));
+        let failed = |error: Error| refused("the template can't be rendered".into(), Some(error));
         let (environment, text) = (environment(), with_scopes(text));
         let mut written = Bounded::default();
         let rendered = environment
             .template_from_str(&text)
             .and_then(|template| template.render_captured_to(values, &mut written).map(|_| ()));
         match rendered {
-            Err(_) if written.full => Err(refused(format!("the template writes more than {LONGEST_TEXT} bytes"), None)),
+            Err(_) if written.full => {
+                Err(refused(format!("the template's output is longer than {LONGEST_TEXT} bytes"), None))
+            }
             Err(error) if error.kind() == ErrorKind::OutOfFuel => {
-                Err(refused(format!("the template takes more than {MOST_STEPS} steps"), None))
+                Err(refused(format!("rendering the template takes more than {MOST_STEPS} steps"), None))
             }
             Err(error) => Err(failed(error)),
-            Ok(()) => String::from_utf8(written.text).map_err(|_| refused("the template writes no text".into(), None)),
+            Ok(()) => String::from_utf8(written.text)
+                .map_err(|_| refused("the template's output is not valid UTF-8".into(), None)),
         }
     }
 }
 
-/// Maximum number of instructions that a template runs: templates come from strangers and can loop for hours.
+/// Maximum number of instructions a template may execute. Templates are untrusted and could loop for hours.
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Maximum length of a conversation's text, in bytes.
 const LONGEST_TEXT: usize = 1 << 26;
 
-/// Maximum width of the filter `indent`.
+/// Maximum width accepted by the `indent` filter.
 const WIDEST: usize = 1_000;
 
-/// Text of a bounded length.
+/// Output buffer with a maximum length.
 #[derive(Default)]
 struct Bounded {
     text: Vec<u8>,
@@ -137,7 +140,7 @@ impl io::Write for Bounded {
     }
 }
 
-/// What templates are written for: Jinja as Hugging Face sets it up.
+/// Jinja environment configured as in Hugging Face.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -155,7 +158,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// Hugging Face's filter, whose result is not made safe for HTML.
+/// Hugging Face's `tojson` filter, whose result is not HTML-escaped.
 fn tojson(value: Value, ensure_ascii: Option<bool>, indent: Option<Value>, named: Kwargs) -> Result<String, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
@@ -172,31 +175,31 @@ fn tojson(value: Value, ensure_ascii: Option<bool>, indent: Option<Value>, named
     style.json(&value)
 }
 
-/// The name of the filter `indent` that reserves any width.
+/// Name of minijinja's own `indent` filter, which accepts any width.
 const UNBOUNDED_INDENT: &str = "indent of any width";
 
-/// Jinja's filter, with a bounded width.
+/// Jinja's `indent` filter with a maximum width.
 fn indent(state: &State<'_, '_>, arguments: Rest<Value>) -> Result<Value, Error> {
     for argument in arguments.iter().skip(1) {
         let width = if argument.is_kwargs() { argument.get_attr("width")? } else { argument.clone() };
         if width.as_usize().is_some_and(|width| width > WIDEST) {
-            let reason = format!("`indent` by {width}, more than {WIDEST}");
+            let reason = format!("`indent` by {width} exceeds the maximum of {WIDEST}");
             return Err(Error::new(ErrorKind::InvalidOperation, reason));
         }
     }
     state.apply_filter(UNBOUNDED_INDENT, &arguments)
 }
 
-/// The time of this machine, as Python's `strftime` writes it.
+/// Local time, formatted as by Python's `strftime`.
 fn now(format: &str) -> Result<String, Error> {
     let mut text = String::new();
-    let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("`{format}` is no format of times"));
+    let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("`{format}` is not a valid time format"));
     write!(text, "{}", chrono::Local::now().format(format)).map_err(wrong)?;
     Ok(text)
 }
 
-/// The template with scopes in place of the blocks that mark what a model wrote (`{% generation %}`): they matter in
-/// training only, but what is set within them stays there.
+/// Replaces `{% generation %}` blocks, which matter only for training, with scopes, so that variables set inside stay
+/// local.
 fn with_scopes(template: &str) -> String {
     let mut written = String::with_capacity(template.len());
     let mut rest = template;

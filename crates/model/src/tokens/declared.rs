@@ -1,46 +1,46 @@
-//! Special tokens that the files beside a `tokenizer.json` declare.
+//! Special tokens declared in the files beside `tokenizer.json`.
 
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-/// Names that files give special tokens, in the order in which Hugging Face adds them.
+/// Names of special tokens, in the order in which Hugging Face adds them.
 const NAMES: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
-/// The files beside a `tokenizer.json` that declare tokens.
+/// Files beside `tokenizer.json` that declare tokens.
 #[derive(Debug, Default)]
 pub(super) struct Declarations {
-    /// `tokenizer_config.json`.
+    /// Contents of `tokenizer_config.json`.
     pub(super) config: Option<Value>,
-    /// `special_tokens_map.json`.
+    /// Contents of `special_tokens_map.json`.
     pub(super) map: Option<Value>,
-    /// `added_tokens.json`.
+    /// Contents of `added_tokens.json`.
     pub(super) added: Option<Value>,
 }
 
 impl Declarations {
-    /// The files that name special tokens, first those that decide: `special_tokens_map.json` is from before
-    /// `added_tokens_decoder`.
+    /// The files that name special tokens, in order of precedence. `special_tokens_map.json` predates
+    /// `added_tokens_decoder`, so the latter wins.
     pub(super) fn in_order(&self) -> impl Iterator<Item = &Value> {
         let [first, second] = if self.lists_all() { [&self.config, &self.map] } else { [&self.map, &self.config] };
         first.iter().chain(second)
     }
 
-    /// Whether `tokenizer_config.json` lists the tokens added, so that the older files say nothing.
+    /// Whether `tokenizer_config.json` lists all added tokens, so that the older files are ignored.
     fn lists_all(&self) -> bool {
         self.config.as_ref().is_some_and(|config| config.get("added_tokens_decoder").is_some_and(Value::is_object))
     }
 
-    /// The tokens declared, in the order in which they get their ids: those that `listed` has already are left as they
-    /// are there.
+    /// Declared tokens, in the order in which they are assigned ids. Tokens for which `listed` returns true are already
+    /// in the vocabulary and stay as they are.
     ///
     /// # Errors
-    /// What is wrong with a declaration.
+    /// Describes what is wrong with a declaration.
     pub(super) fn tokens(&self, listed: impl Fn(&str) -> bool) -> Result<Vec<AddedToken>, String> {
         let special = self.special()?;
         let is_special = |token: &AddedToken| special.iter().any(|own| own.content == token.content);
         let mut tokens = self.listed_by_id()?;
         for token in tokens.iter_mut().filter(|token| is_special(token)) {
-            // Where tokens are listed without a description, special ones are found in texts as they are.
+            // Where tokens are listed without a description, special tokens are matched in unnormalized text.
             token.normalized &= self.lists_all();
             token.special = true;
         }
@@ -53,7 +53,7 @@ impl Declarations {
         Ok(tokens)
     }
 
-    /// Tokens that are declared with their ids, by them.
+    /// Tokens declared with ids, in id order.
     fn listed_by_id(&self) -> Result<Vec<AddedToken>, String> {
         let listed =
             self.config.as_ref().filter(|_| self.lists_all()).and_then(|config| config.get("added_tokens_decoder"));
@@ -75,7 +75,7 @@ impl Declarations {
         Ok(tokens.into_iter().map(|(_, token)| token).collect())
     }
 
-    /// Tokens with a part to play, each once.
+    /// Special tokens, each once.
     fn special(&self) -> Result<Vec<AddedToken>, String> {
         let mut tokens: Vec<AddedToken> = Vec::new();
         let mut add = |value: &Value| -> Result<(), String> {
@@ -85,11 +85,11 @@ impl Declarations {
             }
             Ok(())
         };
-        // The older file says nothing where the newer one lists all.
+        // The older file is ignored if the newer one lists all tokens.
         let files = || self.in_order().take(if self.lists_all() { 1 } else { 2 });
         let given = |key: &str| files().find_map(|json| json.get(key).filter(|value| !value.is_null()));
         for name in NAMES {
-            // Some files give `false` for a token that there is not.
+            // Some files give `false` for a missing token.
             given(&format!("{name}_token")).filter(|value| !value.is_boolean()).map_or(Ok(()), &mut add)?;
         }
         for json in files() {
@@ -104,7 +104,7 @@ impl Declarations {
         Ok(tokens)
     }
 
-    /// The texts of special tokens as a chat template knows them.
+    /// Text of each special token, under the name that chat templates use.
     pub(super) fn texts(&self) -> Vec<(String, Value)> {
         let text = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(Value::from);
         let named = NAMES.iter().filter_map(|name| {
@@ -121,7 +121,7 @@ impl Declarations {
     }
 }
 
-/// A token as files describe it: its text, or its text and how it is found.
+/// Parses a token declaration: a string, or an object with matching options.
 fn described(value: &Value) -> Result<AddedToken, String> {
     if let Some(text) = value.as_str() {
         return Ok(AddedToken::from(text, true));
@@ -140,5 +140,5 @@ fn described(value: &Value) -> Result<AddedToken, String> {
 }
 
 fn wrong(what: &str, value: &Value) -> String {
-    format!("{what} holds {value}, which describes no token")
+    format!("{what} holds {value}, which does not describe a token")
 }

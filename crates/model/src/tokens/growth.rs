@@ -1,19 +1,19 @@
-//! How long a tokenizer can make a text.
+//! Bounds how much longer a tokenizer can make a text.
 //!
-//! A `tokenizer.json` of some kilobytes may turn one letter into a terabyte, by replacements of replacements. Its parts
-//! are read here before it is used.
+//! A `tokenizer.json` of a few kilobytes can turn one character into a terabyte through nested replacements, so its
+//! components are checked before use.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Letters that one letter may become.
+/// Maximum number of characters that one character may become.
 const LONGEST: f64 = 1000.0;
-/// Special tokens that may be added to a text.
+/// Maximum number of special tokens added to a text.
 const MOST_ADDED: usize = 10_000;
 
-/// The parts of `tokenizer.json` that change texts.
+/// Components of `tokenizer.json` that change text.
 #[derive(Deserialize)]
 pub(super) struct Parts {
     #[serde(default)]
@@ -27,7 +27,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// What is wrong, if a text could become far longer than it is.
+    /// Fails if a text could become far longer than it is.
     pub(super) fn check(&self) -> Result<(), String> {
         for (name, part) in
             [("normalizer", &self.normalizer), ("pre_tokenizer", &self.pre_tokenizer), ("decoder", &self.decoder)]
@@ -35,7 +35,7 @@ impl Parts {
             let growth = growth(part);
             if growth > LONGEST {
                 return Err(format!(
-                    "its `{name}` may turn one letter into {growth:e}; at most {LONGEST:e} are accepted"
+                    "its `{name}` may turn one character into {growth:e} characters; at most {LONGEST:e} are accepted"
                 ));
             }
         }
@@ -49,12 +49,12 @@ impl Parts {
     }
 }
 
-/// The parts of a sequence, by whatever name.
+/// Components of a sequence, whatever the sequence field is called.
 fn parts(part: &Value) -> Option<&Vec<Value>> {
     ["normalizers", "pretokenizers", "decoders", "processors"].iter().find_map(|name| part.get(name)?.as_array())
 }
 
-/// Letters, at most, that a part makes of one.
+/// Maximum number of characters that a component makes from one.
 fn growth(part: &Value) -> f64 {
     if let Some(parts) = parts(part) {
         return parts.iter().map(growth).product();
@@ -64,7 +64,7 @@ fn growth(part: &Value) -> f64 {
     match part.get("type").and_then(Value::as_str) {
         Some("Replace") => match text("pattern").get("String") {
             Some(pattern) if letters(pattern) > 0.0 => (letters(text("content")) / letters(pattern)).max(1.0),
-            // An expression may match nothing, between any two letters.
+            // A regular expression may match the empty string, between any two characters.
             _ => letters(text("content")) + 1.0,
         },
         Some("Prepend") => letters(text("prepend")) + 1.0,
@@ -73,17 +73,17 @@ fn growth(part: &Value) -> f64 {
     }
 }
 
-/// Bytes of the longest text in the table of a `Precompiled` normalizer: the length of a trie, the trie, and texts that
-/// end with a zero.
+/// Length in bytes of the longest replacement in a `Precompiled` normalizer's table: the length of a trie, the trie,
+/// and zero-terminated strings.
 fn longest_replacement(table: &str) -> usize {
     let table = STANDARD.decode(table).unwrap_or_default();
     let Some((len, rest)) = table.split_first_chunk() else { return 1 };
-    // Room is made for a trie of the length that is claimed.
+    // The tokenizer library allocates a trie of the claimed length.
     let Some(texts) = rest.get(u32::from_le_bytes(*len) as usize..) else { return usize::MAX };
     texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(1).max(1)
 }
 
-/// Special tokens that a template adds to a text, or to a pair.
+/// Number of special tokens that a template adds to a text or a pair of texts.
 fn added(part: &Value) -> usize {
     if let Some(parts) = parts(part) {
         return parts.iter().map(added).fold(0, usize::saturating_add);
@@ -123,7 +123,7 @@ mod tests {
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
         of(replace.clone()).unwrap();
         let told = of(json!({"type": "Sequence", "normalizers": [replace, replace]})).unwrap_err();
-        assert!(told.contains("`normalizer` may turn one letter into 1e4"), "{told}");
+        assert!(told.contains("`normalizer` may turn one character into 1e4"), "{told}");
         let table = [&0u32.to_le_bytes()[..], &[b'x'; 2000], &[0]].concat();
         of(json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(table)})).unwrap_err();
         of(json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="})).unwrap_err();

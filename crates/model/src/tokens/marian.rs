@@ -1,4 +1,4 @@
-//! Marian's tokenizers: a SentencePiece model for each of two languages, and one vocabulary that gives ids.
+//! Marian tokenizers: a SentencePiece model for each of two languages, and a shared vocabulary of ids.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -12,41 +12,41 @@ use super::tokenizer::{Tokenizer, read_json};
 use crate::error::LoadError;
 use hooklens_io::regular;
 
-/// Files beside a Marian model, in place of a `tokenizer.json`: of the language read, of the one written, and the ids.
+/// Tokenizer files of a Marian model: the source language's model, the target language's model, and the vocabulary.
 pub const FILES: [&str; 3] = ["source.spm", "target.spm", "vocab.json"];
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's symbol for a space.
 const SPACE: &str = "\u{2581}";
 
-/// A vocabulary that stands beside a SentencePiece model.
+/// Maps the pieces of a SentencePiece model to ids in a separate vocabulary.
 #[derive(Debug, Clone)]
 pub(super) struct Pieces {
-    /// The id of each of the model's pieces.
+    /// Id of each of the model's pieces.
     of_piece: Arc<Vec<u32>>,
     vocabulary: Arc<Vocabulary>,
 }
 
-/// The tokens of both languages.
+/// Vocabulary shared by both languages.
 #[derive(Debug)]
 struct Vocabulary {
     ids: HashMap<String, u32>,
     tokens: HashMap<u32, String>,
     unknown: u32,
     end: u32,
-    /// Tokens that are found in texts as they are.
+    /// Special tokens, which are matched verbatim in text.
     special: Vec<u32>,
-    /// Pieces of the language written.
+    /// Pieces of the target language.
     written: HashSet<String>,
 }
 
 impl Tokenizer {
-    /// The tokenizer of a folder that has Marian's files, with the one of the language written in it.
+    /// Loads the tokenizer from a folder with Marian's files; its `target` is the tokenizer of the target language.
     pub(super) fn of_marian(folder: &Path, side: &[Value]) -> Result<Self, LoadError> {
         let path = |number: usize| folder.join(FILES[number]);
         let refused = |path: &Path, reason: String| LoadError::Tokenizer { path: path.into(), source: reason.into() };
         if side.iter().any(|json| json.get("separate_vocabs") == Some(&Value::Bool(true))) {
-            let reason = "its languages have a vocabulary each (`separate_vocabs`), which is not supported; \
-                without the file, the model takes token ids";
+            let reason = "separate vocabularies for the two languages (`separate_vocabs`) are not supported; remove \
+                the file to use the model with token ids";
             return Err(refused(&path(0), reason.into()));
         }
         let model = |number: usize| {
@@ -74,8 +74,8 @@ impl Tokenizer {
 }
 
 impl Pieces {
-    /// The ids of pieces, each with the bytes of the text it stands for. A text may begin with the language it is to be
-    /// translated into, as in `>>fra<< It rains.`; `pieces` takes the rest apart.
+    /// Returns the ids of a text, each with its byte range. The text may begin with a target language code, as in
+    /// `>>fra<< It rains.`; `pieces` splits the rest.
     pub(super) fn encode<E>(
         &self,
         text: &str,
@@ -90,13 +90,13 @@ impl Pieces {
         let unknown = self.vocabulary.unknown;
         let id = |piece: u32, text: &str| match self.of_piece.get(piece as usize) {
             Some(id) if *id != unknown => *id,
-            // What this language's model does not know, the vocabulary may have of the other one.
+            // A piece unknown to this language's model may be in the vocabulary because of the other language.
             _ => self.id(text).unwrap_or(unknown),
         };
         let found = pieces(rest)?.into_iter();
         let found = found.map(|(piece, at, text)| (id(piece, &text), at.start + end..at.end + end));
         let found: Vec<(u32, Range<usize>)> = found.collect();
-        // Of a text of spaces nothing is left but the one that is put before every text.
+        // A text of spaces leaves only the space that is prepended to every text.
         match found[..] {
             [(id, _)] if self.token(id) == Some(SPACE) => {}
             _ => all.extend(found),
@@ -104,22 +104,22 @@ impl Pieces {
         Ok(all)
     }
 
-    /// The token that ends a text.
+    /// End-of-sequence token.
     pub(super) fn end(&self) -> u32 {
         self.vocabulary.end
     }
 
-    /// The text of some ids.
+    /// Decodes ids to text.
     pub(super) fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut text = String::new();
-        // The text since the last special token, in which a space at the beginning is not written.
+        // Text since the last special token; its leading space is dropped.
         let mut part = String::new();
         for id in ids {
             let Some(token) = self.token(*id) else { continue };
             match self.vocabulary.special.contains(id) {
                 true if skip_special => {}
                 true => text.extend([&*std::mem::take(&mut part), token, " "]),
-                // SentencePiece leaves pieces of another model as they are.
+                // SentencePiece leaves pieces of another model unchanged.
                 false if part.is_empty() && self.vocabulary.written.contains(token) => {
                     part.push_str(token.strip_prefix(SPACE).unwrap_or(token));
                 }
@@ -150,7 +150,7 @@ impl Vocabulary {
             .map_err(|error| LoadError::Tokenizer { path: path.into(), source: error.into() })?;
         let tokens: HashMap<u32, String> = ids.iter().map(|(token, id)| (*id, token.clone())).collect();
         if tokens.len() != ids.len() {
-            return Err(refused(format!("its {} tokens have {} ids", ids.len(), tokens.len())));
+            return Err(refused(format!("its {} tokens have only {} distinct ids", ids.len(), tokens.len())));
         }
         let named = |name: &str, default: &'static str| -> Result<u32, LoadError> {
             let key = format!("{name}_token");

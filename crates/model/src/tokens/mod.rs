@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Tokenization: converts text to token ids and back.
 
 mod batch;
 mod beginning;

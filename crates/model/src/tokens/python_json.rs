@@ -1,14 +1,14 @@
-//! JSON as Python writes it, which has words for numbers that JSON lacks.
+//! Parses JSON as written by Python, which has words for non-finite numbers.
 
 use serde_json::Value;
 
-/// Words of Python's for numbers that are not finite.
+/// Python's words for non-finite numbers.
 const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 
-/// Values of a file at most: each takes many times the memory of its text.
+/// Maximum number of values in a file; each takes many times the memory of its text.
 const MOST: usize = 1 << 21;
 
-/// The most values that a text may have, if it has more.
+/// Returns the limit if a text may contain more values.
 pub(crate) fn too_many_values(text: &[u8]) -> Option<usize> {
     if text.len() <= MOST {
         return None;
@@ -26,7 +26,7 @@ pub(crate) fn too_many_values(text: &[u8]) -> Option<usize> {
     (count > MOST).then_some(MOST)
 }
 
-/// The value of a text; numbers that are not finite are `null`, as fields that say nothing are.
+/// Parses a text. Non-finite numbers become `null`, like unset fields.
 pub(crate) fn parse(text: &[u8]) -> serde_json::Result<Value> {
     serde_json::from_slice(text).or_else(|error| match with_nulls(text) {
         Some(text) => serde_json::from_slice(&text),
@@ -34,7 +34,7 @@ pub(crate) fn parse(text: &[u8]) -> serde_json::Result<Value> {
     })
 }
 
-/// The text with `null` for each of Python's words that is not within a string, if there is one.
+/// Replaces Python's words outside strings with `null`; `None` if there are none.
 fn with_nulls(text: &[u8]) -> Option<Vec<u8>> {
     let mut written = Vec::with_capacity(text.len());
     let (mut at, mut quoted, mut found) = (0, false, false);
@@ -48,7 +48,7 @@ fn with_nulls(text: &[u8]) -> Option<Vec<u8>> {
         }
         match byte {
             b'"' => quoted = !quoted,
-            // What is escaped ends no string.
+            // An escaped character does not end the string.
             b'\\' if quoted => {
                 written.push(*byte);
                 at += 1;
@@ -71,7 +71,7 @@ mod tests {
     fn numbers_that_are_not_finite_are_null() {
         let text = br#"{"limit": [0.0, Infinity, -Infinity], "NaN": NaN, "text": "an \" Infinity\\", "n": 1e400}"#;
         let wanted = json!({"limit": [0.0, null, null], "NaN": null, "text": "an \" Infinity\\"});
-        assert!(parse(text).is_err()); // 1e400 is no number of ours.
+        assert!(parse(text).is_err()); // the number is out of range
         let text = String::from_utf8_lossy(text).replace(r#", "n": 1e400"#, "");
         assert_eq!(parse(text.as_bytes()).unwrap(), wanted);
     }

@@ -1,21 +1,21 @@
-//! Values of templates as Python writes them.
+//! Formats template values as Python does.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// Settings of Python's `json.dumps`.
+/// Options of Python's `json.dumps`.
 #[derive(Debug, Default)]
 pub(super) struct JsonStyle {
     pub(super) ascii: bool,
-    /// A number of spaces or a text for each level; none writes one line.
+    /// Number of spaces, or text, per indentation level; `None` for a single line.
     pub(super) indent: Option<Value>,
-    /// What comes between elements, and between a key and its value.
+    /// Item and key separators.
     pub(super) separators: Option<Vec<String>>,
     pub(super) sorted: bool,
 }
 
 impl JsonStyle {
-    /// `json.dumps`.
+    /// Formats a value as `json.dumps` does.
     pub(super) fn json(&self, value: &Value) -> Result<String, Error> {
         let invalid = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
         let indent = match &self.indent {
@@ -23,14 +23,14 @@ impl JsonStyle {
             Some(indent) => Some(match (indent.as_str(), i64::try_from(indent.clone())) {
                 (Some(text), _) => text.to_string(),
                 (None, Ok(spaces)) if spaces <= 64 => " ".repeat(usize::try_from(spaces).unwrap_or(0)),
-                _ => return Err(invalid(format!("`tojson` with an indent of {indent}"))),
+                _ => return Err(invalid(format!("`tojson` does not support an indent of {indent}"))),
             }),
         };
         let between = match &self.separators {
             None => [if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()],
             Some(given) => match &given[..] {
                 [item, key] => [item.clone(), key.clone()],
-                other => return Err(invalid(format!("`tojson` with {} separators, not two", other.len()))),
+                other => return Err(invalid(format!("`tojson` got {} separators; expected two", other.len()))),
             },
         };
         let mut written = String::new();
@@ -113,10 +113,10 @@ impl Writer<'_> {
 }
 
 fn unwritable(kind: ValueKind) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("`tojson` of a value that is {kind}"))
+    Error::new(ErrorKind::InvalidOperation, format!("`tojson` does not support a value of kind {kind}"))
 }
 
-/// A text within quotes, as `json.dumps` escapes it.
+/// Appends a quoted string, escaped as by `json.dumps`.
 fn quoted(text: &str, ascii: bool, written: &mut String) {
     written.push('"');
     for letter in text.chars() {
@@ -139,7 +139,7 @@ fn quoted(text: &str, ascii: bool, written: &mut String) {
     written.push('"');
 }
 
-/// `str` of a value.
+/// Formats a value as Python's `str` does.
 pub(super) fn text(value: &Value) -> String {
     match value.kind() {
         ValueKind::Undefined => String::new(),
@@ -148,7 +148,7 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// `repr` of a value.
+/// Formats a value as Python's `repr` does.
 fn repr(value: &Value) -> String {
     let items = || value.try_iter().into_iter().flatten();
     match value.kind() {
@@ -186,7 +186,7 @@ fn repr_of_text(text: &str) -> String {
     written
 }
 
-/// A number as Python writes it: the fewest digits that give it back, with an exponent outside of 1e-4 to 1e16.
+/// Formats a number as Python does: the fewest digits that round-trip, with an exponent outside 1e-4 to 1e16.
 fn number(value: &Value) -> String {
     let Ok(float) = f64::try_from(value.clone()) else { return value.to_string() };
     if value.is_integer() {

@@ -1,10 +1,9 @@
-//! Tokenizers of proteins (ESM), whose folders hold a list of tokens in place of `tokenizer.json`: one token a letter.
+//! Protein tokenizers (ESM), whose folders contain a token list instead of `tokenizer.json`: one token per letter.
 
 use serde_json::{Value, json};
 
-/// What `tokenizer.json` would say, if what lies beside it says that the tokenizer is of this kind.
-///
-/// - vocabulary: `vocab.txt`, a token a line
+/// Builds the equivalent `tokenizer.json` from the contents of `vocab.txt`, which has one token per line. `None` if the
+/// files in `side` do not name an ESM tokenizer.
 pub(super) fn described(vocabulary: &str, side: &[Value]) -> Option<Value> {
     let named = |field: &str| side.iter().find_map(|json| json.get(field)?.as_str());
     if named("tokenizer_class") != Some("EsmTokenizer") {
@@ -24,7 +23,7 @@ pub(super) fn described(vocabulary: &str, side: &[Value]) -> Option<Value> {
         .flatten()
         .map(|(_, id)| *id)
         .collect();
-    // Letters are cut out of a text wherever they stand; longer tokens, too.
+    // Single letters are split out of a text by regular expression; longer tokens are added tokens.
     let letters: String = tokens.iter().filter(|token| token.chars().count() == 1).map(|t| escaped(t)).collect();
     let longer = |(id, token): (usize, &&str)| {
         (token.chars().count() > 1).then(|| {
@@ -53,7 +52,7 @@ pub(super) fn described(vocabulary: &str, side: &[Value]) -> Option<Value> {
     }))
 }
 
-/// A letter within the brackets of a regular expression.
+/// Escapes a letter for a regular expression's character class.
 fn escaped(letter: &str) -> String {
     if letter.chars().all(char::is_alphanumeric) { letter.to_string() } else { format!("\\{letter}") }
 }
@@ -61,9 +60,9 @@ fn escaped(letter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tokenizer;
+    use crate::tokens::Tokenizer;
 
-    /// Of `transformers`' `EsmTokenizer` with ESM-2's tokens.
+    /// Expected values from `transformers`' `EsmTokenizer` with ESM-2's vocabulary.
     #[test]
     fn residues_are_tokenized_as_hugging_face_does() {
         let tokens = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>";

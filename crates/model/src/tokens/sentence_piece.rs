@@ -1,24 +1,24 @@
-//! A SentencePiece model (`source.spm`), read as the `tokenizer.json` of the same tokenizer.
+//! Converts a SentencePiece model (`source.spm`) to the equivalent `tokenizer.json`.
 //!
-//! Of the protocol buffer only what decides about pieces is read: the pieces with their scores and kinds, and the
-//! normalizer.
+//! Only the parts of the protocol buffer that affect tokenization are read: the pieces with their scores and types, and
+//! the normalizer.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Kinds of pieces; others are plain.
+/// Piece types; all others are normal pieces.
 const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
-/// Before a piece that no text must match.
+/// Prefix for a piece that must not match any text.
 const UNREACHABLE: char = '\u{10FFFF}';
 
-/// What decides about pieces.
+/// The parts of a SentencePiece model that affect tokenization.
 pub(super) struct SentencePieces {
     pieces: Vec<Piece>,
-    /// The table of the normalizer.
+    /// Precompiled character map of the normalizer.
     characters: Vec<u8>,
     prefix: bool,
     trims: bool,
@@ -32,7 +32,7 @@ struct Piece {
 }
 
 impl SentencePieces {
-    /// Reads a model, or says what is wrong with it.
+    /// Parses a model; the error says what is wrong with it.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut own = Self { pieces: Vec::new(), characters: Vec::new(), prefix: true, trims: true };
         for field in Fields(bytes) {
@@ -46,7 +46,10 @@ impl SentencePieces {
         let unknown = own.pieces.iter().filter(|piece| piece.kind == UNKNOWN).count();
         match unknown {
             1 => Ok(own),
-            _ => Err(format!("{unknown} of its {} pieces stand for what is unknown, not one", own.pieces.len())),
+            _ => Err(format!(
+                "{unknown} of its {} pieces are of the unknown type; expected exactly one",
+                own.pieces.len()
+            )),
         }
     }
 
@@ -57,30 +60,34 @@ impl SentencePieces {
                 (3, Wire::Number(flag)) => self.prefix = flag != 0,
                 (4, Wire::Number(flag)) => self.trims = flag != 0,
                 (5, Wire::Number(0)) => return Err("it does not escape spaces, which is not supported".into()),
-                (6, Wire::Bytes([_, ..])) => return Err("it has rules of its own (`normalization_rule_tsv`)".into()),
+                (6, Wire::Bytes([_, ..])) => {
+                    return Err(
+                        "it has custom normalization rules (`normalization_rule_tsv`), which are not supported".into(),
+                    );
+                }
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// The pieces, by number; that of what is unknown is `None`.
+    /// Text of each piece, in id order; `None` for the unknown piece.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Option<&str>> {
         self.pieces.iter().map(|piece| (piece.kind != UNKNOWN).then_some(&*piece.text))
     }
 
-    /// The texts of plain pieces.
+    /// Text of all pieces except unknown and control pieces.
     pub(super) fn plain(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter(|piece| !matches!(piece.kind, UNKNOWN | CONTROL)).map(|piece| &*piece.text)
     }
 
-    /// The tokenizer whose ids are the pieces' numbers, with these texts as tokens of their own behind them.
+    /// Builds a `tokenizer.json` whose ids are the piece numbers, followed by `special` as added tokens.
     pub(super) fn json(&self, special: &[&str]) -> Value {
         let most = self.pieces.iter().filter(|p| p.kind < UNKNOWN).map(|p| p.score).fold(f32::MIN, f32::max);
         let vocabulary: Vec<(String, f64)> = (self.pieces.iter())
             .map(|piece| match piece.kind {
                 UNKNOWN | CONTROL | UNUSED => (format!("{UNREACHABLE}{}", piece.text), 0.0),
-                // Such a piece is taken wherever it is found.
+                // A user-defined piece is used wherever it matches.
                 USER_DEFINED => (piece.text.clone(), f64::from(piece.text.len() as f32 * most - 0.1)),
                 _ => (piece.text.clone(), f64::from(piece.score)),
             })
@@ -88,7 +95,7 @@ impl SentencePieces {
         let unknown = self.pieces.iter().position(|piece| piece.kind == UNKNOWN);
         let table = (!self.characters.is_empty())
             .then(|| json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(&self.characters)}));
-        // Spaces only: a line's end that the table leaves is a letter like others.
+        // Only spaces: a newline that the table keeps is an ordinary character.
         let replaced = |pattern, by| json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": by});
         let trimmed = [replaced("^ +| +$", ""), replaced(" {2,}", " ")].into_iter().filter(|_| self.trims);
         let normalizers: Vec<Value> = table.into_iter().chain(trimmed).collect();
@@ -104,7 +111,7 @@ impl SentencePieces {
             "version": "1.0",
             "added_tokens": added,
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
-            // Pieces may hold several words, so that a text is taken apart as a whole.
+            // Pieces may span words, so the text is not split first.
             "pre_tokenizer": {
                 "type": "Metaspace", "replacement": "\u{2581}", "split": false,
                 "prepend_scheme": if self.prefix { "always" } else { "never" },
@@ -120,7 +127,8 @@ impl Piece {
         for field in Fields(bytes) {
             match field? {
                 (1, Wire::Bytes(text)) => {
-                    own.text = String::from_utf8(text.to_vec()).map_err(|_| "a piece is no text".to_string())?;
+                    own.text =
+                        String::from_utf8(text.to_vec()).map_err(|_| "a piece is not valid UTF-8".to_string())?;
                 }
                 (2, Wire::Four(bits)) => own.score = f32::from_le_bytes(bits),
                 (3, Wire::Number(kind)) => own.kind = kind,
@@ -131,16 +139,21 @@ impl Piece {
     }
 }
 
-/// Refuses what pieces are not taken apart alike by.
+/// Rejects training options under which text would be split differently.
 fn check_training(bytes: &[u8]) -> Result<(), String> {
     for field in Fields(bytes) {
         match field? {
             (3, Wire::Number(kind)) if kind != 1 => {
                 let name = ["", "unigram", "bpe", "word", "char"].get(kind as usize).copied().unwrap_or("other");
-                return Err(format!("it is of type `{name}`; `unigram` is read. Save a tokenizer.json beside it"));
+                return Err(format!(
+                    "its type is `{name}`, but only `unigram` is supported; save a tokenizer.json next to it"
+                ));
             }
             (24, Wire::Number(flag)) if flag != 0 => {
-                return Err("it treats spaces as ends of words (`treat_whitespace_as_suffix`)".into());
+                return Err(
+                    "it treats spaces as suffixes of words (`treat_whitespace_as_suffix`), which is not supported"
+                        .into(),
+                );
             }
             (35, Wire::Number(flag)) if flag != 0 => {
                 return Err("it falls back to bytes (`byte_fallback`), which is not supported".into());
@@ -151,7 +164,7 @@ fn check_training(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A field of a protocol buffer.
+/// Value of a protocol buffer field.
 #[derive(Debug)]
 enum Wire<'b> {
     Number(u64),
@@ -160,7 +173,7 @@ enum Wire<'b> {
     Bytes(&'b [u8]),
 }
 
-/// The fields of a message, each with its number.
+/// Iterator over the fields of a message, with their numbers.
 struct Fields<'b>(&'b [u8]);
 
 impl<'b> Fields<'b> {
@@ -206,7 +219,7 @@ impl<'b> Iterator for Fields<'b> {
         if self.0.is_empty() {
             return None;
         }
-        let field = self.field().ok_or_else(|| "it is no SentencePiece model, or damaged".to_string());
+        let field = self.field().ok_or_else(|| "it is not a SentencePiece model, or it is damaged".to_string());
         if field.is_err() {
             self.0 = &[];
         }
@@ -218,7 +231,7 @@ impl<'b> Iterator for Fields<'b> {
 mod tests {
     use super::*;
 
-    /// A field of bytes.
+    /// Encodes a length-delimited field.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
     }

@@ -1,4 +1,4 @@
-//! Where the templates of conversations are kept.
+//! Finds a tokenizer's chat templates.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::error::LoadError;
 use hooklens_io::regular;
 
-/// The name of the template that is used where none is asked for.
+/// Name of the template used by default.
 pub(super) const DEFAULT: &str = "default";
 
-/// The templates that have files of their own, by name: `chat_template.jinja` and those in `additional_chat_templates`.
+/// Templates stored in separate files, by name: `chat_template.jinja` and the files in `additional_chat_templates`.
 pub(super) fn of_folder(folder: &Path) -> Result<Vec<(String, String)>, LoadError> {
     let read = |path: &Path| -> Result<String, LoadError> {
         let bytes = regular::read(path).map_err(LoadError::file(path))?;
-        // Python reads line ends of all systems as one.
+        // Python normalizes all line endings.
         let invalid = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
         let text = String::from_utf8(bytes).map_err(invalid).map_err(LoadError::file(path))?;
         Ok(text.replace("\r\n", "\n").replace('\r', "\n"))
@@ -40,7 +40,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Vec<(String, String)>, LoadErro
     Ok(templates)
 }
 
-/// The templates that a `tokenizer_config.json` holds: a text, or several with their names.
+/// Templates in a `tokenizer_config.json`: a single string, or several with names.
 pub(super) fn of_json(json: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().map(String::from);
     match json.get("chat_template") {

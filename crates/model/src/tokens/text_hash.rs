@@ -1,11 +1,11 @@
-//! Hashes of each row's text. Recordings are compared by them.
+//! Hashes of each row's tokens, by which recordings are compared.
 
 use hooklens_hooks::TextHashes;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::Tokens;
 
-/// A hash of a text's tokens.
+/// Hash of a token sequence.
 pub fn text_hash(tokens: impl Iterator<Item = u32>) -> u64 {
     let mut hash = Xxh3::new();
     tokens.for_each(|id| hash.update(&id.to_le_bytes()));
@@ -13,7 +13,7 @@ pub fn text_hash(tokens: impl Iterator<Item = u32>) -> u64 {
 }
 
 impl Tokens {
-    /// Hashes of each row's tokens, after those that a cache holds of it, and of these alone; padding has no part in it.
+    /// Hash of each row's cached tokens, and of these followed by the row's own. Padding is not hashed.
     pub(crate) fn text_hashes(&self, before: Option<&[Vec<u32>]>) -> Vec<TextHashes> {
         let [batch, _] = self.shape();
         let of_row = |row: usize| {

@@ -1,4 +1,4 @@
-//! One or several texts.
+//! The `Texts` input type: one or several texts.
 
 /// One or several texts.
 ///
@@ -6,7 +6,7 @@
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let texts = vec!["red fox".to_string(), "red".to_string()];
-/// // One text, several, owned or not.
+/// // One or several texts, owned or borrowed.
 /// assert_eq!(model.to_tokens("red")?.shape(), [1, 2]);
 /// assert_eq!(model.to_tokens(&texts)?, model.to_tokens(["red fox", "red"])?);
 /// # Ok::<(), hooklens::Error>(())
@@ -14,7 +14,7 @@
 #[derive(Debug, Clone)]
 pub struct Texts(pub(crate) Vec<String>);
 
-/// One or several texts, of any of these types.
+/// Implements conversions to [`Texts`] from these types.
 macro_rules! texts_from {
     ($($given:ty => |$text:ident| $texts:expr;)*) => { $(
         impl From<$given> for Texts {

@@ -1,9 +1,9 @@
-//! Single tokens as text.
+//! Text of single tokens.
 
 use super::tokenizer::Tokenizer;
 
-/// A token as text. One that is part of a letter only is spelled as the vocabulary spells its byte, and a space before
-/// a word is kept where decoding a token alone drops it. Without a vocabulary it is its id.
+/// Text of a token. A token that is only part of a character is shown as the vocabulary spells its byte, and a leading
+/// space that decoding a single token would drop is kept. Without a tokenizer, the id is shown.
 pub fn token_text(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     let Some(tokenizer) = tokenizer else { return id.to_string() };
     let spelled = tokenizer.token(id).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! A tokenized text: every token with its byte range in the text.
+//! A tokenized text, with the byte range of every token.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::error::InputError;
 
-/// The tokens of one text, in order, each with its text and its byte range.
+/// Tokens of one text, in order, each with its text and byte range.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -20,18 +20,18 @@ use crate::error::InputError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tokenized {
-    /// The text.
+    /// The original text.
     pub text: String,
-    /// The ids, a beginning-of-sequence token included if the model gets one.
+    /// Token ids, including the beginning-of-sequence token if the model prepends one.
     pub ids: Vec<u32>,
-    /// Each token as text.
+    /// Text of each token.
     pub tokens: Vec<String>,
-    /// The bytes of the text each token stands for; none for a token that was added.
+    /// Byte range of each token in the text; empty for an added token.
     pub spans: Vec<Range<usize>>,
 }
 
 impl Tokenized {
-    /// For each occurrence of `part` in the text the positions of the tokens it touches.
+    /// Positions of the tokens that overlap each occurrence of `part` in the text.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -49,20 +49,20 @@ impl Tokenized {
         self.text.match_indices(part).filter_map(of).collect()
     }
 
-    /// The positions of the tokens the one occurrence of `part` touches.
+    /// Positions of the tokens that overlap the only occurrence of `part`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let tokenized = model.tokenize("Mary and Mary")?;
     /// assert_eq!(tokenized.position("and")?, 2..3);
-    /// let told = tokenized.position("Mary").unwrap_err().to_string();
-    /// assert_eq!(told, "`Mary` is 2 times in `Mary and Mary`, not once");
+    /// let message = tokenized.position("Mary").unwrap_err().to_string();
+    /// assert_eq!(message, "`Mary` occurs 2 times in `Mary and Mary`; expected exactly once");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NotOnce`] if it is not in the text or is there several times.
+    /// [`InputError::NotOnce`] if `part` does not occur exactly once.
     pub fn position(&self, part: &str) -> Result<Range<usize>, InputError> {
         match &self.positions(part)[..] {
             [one] => Ok(one.clone()),
@@ -70,7 +70,7 @@ impl Tokenized {
         }
     }
 
-    /// The positions of the tokens that some bytes of the text touch.
+    /// Positions of the tokens that overlap a byte range of the text; `None` if there are none.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -89,7 +89,7 @@ impl Tokenized {
 }
 
 impl fmt::Display for Tokenized {
-    /// The tokens with bars between them.
+    /// Formats the tokens, separated by bars.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.tokens.join("|"))
     }

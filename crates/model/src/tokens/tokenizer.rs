@@ -1,4 +1,4 @@
-//! A Hugging Face tokenizer, whose special tokens are added by hooklens, not by the file's post-processor.
+//! Hugging Face tokenizer. Special tokens are added by hooklens, not by the file's post-processor.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::error::{InputError, LoadError};
 use hooklens_io::caught::caught;
 use hooklens_io::regular;
 
-/// Options of tokenization; what is not set is the model's default.
+/// Options of tokenization. Unset options use the model's defaults.
 ///
 /// ```
 /// use hooklens::{PaddingSide, TokenizeOptions};
@@ -26,19 +26,19 @@ use hooklens_io::regular;
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TokenizeOptions {
-    /// Whether each text gets a beginning-of-sequence token.
+    /// Whether to prepend a beginning-of-sequence token to each text.
     pub prepend_bos: Option<bool>,
-    /// Where shorter texts of a batch are padded.
+    /// Side on which shorter texts in a batch are padded.
     pub padding_side: PaddingSide,
-    /// How many tokens of a longer text are kept, from its beginning; all unless said. A text longer than the model's
-    /// position table is else an error when it is run.
+    /// Maximum number of tokens; the end of a longer text is dropped. By default nothing is dropped, and running a text
+    /// longer than the model's position table is an error.
     pub truncate: Option<usize>,
 }
 
-/// Text to ids and back, by the file `tokenizer.json` of a model, or by the SentencePiece files of a Marian one.
+/// Converts text to token ids and back, using a model's `tokenizer.json` or a Marian model's SentencePiece files.
 ///
-/// The file's own post-processor is not used: a beginning-of-sequence token
-/// is added once, by [`TokenizeOptions::prepend_bos`], and never doubled.
+/// The file's own post-processor is not used: a beginning-of-sequence token is added once, according to
+/// [`TokenizeOptions::prepend_bos`], and never doubled.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -58,22 +58,24 @@ pub struct Tokenizer {
     pad: Option<u32>,
     sep: Option<u32>,
     mask: Option<u32>,
-    /// The templates of conversations, by their names.
+    /// Chat templates, by name.
     templates: Arc<Vec<(String, String)>>,
-    /// The texts of special tokens as templates know them.
+    /// Text of the special tokens, under the names that chat templates use.
     pub(super) special_texts: Arc<Vec<(String, Value)>>,
-    /// Ids that are not the inner tokenizer's own.
+    /// Mapping to a separate vocabulary, if ids are not the inner tokenizer's.
     pieces: Option<Pieces>,
-    /// That of the language a translation is written in, if it is another.
+    /// Tokenizer of a translation model's target language, if it differs.
     pub(super) target: Option<Arc<Tokenizer>>,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model folder, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's
-    /// `vocab.txt`, and its special tokens from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`
-    /// and `config.json`, whichever there are. Tokens that only these declare get the ids that Hugging Face gives them.
-    /// Templates of conversations are `chat_template.jinja` and those in `additional_chat_templates`, else those of
-    /// `tokenizer_config.json`. `None` if the folder has no tokenizer.
+    /// Loads the tokenizer of a model folder; `None` if it has none.
+    ///
+    /// Reads `tokenizer.json`, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's `vocab.txt`.
+    /// Special tokens are read from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json` and
+    /// `config.json`, as far as they exist; tokens declared only there get the ids that Hugging Face gives them. Chat
+    /// templates are read from `chat_template.jinja` and `additional_chat_templates`, else from
+    /// `tokenizer_config.json`.
     ///
     /// ```
     /// use hooklens::Tokenizer;
@@ -82,13 +84,13 @@ impl Tokenizer {
     /// # let folder = tempfile::tempdir()?;
     /// # let folder = folder.path();
     /// assert!(Tokenizer::from_folder(folder)?.is_none());
-    /// model.save_pretrained(folder)?; // its tokenizer too
+    /// model.save_pretrained(folder)?; // saves the tokenizer too
     /// assert_eq!(Tokenizer::from_folder(folder)?.map(|own| own.vocab_size()), Some(63));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`LoadError::Tokenizer`] if a file is there but can't be used.
+    /// [`LoadError::Tokenizer`] if a file exists but cannot be used.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
         let read = |path: &Path| regular::read(path).map_err(LoadError::file(path));
         let (path, list) = (folder.join("tokenizer.json"), folder.join("vocab.txt"));
@@ -125,8 +127,8 @@ impl Tokenizer {
         Self::from_parts(made.to_string().as_bytes(), &side, &list).map(|own| Some(finished(own)))
     }
 
-    /// A tokenizer from the bytes of `tokenizer.json` and the JSON beside it; `path` is for
-    /// error messages.
+    /// Builds a tokenizer from the contents of `tokenizer.json` and the JSON files beside it. `path` is for error
+    /// messages.
     pub fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
         Self::of_parts(json, &Declarations::default(), side, path)
     }
@@ -135,9 +137,9 @@ impl Tokenizer {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
         let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
         parts.check().map_err(|told| bad(told.into()))?;
-        // The library panics at some damage.
+        // The library panics on some invalid files.
         let read = caught(|| tokenizers::Tokenizer::from_bytes(json));
-        let mut inner = read.unwrap_or_else(|_| Err("its contents make no tokenizer".into())).map_err(bad)?;
+        let mut inner = read.unwrap_or_else(|_| Err("its contents are not a valid tokenizer".into())).map_err(bad)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(bad)?;
         let listed = inner.get_added_tokens_decoder();
@@ -158,38 +160,38 @@ impl Tokenizer {
         Ok(Self { inner, bos, eos, pad, sep, mask, templates, special_texts, pieces: None, target: None })
     }
 
-    /// The tokenizer without a padding token that a model of this vocabulary does not know.
+    /// Drops a padding token outside the model's vocabulary.
     pub fn fitting(self, d_vocab: usize) -> Self {
         Self { pad: self.pad.filter(|pad| (*pad as usize) < d_vocab), ..self }
     }
 
-    /// The tokenizer with ids of a vocabulary of its own.
+    /// Replaces the ids with the ids of a separate vocabulary.
     pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
         let [bos, eos, pad, mask, sep] = special(side, |token| pieces.id(token));
         let (eos, pad) = (eos.or(Some(pieces.end())), pad.or(pieces.id("<pad>")));
         Self { bos, eos, pad, sep, mask, pieces: Some(pieces), ..self }
     }
 
-    /// The tokenizer of the texts that a decoder behind an encoder writes: Marian's have one for each language, others
-    /// the same for both.
+    /// Tokenizer for the text that an encoder-decoder generates. Marian models have one per language; for other models,
+    /// it is the tokenizer itself.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/marian-text")?;
     /// let tokenizer = model.tokenizer()?;
     /// let (read, written) = (tokenizer.encode("the old house")?, tokenizer.target().encode("the old house")?);
-    /// assert_ne!(read, written); // each language is taken apart in its own way
+    /// assert_ne!(read, written); // each language has its own tokenization
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn target(&self) -> &Tokenizer {
         self.target.as_deref().unwrap_or(self)
     }
 
-    /// The files a folder keeps the tokenizer in, by name: what [`Tokenizer::from_folder`] reads.
+    /// Files to save the tokenizer in, by name, as read by [`Tokenizer::from_folder`].
     pub fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
         if self.pieces.is_some() {
-            return Err(bad("a tokenizer of SentencePiece files is not written".into()));
+            return Err(bad("a tokenizer loaded from SentencePiece files can't be saved".into()));
         }
         let json = self.inner.to_string(true).map_err(bad)?;
         let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("sep", self.sep), ("mask", self.mask)];
@@ -212,18 +214,18 @@ impl Tokenizer {
         Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
     }
 
-    /// The beginning-of-sequence token.
+    /// Id of the beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The end-of-sequence token.
+    /// Id of the end-of-sequence token.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// The token to pad with: the tokenizer's own, else the end or the beginning of sequence,
-    /// else 0. Padding is masked, so its choice never changes a result.
+    /// Id of the padding token: the tokenizer's own, else the end- or beginning-of-sequence token, else 0. Padding is
+    /// masked, so the choice never changes a result.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -236,7 +238,7 @@ impl Tokenizer {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
     }
 
-    /// Tokens that structure a text and are none of its own: of the beginning, the end, padding, separation; each once.
+    /// Ids of the structural tokens (beginning, end, padding, separator), each once.
     pub fn special(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = [self.bos, self.eos, self.pad, self.sep].into_iter().flatten().collect();
         ids.sort_unstable();
@@ -244,17 +246,17 @@ impl Tokenizer {
         ids
     }
 
-    /// The mask token, which a masked language model fills in.
+    /// Id of the mask token, which a masked language model fills in.
     pub fn mask(&self) -> Option<u32> {
         self.mask
     }
 
-    /// Number of tokens, special ones included.
+    /// Number of tokens, including special tokens.
     pub fn vocab_size(&self) -> usize {
         self.pieces.as_ref().map_or_else(|| self.inner.get_vocab_size(true), |own| own.ids().len())
     }
 
-    /// The id of a token, as the vocabulary spells it: `fra_Latn`, `>>fra<<`.
+    /// Id of a token as spelled in the vocabulary, such as `fra_Latn` or `>>fra<<`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -269,20 +271,20 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text, without special tokens of the tokenizer's own adding.
+    /// Token ids of a text, without special tokens added by the tokenizer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// assert_eq!(model.tokenizer()?.encode("king fox")?, [51, 9]);
-    /// let told = model.tokenizer()?.encode("king foxes").unwrap_err().to_string();
-    /// assert!(told.starts_with("the vocabulary of 63 tokens lacks `foxes`"), "{told}");
+    /// let message = model.tokenizer()?.encode("king foxes").unwrap_err().to_string();
+    /// assert!(message.starts_with("the vocabulary of 63 tokens lacks `foxes`"), "{message}");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::UnknownWords`] where the vocabulary has no token for what it lacks, and [`InputError::Tokenize`] if
-    /// the tokenizer refuses the text for another reason.
+    /// [`InputError::UnknownWords`] if the vocabulary lacks a word and has no token for unknown words,
+    /// [`InputError::Tokenize`] if the tokenizer fails for another reason.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, InputError> {
         if self.pieces.is_some() {
             return Ok(self.encode_with_spans(text)?.into_iter().map(|(id, _)| id).collect());
@@ -291,7 +293,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The id of a text that is one token.
+    /// Id of a text that is a single token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -302,7 +304,7 @@ impl Tokenizer {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NotOneToken`], or a text the tokenizer refuses.
+    /// [`InputError::NotOneToken`] if the text is not a single token; also fails as [`Tokenizer::encode`] does.
     pub fn single(&self, text: &str) -> Result<u32, InputError> {
         match self.encode(text)?[..] {
             [id] => Ok(id),
@@ -310,7 +312,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text, or of a pair of texts, with the tokenizer's own special tokens, and the type of each.
+    /// Ids and token types of a text or pair of texts, with the special tokens that the tokenizer adds.
     pub(crate) fn encode_special(&self, text: &str, pair: Option<&str>) -> Result<(Vec<u32>, Vec<u32>), InputError> {
         if let Some(own) = &self.pieces {
             let mut ids = self.encode(text)?;
@@ -327,7 +329,8 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
     }
 
-    /// [`Tokenizer::encode_special`] of one text, its own tokens cut so that all are at most `longest`.
+    /// Like [`Tokenizer::encode_special`] for one text, which is truncated so that there are at most `longest` tokens,
+    /// including special ones.
     pub(crate) fn encode_special_truncated(&self, text: &str, longest: usize) -> Result<Vec<u32>, InputError> {
         if let Some(own) = &self.pieces {
             let mut ids = self.encode_first(text, longest.saturating_sub(1))?;
@@ -343,7 +346,7 @@ impl Tokenizer {
         Ok(whole.get_ids().to_vec())
     }
 
-    /// The ids of a text, each with the bytes of the text it stands for.
+    /// Token ids of a text, each with its byte range.
     pub(crate) fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, InputError> {
         let encoding = |text: &str| used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e));
         let spans = |encoding: &tokenizers::Encoding| -> Vec<(u32, Range<usize>)> {
@@ -360,19 +363,19 @@ impl Tokenizer {
         }
     }
 
-    /// The template of conversations, if the tokenizer comes with one: of several the one called `default`.
+    /// The default chat template, if the tokenizer has one.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// assert!(model.tokenizer()?.chat_template().is_none()); // it was trained on no conversations
+    /// assert!(model.tokenizer()?.chat_template().is_none()); // not a chat model
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_templates().find(|(name, _)| *name == templates::DEFAULT).map(|(_, template)| template)
     }
 
-    /// All templates of conversations, each with its name; one that has none is called `default`.
+    /// Names and texts of all chat templates. A template without a name is called `default`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -384,7 +387,7 @@ impl Tokenizer {
         self.templates.iter().map(|(name, template)| (name.as_str(), template.as_str()))
     }
 
-    /// The text of some ids; special tokens are kept unless `skip_special`.
+    /// Decodes ids to text. Special tokens are kept unless `skip_special` is set.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -392,13 +395,13 @@ impl Tokenizer {
     /// let tokenizer = model.tokenizer()?;
     /// assert_eq!(tokenizer.decode(&[0, 51], false)?, "<bos> king");
     /// assert_eq!(tokenizer.decode(&[0, 51], true)?, "king");
-    /// let told = tokenizer.decode(&[51, 999], false).unwrap_err().to_string();
-    /// assert_eq!(told, "no token has the id 999: the vocabulary has 63 tokens");
+    /// let message = tokenizer.decode(&[51, 999], false).unwrap_err().to_string();
+    /// assert_eq!(message, "no token has the id 999: the vocabulary has 63 tokens");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::NoToken`] for an id of no token, [`InputError::Tokenize`] if the tokenizer refuses the ids.
+    /// [`InputError::NoToken`] if an id has no token, [`InputError::Tokenize`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
         match ids.iter().find(|id| self.token(**id).is_none()) {
             Some(id) => Err(InputError::NoToken { id: *id, vocabulary: self.vocab_size() }),
@@ -406,8 +409,8 @@ impl Tokenizer {
         }
     }
 
-    /// The text of generated ids. A model may know more ids than its tokenizer has tokens, as GPT-J and Qwen do,
-    /// whose tables are padded to a round size: such an id has no text, and adds none.
+    /// Decodes generated ids. A model may have more ids than its tokenizer has tokens, as in GPT-J and Qwen, whose
+    /// embeddings are padded to a round size; such an id is skipped.
     pub fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
         if let Some(own) = &self.pieces {
             return Ok(own.decode(ids, skip_special));
@@ -415,7 +418,7 @@ impl Tokenizer {
         used(|| self.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
     }
 
-    /// The token of an id as the vocabulary spells it.
+    /// Token with this id, as spelled in the vocabulary.
     pub fn token(&self, id: u32) -> Option<String> {
         match &self.pieces {
             Some(own) => own.token(id).map(str::to_string),
@@ -423,13 +426,13 @@ impl Tokenizer {
         }
     }
 
-    /// Every token with its id.
+    /// Ids of all tokens, keyed by token.
     pub(super) fn all_ids(&self) -> std::collections::HashMap<String, u32> {
         self.pieces.as_ref().map_or_else(|| self.inner.get_vocab(true), |own| own.ids().clone())
     }
 }
 
-/// The tokens that begin and end a text, fill it up, are to be filled in and part two texts, by their texts or their ids.
+/// Ids of the bos, eos, pad, mask and sep tokens, which files give as text or as id.
 fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
     ["bos", "eos", "pad", "mask", "sep"].map(|name| {
         let text_key = format!("{name}_token");
@@ -446,6 +449,7 @@ fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>;
     })
 }
 
+/// Reads a JSON file.
 pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     let text = regular::read(&path).map_err(LoadError::file(&path))?;
     if let Some(most) = python_json::too_many_values(&text) {
@@ -454,7 +458,7 @@ pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
     python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
 }
 
-/// What the library makes of a text; where it panics, at parts of a file that make no sense, an error.
+/// Runs the tokenizer library, converting panics caused by inconsistent files into errors.
 fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
-    caught(work).unwrap_or_else(|_| Err("its file makes no sense for this text".into()))
+    caught(work).unwrap_or_else(|_| Err("the tokenizer file is inconsistent for this input".into()))
 }

@@ -1,4 +1,4 @@
-//! A tokenizer's vocabulary, and errors that name words it lacks.
+//! A tokenizer's vocabulary, and errors that name missing words.
 
 use tokenizers::tokenizer::{Model, OffsetReferential, OffsetType, PreTokenizer};
 
@@ -6,11 +6,11 @@ use super::tokenizer::Tokenizer;
 use crate::error::{InputError, UNKNOWN_WORDS};
 use hooklens_io::caught::caught;
 
-/// Words like an unknown one that an error names.
+/// Maximum number of similar words named in an error.
 const NEAREST: usize = 5;
 
 impl Tokenizer {
-    /// Every token, special ones included, with its id, as the vocabulary spells it: by id.
+    /// All tokens as spelled in the vocabulary, including special tokens, with their ids; in id order.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -26,9 +26,9 @@ impl Tokenizer {
         tokens
     }
 
-    /// Why a text was refused: the words the vocabulary lacks, if that is the reason.
+    /// Explains why a text was rejected, naming the words that the vocabulary lacks if that is the reason.
     pub(super) fn refused(&self, text: &str, source: tokenizers::Error) -> InputError {
-        // What the library panics at once, it panics at again.
+        // If the library panicked the first time, it panics again.
         let words = caught(|| self.unknown_words(text)).unwrap_or_default();
         if words.is_empty() {
             return InputError::Tokenize { source };
@@ -47,7 +47,7 @@ impl Tokenizer {
         InputError::UnknownWords { words, vocabulary: vocabulary.len(), nearest, first }
     }
 
-    /// The first words of a text that the vocabulary lacks, each once.
+    /// First words of a text that the vocabulary lacks, each once.
     fn unknown_words(&self, text: &str) -> Vec<String> {
         let added = self.inner.get_added_vocabulary();
         let mut pieces = added.extract_and_normalize(self.inner.get_normalizer(), text);

@@ -1,17 +1,18 @@
-//! Attention patterns as base64 text, one byte per cell.
+//! Attention patterns encoded as base64 text, one byte per cell.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ndarray::Array2;
 
-/// A pattern's cells, row by row, each as its share of `most` in 255 steps; of a causal one only what queries see.
+/// Encodes a pattern's cells in row order, as fractions of `most` in 255 steps. For a causal pattern, only the lower
+/// triangle is included.
 pub(super) fn encoded(pattern: &Array2<f32>, most: f32, causal: bool) -> String {
     let step = |value: &f32| (value / most * 255.0).round() as u8;
     let seen = pattern.indexed_iter().filter(|((query, key), _)| !causal || key <= query);
     BASE64.encode(seen.map(|(_, value)| step(value)).collect::<Vec<_>>())
 }
 
-/// Letters a pattern of so many tokens takes.
+/// Length of the encoding of a pattern with this number of tokens.
 pub(super) fn encoded_len(tokens: usize, causal: bool) -> usize {
     let cells = if causal { tokens * (tokens + 1) / 2 } else { tokens * tokens };
     cells.div_ceil(3) * 4

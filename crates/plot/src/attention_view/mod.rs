@@ -1,4 +1,4 @@
-//! Attention patterns as an interactive HTML page.
+//! [`AttentionView`]: attention patterns as an interactive HTML page.
 
 mod cells;
 
@@ -15,14 +15,14 @@ use cells::{encoded, encoded_len};
 use hooklens_io::script_json::script_json;
 use hooklens_io::shown_text::shown;
 
-/// Tokens a view shows at most.
+/// Maximum number of tokens in a view.
 const MOST_TOKENS: usize = 2048;
 const LOOK: &str = include_str!("view.html");
 const SCRIPT: &str = include_str!("view.js");
 
-/// Every head's attention in one HTML file that needs nothing else: heads as thumbnails, one of them large, and the
-/// text, where pointing at a token shows what it attends to, or what attends to it. Works with the mouse and with keys
-/// alone, in a browser and in a notebook's output.
+/// Attention of all heads in one self-contained HTML file, which shows each head as a thumbnail, one head enlarged, and
+/// the text. Hovering over a token shows what it attends to, or what attends to it. Works with mouse or keyboard, in a
+/// browser and in notebook output.
 ///
 /// ```
 /// use hooklens::plot::{AttentionPatterns, AttentionView};
@@ -43,7 +43,7 @@ pub struct AttentionView<'a> {
 }
 
 impl<'a> AttentionView<'a> {
-    /// A view of all these heads. Numbers are kept in 255 steps up to each head's largest.
+    /// Creates a view of all heads in `patterns`. Values are stored in 255 steps up to each head's maximum.
     ///
     /// # Errors
     /// [`PlotError::TooLong`] beyond 2,048 tokens, [`PlotError::TooLarge`] for a page beyond 16 MB.
@@ -53,10 +53,10 @@ impl<'a> AttentionView<'a> {
         Ok(Self { patterns, causal, title: String::new(), start: None })
     }
 
-    /// Whether so many heads of so many tokens can be shown; check it before running a model.
+    /// Checks that this number of heads and tokens can be shown. Call this before running a model, to fail early.
     ///
     /// # Errors
-    /// As [`AttentionView::of`].
+    /// Same as [`AttentionView::of`].
     pub fn check(heads: usize, tokens: usize, causal: bool) -> Result<(), PlotError> {
         if tokens > MOST_TOKENS {
             return Err(PlotError::TooLong { tokens, most: MOST_TOKENS });
@@ -64,17 +64,17 @@ impl<'a> AttentionView<'a> {
         page::fits(heads * encoded_len(tokens, causal), (heads, "head"), tokens)
     }
 
-    /// Writes this above the view.
+    /// Sets the title, shown above the view.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
     }
 
-    /// Shows this head large when the view is opened; the first one else.
+    /// Sets the head that is enlarged when the view opens. Default: the first one.
     ///
     /// # Errors
-    /// [`PlotError::Absent`] if the view does not have it.
+    /// [`PlotError::Absent`] if the view does not contain the head.
     pub fn start_at(mut self, layer: usize, head: usize) -> Result<Self, PlotError> {
         let absent = |what, asked, held: Vec<usize>| PlotError::Absent { what, asked, held };
         let shown = self.patterns.heads_shown();
@@ -91,15 +91,15 @@ impl<'a> AttentionView<'a> {
         Ok(self)
     }
 
-    /// The view as a fragment, to be put into any page, several times if need be.
+    /// The view as an HTML fragment that can be inserted into any page, also more than once.
     ///
     /// # Errors
-    /// [`PlotError::TooLarge`] if long tokens make it so.
+    /// [`PlotError::TooLarge`] if long tokens make it too large.
     pub fn to_html(&self) -> Result<String, PlotError> {
         let data = script_json(&self.data());
         let fragment = format!(
             "<div class=\"hooklens-attention\" data-lm-suppress-shortcuts=\"true\">\n\
-             <p>This view is drawn by its script: trust the notebook, or open the page in a browser.</p>\n\
+             <p>This view requires JavaScript: trust the notebook, or open the page in a browser.</p>\n\
              <template>\n{LOOK}</template>\n\
              <script type=\"application/json\">{data}</script>\n</div>\n<script>\n{SCRIPT}</script>\n"
         );
@@ -107,16 +107,16 @@ impl<'a> AttentionView<'a> {
         Ok(fragment)
     }
 
-    /// The view as a whole page.
+    /// The view as a complete HTML page.
     ///
     /// # Errors
-    /// As [`AttentionView::to_html`].
+    /// Same as [`AttentionView::to_html`].
     pub fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "attention" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Writes the page to an `.html` file that appears whole or not at all.
+    /// Saves the page to an `.html` file, atomically.
     ///
     /// # Errors
     /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].

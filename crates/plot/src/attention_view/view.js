@@ -1,10 +1,10 @@
 (() => {
   "use strict";
 
-  /** Cells along a thumbnail's side at most; larger patterns show the largest of each patch. */
+  /** Maximum number of cells along the side of a thumbnail. Larger patterns show the maximum of each patch. */
   const THUMB_CELLS = 64;
   const LARGE = 400;
-  /** Space around the large pattern, half a label high. */
+  /** Margin around the large pattern, half the height of a label. */
   const EDGE = 8;
   const INK = "#1a1a1a";
 
@@ -33,13 +33,13 @@
     const stops = data.colors.map((stop) => `rgb(${stop.join()})`);
     part(".scale i").style.background = `linear-gradient(to right, ${stops.join()})`;
 
-    // What a pattern holds, in steps of 1/255 of its largest.
+    // Values of a pattern, in steps of 1/255 of its maximum.
     const step = (head, query, key) =>
       causal ? (key > query ? 0 : head.cells[(query * (query + 1)) / 2 + key]) : head.cells[query * count + key];
     const value = (head, query, key) => (step(head, query, key) * head.most) / 255;
     const top = (head) => (state.own ? head.most : most);
 
-    /** The pattern in `side` cells a side, each the largest of those it stands for. */
+    /** Max-pools the pattern to `side` by `side` cells. */
     function pooled(head, side) {
       const cells = new Uint8Array(side * side);
       for (let query = 0; query < count; query += 1) {
@@ -58,7 +58,7 @@
       const image = new ImageData(side, side);
       const factor = head.most / top(head);
       for (let at = 0; at < cells.length; at += 1) {
-        // What a causal query can't see stays white.
+        // Cells hidden by the causal mask stay white.
         if (causal && at % side > Math.floor(at / side)) continue;
         const color = colors[Math.round(cells[at] * factor)];
         image.data.set([color[0], color[1], color[2], 255], 4 * at);
@@ -66,7 +66,7 @@
       canvas.getContext("2d").putImageData(image, 0, 0);
     }
 
-    // Heads: a row a layer, a column a number.
+    // Heads: one row per layer, one column per head.
     const headButtons = heads.map((head, index) => {
       const button = document.createElement("button");
       const canvas = document.createElement("canvas");
@@ -84,7 +84,7 @@
       return button;
     });
 
-    // Tokens: the text, with its line breaks.
+    // Tokens: the prompt's text, with its line breaks.
     const tokenButtons = tokens.map((text, index) => {
       const button = document.createElement("button");
       button.type = "button";
@@ -141,7 +141,7 @@
       move(event, moves, tokenButtons);
     });
 
-    /** A key's move, kept from the page around, which may have other plans with arrows. */
+    /** Handles an arrow key, and hides the event from the surrounding page, which may use arrow keys itself. */
     function move(event, moves, buttons) {
       if (!(event.key in moves) || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
@@ -149,7 +149,7 @@
       buttons[moves[event.key]()]?.focus();
     }
 
-    /** The token above or below the chosen one. */
+    /** The token above or below the selected one. */
     function line(by) {
       const middle = (button) => button.offsetLeft + button.offsetWidth / 2;
       const from = tokenButtons[state.token];
@@ -214,7 +214,7 @@
       const marked = { query: cell ? cell.query : state.reverse ? -1 : token, key: cell ? cell.key : state.reverse ? token : -1 };
       context.strokeStyle = "#c2410c";
       context.lineWidth = 1.5;
-      // Around the cells, so that thin ones stay visible.
+      // Draw outside the cells, so that thin cells stay visible.
       const out = plot.cell < 8 ? 1.5 : 0;
       const [from, wide] = [(index) => index * plot.cell - out, plot.cell + 2 * out];
       if (marked.query >= 0) context.strokeRect(margin, EDGE + from(marked.query), length, wide);
@@ -256,7 +256,7 @@
       }
       if (marked.query >= 0) label(marked.query, true).query();
       if (marked.key >= 0) label(marked.key, true).key();
-      large.setAttribute("aria-label", `Pattern of layer ${head.layer}, head ${head.head}: rows look at columns`);
+      large.setAttribute("aria-label", `Pattern of layer ${head.layer}, head ${head.head}: rows attend to columns`);
     }
 
     function paintThumbs() {
@@ -291,17 +291,17 @@
     }
 
     function says(head, token, found, over) {
-      // Isolated: a token written from right to left turns nothing else around.
+      // Isolate the text direction, so that right-to-left tokens do not reorder the surrounding text.
       const short = (text) => (text.length > 40 ? `${[...text].slice(0, 40).join("")}…` : text);
       const name = (index) => `${first + index} “\u2068${short(tokens[index])}\u2069”`;
       if (over?.query !== undefined) {
         const share = value(head, over.query, over.key).toFixed(2);
-        part(".says").textContent = `${head.name}: ${name(over.query)} looks at ${name(over.key)}: ${share}`;
+        part(".says").textContent = `${head.name}: ${name(over.query)} attends to ${name(over.key)}: ${share}`;
         return;
       }
       found.sort((a, b) => b[0] - a[0]);
       const list = found.slice(0, 6).map(([share, other]) => `${name(other)} ${share.toFixed(2)}`);
-      const who = state.reverse ? "is looked at by" : "looks at";
+      const who = state.reverse ? "is attended to by" : "attends to";
       part(".says").textContent = `${head.name}: ${name(token)} ${who} ${list.join(", ") || "nothing"}`;
     }
 
@@ -309,7 +309,7 @@
       const width = part(".frame").clientWidth - 24;
       plot.side = Math.round(Math.min(LARGE, width * 0.55));
       const room = width - plot.side - 24 - 8 - 16;
-      // As wide as fits; as high too, if they stay large enough to be seen.
+      // Fill the width; fit the height, too, if thumbnails stay large enough to read.
       const [across, down] = [room / numbers.length - 12, plot.side / layers.length - 26];
       const thumb = Math.floor(Math.max(Math.min(across, Math.max(down, 48), 150), 34));
       part(".heads").style.setProperty("--thumb", `${thumb}px`);
@@ -325,7 +325,7 @@
     return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   }
 
-  /** 256 colors between the stops. */
+  /** Interpolates 256 colors between the stops. */
   function table(stops) {
     return Array.from({ length: 256 }, (_, step) => {
       const place = (step / 255) * (stops.length - 1);
@@ -338,7 +338,7 @@
     return 299 * red + 587 * green + 114 * blue < 128000 ? "#fff" : INK;
   }
 
-  /** A text no wider than so many pixels. */
+  /** Truncates text to a width in pixels. */
   function cut(context, text, width) {
     if (context.measureText(text).width <= width) return text;
     const letters = [...text].slice(0, 80);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A picture that can't be drawn or written.
+/// A plot that cannot be drawn or written.
 ///
 /// ```
 /// use hooklens::plot::{Heatmap, PlotError};
@@ -13,232 +13,237 @@ use thiserror::Error;
 /// let array = LabeledArray::from_values(axes, [0.0; 16])?;
 /// let error = Heatmap::of(&array).unwrap_err();
 /// assert!(matches!(error, PlotError::Axes { .. }));
-/// assert!(error.to_string().ends_with(r#"choose a place by `.at("batch", ..)`"#));
+/// assert!(error.to_string().ends_with(r#"choose an index with `.at("batch", ..)`"#));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlotError {
-    /// What is to be shown could not be computed.
-    #[error("it can't be shown: {reason}")]
+    /// The values to show could not be computed.
+    #[error("cannot compute the values to display: {reason}")]
     Shown {
-        /// Why.
+        /// Why they could not be computed.
         reason: String,
     },
-    /// An array with too many or too few axes.
-    #[error("a heatmap shows two axes, or three as panels; this array has {}", choice(axes, 3))]
+    /// The array has too many or too few axes for a heatmap.
+    #[error("a heatmap needs two axes, or three (as panels); this array has {}", choice(axes, 3))]
     Axes {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// More places than a picture or a table can show.
-    #[error("{places} cells are more than the {most} that are shown; choose fewer along {}", axes.join(" or "))]
+    /// There are more cells than a plot or table can show.
+    #[error("{places} cells exceed the maximum of {most}; choose fewer along {}", axes.join(" or "))]
     TooMany {
-        /// Cells there would be.
+        /// Number of cells.
         places: usize,
-        /// Cells there may be.
+        /// Maximum number of cells.
         most: usize,
-        /// The axes.
+        /// Names of the axes.
         axes: Vec<String>,
     },
-    /// An array that is no lines.
-    #[error("a line plot shows one axis, or two as a line a row; this array has {}", choice(axes, 2))]
+    /// The array has too many or too few axes for a line plot.
+    #[error("a line plot needs one axis, or two (one line per row); this array has {}", choice(axes, 2))]
     Lines {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// More lines than can be told apart.
+    /// There are more lines than can be told apart.
     #[error(
         "{lines} lines are more than the {most} that can be told apart; choose fewer{}",
         axis.as_ref().map(|axis| format!(" along `{axis}`, or draw a heatmap")).unwrap_or_default()
     )]
     TooManyLines {
-        /// Lines there would be.
+        /// Number of lines.
         lines: usize,
-        /// Lines there may be.
+        /// Maximum number of lines.
         most: usize,
-        /// The axis that has a line a place, if they are of an array.
+        /// The axis with one line per index, if the lines come from an array.
         axis: Option<String>,
     },
-    /// Tokens of another text than the one that the values are of.
-    #[error("these are not the tokens that row {row} of the recording was made from")]
+    /// The tokens and the values belong to different texts.
+    #[error("row {row} of the recording was made from other tokens than those given")]
     OtherText {
-        /// The row.
+        /// Row of the recording.
         row: usize,
     },
-    /// No number: an array without places, no line with a point.
-    #[error("there is nothing to draw: not one number")]
+    /// There is nothing to draw: no values, or no line with a point.
+    #[error("there is nothing to draw: no finite values")]
     Nothing,
-    /// An array that is no bars.
-    #[error("bars show one axis; this array has {}", choice(axes, 1))]
+    /// The array has too many or too few axes for bars.
+    #[error("a bar plot needs one axis; this array has {}", choice(axes, 1))]
     Bars {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// A number that has no place on an axis.
+    /// A value is not finite and cannot be drawn.
     #[error("{what} is {value}; only finite numbers can be drawn, so leave it out")]
     NotFinite {
-        /// Which number.
+        /// Description of the value.
         what: String,
-        /// The number: infinite, or none.
+        /// The value: infinite or NaN.
         value: f64,
     },
-    /// Not one for each.
+    /// Two lists that must have equal length do not.
     #[error("{given} {what} were given for {expected} {of}")]
     Lengths {
-        /// What was given: `labels`, `groups`, `errors`.
+        /// Kind of the values given: `labels`, `groups` or `errors`.
         what: &'static str,
-        /// How many.
+        /// Number given.
         given: usize,
-        /// What each is for: `points`, `bars`.
+        /// Kind of the items that they belong to: `points` or `bars`.
         of: &'static str,
-        /// How many of those there are.
+        /// Number of these items.
         expected: usize,
     },
-    /// More groups of points, or series of numbers, than can be told apart.
+    /// There are more groups of points, or series, than can be told apart.
     #[error("{given} {what} are more than the {most} that can be told apart; choose fewer")]
     TooManySeries {
-        /// What there are too many of: `groups`, `series`.
+        /// Kind of the items that there are too many of: `groups` or `series`.
         what: &'static str,
-        /// How many there would be.
+        /// Number given.
         given: usize,
-        /// How many there may be.
+        /// Maximum number.
         most: usize,
     },
-    /// A histogram of no bins, or of too many.
-    #[error("{given} bins; a histogram has 1 to {most}")]
+    /// The number of histogram bins is zero or too large.
+    #[error("{given} bins were requested; a histogram has 1 to {most}")]
     Bins {
-        /// Bins asked for.
+        /// Number of bins requested.
         given: usize,
-        /// Bins there may be.
+        /// Maximum number of bins.
         most: usize,
     },
-    /// A range of error that ends before it begins.
-    #[error("the error of `{label}` is {error}; it may be 0 or more")]
+    /// An error bar is negative.
+    #[error("the error of `{label}` is {error}; it must be at least 0")]
     NegativeError {
-        /// The bar.
+        /// Label of the bar.
         label: String,
         /// The error given.
         error: f64,
     },
-    /// Nothing to show: no recorded pattern, no token.
+    /// No attention pattern was recorded, or there are no tokens.
     #[error("there is no attention pattern; record `*hook_pattern`")]
     NoPattern,
-    /// A pattern of other tokens than those given.
+    /// The attention pattern does not match the tokens.
     #[error(
-        "the pattern of layer {layer} is {given:?}, not of {tokens} queries by {tokens} keys; record all positions of \
-         the whole text"
+        "the pattern of layer {layer} is {given:?}; expected {tokens} queries by {tokens} keys: record all positions \
+         of the text"
     )]
     Pattern {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
         /// Shape of the pattern.
         given: Vec<usize>,
-        /// Tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
-    /// A value of a pattern that is no attention weight: negative, above one, or NaN.
-    #[error("L{layer}H{head} attends from {query} to {key} by {value}; what is shown are numbers from zero up")]
+    /// A value is not a valid attention weight: negative or not finite.
+    #[error("the attention of L{layer}H{head} from {query} to {key} is {value}; it must be finite and at least 0")]
     Attention {
-        /// The layer.
+        /// Index of the layer.
         layer: usize,
-        /// The head.
+        /// Index of the head.
         head: usize,
-        /// The query's position.
+        /// Position of the query.
         query: usize,
-        /// The key's position.
+        /// Position of the key.
         key: usize,
-        /// The number.
+        /// The value.
         value: f32,
     },
-    /// A layer or head that there is nothing of.
-    #[error("there is no {what} {asked} among {}", held.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))]
+    /// There are no values for this layer or head.
+    #[error(
+        "there is no {what} {asked}; available: {}",
+        held.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    )]
     Absent {
-        /// What was chosen.
+        /// Kind of the requested item: `layer` or `head`.
         what: &'static str,
-        /// The one asked for.
+        /// The requested index.
         asked: usize,
-        /// Those there are.
+        /// Available indices.
         held: Vec<usize>,
     },
-    /// A text of more tokens than a page can show.
-    #[error("{tokens} tokens are more than the {most} that are shown; choose positions")]
+    /// The text has more tokens than a page can show.
+    #[error("{tokens} tokens exceed the maximum of {most}; choose fewer positions")]
     TooLong {
-        /// Tokens there are.
+        /// Number of tokens.
         tokens: usize,
-        /// Tokens there may be.
+        /// Maximum number of tokens.
         most: usize,
     },
-    /// A page that would be too large to open.
+    /// The page would be too large to open.
     #[error(
-        "{what} of {tokens} tokens make a page of {:.0} MB, and one has {:.0} MB at most; choose fewer layers, heads or \
-         positions", *bytes as f64 / 1e6, *most as f64 / 1e6
+        "{what} of {tokens} tokens make a page of {:.0} MB, more than the maximum of {:.0} MB; choose fewer layers, \
+         heads or positions", *bytes as f64 / 1e6, *most as f64 / 1e6
     )]
     TooLarge {
-        /// What there is of each token, counted: `144 heads`.
+        /// Number and kind of items per token, such as `144 heads`.
         what: String,
-        /// Tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// Bytes of the page.
+        /// Size of the page in bytes.
         bytes: usize,
-        /// Bytes it may have.
+        /// Maximum size in bytes.
         most: usize,
     },
-    /// Not a value for each token.
-    #[error("{values} values `{name}` were given for {tokens} tokens")]
+    /// The number of values differs from the number of tokens.
+    #[error("`{name}` has {values} values for {tokens} tokens; expected one per token")]
     Values {
-        /// What the values are.
+        /// Name of the values.
         name: String,
-        /// Values given.
+        /// Number of values given.
         values: usize,
-        /// Tokens given.
+        /// Number of tokens given.
         tokens: usize,
     },
-    /// Tokens that are not those a lens was read at.
-    #[error("a lens read at {positions} positions and {tokens} tokens were given; give the tokens at its positions")]
+    /// The number of tokens differs from the number of positions that a lens was read at.
+    #[error(
+        "the lens was read at {positions} positions, but {tokens} tokens were given; give the tokens at those positions"
+    )]
     OtherTokens {
-        /// Positions of the reading.
+        /// Number of positions of the reading.
         positions: usize,
-        /// Tokens given.
+        /// Number of tokens given.
         tokens: usize,
     },
-    /// A file name that names no kind of picture.
-    #[error("{}: the name ends in {endings}", path.display())]
+    /// The file name's extension does not name a supported image format.
+    #[error("{}: the file name must end in {endings}", path.display())]
     Kind {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// How it may end.
+        /// Supported extensions.
         endings: &'static str,
     },
     /// Drawing failed.
     #[error("the picture could not be drawn: {reason}")]
     Draw {
-        /// What the drawing library reported.
+        /// Error of the drawing library.
         reason: String,
     },
     /// Writing failed.
     #[error("can't write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Underlying I/O error.
         source: std::io::Error,
     },
 }
 
 impl PlotError {
-    /// An error if a number has no place on an axis; `what` it is is asked only then.
+    /// Fails if a value is not finite. `what` describes it and is called only then.
     pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<(), Self> {
         if value.is_finite() { Ok(()) } else { Err(Self::NotFinite { what: what(), value }) }
     }
 }
 
-/// How many axes there are, and along which of them to choose before so many are left.
+/// Lists the axes, and which of them to fix with `.at` so that at most `most` remain.
 fn choice(axes: &[String], most: usize) -> String {
     let listed = if axes.is_empty() { "0".into() } else { format!("{} ({})", axes.len(), axes.join(", ")) };
     if axes.len() <= most {
         return listed;
     }
     let chosen: Vec<String> = axes[..axes.len() - most].iter().map(|axis| format!("`.at({axis:?}, ..)`")).collect();
-    format!("{listed}; choose a place by {}", chosen.join(" and "))
+    format!("{listed}; choose an index with {}", chosen.join(" and "))
 }

@@ -1,11 +1,11 @@
-//! Bins of equal width, and the counts in them.
+//! Histogram bins of equal width, and counts.
 
 use super::super::ticks::Span;
 
-/// Bins that are chosen by a rule, at most.
+/// Maximum number of bins chosen by a rule.
 const MOST: usize = 200;
 
-/// The number of bins for these sorted numbers.
+/// The number of bins for these sorted values.
 pub(super) fn count(rising: &[f64]) -> usize {
     let (Some(least), Some(most)) = (rising.first(), rising.last()) else { return 1 };
     if least == most {
@@ -15,39 +15,40 @@ pub(super) fn count(rising: &[f64]) -> usize {
     let distance = quantile(rising, 0.75) - quantile(rising, 0.25);
     let width = 2.0 * distance / numbers.cbrt();
     let count = if width > 0.0 { (most - least) / width } else { numbers.log2() + 1.0 };
-    // What is no number, of numbers too far apart, is the most too.
+    // If values are too far apart, `count` is NaN, which also gives the maximum.
     if count <= MOST as f64 { (count.ceil() as usize).max(1) } else { MOST }
 }
 
-/// So many bins from the least to the largest of these sorted numbers.
+/// Edges of bins from the smallest to the largest of these sorted values.
 pub(super) fn edges(rising: &[f64], bins: usize) -> Vec<f64> {
     let mut span = Span::of(rising.iter().copied());
-    // One number stands in the middle of a bin.
+    // A single value is placed in the middle of a bin.
     if span.most - span.least <= span.most.abs().max(span.least.abs()) * 1e-9 {
         span = span.widened(0.0);
     }
     between([span.least, span.most], bins)
 }
 
-/// So many bins between two numbers.
+/// Edges of bins between two values.
 pub(super) fn between([least, most]: [f64; 2], bins: usize) -> Vec<f64> {
     let at = |edge: usize| if edge == bins { most } else { least + (most - least) * (edge as f64 / bins as f64) };
     (0..=bins).map(at).collect()
 }
 
-/// How many numbers lie in each bin: from its beginning on, up to the next, and in the last at its end too.
+/// Counts values per bin. A bin includes its lower edge, and only the last bin includes its upper edge.
 pub(super) fn counted(values: &[f64], edges: &[f64]) -> Vec<usize> {
     let bins = edges.len() - 1;
     let mut counts = vec![0; bins];
     for value in values {
-        // Edges before it, so the bin it is in; numbers past the ends, which only huge ones are, count at the ends.
+        // The number of edges at or below the value gives its bin. Values that are outside by rounding count in the
+        // first or last bin.
         let bin = edges.partition_point(|edge| edge <= value);
         counts[bin.clamp(1, bins) - 1] += 1;
     }
     counts
 }
 
-/// The quantile of sorted numbers at this share.
+/// The quantile of sorted values.
 fn quantile(rising: &[f64], share: f64) -> f64 {
     let place = share * (rising.len() - 1) as f64;
     let (below, above) = (rising[place.floor() as usize], rising[place.ceil() as usize]);
@@ -60,16 +61,16 @@ mod tests {
 
     #[test]
     fn the_rules_say_how_many_bins() {
-        // Quartiles 612.75 and 5513.25: a width of 9801 / 100^(1/3) = 2111.6, which goes 4.6 times into 9801.
+        // Quartiles 612.75 and 5513.25: a width of 9801 / 100^(1/3) = 2111.6, which fits 4.6 times into 9801.
         let squares: Vec<f64> = (0..100).map(|n| f64::from(n * n)).collect();
         assert_eq!(count(&squares), 5);
         let even: Vec<f64> = (0..500).map(f64::from).collect();
         assert_eq!(count(&even), 8);
-        // The quartiles are one number: log2(100) + 1 = 7.6.
+        // The quartiles are equal: log2(100) + 1 = 7.6.
         let mut most_equal = vec![0.0; 90];
         most_equal.extend((1..=10).map(f64::from));
         assert_eq!(count(&most_equal), 8);
-        // One far away: more bins than are ever made.
+        // One value far away would need more bins than the maximum.
         let mut far: Vec<f64> = (0..100).map(f64::from).collect();
         far.push(1e9);
         assert_eq!(count(&far), MOST);

@@ -1,4 +1,4 @@
-//! Recordings, caches and models in a notebook, as tables.
+//! Display of recordings, key-value caches and models in notebooks, as tables.
 
 use hooklens_hooks::{Activation, ActivationCache};
 
@@ -49,10 +49,10 @@ impl Show for KeyValueCache {
             vec![layer.to_string(), format!("{first}..{}", self.len()), window, bytes(memory[layer] as u64)]
         };
         let layers = (0..self.n_layers()).map(row);
-        let mut html = table(&what, &["layer", "positions held", "seen", "size"], layers);
+        let mut html = table(&what, &["layer", "positions stored", "window", "size"], layers);
         if !self.interventions().is_empty() {
             let hooks = self.interventions().join(", ");
-            html.push_str(&format!("<div>filled under edits: {}</div>\n", crate::page::escaped(&hooks)));
+            html.push_str(&format!("<div>computed under edits: {}</div>\n", crate::page::escaped(&hooks)));
         }
         Ok(vec![Shown::text(what), Shown::html(html)])
     }

@@ -1,4 +1,4 @@
-//! Results of experiments in a notebook.
+//! Display of experiment results in notebooks.
 
 use super::{Show, Shown};
 use crate::{ColoredExamples, PlotError};

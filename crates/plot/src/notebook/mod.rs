@@ -11,12 +11,12 @@ use std::io::Write;
 use crate::error::PlotError;
 use hooklens_model::error::error_chain;
 
-/// The display of a value that is the last expression of a notebook's cell: a picture, a table, an interactive page,
-/// by the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel of Jupyter. It is part of the
-/// [prelude](crate::prelude), so `use hooklens::prelude::*;` is all it takes.
+/// Displays a value that is the last expression of a notebook cell as a picture, a table or an interactive page, with
+/// the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel for Jupyter. It is part of the
+/// prelude, so `use hooklens::prelude::*;` is enough.
 ///
-/// Tensors and recordings are shown by their shapes, some statistics and a small picture, caches and models by a table,
-/// pictures as they are.
+/// Tensors and recordings are shown with their shapes, some statistics and a small picture; caches and models are shown
+/// as tables, and pictures as they are.
 ///
 /// ```
 /// use hooklens::plot::Show;
@@ -26,37 +26,40 @@ use hooklens_model::error::error_chain;
 /// let shown = cache.shown()?;
 /// assert!(shown[0].content.starts_with("ActivationCache of 2 points"));
 /// assert_eq!(shown[1].mime, "text/html");
-/// cache.evcxr_display(); // what evcxr calls for a cell that ends in `cache`
+/// cache.evcxr_display(); // evcxr calls this for a cell that ends with `cache`
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait Show {
-    /// The forms a notebook may choose from, the plainest first.
+    /// Representations that a notebook can choose from, with the simplest first.
     ///
     /// # Errors
-    /// If there is nothing to show or too much of it: see [`PlotError`].
+    /// Fails if there is nothing to show, or too much: see [`PlotError`].
     fn shown(&self) -> Result<Vec<Shown>, PlotError>;
 
-    /// Prints the value for evcxr, or why it can't be shown.
+    /// Prints the value for evcxr, or the reason it cannot be shown.
     fn evcxr_display(&self) {
-        let shown =
-            self.shown().unwrap_or_else(|error| vec![Shown::text(format!("can't be shown: {}", error_chain(&error)))]);
+        let shown = self
+            .shown()
+            .unwrap_or_else(|error| vec![Shown::text(format!("cannot be displayed: {}", error_chain(&error)))]);
         let blocks: String = shown.iter().map(Shown::block).collect();
-        // In one piece, so that what other threads print doesn't get in between. A notebook that is gone needs nothing.
+        // Written at once, so that output of other threads does not interleave. Errors are ignored, because they mean
+        // that the notebook has been closed.
         let _ = std::io::stdout().lock().write_all(blocks.as_bytes());
     }
 }
 
-/// One form of a value.
+/// One representation of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shown {
-    /// Its MIME type: `text/plain`, `text/html`, `image/svg+xml` or `image/png`.
+    /// The MIME type: `text/plain`, `text/html`, `image/svg+xml` or `image/png`.
     pub mime: &'static str,
-    /// The form itself; of an image of dots, in base64.
+    /// The content; base64 for PNG images.
     pub content: String,
 }
 
 impl Shown {
+    /// Plain text.
     pub fn text(content: impl Into<String>) -> Self {
         Self { mime: "text/plain", content: content.into() }
     }
@@ -65,7 +68,7 @@ impl Shown {
         Self { mime: "text/html", content: content.into() }
     }
 
-    /// A page within the notebook's, which its styles and keys don't reach.
+    /// A page in a frame, isolated from the notebook's styles and shortcuts.
     pub fn page(page: &str) -> Self {
         let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
         Self::html(format!(
@@ -78,7 +81,8 @@ impl Shown {
         Self { mime: "image/svg+xml", content: content.into() }
     }
 
-    /// The form between evcxr's marks. A text that holds such a mark would end early.
+    /// The representation between evcxr's markers. Markers inside the content are broken up, because they would end the
+    /// block early.
     fn block(&self) -> String {
         let content = self.content.replace("EVCXR_", "EVCXR\u{2060}_");
         format!("EVCXR_BEGIN_CONTENT {}\n{}\nEVCXR_END_CONTENT\n", self.mime, content.trim_end())

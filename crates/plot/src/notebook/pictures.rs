@@ -1,4 +1,4 @@
-//! Pictures and pages in a notebook.
+//! Display of pictures and pages in notebooks.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,10 +11,10 @@ use crate::{
 use hooklens_analysis::labeled::LabeledArray;
 use hooklens_analysis::patching::PatchingResult;
 
-/// Letters of an SVG that a notebook keeps; a larger picture is shown as dots.
+/// Maximum length of an SVG in a notebook. Larger pictures are shown as PNG.
 const MOST: usize = 200_000;
 
-/// A picture as SVG while that is small, else as PNG.
+/// A picture as SVG if it is small, otherwise as PNG.
 fn image(svg: String, png: impl FnOnce() -> Result<Vec<u8>, PlotError>) -> Result<Shown, PlotError> {
     if svg.len() <= MOST {
         return Ok(Shown::svg(svg));
@@ -78,18 +78,19 @@ impl Show for ColoredText {
 
 impl Show for LensTable {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("what each stage would say"), Shown::html(self.to_html()?)])
+        Ok(vec![Shown::text("lens table"), Shown::html(self.to_html()?)])
     }
 }
 
-/// A heatmap of two or three axes, lines over one.
+/// Shows a heatmap of two or three axes, or lines over one axis.
 impl Show for LabeledArray {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         if self.axes().len() == 1 { LinePlot::of(self)?.shown() } else { Heatmap::of(self)?.shown() }
     }
 }
 
-/// Effects, as [`PatchingResult::normalized`] where there is a run that patches come from, of another metric.
+/// Shows normalized effects if the source and the patched run have different metrics, and effects without normalization
+/// otherwise.
 impl Show for PatchingResult {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         match self.normalized() {

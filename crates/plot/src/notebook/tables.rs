@@ -2,10 +2,10 @@
 
 use crate::page::escaped;
 
-/// Rows a table has at most.
+/// Maximum number of rows in a table.
 const MOST: usize = 1_000;
 
-/// A heading over a table that scrolls when it is long; columns after the first stand to the right.
+/// A heading above a scrollable table, whose columns after the first are right-aligned.
 pub(super) fn table(heading: &str, columns: &[&str], rows: impl ExactSizeIterator<Item = Vec<String>>) -> String {
     let cell = |tag: &str, place: usize, text: &str| {
         let side = if place == 0 { "left" } else { "right" };
@@ -22,7 +22,7 @@ pub(super) fn table(heading: &str, columns: &[&str], rows: impl ExactSizeIterato
     framed(heading, &format!("<table style=\"border-collapse: collapse; margin: 0\">\n{head}{body}</table>\n{note}"))
 }
 
-/// A heading over anything.
+/// A heading above any content.
 pub(super) fn framed(heading: &str, inner: &str) -> String {
     format!(
         "<div class=\"hooklens-value\" style=\"font: 13px/1.5 system-ui, sans-serif\">\n<div style=\"font-weight: \

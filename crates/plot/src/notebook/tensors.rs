@@ -1,4 +1,4 @@
-//! Tensors in a notebook: shape, statistics, and a heatmap.
+//! Display of tensors in notebooks: shape, statistics, and a heatmap.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,12 +12,13 @@ use crate::draw::{dot_png, failed, short};
 use crate::error::PlotError;
 use hooklens_io::numerals::grouped;
 
-/// Most elements of a tensor that is summarized; larger tensors show their shape only.
+/// Maximum number of elements of a tensor that is summarized. Larger tensors show only their shape.
 const MOST: usize = 64_000_000;
-/// Matrices of a tensor that are drawn, and cells along a side of one.
+/// Maximum number of matrices drawn.
 const PANELS: usize = 8;
+/// Maximum number of cells along each side of a drawn matrix.
 const SIDE: usize = 160;
-/// Numbers written out.
+/// Number of values printed.
 const WRITTEN: usize = 6;
 
 impl Show for Activation {
@@ -40,7 +41,7 @@ impl Show for Activation {
     }
 }
 
-/// The last two axes as colors, a picture for each place on those before them.
+/// Draws the last two axes as colors, with one image per index of the leading axes.
 fn pictured(shape: &[usize], values: &[f64], said: &str) -> Result<String, PlotError> {
     let (outer, matrix) = shape.split_at(shape.len().saturating_sub(2));
     let (rows, columns) = match *matrix {
@@ -54,7 +55,7 @@ fn pictured(shape: &[usize], values: &[f64], said: &str) -> Result<String, PlotE
         let (down, across) = (rows.min(SIDE), columns.min(SIDE));
         let cells = pooled(values, [rows, columns], [down, across]);
         let png = dot_png((across as u32, down as u32), |x, y| scale.color(cells[y * across + x]))?;
-        // Cells are squares of a size that can be seen and a page can hold.
+        // Each cell is a square of `zoom` pixels, large enough to see and small enough for the page.
         let zoom = (SIDE / down.max(across)).clamp(1, 12);
         let name = place(outer, panel);
         html.push_str(&format!(
@@ -72,7 +73,7 @@ fn pictured(shape: &[usize], values: &[f64], said: &str) -> Result<String, PlotE
     Ok(html)
 }
 
-/// Where a matrix is in a tensor, as one would index it: `[0, 3]`.
+/// The index of a matrix in a tensor, such as `[0, 3]`.
 fn place(outer: &[usize], mut panel: usize) -> String {
     let mut at: Vec<usize> = Vec::new();
     for len in outer.iter().rev() {
@@ -82,7 +83,7 @@ fn place(outer: &[usize], mut panel: usize) -> String {
     if at.is_empty() { String::new() } else { format!("{at:?}") }
 }
 
-/// A matrix in fewer cells, each the largest in size of those it stands for.
+/// Downsamples a matrix. Each cell has the value with the largest magnitude among those that it covers.
 fn pooled(values: &[f64], [rows, columns]: [usize; 2], [down, across]: [usize; 2]) -> Vec<f64> {
     let mut cells = vec![0.0f64; down * across];
     for (row, values) in values.chunks(columns).enumerate() {
@@ -96,7 +97,7 @@ fn pooled(values: &[f64], [rows, columns]: [usize; 2], [down, across]: [usize; 2
     cells
 }
 
-/// Least, mean, largest, spread, and what is no finite number.
+/// Minimum, mean, maximum, standard deviation, and the number of values that are not finite.
 fn statistics(values: &[f64]) -> String {
     let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let count = finite.len() as f64;
@@ -105,7 +106,7 @@ fn statistics(values: &[f64]) -> String {
     let least = finite.iter().copied().fold(f64::INFINITY, f64::min);
     let most = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut said = match finite.is_empty() {
-        true => "no finite number".into(),
+        true => "no finite values".into(),
         false => format!("min {}, mean {}, max {}, std {}", short(least), short(mean), short(most), short(spread)),
     };
     let nan = values.iter().filter(|value| value.is_nan()).count();

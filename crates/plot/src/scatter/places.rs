@@ -5,18 +5,18 @@ use super::super::pen::wide;
 
 /// The area that labels must stay in, and the points they must not cover.
 pub(super) struct Obstacles<'a> {
-    /// Left, top, right and bottom of the picture.
+    /// Left, top, right and bottom edges of the plot area.
     pub(super) edges: [f64; 4],
     pub(super) points: &'a [(f64, f64)],
-    /// Half as wide as a point is.
+    /// Radius of a marker.
     pub(super) radius: f64,
 }
 
 /// Left, top, right and bottom of a text.
 type Corners = [f64; 4];
 
-/// For each label the middle of its left edge, beside its point: at the right, at the left, above or below, whichever
-/// is free first, else nowhere.
+/// Positions of the labels, as the middle of their left edges. A label is placed to the right of its point, to the
+/// left, above or below, in this order of preference. `None` if there is no free place.
 pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64, f64)>> {
     let mut taken: Vec<Corners> = Vec::new();
     let place = |(label, point): (&String, &(f64, f64))| {

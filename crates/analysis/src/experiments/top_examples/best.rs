@@ -1,6 +1,6 @@
-//! The k largest of a stream of numbers.
+//! [`Best`]: the k largest values of a stream.
 
-/// An activation, and where it is.
+/// An activation and its location.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Firing {
     pub(super) text: usize,
@@ -11,13 +11,13 @@ pub(super) struct Firing {
 /// The tokens around a position.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Context {
-    /// Position of the first.
+    /// Position of the first token.
     pub(super) start: usize,
-    /// Ids, each with its number.
+    /// Token ids with their activations.
     pub(super) places: Vec<(u32, f32)>,
 }
 
-/// The `k` largest so far, largest first; of equal ones the first.
+/// The `k` largest activations so far, in descending order. Ties keep the first.
 #[derive(Debug)]
 pub(super) struct Best {
     k: usize,
@@ -25,12 +25,12 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// Room for the `k` largest, none of them found yet.
+    /// An empty list for the `k` largest.
     pub(super) fn new(k: usize) -> Self {
         Self { k, kept: Vec::new() }
     }
 
-    /// Keeps this one if it is large enough; only then is its context computed.
+    /// Inserts an activation if it is large enough, and only then computes its context.
     pub(super) fn offer(&mut self, firing: Firing, around: impl FnOnce() -> Context) {
         let rank = rank(firing.value);
         if self.kept.len() == self.k {
@@ -43,13 +43,13 @@ impl Best {
         self.kept.insert(place, (firing, around()));
     }
 
-    /// Those kept, largest first.
+    /// The activations in descending order.
     pub(super) fn into_sorted(self) -> Vec<(Firing, Context)> {
         self.kept
     }
 }
 
-/// NaN comes last.
+/// Sort key that puts NaN last.
 fn rank(value: f32) -> f32 {
     if value.is_nan() { f32::NEG_INFINITY } else { value }
 }

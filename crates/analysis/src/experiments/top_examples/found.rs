@@ -1,4 +1,4 @@
-//! The result: the top activating examples.
+//! [`FoundExamples`]: the top activating examples.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::unit::Unit;
 use hooklens_io::numerals::grouped;
 use hooklens_model::tokens::{Tokenizer, token_text};
 
-/// The top activating examples, largest first. Displayed in a notebook as colored texts, printed as a list.
+/// The top activating examples in descending order. Shown as colored text in notebooks, and as a list when printed.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -23,13 +23,13 @@ use hooklens_model::tokens::{Tokenizer, token_text};
 pub struct FoundExamples {
     /// Full name of the point.
     pub point: String,
-    /// The unit that was ranked: `neuron 5`, `head 3, a direction`.
+    /// Description of the ranked unit, such as `neuron 5` or `head 3, a direction`.
     pub unit: String,
     /// Number of texts searched.
     pub texts: usize,
-    /// Their tokens, padding left out.
+    /// Number of tokens searched, excluding padding.
     pub tokens: usize,
-    /// The largest, largest first.
+    /// The examples, in descending order of activation.
     pub examples: Vec<FoundExample>,
 }
 
@@ -37,21 +37,21 @@ pub struct FoundExamples {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct FoundExample {
-    /// The text, counted from 0.
+    /// Index of the text.
     pub text: usize,
-    /// The position in it, an added first token counted.
+    /// Position in the text, counting an added BOS token.
     pub position: usize,
-    /// The token there; without a tokenizer its id.
+    /// The token at the position; its id if there is no tokenizer.
     pub token: String,
-    /// Its id.
+    /// The token's id.
     pub id: u32,
     /// The activation.
     pub value: f32,
-    /// Position of the first of the tokens around.
+    /// Position of the first token in `tokens`.
     pub start: usize,
-    /// The tokens around, this one among them.
+    /// The surrounding tokens, including this one.
     pub tokens: Vec<String>,
-    /// The activation at each of them.
+    /// The activation at each of the surrounding tokens.
     pub values: Vec<f32>,
 }
 
@@ -78,7 +78,7 @@ impl FoundExamples {
 }
 
 impl fmt::Display for FoundExamples {
-    /// A line for each, its token in brackets.
+    /// One line per example, with its token in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.heading())?;
         for example in &self.examples {

@@ -13,12 +13,12 @@ use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
 use best::{Best, Firing};
-use unit::{Along, Unit};
+use unit::{ReduceAxis, Unit};
 
 pub use found::{FoundExample, FoundExamples, number};
 
-/// Finds where a neuron, a head or a direction is largest over many texts: the text, the position, and the tokens
-/// around. Texts are run in batches and not kept, so there may be any number of them.
+/// Finds where a neuron, head or direction has its largest activations over many texts: the text, the position, and the
+/// surrounding tokens. Texts are run in batches and not stored, so there can be any number of them.
 ///
 /// ```
 /// use hooklens::experiments::{TopExamples, ioi_prompts};
@@ -38,7 +38,7 @@ pub use found::{FoundExample, FoundExamples, number};
 pub struct TopExamples {
     point: Selection,
     head: Option<usize>,
-    along: Option<Along>,
+    along: Option<ReduceAxis>,
     k: usize,
     window: usize,
     batch_size: usize,
@@ -47,9 +47,9 @@ pub struct TopExamples {
 }
 
 impl TopExamples {
-    /// Looks at one point, typed or by name, whose axes are `[batch, pos, d]` or `[batch, pos, head, d]`; what at
-    /// it, [`TopExamples::neuron`], [`TopExamples::direction`] or [`TopExamples::norm`] says. The ten largest, each with
-    /// ten tokens on both sides, eight texts at a time.
+    /// Searches one point, given as a typed hook or by name, with axes `[batch, pos, d]` or `[batch, pos, head, d]`.
+    /// Choose the unit with [`TopExamples::neuron`], [`TopExamples::direction`] or [`TopExamples::norm`]. By default,
+    /// finds the ten largest activations, with ten tokens of context on each side, running eight texts at a time.
     pub fn new(point: impl Into<Selection>) -> Self {
         Self {
             point: point.into(),
@@ -63,26 +63,25 @@ impl TopExamples {
         }
     }
 
-    /// One place on the point's last axis: a neuron of an MLP, a coordinate of a head or the stream.
+    /// Ranks one index of the point's last axis: a neuron of an MLP, or a coordinate of a head or of the stream.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let told = TopExamples::new("mlp_post0").neuron(256).run(&model, ["When Mary"]).unwrap_err().to_string();
+    /// let message = TopExamples::new("mlp_post0").neuron(256).run(&model, ["When Mary"]).unwrap_err().to_string();
     /// assert_eq!(
-    ///     told,
+    ///     message,
     ///     "`neuron` is 256; it may be 0 to 255: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] is 256 wide",
     /// );
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
     pub fn neuron(mut self, neuron: usize) -> Self {
-        self.along = Some(Along::Neuron(neuron));
+        self.along = Some(ReduceAxis::Neuron(neuron));
         self
     }
 
-    /// A direction `[d]`, as wide as the point's last axis: its product with the activation, not divided by its
-    /// length.
+    /// Ranks the dot product with a direction `[d]` as wide as the point's last axis. The direction is not normalized.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -90,16 +89,16 @@ impl TopExamples {
     /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
     /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("resid_post3").direction(mary).k(1).run(&model, texts)?;
-    /// println!("most about to say Mary behind{}", found.examples[0].token);
+    /// println!("Mary is predicted most strongly after `{}`", found.examples[0].token);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
     pub fn direction(mut self, direction: Tensor<1>) -> Self {
-        self.along = Some(Along::Direction(Box::new(direction)));
+        self.along = Some(ReduceAxis::Direction(Box::new(direction)));
         self
     }
 
-    /// The norm of the activation: where a head writes most, in any direction.
+    /// Ranks the norm of the activation, for example to find where a head's output is largest.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -111,11 +110,11 @@ impl TopExamples {
     /// ```
     #[must_use]
     pub fn norm(mut self) -> Self {
-        self.along = Some(Along::Norm);
+        self.along = Some(ReduceAxis::Norm);
         self
     }
 
-    /// The head, at a point `[batch, pos, head, d]`.
+    /// Selects the head, at a point with axes `[batch, pos, head, d]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -130,14 +129,14 @@ impl TopExamples {
         self
     }
 
-    /// How many to find, at least one. Of equal ones the first; NaN comes last.
+    /// Sets how many examples to find, at least one. Ties go to the first, and NaN comes last.
     #[must_use]
     pub fn k(mut self, k: usize) -> Self {
         self.k = k;
         self
     }
 
-    /// How many tokens to keep on each side of one that is found.
+    /// Sets how many tokens of context to keep on each side.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -154,21 +153,21 @@ impl TopExamples {
         self
     }
 
-    /// Texts run together, at least one. Changes no result but for rounding.
+    /// Sets how many texts run together, at least one. Does not change results, except for rounding.
     #[must_use]
     pub fn batch_size(mut self, texts: usize) -> Self {
         self.batch_size = texts.max(1);
         self
     }
 
-    /// Leaves the first token of each text out, where activations are often largest in any text.
+    /// Excludes the first token of each text, where activations are often large regardless of the text.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;
         self
     }
 
-    /// Keeps the largest of each text only, so that one text does not fill the list.
+    /// Keeps only the largest activation of each text, so that one text does not fill the list.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -184,9 +183,9 @@ impl TopExamples {
         self
     }
 
-    /// Runs the model on these texts, or rows of token ids, up to the point, and keeps the largest. Each is tokenized
-    /// as for [`HookedModel::forward`]; texts and positions are counted from 0, an added first token with them.
-    /// Padding never counts.
+    /// Runs the model on these texts or rows of token ids, up to the point, and keeps the largest activations. Texts
+    /// are tokenized as for [`HookedModel::forward`]. Texts and positions are counted from 0, including an added BOS
+    /// token. Padding is ignored.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -194,19 +193,19 @@ impl TopExamples {
     /// let rows = vec![vec![0u32, 51, 59], vec![0, 9]];
     /// let found = TopExamples::new("resid_post0").neuron(3).run(&model, rows)?;
     /// assert_eq!((found.texts, found.tokens, found.examples.len()), (2, 5, 5));
-    /// let told = TopExamples::new("resid_post0").neuron(3).run(&model, ["king", ""]).unwrap_err();
+    /// let error = TopExamples::new("resid_post0").neuron(3).run(&model, ["king", ""]).unwrap_err();
     /// assert_eq!(
-    ///     hooklens::error_chain(&told),
+    ///     hooklens::error_chain(&error),
     ///     "text 1, counted from 0: the text \"\" is empty; there is nothing to run on",
     /// );
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// No such point ([`HookError`](crate::HookError)), or one of other axes; [`InputError::Setting`] for a neuron or head
-    /// there is not, a head too many or too few, and a `k` of 0;
-    /// [`AnalysisError::Shape`](crate::AnalysisError::Shape) for a direction of another width; [`InputError::Empty`] for
-    /// no texts; [`InputError::Text`] for one that can't be run.
+    /// [`HookError`](hooklens_hooks::HookError) if there is no such point; [`InputError::Setting`] for a point with other axes,
+    /// a neuron or head that does not exist, a missing or unexpected head, or a `k` of 0;
+    /// [`AnalysisError::Shape`](crate::activations::AnalysisError::Shape) for a direction of the wrong width; [`InputError::Empty`]
+    /// if there are no texts; [`InputError::Text`] for a text that cannot be run.
     pub fn run(
         &self,
         model: &HookedTransformer,
@@ -243,7 +242,7 @@ impl TopExamples {
         Ok(FoundExamples::new(model.tokenizer().ok(), &unit, [done, tokens], best))
     }
 
-    /// Adds what one batch shows; `before` texts came before it.
+    /// Searches one batch, which comes after `before` texts.
     fn look(
         &self,
         model: &HookedTransformer,
@@ -270,7 +269,7 @@ impl TopExamples {
         Ok(())
     }
 
-    /// The tokens around a position, each with its value.
+    /// The tokens around a position with their activations.
     fn around(&self, ids: &[u32], values: ndarray::ArrayView1<'_, f32>, position: usize) -> best::Context {
         let start = position.saturating_sub(self.window);
         let end = ids.len().min(position.saturating_add(self.window).saturating_add(1));
@@ -279,7 +278,7 @@ impl TopExamples {
     }
 }
 
-/// The rows of one text, which is one, or of a batch of tokens, without padding.
+/// The rows of token ids in an input, without padding.
 fn rows(model: &HookedTransformer, text: Input) -> Result<Vec<Vec<u32>>> {
     let tokens = model.token_input(text)?;
     let row = |row: usize| {

@@ -1,4 +1,4 @@
-//! The unit whose activation is ranked: one number at each position.
+//! [`Unit`]: the unit whose activation is ranked, a number per position.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, DType, HookError, PointInfo};
@@ -8,28 +8,28 @@ use crate::activations::AnalysisError;
 use crate::tensor_ext::TensorExt;
 use hooklens_model::error::{InputError, Result};
 
-/// The reduction of a vector to a number.
+/// How an activation vector is reduced to a number.
 #[derive(Debug, Clone)]
-pub(super) enum Along {
-    /// Its number at this place.
+pub(super) enum ReduceAxis {
+    /// The element at this index.
     Neuron(usize),
-    /// Its product with this direction.
+    /// The dot product with this direction.
     Direction(Box<Tensor<1>>),
-    /// Its length.
+    /// The norm.
     Norm,
 }
 
-/// One number at each position of a point.
+/// A unit of a point: one number per position.
 #[derive(Debug)]
 pub(super) struct Unit<'a> {
     point: &'a PointInfo,
     head: Option<usize>,
-    along: &'a Along,
+    along: &'a ReduceAxis,
 }
 
 impl<'a> Unit<'a> {
-    /// The unit of these choices at a point, which must have positions.
-    pub(super) fn new(point: &'a PointInfo, head: Option<usize>, along: Option<&'a Along>) -> Result<Self> {
+    /// Validates the choices for a point, which must have a position axis.
+    pub(super) fn new(point: &'a PointInfo, head: Option<usize>, along: Option<&'a ReduceAxis>) -> Result<Self> {
         let setting = |name, given: String, allowed: String| InputError::Setting { name, given, allowed };
         let whole = described(point);
         if point.integer {
@@ -46,12 +46,12 @@ impl<'a> Unit<'a> {
                 return Err(setting("head", "not chosen".into(), format!("a head of {whole}")).into());
             }
             _ => {
-                let allowed = "one of [batch, pos, d] or [batch, pos, head, d]";
+                let allowed = "a point with axes [batch, pos, d] or [batch, pos, head, d]";
                 return Err(setting("point", whole, allowed.into()).into());
             }
         }
         let Some(along) = along else {
-            let allowed = format!("a place on the last axis of {whole}; or choose a direction, or the norm");
+            let allowed = format!("an index on the last axis of {whole}; or choose a direction or the norm");
             return Err(setting("neuron", "not chosen".into(), allowed).into());
         };
         Ok(Self { point, head, along })
@@ -65,14 +65,14 @@ impl<'a> Unit<'a> {
     /// Name of the unit: `head 3, neuron 0`.
     pub(super) fn name(&self) -> String {
         let along = match self.along {
-            Along::Neuron(neuron) => format!("neuron {neuron}"),
-            Along::Direction(_) => "a direction".into(),
-            Along::Norm => "norm".into(),
+            ReduceAxis::Neuron(neuron) => format!("neuron {neuron}"),
+            ReduceAxis::Direction(_) => "a direction".into(),
+            ReduceAxis::Norm => "norm".into(),
         };
         self.head.map_or(along.clone(), |head| format!("head {head}, {along}"))
     }
 
-    /// The numbers of a recording of the point, `[batch, pos]`.
+    /// The values of the unit in a recording of the point, `[batch, pos]`.
     pub(super) fn values(&self, recorded: &Activation, [batch, len]: [usize; 2]) -> Result<Array2<f32>> {
         let outside = |name, given: usize, places: usize, what: &str| {
             let allowed = format!("0 to {}: {} {what}", places - 1, described(self.point));
@@ -88,21 +88,21 @@ impl<'a> Unit<'a> {
         };
         let vectors: Tensor<3> = of_head.reshape(&[batch, len, width]).cast(DType::F32).to_tensor()?;
         let numbers = match self.along {
-            Along::Neuron(neuron) if *neuron >= width => {
+            ReduceAxis::Neuron(neuron) if *neuron >= width => {
                 return Err(outside("neuron", *neuron, width, &format!("is {width} wide")).into());
             }
-            Along::Neuron(neuron) => vectors.narrow(2, *neuron, 1),
-            Along::Direction(direction) if direction.dims() != [width] => {
+            ReduceAxis::Neuron(neuron) => vectors.narrow(2, *neuron, 1),
+            ReduceAxis::Direction(direction) if direction.dims() != [width] => {
                 let expected = format!("[{width}], as wide as {}", described(self.point));
                 let given = direction.dims().to_vec();
                 return Err(AnalysisError::Shape { what: "the direction".into(), given, expected }.into());
             }
-            // By way of the host: the direction may be of another device, or trained.
-            Along::Direction(direction) => {
+            // Copied through the host, since the direction may be on another device or tracked by autodiff.
+            ReduceAxis::Direction(direction) => {
                 let direction = Tensor::<1>::from_floats(direction.to_vec()?.as_slice(), &vectors.device());
                 (vectors * direction.unsqueeze()).sum_dim(2)
             }
-            Along::Norm => vectors.square().sum_dim(2).sqrt(),
+            ReduceAxis::Norm => vectors.square().sum_dim(2).sqrt(),
         };
         let numbers = numbers.reshape([batch, len]).to_ndarray()?;
         let given = numbers.shape().to_vec();
@@ -112,7 +112,7 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// A point's name and axes.
+/// A point's name and axes, for error messages.
 fn described(point: &PointInfo) -> String {
     format!("`{}` {}", point.name, point.axes_label())
 }

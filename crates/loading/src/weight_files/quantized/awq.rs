@@ -1,21 +1,21 @@
-//! AWQ: words of codes along the outputs, in an order of their own.
+//! AWQ: codes packed into words along the outputs, in an interleaved order.
 
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields, symmetric};
+use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// Which of eight outputs each field of a word is of.
+/// Output index within a word for each bit field.
 const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     group_size: i64,
-    /// Whether all zeros are the middle code.
+    /// Whether all zero points equal the middle code.
     symmetric: bool,
 }
 
@@ -24,14 +24,14 @@ impl Rules {
         let number = |name: &str, other: &str| own.get(name).or(own.get(other)).and_then(Value::as_i64);
         let version = own.get("version").and_then(Value::as_str).unwrap_or("gemm").to_lowercase();
         if !["gemm", "exllama", "ipex"].contains(&version.as_str()) {
-            return Err(format!("awq, laid out as {version}"));
+            return Err(format!("awq, version {version}"));
         }
         match number("bits", "w_bit").unwrap_or(4) {
             4 => {
                 let symmetric = own.get("zero_point").and_then(Value::as_bool) == Some(false);
                 Ok(Self { group_size: number("group_size", "q_group_size").unwrap_or(128), symmetric })
             }
-            bits => Err(format!("awq of {bits} bits")),
+            bits => Err(format!("awq with {bits} bits")),
         }
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
     let name = format!("{module}.weight");
     let wrong = |reason: &str| LoadError::quantized(&name, reason);
     let shape = files.info(&format!("{module}.qweight")).map(|info| info.shape.clone()).unwrap_or_default();
-    let [width, words] = shape[..] else { return Err(wrong("`qweight` is no matrix")) };
+    let [width, words] = shape[..] else { return Err(wrong("`qweight` is not a matrix")) };
     let rows = words.checked_mul(8).ok_or_else(|| wrong("`qweight` is too large"))?;
     let group = if rules.group_size <= 0 { width } else { rules.group_size as usize };
     let kind = Kind::Awq(Rules { group_size: group as i64, ..rules.clone() });
@@ -75,5 +75,5 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
     if rules.symmetric {
         zeros = symmetric(parts, "`zero_point` is false", zeros, 8, &[0])?;
     }
-    Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Unsigned })
+    Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: CodeBook::Unsigned })
 }

@@ -1,20 +1,20 @@
-//! bitsandbytes: codes of four bits for numbers of a table, in blocks of the flattened matrix; or of eight with a scale a
+//! bitsandbytes: 4-bit codes that index a table, in blocks of the flattened matrix, or 8-bit codes with one scale per
 //! row.
 
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning};
+use super::codes::{CodeBook, Codes};
 use super::{Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// What stands beside a matrix of four bits.
+/// Quantization state stored with a 4-bit matrix.
 #[derive(Debug, Clone)]
 pub(super) struct State {
     format: Format,
     block: usize,
-    /// Length of blocks of scales, and what is added to them, where scales are quantized themselves.
+    /// If the scales are quantized themselves, their block size and offset.
     nested: Option<(usize, f32)>,
 }
 
@@ -50,15 +50,17 @@ fn four_bits_of(files: &WeightFiles, name: String, (format, state): (Format, &st
     let size = |name: &str| own.get(name).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     let shape = own.get("shape").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let shape: Vec<usize> = shape.iter().filter_map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect();
-    let [rows, width] = shape[..] else { return Err(wrong(format!("`{state}` names no shape of two axes"))) };
+    let [rows, width] = shape[..] else { return Err(wrong(format!("`{state}` has no `shape` with two dimensions"))) };
     let block = size("blocksize").filter(|block| *block > 0);
-    let block = block.ok_or_else(|| wrong(format!("`{state}` names no length of blocks")))?;
-    let elements =
-        rows.checked_mul(width).filter(|n| *n > 0).ok_or_else(|| wrong(format!("its shape is {shape:?}")))?;
+    let block = block.ok_or_else(|| wrong(format!("`{state}` has no positive `blocksize`")))?;
+    let elements = rows
+        .checked_mul(width)
+        .filter(|n| *n > 0)
+        .ok_or_else(|| wrong(format!("its shape {shape:?} is empty or too large")))?;
     let held = joined.parts["weight"].bytes;
     if held != elements.div_ceil(2) {
         return Err(wrong(format!(
-            "`weight` has {held} bytes; {rows}x{width} numbers of four bits are {}",
+            "`weight` has {held} bytes, but {rows}x{width} 4-bit codes need {}",
             elements.div_ceil(2)
         )));
     }
@@ -77,9 +79,9 @@ fn four_bits_of(files: &WeightFiles, name: String, (format, state): (Format, &st
     };
     check(&joined, "weight.quant_map", &[16], &["f32"])?;
     let map = parts.floats("weight.quant_map")?;
-    // CUDA goes by its own tables, whatever the file says.
+    // CUDA kernels use built-in tables, whatever the file says.
     if format.table().is_none_or(|table| table.iter().zip(&map).any(|(ours, theirs)| ours != theirs)) {
-        return Err(wrong("its `quant_map` is not bitsandbytes' own".into()));
+        return Err(wrong("its `quant_map` differs from the table built into bitsandbytes".into()));
     }
     joined.kind = Kind::FourBits(State { format, block, nested });
     (joined.rows, joined.width) = (rows, width);
@@ -90,7 +92,7 @@ fn four_bits_of(files: &WeightFiles, name: String, (format, state): (Format, &st
 pub(super) fn codes(parts: &Parts<'_>, state: &State) -> Result<Codes, LoadError> {
     let (rows, width) = (parts.joined.rows, parts.joined.width);
     let bytes = parts.bytes("weight")?;
-    // The high half comes first.
+    // The high nibble comes first.
     let codes = (0..rows * width).map(|i| bytes[i / 2] >> (4 - i % 2 * 4) & 15).collect();
     let absmax = match state.nested {
         Some((length, offset)) => {
@@ -100,25 +102,28 @@ pub(super) fn codes(parts: &Parts<'_>, state: &State) -> Result<Codes, LoadError
         }
         None => parts.floats("weight.absmax")?,
     };
-    // Blocks go on over the ends of rows.
+    // Blocks continue across row boundaries.
     let group = if width.is_multiple_of(GROUP) && state.block.is_multiple_of(GROUP) { GROUP } else { 1 };
     let scales = (0..rows * width / group).map(|i| absmax[i * group / state.block]).collect();
     let Some(table) = state.format.table() else {
-        return Err(LoadError::quantized(&parts.joined.name, "its codes go by no table"));
+        return Err(LoadError::quantized(&parts.joined.name, "its format has no table of codes"));
     };
-    Ok(Codes { width, codes, group, of_column: None, scales, zeros: Vec::new(), meaning: Meaning::Table(table) })
+    Ok(Codes { width, codes, group, of_column: None, scales, zeros: Vec::new(), meaning: CodeBook::Table(table) })
 }
 
 fn eight_bits_of(files: &WeightFiles, name: String) -> Result<Made, LoadError> {
     let shape = files.info(&name).map(|info| info.shape.clone()).unwrap_or_default();
-    let [rows, width] = shape[..] else { return Err(LoadError::quantized(&name, "`weight` is no matrix")) };
+    let [rows, width] = shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
     let joined = collect(files, name, Kind::EightBits, [rows, width], (&["weight", "SCB"], &["weight_format"]))?;
     check(&joined, "weight", &[rows, width], &["i8"])?;
     check(&joined, "SCB", &[rows], &["f32"])?;
     if joined.parts.contains_key("weight_format") {
         let held = Parts { files, joined: &joined }.bytes("weight_format")?;
         if held.iter().any(|byte| *byte != 0) {
-            return Err(LoadError::quantized(&joined.name, "its rows are laid out for a GPU's kernels"));
+            return Err(LoadError::quantized(
+                &joined.name,
+                "its `weight_format` is a layout for GPU kernels, which is not supported",
+            ));
         }
     }
     Ok((joined, vec![rows, width], width.is_multiple_of(GROUP).then_some(Format::Zeroed8)))
@@ -133,6 +138,6 @@ pub(super) fn eight_bits(parts: &Parts<'_>) -> Result<Codes, LoadError> {
         of_column: None,
         scales: parts.floats("SCB")?,
         zeros: Vec::new(),
-        meaning: Meaning::Absmax,
+        meaning: CodeBook::Absmax,
     })
 }

@@ -1,4 +1,4 @@
-//! Codes of a few bits with their scales: decoded, or in blocks.
+//! Low-bit codes and their scales, which can be decoded or packed into blocks.
 
 use std::ops::Range;
 
@@ -8,43 +8,44 @@ use rayon::prelude::*;
 use super::Parts;
 use hooklens_model::error::LoadError;
 
-/// Rows of codes.
+/// Rows of quantization codes.
 pub(super) struct Codes {
     pub(super) width: usize,
     /// `[row, width]`.
     pub(super) codes: Vec<u8>,
-    /// Codes of a row that share a scale.
+    /// Number of codes in a row that share a scale.
     pub(super) group: usize,
-    /// The group of each column, where columns are not grouped side by side.
+    /// Group of each column, if groups are not contiguous.
     pub(super) of_column: Option<Vec<usize>>,
     /// `[row, groups]`.
     pub(super) scales: Vec<f32>,
-    /// `[row, groups]`; none where nothing stands for zero but 0.
+    /// Zero points, `[row, groups]`; empty if zero is always code 0.
     pub(super) zeros: Vec<i16>,
-    pub(super) meaning: Meaning,
+    pub(super) meaning: CodeBook,
 }
 
-/// What a code stands for, before it is scaled.
+/// How a code maps to a value, before scaling.
 #[derive(Clone, Copy)]
-pub(super) enum Meaning {
-    /// Itself, less what stands for zero.
+pub(super) enum CodeBook {
+    /// Unsigned integer minus the zero point.
     Unsigned,
-    /// Itself with a sign, less what stands for zero.
+    /// Signed integer minus the zero point.
     Signed,
-    /// Itself with a sign; the scale is the 127-fold of what it is multiplied by.
+    /// Signed integer times 1/127; the scale is the absolute maximum.
     Absmax,
-    /// A number of the table.
+    /// Index into a table.
     Table(&'static [f32; 16]),
-    /// A float of 8 bits.
+    /// 8-bit float (E4M3).
     E4m3,
-    /// A float of 4 bits.
+    /// 4-bit float (E2M1).
     E2m1,
 }
 
-/// The zeros of symmetric codes, which can only be `middle`: `zeros`, if all of them differ from it by one of `offsets`.
+/// Zero points of symmetric codes, which must equal `middle`. Accepts `zeros` if all of them differ from it by the same
+/// one of `offsets`.
 ///
 /// # Errors
-/// [`LoadError::Quantized`] for other zeros, which contradict `setting`.
+/// [`LoadError::Quantized`] if the zero points contradict `setting`.
 pub(super) fn symmetric(
     parts: &Parts<'_>,
     setting: &str,
@@ -56,13 +57,13 @@ pub(super) fn symmetric(
         return Ok(vec![middle; zeros.len()]);
     }
     let other = zeros.iter().find(|zero| **zero != middle).unwrap_or(&middle);
-    Err(LoadError::quantized(&parts.joined.name, format!("{setting}, but a zero point is {other}, not {middle}")))
+    Err(LoadError::quantized(&parts.joined.name, format!("{setting}, but a zero point is {other} instead of {middle}")))
 }
 
-/// 1 / 127 as bitsandbytes multiplies by it.
+/// 1/127, rounded as in bitsandbytes.
 const ONE_OF_127: f32 = 0.007_874_016;
 
-/// The sixteen floats of 4 bits.
+/// All sixteen E2M1 values.
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 impl Codes {
@@ -73,7 +74,7 @@ impl Codes {
         }
     }
 
-    /// Some of the rows.
+    /// Selects rows.
     pub(super) fn some(self, rows: Range<usize>) -> Self {
         let (width, groups) = (self.width, self.groups());
         let zeros = if self.zeros.is_empty() { 0..0 } else { rows.start * groups..rows.end * groups };
@@ -85,13 +86,13 @@ impl Codes {
         }
     }
 
-    /// The scale and the zero of a group.
+    /// Scale and zero point of a group.
     fn scale(&self, row: usize, group: usize, groups: usize) -> (f32, i16) {
         let at = row * groups + group;
         (self.scales[at], self.zeros.get(at).copied().unwrap_or(0))
     }
 
-    /// Every number, `[row, width]`.
+    /// Dequantizes all values, `[row, width]`.
     pub(super) fn decode(&self) -> Vec<f32> {
         let groups = self.groups();
         let mut numbers = vec![0.0; self.codes.len()];
@@ -101,12 +102,12 @@ impl Codes {
                     let group = self.of_column.as_ref().map_or(column / self.group, |of_column| of_column[column]);
                     let (scale, zero) = self.scale(row, group, groups);
                     *number = match self.meaning {
-                        Meaning::Unsigned => scale * f32::from(i16::from(*code) - zero),
-                        Meaning::Signed => scale * f32::from(i16::from(*code as i8) - zero),
-                        Meaning::Absmax => f32::from(*code as i8) * scale * ONE_OF_127,
-                        Meaning::Table(table) => table[usize::from(*code & 15)] * scale,
-                        Meaning::E4m3 => e4m3(*code) * scale,
-                        Meaning::E2m1 => E2M1[usize::from(*code & 15)] * scale,
+                        CodeBook::Unsigned => scale * f32::from(i16::from(*code) - zero),
+                        CodeBook::Signed => scale * f32::from(i16::from(*code as i8) - zero),
+                        CodeBook::Absmax => f32::from(*code as i8) * scale * ONE_OF_127,
+                        CodeBook::Table(table) => table[usize::from(*code & 15)] * scale,
+                        CodeBook::E4m3 => e4m3(*code) * scale,
+                        CodeBook::E2m1 => E2M1[usize::from(*code & 15)] * scale,
                     };
                 }
             },
@@ -114,13 +115,13 @@ impl Codes {
         numbers
     }
 
-    /// Every number of a square of them turned, `[width, row]`.
+    /// Dequantizes all values, transposed to `[width, row]`.
     pub(super) fn turned(&self) -> Vec<f32> {
         let (numbers, rows) = (self.decode(), self.codes.len() / self.width.max(1));
         (0..numbers.len()).map(|i| numbers[i % rows * self.width + i / rows]).collect()
     }
 
-    /// The rows in blocks of a format that fits.
+    /// Packs the rows into blocks of a matching format.
     pub(super) fn pack(&self, format: Format) -> Vec<u8> {
         let groups = self.groups();
         let size = self.width / format.values() * format.bytes();
@@ -143,10 +144,10 @@ impl Codes {
                 *byte = codes[i] & 15 | codes[i + GROUP / 2] << 4;
             }
         };
-        let scale = if let Meaning::Absmax = self.meaning { scale * ONE_OF_127 } else { scale };
+        let scale = if let CodeBook::Absmax = self.meaning { scale * ONE_OF_127 } else { scale };
         match format {
             Format::Mxfp4 => {
-                // The exponent of a power of two, which may be less than a normal number's.
+                // Exponent of a power of two, which may be subnormal.
                 block[0] = match scale.to_bits() >> 23 & 0xff {
                     0 => 0,
                     exponent => exponent as u8,
@@ -158,7 +159,7 @@ impl Codes {
                 nibbles(&mut block[5..]);
             }
             Format::Zeroed8 => {
-                let off = if let Meaning::Unsigned = self.meaning { 128 } else { 0 };
+                let off = if let CodeBook::Unsigned = self.meaning { 128 } else { 0 };
                 block[4..6].copy_from_slice(&(zero - off).to_le_bytes());
                 block[6..].iter_mut().zip(codes).for_each(|(to, code)| *to = code.wrapping_sub(off as u8));
             }
@@ -171,7 +172,7 @@ impl Codes {
     }
 }
 
-/// A float of 8 bits, four of them the exponent's.
+/// Decodes an 8-bit E4M3 float.
 fn e4m3(bits: u8) -> f32 {
     let magnitude = match (bits >> 3 & 15, bits & 7) {
         (15, 7) => f32::NAN,
@@ -181,7 +182,7 @@ fn e4m3(bits: u8) -> f32 {
     if bits & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Fields of so many bits of words, the lowest first, `place` saying where a word's field goes.
+/// Splits a word into fields of `bits` bits, lowest first.
 pub(super) fn fields(word: u32, bits: usize) -> impl Iterator<Item = u8> {
     let mask = (1u64 << bits) as u32 - 1;
     (0..32 / bits).map(move |field| (word >> (field * bits) & mask) as u8)

@@ -1,25 +1,25 @@
-//! compressed-tensors: integers packed along the inputs, integers of 8 bits, or floats of 8 bits.
+//! compressed-tensors: integers packed along the inputs, 8-bit integers or 8-bit floats.
 
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields, symmetric};
+use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect, fp8};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// The setting that other zeros contradict.
+/// Setting that any other zero point contradicts, as named in the error message.
 const SYMMETRIC: &str = "`symmetric` is true";
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     layout: Layout,
     bits: usize,
     block: Option<[usize; 2]>,
-    /// Whether zeros can only be the code of zero.
+    /// Whether the zero point must be the code of zero.
     symmetric: bool,
-    /// The group of each column where they are not side by side; known of a module.
+    /// Whether groups are not contiguous; set per module.
     permuted: bool,
     group: usize,
 }
@@ -46,19 +46,19 @@ impl Rules {
             return refused(sparse);
         }
         if own.get("transform_config").is_some_and(|own| own.as_object().is_some_and(|own| !own.is_empty())) {
-            return refused("with transformations of the model");
+            return refused("with a `transform_config`");
         }
         let groups: Vec<&Value> =
             own.get("config_groups").and_then(Value::as_object).into_iter().flat_map(|g| g.values()).collect();
-        let [group] = groups[..] else { return refused("with several groups of modules") };
+        let [group] = groups[..] else { return refused("without exactly one group in `config_groups`") };
         let weights = group.get("weights").unwrap_or(&Value::Null);
         let Some(bits) = weights.get("num_bits").map_or(Some(8), Value::as_u64) else {
-            return refused(&format!("whose `num_bits` is {}", weights["num_bits"]));
+            return refused(&format!("with `num_bits` {}", weights["num_bits"]));
         };
         let bits = bits as usize;
         let floats = weights.get("type").and_then(Value::as_str) == Some("float");
         if floats != (layout == Layout::Floats) || !matches!(bits, 2 | 4 | 8) {
-            return refused(&format!("{format} of {bits} bits"));
+            return refused(&format!("{format} with {bits} bits"));
         }
         let block = weights.get("block_structure").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let block: Vec<usize> = block.iter().filter_map(|n| usize::try_from(n.as_u64()?).ok()).collect();
@@ -67,7 +67,7 @@ impl Rules {
         Ok(Self { layout, bits, block, symmetric, permuted: false, group: 0 })
     }
 
-    /// The last part of the name by which a module is known.
+    /// Suffix of the tensor name that identifies a quantized module.
     pub(super) fn marker(&self) -> &'static str {
         if self.layout == Layout::Packed { ".weight_packed" } else { ".weight" }
     }
@@ -88,7 +88,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<O
     }
 }
 
-/// Checks scales, and says how many columns share one.
+/// Checks the scales and returns the number of columns that share one.
 fn grouped(joined: &super::Joined, rules: &Rules) -> Result<usize, LoadError> {
     let (shape, size) = (&joined.parts["weight_scale"].shape, [joined.rows, joined.width]);
     check(joined, "weight_scale", shape, FLOATS)?;
@@ -97,7 +97,7 @@ fn grouped(joined: &super::Joined, rules: &Rules) -> Result<usize, LoadError> {
         Some([rows, across]) if rows == joined.rows && across == joined.width => Ok(across),
         _ => Err(LoadError::quantized(
             &joined.name,
-            format!("a `weight_scale` of shape {shape:?} does not fit {size:?}"),
+            format!("`weight_scale` of shape {shape:?} does not match a matrix of shape {size:?}"),
         )),
     }
 }
@@ -115,7 +115,9 @@ fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, Load
         _ => held.as_chunks::<4>().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
     };
     let sizes: Vec<usize> = shape.iter().filter_map(|n| usize::try_from(*n).ok().filter(|n| *n > 0)).collect();
-    let [rows, width] = sizes[..] else { return Err(wrong(format!("its `weight_shape` is {shape:?}"))) };
+    let [rows, width] = sizes[..] else {
+        return Err(wrong(format!("its `weight_shape` is {shape:?}, not two positive sizes")));
+    };
     (joined.rows, joined.width) = (rows, width);
     let per_word = 32 / rules.bits;
     check(&joined, "weight_packed", &[rows, width.div_ceil(per_word)], &["i32"])?;
@@ -128,7 +130,7 @@ fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, Load
             let of_column = Parts { files, joined: &joined }.words("weight_g_idx")?;
             let unused = of_column.contains(&u32::MAX);
             if !unused && of_column.iter().any(|group| *group as usize >= groups) {
-                return Err(wrong(format!("`weight_g_idx` names a group that is none of the {groups}")));
+                return Err(wrong(format!("`weight_g_idx` contains a group index that is not below {groups}")));
             }
             !unused && of_column.iter().enumerate().any(|(column, of_column)| *of_column as usize != column / group)
         }
@@ -147,7 +149,7 @@ fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, Load
 fn integers(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Option<Made>, LoadError> {
     let name = format!("{module}.weight");
     let Some(info) = files.info(&name).filter(|info| info.dtype == "i8") else { return Ok(None) };
-    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is no matrix")) };
+    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
     let optional = ["weight_zero_point", "input_scale", "input_zero_point"];
     let kind = Kind::Compressed(rules.clone());
     let mut joined = collect(files, name, kind, [rows, width], (&["weight", "weight_scale"], &optional))?;
@@ -175,7 +177,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
             zeros = symmetric(parts, SYMMETRIC, zeros, 0, &[0])?;
         }
         let codes = parts.bytes("weight")?.to_vec();
-        return Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: Meaning::Signed });
+        return Ok(Codes { width, codes, group, of_column: None, scales, zeros, meaning: CodeBook::Signed });
     }
     let (bits, per_word) = (rules.bits, 32 / rules.bits);
     let words = parts.words("weight_packed")?;
@@ -183,7 +185,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
     for row in words.chunks(width.div_ceil(per_word)) {
         codes.extend(row.iter().flat_map(|word| fields(*word, bits)).take(width));
     }
-    // Stored without a sign: half of the range stands for zero.
+    // Values are stored unsigned, so half the range is the zero point.
     let mut zeros = vec![1 << (bits - 1); rows * groups];
     if zeroed {
         for (at, word) in parts.words("weight_zero_point")?.into_iter().enumerate() {
@@ -200,5 +202,5 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         true => Some(parts.words("weight_g_idx")?.into_iter().map(|group| group as usize).collect()),
         false => None,
     };
-    Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
+    Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: CodeBook::Unsigned })
 }

@@ -1,23 +1,23 @@
-//! Floats of 8 bits with scales of blocks, of rows or of the whole matrix.
+//! 8-bit floats with scales per block, per row or for the whole matrix.
 
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning};
+use super::codes::{CodeBook, Codes};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     /// Rows and columns that share a scale.
     block: Option<[usize; 2]>,
 }
 
-/// What a scale is called: both multiply.
+/// Possible names of the scale. The codes are multiplied by it under either name, despite the `_inv`.
 const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
-/// Tensors about activations, which stay as they are.
+/// Tensors for activation quantization, which is not applied.
 const OTHERS: [&str; 4] = ["input_scale", "activation_scale", "input_scale_ub", "kv_scale"];
 
 impl Rules {
@@ -28,21 +28,24 @@ impl Rules {
     }
 }
 
-/// A module whose weight is of floats of 8 bits.
+/// Joins a module whose weight consists of 8-bit floats.
 pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Option<Made>, LoadError> {
     let name = format!("{module}.weight");
     let Some(info) = files.info(&name).filter(|info| info.dtype == "f8_e4m3") else { return Ok(None) };
-    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is no matrix")) };
+    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
     let there = |part: &&str| files.info(&format!("{module}.{part}")).is_some();
     let Some(scale) = SCALES.into_iter().find(there) else {
-        return Err(LoadError::quantized(&name, "it has no scale"));
+        return Err(LoadError::quantized(&name, "it has no `weight_scale_inv` or `weight_scale`"));
     };
     let kind = Kind::Fp8(rules.clone());
     let joined = collect(files, name, kind, [rows, width], (&["weight", scale], &OTHERS))?;
     let block = block_of(&joined.parts[scale].shape, [rows, width], rules.block);
     let Some([down, across]) = block else {
         let (shape, name) = (&joined.parts[scale].shape, &joined.name);
-        return Err(LoadError::quantized(name, format!("a `{scale}` of shape {shape:?} does not fit {rows}x{width}")));
+        return Err(LoadError::quantized(
+            name,
+            format!("`{scale}` of shape {shape:?} does not match a {rows}x{width} matrix"),
+        ));
     };
     check(&joined, scale, &joined.parts[scale].shape.clone(), FLOATS)?;
     let joined = super::Joined { kind: Kind::Fp8(Rules { block: Some([down, across]) }), ..joined };
@@ -50,7 +53,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<O
     Ok(Some((joined, vec![rows, width], whole.then_some(Format::E4m3))))
 }
 
-/// How many rows and columns share a scale of this shape.
+/// Number of rows and columns that share a scale, given the scale's shape.
 pub(super) fn block_of(shape: &[usize], [rows, width]: [usize; 2], block: Option<[usize; 2]>) -> Option<[usize; 2]> {
     match (shape, block) {
         ([] | [1] | [1, 1], _) => Some([rows, width]),
@@ -72,5 +75,5 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
     let (stored, groups) = (parts.floats(scale)?, width.div_ceil(across));
     let scales = (0..rows * groups).map(|i| stored[i / groups / down * groups + i % groups]).collect();
     let codes = parts.bytes("weight")?.to_vec();
-    Ok(Codes { width, codes, group: across, of_column: None, scales, zeros: Vec::new(), meaning: Meaning::E4m3 })
+    Ok(Codes { width, codes, group: across, of_column: None, scales, zeros: Vec::new(), meaning: CodeBook::E4m3 })
 }

@@ -1,23 +1,23 @@
-//! GPTQ: words of codes along the inputs, and the group of each input.
+//! GPTQ: codes packed into words along the inputs, with an optional group index per input.
 
 use hooklens_kernels::packed::{Format, GROUP};
 use serde_json::Value;
 
-use super::codes::{Codes, Meaning, fields, symmetric};
+use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(super) bits: usize,
     group_size: i64,
-    /// Whether zeros are stored less one.
+    /// Whether zero points are stored minus one (format version 1).
     first: bool,
-    /// Whether all zeros are the middle code.
+    /// Whether all zero points equal the middle code.
     symmetric: bool,
-    /// Whether groups follow another order than the inputs'.
+    /// Whether groups are not contiguous in input order.
     permuted: bool,
 }
 
@@ -29,14 +29,14 @@ impl Rules {
         let bits = number("bits").unwrap_or(4);
         match (bits, layout) {
             (4 | 8, "gptq" | "gptq_v2") => {}
-            (4 | 8, other) => return Err(format!("gptq, laid out as {other}")),
-            (bits, _) => return Err(format!("gptq of {bits} bits")),
+            (4 | 8, other) => return Err(format!("gptq, format {other}")),
+            (bits, _) => return Err(format!("gptq with {bits} bits")),
         }
         if own.get("dynamic").is_some_and(|dynamic| dynamic.as_object().is_some_and(|map| !map.is_empty())) {
-            return Err("gptq with rules of its own for some modules (`dynamic`)".into());
+            return Err("gptq with settings per module (`dynamic`)".into());
         }
         if own.get("is_marlin_format").and_then(Value::as_bool) == Some(true) {
-            return Err("gptq, laid out as marlin".into());
+            return Err("gptq, format marlin".into());
         }
         let group_size = number("group_size").unwrap_or(128);
         let symmetric = own.get("sym").and_then(Value::as_bool).unwrap_or(false);
@@ -49,7 +49,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
     let wrong = |reason: &str| LoadError::quantized(&name, reason);
     let per_word = 32 / rules.bits;
     let shape = files.info(&format!("{module}.qweight")).map(|info| info.shape.clone()).unwrap_or_default();
-    let [words, rows] = shape[..] else { return Err(wrong("`qweight` is no matrix")) };
+    let [words, rows] = shape[..] else { return Err(wrong("`qweight` is not a matrix")) };
     let width = words.checked_mul(per_word).ok_or_else(|| wrong("`qweight` is too large"))?;
     let group = if rules.group_size <= 0 { width } else { rules.group_size as usize };
     let kind = Kind::Gptq(rules.clone());
@@ -63,7 +63,10 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
         true => {
             let of_column = Parts { files, joined: &joined }.words("g_idx")?;
             if of_column.iter().any(|of_column| *of_column as usize >= groups) {
-                return Err(LoadError::quantized(&name, format!("`g_idx` names a group that is none of the {groups}")));
+                return Err(LoadError::quantized(
+                    &name,
+                    format!("`g_idx` contains a group index that is not below {groups}"),
+                ));
             }
             of_column.iter().enumerate().any(|(column, of_column)| *of_column as usize != column / group)
         }
@@ -93,7 +96,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
     let stored = parts.floats("scales")?;
     let scales = (0..rows * groups).map(|i| stored[i % groups * rows + i / groups]).collect();
     let words_of_row = rows.div_ceil(per_word);
-    // The first kind of files holds zeros less one, taken from whole words at once.
+    // Version 1 files store zero points minus one, subtracted from whole words at once.
     let less = if rules.first { 0x1111_1111u32 } else { 0 };
     let less = if bits == 8 { less & 0x0101_0101 } else { less };
     let mut zeros = vec![0; rows * groups];
@@ -104,9 +107,9 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         }
     }
     if rules.symmetric {
-        // Some programs store them whole in a file whose format says less one, and the reverse.
+        // Some programs omit the offset in a version 1 file, or apply it in a version 2 file.
         let off_by_one = if rules.first { 1 } else { -1 };
         zeros = symmetric(parts, "`sym` is true", zeros, 1 << (bits - 1), &[0, off_by_one])?;
     }
-    Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: Meaning::Unsigned })
+    Ok(Codes { width, codes, group, of_column, scales, zeros, meaning: CodeBook::Unsigned })
 }

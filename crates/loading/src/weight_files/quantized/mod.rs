@@ -1,4 +1,4 @@
-//! Quantized checkpoints as Hugging Face's libraries publish them: several tensors that together make one matrix.
+//! Quantized checkpoints in Hugging Face formats, where several tensors together form one matrix.
 
 mod awq;
 mod bitsandbytes;
@@ -23,19 +23,19 @@ use codes::Codes;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
 use hooklens_model::error::{ConfigError, LoadError};
 
-/// A matrix that several tensors make, of rows of codes along what it is multiplied by.
+/// Matrix formed by several tensors, with rows of codes along the input dimension.
 #[derive(Debug, Clone)]
-pub(crate) struct Joined {
-    /// The name it goes by.
+pub struct Joined {
+    /// Name of the matrix.
     name: String,
     kind: Kind,
-    /// Its tensors, by the last part of their names.
+    /// Its tensors, keyed by the last part of their names.
     parts: BTreeMap<String, TensorInfo>,
     rows: usize,
     width: usize,
 }
 
-/// How tensors make a matrix.
+/// How the tensors form a matrix.
 #[derive(Debug, Clone)]
 enum Kind {
     Gptq(gptq::Rules),
@@ -47,7 +47,7 @@ enum Kind {
     Mxfp4 { experts: usize },
 }
 
-/// How a checkpoint is quantized.
+/// Quantization method of a checkpoint.
 #[derive(Debug, Clone)]
 pub(crate) enum Quantized {
     Gptq(gptq::Rules),
@@ -59,23 +59,23 @@ pub(crate) enum Quantized {
 }
 
 impl Quantized {
-    /// What the `config.json` of an architecture says of it, if it says anything.
+    /// Reads the method from `config.json`; `None` if the model is not quantized. `architecture` is for error messages.
     ///
     /// # Errors
-    /// [`ConfigError::Quantized`] for a method that is not read.
+    /// [`ConfigError::Quantized`] if the method is not supported.
     pub(crate) fn of(json: &Value, architecture: &str) -> Result<Option<Self>, ConfigError> {
         let found = json.get("quantization_config").or_else(|| json.get("compression_config"));
         let Some(own) = found.filter(|own| !own.is_null()) else { return Ok(None) };
         let flag = |name: &str| own.get(name).and_then(Value::as_bool).unwrap_or(false);
         let method = match own.get("quant_method").and_then(Value::as_str) {
-            // Older files of bitsandbytes name no method.
+            // Older bitsandbytes configurations name no method.
             _ if flag("load_in_4bit") || flag("load_in_8bit") => "bitsandbytes",
             method => method.unwrap_or("unnamed"),
         };
-        // Numbers and names whose default is another than what null stands for.
+        // Settings whose default differs from what null would mean.
         let settings = ["bits", "w_bit", "group_size", "q_group_size", "checkpoint_format", "version"];
         if let Some(field) = settings.into_iter().find(|field| own.get(field).is_some_and(Value::is_null)) {
-            let method = format!("{method}, whose `{field}` is null");
+            let method = format!("{method}, with `{field}` null");
             return Err(ConfigError::Quantized { architecture: architecture.to_string(), method });
         }
         let read = match method {
@@ -95,12 +95,12 @@ impl Quantized {
 }
 
 impl WeightFiles {
-    /// Takes tensors that together make a matrix for that matrix, under the name it would have alone.
+    /// Replaces tensors that together form a matrix by that matrix, under the name of an unquantized weight.
     ///
     /// # Errors
-    /// [`LoadError::Quantized`] for tensors that do not fit together.
+    /// [`LoadError::Quantized`] if the tensors do not fit together.
     pub(crate) fn joined(mut self, quantized: &Quantized) -> Result<Self, LoadError> {
-        // What the last part of a name says of the module.
+        // Suffix that identifies a quantized module.
         let marker = match quantized {
             Quantized::Gptq(_) | Quantized::Awq(_) => ".qweight",
             Quantized::BitsAndBytes | Quantized::Fp8(_) => ".weight",
@@ -128,13 +128,13 @@ impl WeightFiles {
             let (float, name) = (packed.is_none().then_some(DType::F32), joined.name.clone());
             let place = Location::Joined(Box::new(joined));
             if self.tensors.insert(name.clone(), TensorInfo { shape, dtype, float, packed, bytes, place }).is_some() {
-                return Err(LoadError::quantized(&name, "the files hold it quantized and plain"));
+                return Err(LoadError::quantized(&name, "the files contain it both quantized and unquantized"));
             }
         }
         Ok(self)
     }
 
-    /// A tensor's bytes as the file holds them.
+    /// Reads a tensor's raw bytes.
     fn raw(&self, info: &TensorInfo, part: Option<Range<usize>>) -> Result<SharedBytes, LoadError> {
         match &info.place {
             Location::File { file, bytes } => {
@@ -148,7 +148,7 @@ impl WeightFiles {
         }
     }
 
-    /// Some rows of a matrix that several tensors make, in blocks.
+    /// Packs rows of a joined matrix into blocks.
     pub(super) fn packed_codes(
         &self,
         joined: &Joined,
@@ -160,12 +160,12 @@ impl WeightFiles {
         Ok(PackedMatrix::new(bytes.into(), format, joined.width, order))
     }
 
-    /// Some elements of a matrix that several tensors make.
+    /// Dequantizes a subset of a joined matrix's elements.
     pub(super) fn decoded_codes(&self, joined: &Joined, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
         let mut out = Converted::with_capacity(compute, runs.len * runs.count);
         let (rows, width) = (joined.rows, joined.width);
         let experts = if let Kind::Mxfp4 { experts } = joined.kind { experts } else { 1 };
-        // A mixture's are read expert by expert, and lie `[in, out]`.
+        // Mixture-of-experts tensors are read one expert at a time and are `[in, out]`.
         let size = rows / experts.max(1) * width;
         let mut held: Option<(usize, Vec<f32>)> = None;
         for run in 0..runs.count {
@@ -188,7 +188,7 @@ impl WeightFiles {
 }
 
 impl Kind {
-    /// For people.
+    /// Display name of the format.
     fn name(&self) -> String {
         match self {
             Kind::Gptq(rules) => format!("gptq, {} bits", rules.bits),
@@ -203,7 +203,7 @@ impl Kind {
 }
 
 impl Joined {
-    /// The name of one of its tensors.
+    /// Full name of the matrix's tensor `part`.
     fn part_name(&self, part: &str) -> String {
         match &self.kind {
             Kind::Mxfp4 { .. } => format!("{}_{part}", self.name),
@@ -211,7 +211,7 @@ impl Joined {
         }
     }
 
-    /// The codes of some rows.
+    /// Reads the codes of some rows.
     fn codes(&self, files: &WeightFiles, rows: Range<usize>) -> Result<Codes, LoadError> {
         let parts = Parts { files, joined: self };
         let all = match &self.kind {
@@ -227,7 +227,7 @@ impl Joined {
     }
 }
 
-/// The tensors of a matrix, to be read.
+/// The tensors of a joined matrix, ready to be read.
 struct Parts<'p> {
     files: &'p WeightFiles,
     joined: &'p Joined,
@@ -243,16 +243,16 @@ impl Parts<'_> {
         self.files.raw(self.info(part)?, None)
     }
 
-    /// Words of 32 bits.
+    /// Reads 32-bit words.
     fn words(&self, part: &str) -> Result<Vec<u32>, LoadError> {
         Ok(self.bytes(part)?.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect())
     }
 
-    /// Floats of any width.
+    /// Reads floats of any width.
     fn floats(&self, part: &str) -> Result<Vec<f32>, LoadError> {
         let info = self.info(part)?;
         let Some(dtype) = info.float else {
-            let reason = format!("`{part}` holds {}, not floats", info.dtype);
+            let reason = format!("`{part}` has element type {}, not floats", info.dtype);
             return Err(LoadError::quantized(&self.joined.name, reason));
         };
         let mut floats = Converted::with_capacity(DType::F32, info.shape.iter().product());
@@ -261,7 +261,7 @@ impl Parts<'_> {
     }
 }
 
-/// Collects the tensors of a module: which must be there, and which may.
+/// Collects the required and optional tensors of a module.
 fn collect(
     files: &WeightFiles,
     name: String,
@@ -281,7 +281,7 @@ fn collect(
     Ok(joined)
 }
 
-/// An error if a tensor has another shape or holds something else.
+/// Fails if a tensor has another shape or element type.
 fn check(joined: &Joined, part: &str, shape: &[usize], dtypes: &[&str]) -> Result<(), LoadError> {
     let Some(info) = joined.parts.get(part) else { return Ok(()) };
     if info.shape != shape {
@@ -289,14 +289,14 @@ fn check(joined: &Joined, part: &str, shape: &[usize], dtypes: &[&str]) -> Resul
         return Err(LoadError::Shape { name, expected, given });
     }
     if !dtypes.contains(&info.dtype.as_str()) {
-        let reason = format!("`{part}` holds {}, not {}", info.dtype, dtypes.join(" or "));
+        let reason = format!("`{part}` has element type {}, not {}", info.dtype, dtypes.join(" or "));
         return Err(LoadError::quantized(&joined.name, reason));
     }
     Ok(())
 }
 
-/// What scales are held in.
+/// Element types allowed for scales.
 const FLOATS: &[&str] = &["f32", "f16", "bf16"];
 
-/// The matrix, the shape it is to have, and the blocks it can be kept in.
+/// A joined matrix, its shape, and the block format it can be kept in.
 type Made = (Joined, Vec<usize>, Option<Format>);

@@ -1,19 +1,19 @@
-//! Adding positions: at once, or held back until a run has succeeded.
+//! Appending positions: immediately, or staged until a run has succeeded.
 
 use burn::tensor::Tensor;
 
 use super::{Entry, Pending, read};
 use crate::error::CacheError;
+use crate::kv_cache::head_shard::{HeadShard, cast, for_all_rows};
 use crate::kv_cache::keys::{KeyBlock, Keys};
-use crate::kv_cache::lane::{Lane, cast, for_all_rows};
 
 impl Entry {
-    /// Keys and values held, with those given behind them; kept unless the entry is frozen. One
-    /// row of a frozen entry goes before each row given.
+    /// Returns the entry's keys and values followed by the new ones, which are stored unless the entry is frozen. A
+    /// frozen entry with one row is used as the prefix of every given row.
     ///
     /// # Shapes
-    /// - given: `[batch, new, kv_head, d_head]`, any number of new positions, none too
-    /// - back: `[batch, past + new, kv_head, d_head]`, without what a window has dropped
+    /// - input: `[batch, new, kv_head, d_head]`, where `new` may be zero
+    /// - output: `[batch, past + new, kv_head, d_head]`, without positions dropped by a window
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -23,14 +23,14 @@ impl Entry {
     /// let (keys, _) = cache[0].append(new(), new())?;
     /// assert_eq!((keys.dims(), cache[0].len()), ([1, 6, 4, 16], 6));
     /// cache[0].freeze();
-    /// let (keys, _) = cache[0].append(new(), new())?; // seen, not kept
+    /// let (keys, _) = cache[0].append(new(), new())?; // returned, but not stored
     /// assert_eq!((keys.dims(), cache[0].len()), ([1, 7, 4, 16], 6));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`CacheError::Shape`], [`CacheError::Batch`], [`CacheError::DType`], [`CacheError::Device`],
-    /// [`CacheError::Full`] or [`CacheError::Disk`]; the entry is left as it was.
+    /// [`CacheError::Full`], or [`CacheError::Disk`]. The entry is then unchanged.
     pub fn append(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         let mut adding = Adding { before: self.len, entry: self, done: false };
         let all = adding.entry.add(keys, values)?;
@@ -43,26 +43,26 @@ impl Entry {
         let held = self.grow(new.clone())?;
         let [keys, values] = new;
         let all = if held.blocks.is_empty() { (keys, values) } else { held.joined() };
-        let keep = self.lanes[0].window().map_or(self.len, |window| self.len - window.oldest(self.len));
+        let keep = self.shards[0].window().map_or(self.len, |window| self.len - window.oldest(self.len));
         self.prepare(keep)?;
         self.commit();
         Ok(all)
     }
 
-    /// Replaces everything held by these keys and values.
+    /// Replaces the contents with these keys and values.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let mut cache = model.prefill("king drum sun star")?;
     /// let (keys, values) = (cache[0].keys()?, cache[0].values()?);
-    /// cache[0].set(keys.zeros_like(), values)?; // no key is like another
+    /// cache[0].set(keys.zeros_like(), values)?; // zeroes the keys
     /// assert_eq!(cache[0].keys()?.abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Entry::append`], and [`CacheError::Frozen`]; the entry is left as it was.
+    /// Same as [`Entry::append`], and [`CacheError::Frozen`]. The entry is then unchanged.
     pub fn set(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -74,7 +74,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Keys and values in the element type that is kept.
+    /// Casts keys and values to the storage element type.
     pub(super) fn stored(&self, keys: Tensor<4>, values: Tensor<4>) -> [Tensor<4>; 2] {
         let cast = |tensor: Tensor<4>| match self.dtype {
             Some(dtype) if dtype != tensor.dtype() => tensor.cast(dtype),
@@ -83,9 +83,9 @@ impl Entry {
         [cast(keys), cast(values)]
     }
 
-    /// What attention reads when these come behind what is held, in the element type given. Unless the entry is
-    /// frozen they are kept: written at once if that can be rolled back, else by [`Entry::prepare`] and
-    /// [`Entry::commit`].
+    /// Returns the keys and values that attention reads, the stored ones followed by the new ones, in the element type
+    /// of the latter. Unless the entry is frozen, the new ones are stored: immediately if that can be rolled back,
+    /// otherwise by [`Entry::prepare`] and [`Entry::commit`].
     pub(crate) fn extend(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         let dtype = keys.dtype();
         let new = self.stored(keys, values);
@@ -93,7 +93,7 @@ impl Entry {
         Ok(if self.dtype.is_some_and(|stored| stored != dtype) { cast(keys, dtype) } else { keys })
     }
 
-    /// Counts positions of which a layer that reads another's keys holds nothing.
+    /// Advances the length of an entry that stores nothing because its layer reuses another layer's keys.
     pub(in crate::kv_cache) fn pass_over(&mut self, [batch, count]: [usize; 2]) -> Result<(), CacheError> {
         self.check_rows(batch)?;
         if self.frozen || count == 0 {
@@ -107,7 +107,7 @@ impl Entry {
         Ok(())
     }
 
-    /// [`Entry::extend`] in the element type that is kept.
+    /// Like [`Entry::extend`], in the storage element type.
     fn grow(&mut self, new: [Tensor<4>; 2]) -> Result<Keys, CacheError> {
         let [batch, count, ..] = new[0].dims();
         for ((what, given), [heads, width]) in ["keys", "values"].into_iter().zip(&new).zip(self.heads) {
@@ -128,7 +128,7 @@ impl Entry {
         if keep && count > 0 && self.len == 0 {
             self.batch = batch;
         }
-        // Also where a window has dropped all that was seen.
+        // Also applies if a window has dropped everything seen so far.
         if keep && count > 0 && self.held() == 0 {
             self.came_from = Some(device.clone());
         }
@@ -157,34 +157,37 @@ impl Entry {
     }
 
     fn writes_first(&self) -> bool {
-        matches!(&self.lanes[..], [lane] if lane.writes_first())
+        matches!(&self.shards[..], [shard] if shard.writes_first())
     }
 
-    /// Makes new columns ready in every lane: all that can fail of adding them. What is held can still be read as it
-    /// was, and [`Entry::settle`] or [`Lane::abandon`] has to follow.
+    /// Stages new columns in every shard, which includes every step of appending that can fail. The existing contents
+    /// remain readable; [`Entry::settle`] or [`HeadShard::abandon`] must follow.
     pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         self.prefetch.discard();
-        self.lanes.iter_mut().try_for_each(|lane| lane.stage(new, keep))
+        self.shards.iter_mut().try_for_each(|shard| shard.stage(new, keep))
     }
 
-    /// Adds what is staged, and drops all but the last `keep` columns where a window allows it.
+    /// Appends the staged columns, and drops all but the last `keep` columns if there is a window.
     pub(super) fn settle(&mut self, keep: usize) {
-        self.lanes.iter_mut().for_each(|lane| lane.settle(keep));
+        self.shards.iter_mut().for_each(|shard| shard.settle(keep));
     }
 
     /// Starts prefetching the entry if it is offloaded.
     pub(in crate::kv_cache) fn start_prefetch(&mut self) {
-        if self.is_recurrent() || self.prefetch.is_begun() || self.held() == 0 || !self.lanes.iter().any(Lane::is_away)
+        if self.is_recurrent()
+            || self.prefetch.is_begun()
+            || self.held() == 0
+            || !self.shards.iter().any(HeadShard::is_away)
         {
             return;
         }
         let Some(device) = self.came_from.clone() else { return };
-        let lanes = self.lanes.clone();
-        self.prefetch.begin(move || read(&lanes, &device));
+        let shards = self.shards.clone();
+        self.prefetch.begin(move || read(&shards, &device));
     }
 
-    /// Does all that can fail of keeping what a run has brought; the last `keep` columns must stay readable.
-    /// [`Entry::commit`] or [`Entry::roll_back`] has to follow.
+    /// Performs every step of storing a run's columns that can fail. The last `keep` columns must stay readable.
+    /// [`Entry::commit`] or [`Entry::roll_back`] must follow.
     pub(in crate::kv_cache) fn prepare(&mut self, keep: usize) -> Result<(), CacheError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         pending.keep = keep;
@@ -194,7 +197,8 @@ impl Entry {
         }
     }
 
-    /// Keeps what a run has brought, once every layer is prepared. This can't fail: of a cache all layers advance, or none.
+    /// Stores a run's columns after every layer is prepared. Can't fail, so either all layers of a cache advance or
+    /// none does.
     pub(in crate::kv_cache) fn commit(&mut self) {
         self.before_run = None;
         if let Some(pending) = self.pending.take() {
@@ -202,21 +206,21 @@ impl Entry {
         }
     }
 
-    /// Rolls back what a run has added after the first `len` columns, however far it has come.
+    /// Rolls back everything that a run has added after the first `len` columns, at any stage.
     pub(in crate::kv_cache) fn roll_back(&mut self, len: usize) {
         self.prefetch.discard();
         if let Some(before) = self.before_run.take() {
             self.state = before;
         }
         if let Some(pending) = self.pending.take() {
-            self.lanes.iter_mut().for_each(|lane| lane.abandon(pending.held));
+            self.shards.iter_mut().for_each(|shard| shard.abandon(pending.held));
         }
         self.len = self.len.min(len);
         self.refit();
     }
 }
 
-/// Rolls an entry back unless what is added to it by hand is done, also where a device panics.
+/// Rolls an entry back if a manual append does not complete, including after a panic.
 struct Adding<'e> {
     entry: &'e mut Entry,
     before: usize,

@@ -1,39 +1,39 @@
-//! Replacing what is held: fewer positions, other rows, given keys and values.
+//! Replacing an entry's contents: fewer positions, other rows, or new keys and values.
 
 use burn::tensor::Tensor;
 
 use super::Entry;
 use crate::error::CacheError;
-use crate::kv_cache::lane::Lane;
+use crate::kv_cache::head_shard::HeadShard;
 use crate::kv_cache::state::RecurrentState;
 
 impl Entry {
-    /// Drops columns from `len` on.
+    /// Drops the columns from `len` on.
     pub(in crate::kv_cache) fn truncate(&mut self, len: usize) {
         self.prefetch.discard();
         let left = if len == 0 { 0 } else { len.saturating_sub(self.first()) };
-        self.lanes.iter_mut().for_each(|lane| lane.truncate(left));
+        self.shards.iter_mut().for_each(|shard| shard.truncate(left));
         self.len = self.len.min(len);
     }
 
     /// Drops all columns; the memory stays allocated.
     pub(super) fn clear(&mut self) {
         self.prefetch.discard();
-        self.lanes.iter_mut().for_each(Lane::clear);
+        self.shards.iter_mut().for_each(HeadShard::clear);
         (self.len, self.pending, self.state) = (0, None, None);
         self.held_from.clear();
         self.refit();
     }
 
-    /// The rows given, in the order given, each as often as it is given.
+    /// Selects rows in the given order. A row may be repeated.
     pub(in crate::kv_cache) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         self.prefetch.discard();
-        // A file that can't be read leaves all lanes as they were.
-        let mut lanes = self.lanes.clone();
-        for lane in &mut lanes {
-            lane.select(rows)?;
+        // Work on copies, so that a file read error leaves all shards unchanged.
+        let mut shards = self.shards.clone();
+        for shard in &mut shards {
+            shard.select(rows)?;
         }
-        (self.lanes, self.batch, self.rows) = (lanes, rows.len(), rows.len());
+        (self.shards, self.batch, self.rows) = (shards, rows.len(), rows.len());
         if !self.held_from.is_empty() {
             self.held_from = rows.iter().map(|row| self.held_from[*row]).collect();
         }
@@ -41,14 +41,14 @@ impl Entry {
         Ok(())
     }
 
-    /// Makes what is held readable by other caches.
+    /// Seals the contents, so that other caches can read them.
     pub(in crate::kv_cache) fn seal(&mut self) {
         self.prefetch.discard();
         let batch = self.batch;
-        self.lanes.iter_mut().for_each(|lane| lane.seal(batch));
+        self.shards.iter_mut().for_each(|shard| shard.seal(batch));
     }
 
-    /// Replaces what is held by these keys and values, before which `first` columns were dropped.
+    /// Replaces the contents with these keys and values, before which `first` columns were dropped.
     pub(in crate::kv_cache) fn fill(
         &mut self,
         keys: Tensor<4>,
@@ -68,14 +68,14 @@ impl Entry {
         Ok(())
     }
 
-    /// Makes the entry hold this state after `len` columns.
+    /// Sets the recurrent state after `len` columns.
     pub(in crate::kv_cache) fn set_state(&mut self, state: RecurrentState, len: usize) {
         self.clear();
         (self.len, self.batch, self.came_from) = (len, state.rows(), Some(state.memory.device()));
         self.state = Some(state);
     }
 
-    /// Makes the entry one that has seen `len` columns of `batch` rows and holds none.
+    /// Marks the entry as having seen `len` columns of `batch` rows while holding none.
     pub(in crate::kv_cache) fn fill_with_nothing(&mut self, len: usize, batch: usize) {
         self.clear();
         if len > 0 {
@@ -83,8 +83,8 @@ impl Entry {
         }
     }
 
-    /// The entry with the rows from `row` on exchanged for those of another, both `columns` long: what is held of each
-    /// ends `shift` columns before the end.
+    /// Replaces the rows from `row` on with those of another entry. Both become `columns` long, and the contents of
+    /// each end `shift` columns before the end.
     pub(in crate::kv_cache) fn with_rows(
         &self,
         row: usize,
@@ -103,7 +103,7 @@ impl Entry {
             return Ok(made);
         }
         let (mine, theirs) = (self.joined()?, other.joined()?);
-        // The oldest column that either holds.
+        // Oldest column held by either entry.
         let first = |entry: &Entry, shift: usize| columns - shift - entry.held().min(columns - shift);
         let first = first(self, shift[0]).min(first(other, shift[1]));
         let whole = |which: usize| {
@@ -125,7 +125,7 @@ impl Entry {
                 )
             };
             let all = placed(blank(self.batch), mine, 0, shift[0]);
-            // Nothing of the rows that go stays behind.
+            // Clear the replaced rows completely.
             let all = all.slice_assign([row..row + other.batch, 0..held, 0..heads, 0..width], blank(other.batch));
             Some(placed(all, theirs, row, shift[1]))
         };

@@ -1,4 +1,4 @@
-//! Whether what a run would add fits.
+//! Checks of whether new columns fit an entry.
 
 use burn::tensor::{DType, Device};
 
@@ -8,17 +8,17 @@ use crate::error::CacheError;
 use crate::kv_cache::state::StateShape;
 
 impl Entry {
-    /// Element type of what is held, and the device it came from.
+    /// Element type of the contents, and the device they came from.
     fn form(&self) -> Option<(DType, &Device)> {
         if let Some(state) = &self.state {
             return Some((state.before.dtype(), self.came_from.as_ref()?));
         }
-        let (dtype, _) = self.lanes[0].form().filter(|_| self.held() > 0)?;
+        let (dtype, _) = self.shards[0].form().filter(|_| self.held() > 0)?;
         Some((dtype, self.came_from.as_ref()?))
     }
 
-    /// Whether so many rows can be appended: as many as there are; any number behind one row that is frozen; fewer
-    /// than it is set up for while it is empty.
+    /// Checks that `batch` rows can be appended: the entry's current number of rows, any number after a single frozen
+    /// row, or at most the number that the entry was created for while it is empty.
     pub(in crate::kv_cache) fn check_rows(&self, batch: usize) -> Result<(), CacheError> {
         let fits = batch == self.batch || (self.frozen && self.batch == 1) || (self.len == 0 && batch <= self.rows);
         if fits { Ok(()) } else { Err(CacheError::Batch { cache: self.batch, run: batch }) }
@@ -36,7 +36,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether what another entry holds could be held here.
+    /// Checks that this entry could hold the contents of another.
     pub(in crate::kv_cache) fn check_like(&self, other: &Entry) -> Result<(), CacheError> {
         match other.form() {
             Some((dtype, device)) => self.check_form(dtype, device),
@@ -44,7 +44,7 @@ impl Entry {
         }
     }
 
-    /// Whether `count` more columns fit.
+    /// Checks that `count` more columns fit.
     pub(super) fn check_room(&self, count: usize) -> Result<(), CacheError> {
         match self.max_len() {
             Some(max_len) if self.len + count > max_len => Err(CacheError::Full { max_len, needed: self.len + count }),
@@ -52,7 +52,7 @@ impl Entry {
         }
     }
 
-    /// Whether a run of this model can append `count` columns to the entry.
+    /// Checks that a run of this model can append `count` columns to the entry.
     pub(in crate::kv_cache) fn check(
         &self,
         layer: usize,

@@ -8,9 +8,9 @@ use std::fmt;
 
 use burn::tensor::{DType, Device, Tensor};
 
+use super::head_shard::{HeadShard, side_by_side};
 use super::keys::{KeyBlock, Keys};
 use super::kind::CacheKind;
-use super::lane::{Lane, side_by_side};
 use super::prefetch::Prefetch;
 use super::shape::CacheShape;
 use super::state::{RecurrentState, StateShape};
@@ -19,8 +19,8 @@ use crate::error::CacheError;
 
 /// Keys and values of one layer, `[batch, position, kv_head, d_head]`.
 ///
-/// Keys are those attention reads: rotated where positions are rotary, as Hugging Face keeps
-/// them. (TransformerLens keeps them before rotation and rotates all of them at every step.)
+/// Keys are stored as attention reads them, with rotary embeddings applied, as in Hugging Face. (TransformerLens stores
+/// them before rotation and rotates all of them at every step.)
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -33,49 +33,49 @@ use crate::error::CacheError;
 /// ```
 #[derive(Clone)]
 pub struct Entry {
-    /// One, or one for each device that the heads are spread over.
-    lanes: Vec<Lane>,
+    /// One shard, or one per device that the heads are spread over.
+    shards: Vec<HeadShard>,
     kind: CacheKind,
     window: Option<Window>,
-    /// `[head, width]` of keys and of values.
+    /// `[heads, width]` of keys and values.
     heads: [[usize; 2]; 2],
-    /// Rows it was made for.
+    /// Number of rows that the entry was created for.
     rows: usize,
-    /// Rows it holds.
+    /// Current number of rows.
     pub(super) batch: usize,
-    /// Columns seen, dropped ones included.
+    /// Number of columns seen, including dropped ones.
     pub(super) len: usize,
-    /// The first column that each row holds, where rows that were inserted lack columns that others hold.
+    /// First column that each row holds, if inserted rows have fewer columns than others.
     held_from: Vec<usize>,
-    /// Element type that everything is cast to, if one was asked for.
+    /// Storage element type, if set.
     dtype: Option<DType>,
-    /// Device that everything has to come from, if one was asked for.
+    /// Required device of new tensors, if set.
     device: Option<Device>,
-    /// Device that what is held came from.
+    /// Device that the contents came from.
     pub(super) came_from: Option<Device>,
     pub(super) frozen: bool,
     pending: Option<Pending>,
-    /// The sizes of its state, if it has one in place of keys and values.
+    /// Shape of the recurrent state, for a layer that has one instead of keys and values.
     pub(super) recurrent: Option<StateShape>,
     pub(super) state: Option<RecurrentState>,
-    /// The state before the run that is not done.
+    /// The state before the current run, until it completes.
     pub(super) before_run: Option<Option<RecurrentState>>,
     prefetch: Prefetch,
 }
 
-/// What a run has brought, until it has succeeded.
+/// Columns of a run that has not completed.
 #[derive(Debug, Clone)]
 struct Pending {
-    /// Columns held before the run.
+    /// Number of columns held before the run.
     held: usize,
     /// The new columns; `None` once they are written.
     new: Option<[Tensor<4>; 2]>,
-    /// Columns that have to stay readable once the run has succeeded.
+    /// Number of columns that must stay readable after the run.
     keep: usize,
 }
 
 impl Entry {
-    /// An empty, growing entry for `batch` rows of one layer of a model of this configuration.
+    /// Creates an empty, growing entry for `batch` rows of one layer of a model with this configuration.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -92,7 +92,7 @@ impl Entry {
         Self::of_shape(&CacheShape::of(config, batch)?, 0, CacheKind::GROWING)
     }
 
-    /// An empty entry for a layer of a cache of this shape and kind.
+    /// Creates an empty entry for one layer of a cache with this shape and kind.
     ///
     /// ```
     /// use hooklens::{CacheKind, CacheShape, Entry};
@@ -102,7 +102,7 @@ impl Entry {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Layer`], [`CacheError::Size`] or [`CacheError::Unsupported`].
+    /// [`CacheError::Layer`], [`CacheError::Size`], or [`CacheError::Unsupported`].
     pub fn of_shape(shape: &CacheShape, layer: usize, kind: CacheKind) -> Result<Self, CacheError> {
         kind.check()?;
         let layers = shape.windows.len();
@@ -115,7 +115,7 @@ impl Entry {
     pub(super) fn made(shape: &CacheShape, layer: usize, kind: CacheKind) -> Self {
         let window = shape.windows[layer];
         Self {
-            lanes: vec![Lane::new(kind, window)],
+            shards: vec![HeadShard::new(kind, window)],
             kind,
             window,
             heads: shape.heads(layer),
@@ -135,28 +135,27 @@ impl Entry {
         }
     }
 
-    /// Fixes the element type that everything is cast to, the device that everything comes from, or both; room that
-    /// is limited is made once both are known.
+    /// Sets the storage element type, the required device, or both. Limited storage is allocated once both are known.
     pub(super) fn fix(&mut self, dtype: Option<DType>, device: Option<&Device>) {
         self.dtype = dtype.or(self.dtype);
         self.device = device.cloned().or_else(|| self.device.take());
         if let (Some(dtype), Some(device), true) = (self.dtype, &self.device, self.heads[0][0] > 0) {
-            self.lanes.iter_mut().for_each(|lane| lane.reserve(self.rows, self.heads, dtype, device));
+            self.shards.iter_mut().for_each(|shard| shard.reserve(self.rows, self.heads, dtype, device));
         }
     }
 
-    /// Spreads the heads over devices, as evenly as they can be.
+    /// Spreads the heads over devices as evenly as possible.
     pub(super) fn spread_heads(&mut self, devices: &[Device]) {
         let share = |heads: usize, at: usize| heads * at / devices.len()..heads * (at + 1) / devices.len();
-        let lane = |(at, device): (usize, &Device)| {
+        let shard = |(at, device): (usize, &Device)| {
             let heads = self.heads.map(|[heads, _]| share(heads, at));
-            Lane::on(self.kind, self.window, device, heads)
+            HeadShard::on(self.kind, self.window, device, heads)
         };
-        self.lanes = devices.iter().enumerate().map(lane).collect();
+        self.shards = devices.iter().enumerate().map(shard).collect();
         self.fix(None, None);
     }
 
-    /// Resets the number of rows of an empty entry to the number it was made for.
+    /// Resets an empty entry to the number of rows it was created for.
     pub(super) fn refit(&mut self) {
         if self.len == 0 {
             (self.batch, self.came_from) = (self.rows, None);
@@ -165,17 +164,17 @@ impl Entry {
         }
     }
 
-    /// Columns held; a state stands for all that were seen.
+    /// Number of columns held. A recurrent state counts as all columns seen.
     pub(super) fn held(&self) -> usize {
-        if self.recurrent.is_some() { self.len } else { self.lanes[0].held() }
+        if self.recurrent.is_some() { self.len } else { self.shards[0].held() }
     }
 
-    /// What is held, on the device that computes.
+    /// The contents as blocks on the computing device.
     fn blocks(&self, device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
-        read(&self.lanes, device)
+        read(&self.shards, device)
     }
 
-    /// Everything held, joined into one tensor each.
+    /// The contents, concatenated into one tensor of keys and one of values.
     pub(super) fn joined(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
         let there = self.held() > 0 && !self.is_recurrent();
         let Some(device) = self.came_from.as_ref().filter(|_| there) else { return Ok(None) };
@@ -183,7 +182,7 @@ impl Entry {
         Ok((!blocks.is_empty()).then(|| Keys { blocks, dropped: 0 }.joined()))
     }
 
-    /// Keys and values held, of no positions if there are none.
+    /// Keys and values; tensors without positions if the entry is empty.
     fn both(&self) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         if let Some(both) = self.joined()? {
             return Ok(both);
@@ -193,48 +192,48 @@ impl Entry {
         Ok((empty(self.heads[0]), empty(self.heads[1])))
     }
 
-    /// Keys held, `[batch, position, kv_head, d_head]`; of an empty entry those of no position.
+    /// Keys, `[batch, position, kv_head, d_head]`; without positions if the entry is empty.
     ///
     /// # Errors
-    /// [`CacheError::Disk`] if they lie on disk and can't be read.
+    /// [`CacheError::Disk`] if they are on disk and can't be read.
     pub fn keys(&self) -> Result<Tensor<4>, CacheError> {
         self.both().map(|(keys, _)| keys)
     }
 
-    /// Values held, `[batch, position, kv_head, d_head]`; of an empty entry those of no position.
+    /// Values, `[batch, position, kv_head, d_head]`; without positions if the entry is empty.
     ///
     /// # Errors
-    /// As [`Entry::keys`].
+    /// Same as [`Entry::keys`].
     pub fn values(&self) -> Result<Tensor<4>, CacheError> {
         self.both().map(|(_, values)| values)
     }
 
-    /// Positions seen, those a window has dropped included.
+    /// Number of positions seen, including those that a window has dropped.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has seen no position.
+    /// Whether the entry has seen no positions.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Rows it holds.
+    /// Number of rows.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The first position still held.
+    /// First position that is still held.
     pub fn first(&self) -> usize {
         self.len - self.held()
     }
 
-    /// The first column that a row holds.
+    /// First column that a row holds.
     pub(super) fn first_of(&self, row: usize) -> usize {
         self.first().max(self.held_from.get(row).copied().unwrap_or(0))
     }
 
-    /// The first column that every row holds.
+    /// First column that every row holds.
     pub(super) fn first_of_all(&self) -> usize {
         self.held_from.iter().copied().max().unwrap_or(0).max(self.first())
     }
@@ -248,7 +247,8 @@ impl Entry {
         self.held_from = columns;
     }
 
-    /// From here on [`Entry::append`] keeps nothing. A run needs all layers of its cache alike.
+    /// Freezes the entry: [`Entry::append`] no longer stores anything. All layers of a cache used by a run must be in
+    /// the same state.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -256,20 +256,20 @@ impl Entry {
     /// let mut cache = model.prefill("king drum sun star")?;
     /// cache[1].freeze();
     /// assert_eq!((cache[0].is_frozen(), cache[1].is_frozen()), (false, true));
-    /// let told = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err().to_string();
-    /// assert_eq!(told, "layer 1 is frozen and the cache is not; a run needs all layers alike");
+    /// let message = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err().to_string();
+    /// assert_eq!(message, "layer 1 is frozen and the cache is not; freeze all layers or none");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn freeze(&mut self) {
         self.frozen = true;
     }
 
-    /// From here on [`Entry::append`] keeps what it is given.
+    /// Unfreezes the entry: [`Entry::append`] stores what it is given.
     pub fn unfreeze(&mut self) {
         self.frozen = false;
     }
 
-    /// Whether [`Entry::append`] keeps nothing.
+    /// Whether [`Entry::append`] stores nothing.
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
@@ -278,12 +278,12 @@ impl Entry {
         self.frozen = frozen;
     }
 
-    /// Whether it holds what it has seen, or a state of that: entries of layers that read another's keys don't.
+    /// Whether the entry stores keys and values or a state. Entries of layers that reuse another layer's keys don't.
     pub(super) fn holds(&self) -> bool {
         self.is_recurrent() || self.heads[0][0] > 0
     }
 
-    /// `[heads, width]` of its keys and of its values.
+    /// `[heads, width]` of keys and values.
     pub(super) fn heads(&self) -> [[usize; 2]; 2] {
         self.heads
     }
@@ -292,32 +292,32 @@ impl Entry {
         self.window
     }
 
-    /// Whether it drops what a window no longer sees.
+    /// Whether the entry drops positions that have left the window.
     pub(super) fn drops(&self) -> bool {
-        self.lanes[0].window().is_some()
+        self.shards[0].window().is_some()
     }
 
-    /// Positions there is room for, if that is limited.
+    /// Maximum number of positions, if limited.
     pub(super) fn max_len(&self) -> Option<usize> {
         self.kind.max_len().filter(|_| !self.drops())
     }
 
     pub(super) fn bytes(&self) -> usize {
         let state = self.state.as_ref().map_or(0, RecurrentState::bytes);
-        state + self.lanes.iter().map(Lane::bytes).sum::<usize>()
+        state + self.shards.iter().map(HeadShard::bytes).sum::<usize>()
     }
 }
 
-/// What lanes hold, all heads side by side on one device.
-fn read(lanes: &[Lane], device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
-    if let [lane] = lanes {
-        return lane.read(device);
+/// Reads the contents of all shards, with their heads joined on one device.
+fn read(shards: &[HeadShard], device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
+    if let [shard] = shards {
+        return shard.read(device);
     }
-    Ok(side_by_side(lanes.iter().map(|lane| lane.read(device)).collect::<Result<_, _>>()?))
+    Ok(side_by_side(shards.iter().map(|shard| shard.read(device)).collect::<Result<_, _>>()?))
 }
 
 impl fmt::Debug for Entry {
-    /// Sizes, never values.
+    /// Shows sizes but no values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [[kv_heads, d_head], [value_heads, d_value]] = self.heads;
         f.debug_struct("Entry")

@@ -1,21 +1,25 @@
-//! A run that can't be kept leaves its cache as it was, wherever keeping it fails.
+//! A run that can't be stored leaves its cache unchanged, wherever the failure occurs.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::config::{
-    GatedDelta, Latent, Mixer, Positional, RopeScaling, Rotary, ShortConv, StateSpace, TransformerConfig, Window,
+    ActivationFn, GatedDelta, Latent, Mixer, NormKind, Positional, RopeScaling, Rotary, ShortConv, StateSpace,
+    TransformerConfig, Window,
 };
-use crate::driver::ForwardOptions;
-use crate::encoder_decoder::{DecoderCache, HookedEncoderDecoder};
+use crate::driver::{ForwardOptions, HookedModel};
+use crate::encoder_decoder::{
+    DecoderBlock, DecoderCache, EncoderBlock, EncoderDecoderConfig, EncoderDecoderWeights, HookedEncoderDecoder,
+    StackAttention, StackPositions, TokenRules,
+};
 use crate::error::{CacheError, Result};
 use crate::kv_cache::{Bits, CacheKind, KeyValueCache, Offload};
-use crate::model::HookedTransformer;
-use crate::prelude::*;
+use crate::model::{HookedTransformer, LoadReport};
 
-/// How a point fails.
+/// How an injected failure manifests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Error,
@@ -23,7 +27,7 @@ enum Fault {
 }
 
 thread_local! {
-    /// The point of this thread that fails next, counted from now on.
+    /// The next point on this thread to fail, counted from now.
     static NEXT: Cell<Option<(usize, Fault)>> = const { Cell::new(None) };
 }
 
@@ -37,12 +41,12 @@ pub(in crate::kv_cache) fn point() -> std::result::Result<(), CacheError> {
     }
 }
 
-/// Whether the work reaches its `n`-th point, which then fails, as does the work.
+/// Whether the work reaches its `n`-th failure point. If so, both the point and the work fail.
 fn fails<T>(n: usize, fault: Fault, work: impl FnOnce() -> Result<T>) -> bool {
     NEXT.set(Some((n, fault)));
     let done = catch_unwind(AssertUnwindSafe(work));
     let failed = NEXT.replace(None).is_none();
-    assert_eq!(failed, !matches!(done, Ok(Ok(_))), "what fails is reported");
+    assert_eq!(failed, !matches!(done, Ok(Ok(_))), "a failure was not reported");
     failed
 }
 
@@ -86,7 +90,7 @@ fn step(model: &HookedTransformer, cache: &mut KeyValueCache, tokens: &[Vec<u32>
     Ok(model.forward_with(tokens.to_vec(), ForwardOptions::new().kv_cache(cache))?.into_data())
 }
 
-/// Texts of two rows, in steps of this many positions.
+/// Texts of two rows, in steps of different lengths.
 fn steps() -> Vec<Vec<Vec<u32>>> {
     let lens = [5, 1, 2, 6, 1];
     let token = |at: usize| (at * 7 % 19) as u32;
@@ -115,7 +119,7 @@ fn a_failed_run_leaves_every_kind_as_it_was() {
                     step(&model, &mut never_failed, &tokens).unwrap();
                     let (now, right) = (cache.to_data().unwrap(), never_failed.to_data().unwrap());
                     assert_eq!(now, right, "{name}, {}", kind.name());
-                    // What follows reads the same.
+                    // Subsequent runs also give the same result.
                     let next = vec![vec![3]; 2];
                     let behind = |cache: &KeyValueCache| step(&model, &mut cache.clone(), &next).unwrap();
                     assert_eq!(behind(&cache), behind(&never_failed), "{name}, {}", kind.name());
@@ -175,9 +179,85 @@ fn a_failed_change_leaves_every_kind_as_it_was() {
     }
 }
 
+/// Two layers each of an encoder and a decoder, from the blocks of random decoders.
+fn encoder_decoder() -> HookedEncoderDecoder {
+    let attention = StackAttention::plain(2, 1.0);
+    let config = EncoderDecoderConfig {
+        n_encoder_layers: 2,
+        n_decoder_layers: 2,
+        d_model: 16,
+        d_decoder_model: 16,
+        n_heads: 2,
+        d_head: 8,
+        d_mlp: 64,
+        n_decoder_heads: 2,
+        d_decoder_head: 8,
+        d_decoder_mlp: 64,
+        d_vocab: 20,
+        d_decoder_vocab: 20,
+        shared_embed: true,
+        embed_scale: None,
+        decoder_embed_scale: None,
+        positions: StackPositions::Distances { buckets: 8, max_distance: 16, each_layer: false },
+        embed_norm: false,
+        decoder_tokens_normed: false,
+        norm: NormKind::LayerNorm,
+        norm_after: false,
+        post_norms: false,
+        eps: 1e-5,
+        attention: attention.clone(),
+        decoder_attention: attention,
+        activation: ActivationFn::Relu,
+        gated_mlp: false,
+        output_scale: None,
+        output_logits_soft_cap: None,
+        decoder_start_token: 0,
+        token_rules: TokenRules::default(),
+    };
+    let weights =
+        HookedTransformer::random(TransformerConfig::new(4, 16, 2, 20, 64), 7, &Device::flex()).unwrap().weights;
+    let bias = || vec![Param::from_tensor(Tensor::<2>::ones([8, 2], &Device::flex()))];
+    let block = |at: usize| weights.blocks[at].clone();
+    let encoder = |at: usize| EncoderBlock {
+        ln1: block(at).ln1,
+        attn: block(at).attn.unwrap(),
+        ln1_post: None,
+        ln2: block(at).ln2.unwrap(),
+        mlp: block(at).mlp.unwrap(),
+        ln2_post: None,
+    };
+    let decoder = |at: usize| DecoderBlock {
+        ln1: block(at).ln1,
+        attn: block(at).attn.unwrap(),
+        ln1_post: None,
+        ln2: block(at).ln2.unwrap(),
+        cross_attn: block(at - 2).attn.unwrap(),
+        ln2_post: None,
+        ln3: block(at - 2).ln1,
+        mlp: block(at).mlp.unwrap(),
+        ln3_post: None,
+    };
+    let weights = EncoderDecoderWeights {
+        embed: Param::from_tensor(weights.embed.matrix()),
+        decoder_embed: None,
+        encoder_positions: None,
+        decoder_positions: None,
+        encoder_embed_ln: None,
+        decoder_embed_ln: None,
+        encoder: (0..2).map(encoder).collect(),
+        encoder_bias: bias(),
+        encoder_ln: weights.ln_final.clone(),
+        decoder: (2..4).map(decoder).collect(),
+        decoder_bias: bias(),
+        decoder_ln: weights.ln_final.clone(),
+        unembed: weights.unembed.clone(),
+    };
+    HookedEncoderDecoder::assemble(config, weights, None, LoadReport::default())
+}
+
 #[test]
 fn a_failed_run_leaves_a_decoders_cache_as_it_was() {
-    let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5").unwrap();
+    let model = encoder_decoder();
     let encoded = model.encode(vec![vec![5, 6, 7, 1]]).unwrap();
     for kind in kinds() {
         let new = || {

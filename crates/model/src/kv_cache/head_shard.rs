@@ -1,4 +1,4 @@
-//! Keys and values of some of a layer's heads, on one device.
+//! Keys and values of a subset of a layer's heads, on one device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,55 +12,57 @@ use crate::config::Window;
 use crate::device::main_memory;
 use crate::error::CacheError;
 
-/// Where a lane's tensors are stored.
+/// Where a shard's tensors are stored.
 #[derive(Debug, Clone)]
-enum Home {
-    /// On the device they were computed on.
+enum ShardPlacement {
+    /// The device that computed them.
     Given,
-    /// In main memory.
+    /// Main memory.
     Main,
-    /// On a device of their own.
+    /// A fixed device.
     On(Device),
 }
 
-/// Some of a layer's heads: those of the keys and those of the values.
+/// Ranges of key heads and value heads.
 type HeadRanges = [Range<usize>; 2];
 
-/// Keys and values of some of a layer's heads. A layer has one lane, or one for each device that its heads are
-/// spread over.
+/// Keys and values of a subset of a layer's heads. A layer has one shard, or one per device that its heads are spread
+/// over.
 #[derive(Debug, Clone)]
-pub(super) struct Lane {
-    /// Earlier columns, which caches forked from this one read too.
+pub(super) struct HeadShard {
+    /// Earlier columns, shared with caches forked from this one.
     shared: Vec<Shared>,
     store: Store,
-    home: Home,
-    /// `None` for all heads.
+    home: ShardPlacement,
+    /// The heads in this shard; `None` for all.
     heads: Option<HeadRanges>,
 }
 
-impl Lane {
-    /// All heads, where the kind says.
+impl HeadShard {
+    /// A shard for all heads, stored as the kind specifies.
     pub(super) fn new(kind: CacheKind, window: Option<Window>) -> Self {
         let in_memory = kind.offload() == Some(Offload::Memory) && kind.quantization().is_none();
-        let home = if in_memory { Home::Main } else { Home::Given };
+        let home = if in_memory { ShardPlacement::Main } else { ShardPlacement::Given };
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: None }
     }
 
-    /// These heads, on a device of their own.
+    /// A shard for these heads, on a fixed device.
     pub(super) fn on(kind: CacheKind, window: Option<Window>, device: &Device, heads: HeadRanges) -> Self {
-        let home = Home::On(device.clone());
+        let home = ShardPlacement::On(device.clone());
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
     }
 
-    /// Whether reading copies it from another device or a file, which can be done ahead.
+    /// Whether reading copies from another device or a file, and can therefore be prefetched.
     pub(super) fn is_away(&self) -> bool {
         let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));
-        !matches!(self.home, Home::Given) || matches!(self.store, Store::Disk { .. }) || self.shared.iter().any(on_disk)
+        !matches!(self.home, ShardPlacement::Given)
+            || matches!(self.store, Store::Disk { .. })
+            || self.shared.iter().any(on_disk)
     }
 
-    /// Whether the lane has all heads, stored on the device they were computed on.
+    /// Whether the shard has all heads, stored on the device that computed them.
     fn is_plain(&self) -> bool {
-        matches!(self.home, Home::Given) && self.heads.is_none()
+        matches!(self.home, ShardPlacement::Given) && self.heads.is_none()
     }
 
     /// Whether new columns are written before attention reads them.
@@ -68,12 +70,12 @@ impl Lane {
         self.is_plain() && self.store.writes_first()
     }
 
-    /// The window whose columns it keeps, if it drops the others.
+    /// The window, if columns that have left it are dropped.
     pub(super) fn window(&self) -> Option<Window> {
         self.store.window()
     }
 
-    /// Makes the room that a limited kind will need for so many rows.
+    /// Allocates the storage of a limited kind for this number of rows.
     pub(super) fn reserve(&mut self, rows: usize, [k, v]: [[usize; 2]; 2], dtype: DType, device: &Device) {
         let home = self.home_of(device);
         let of = |which: usize, [heads, width]: [usize; 2]| {
@@ -86,23 +88,23 @@ impl Lane {
 
     fn home_of(&self, given: &Device) -> Device {
         match &self.home {
-            Home::Given => given.clone(),
-            Home::Main => main_memory(given),
-            Home::On(device) => device.clone(),
+            ShardPlacement::Given => given.clone(),
+            ShardPlacement::Main => main_memory(given),
+            ShardPlacement::On(device) => device.clone(),
         }
     }
 
-    /// Columns that are sealed.
+    /// Number of sealed columns.
     fn sealed(&self) -> usize {
         self.shared.iter().map(|shared| shared.len).sum()
     }
 
-    /// Columns held.
+    /// Number of columns held.
     pub(super) fn held(&self) -> usize {
         self.sealed() + self.store.len()
     }
 
-    /// Element type and device of what is stored.
+    /// Element type and device of the contents.
     pub(super) fn form(&self) -> Option<Form> {
         self.shared.first().and_then(Shared::form).or_else(|| self.store.form())
     }
@@ -111,8 +113,8 @@ impl Lane {
         self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
-    /// Makes columns of all heads ready to be added, of which the lane takes its own: all that can fail. Once they
-    /// are added the last `keep` columns have to stay readable.
+    /// Stages this shard's heads of new columns, including every step that can fail. After they are appended, the last
+    /// `keep` columns must stay readable.
     pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         let home = self.home_of(&new[0].device());
         let own = [0, 1].map(|which| {
@@ -126,17 +128,17 @@ impl Lane {
         self.store.stage(own, self.sealed(), keep)
     }
 
-    /// Adds what is staged, and drops all but the last `keep` columns where a window allows it.
+    /// Appends the staged columns, and drops all but the last `keep` columns if there is a window.
     pub(super) fn settle(&mut self, keep: usize) {
         self.store.settle(keep);
     }
 
-    /// Discards what is staged, wherever staging has stopped: the lane holds `held` columns again.
+    /// Discards staged columns at any stage, so that the shard holds `held` columns again.
     pub(super) fn abandon(&mut self, held: usize) {
         self.store.abandon(held.saturating_sub(self.sealed()));
     }
 
-    /// What is held, oldest first, on the device that computes.
+    /// Reads the contents, oldest first, to the computing device.
     pub(super) fn read(&self, device: &Device) -> Result<Vec<KeyBlock>, CacheError> {
         let mut blocks = Vec::new();
         for shared in &self.shared {
@@ -152,7 +154,7 @@ impl Lane {
         Ok(moved.collect())
     }
 
-    /// Drops all but the first `left` columns held.
+    /// Keeps the first `left` columns.
     pub(super) fn truncate(&mut self, mut left: usize) {
         for shared in &mut self.shared {
             shared.len = shared.len.min(left);
@@ -162,7 +164,7 @@ impl Lane {
         self.store.drop_last(self.store.len().saturating_sub(left));
     }
 
-    /// The rows given, in the order given, each as often as it is given.
+    /// Selects rows in the given order. A row may be repeated.
     pub(super) fn select(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         if self.store.len() > 0 {
             self.store.select(rows)?;
@@ -173,7 +175,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Makes what is held readable by other caches.
+    /// Seals the contents, so that other caches can read them.
     pub(super) fn seal(&mut self, batch: usize) {
         let (len, bytes) = (self.store.len(), self.store.bytes());
         if let Some(sealed) = self.store.seal() {
@@ -188,17 +190,17 @@ impl Lane {
     }
 }
 
-/// Joins the heads of several lanes that hold the same columns.
-pub(super) fn side_by_side(lanes: Vec<Vec<KeyBlock>>) -> Vec<KeyBlock> {
-    let mut lanes = lanes.into_iter();
-    let Some(first) = lanes.next() else { return Vec::new() };
-    let others: Vec<Vec<KeyBlock>> = lanes.collect();
+/// Joins the heads of several shards that hold the same columns.
+pub(super) fn side_by_side(shards: Vec<Vec<KeyBlock>>) -> Vec<KeyBlock> {
+    let mut shards = shards.into_iter();
+    let Some(first) = shards.next() else { return Vec::new() };
+    let others: Vec<Vec<KeyBlock>> = shards.collect();
     if others.is_empty() {
         return first;
     }
     let beside = |(at, block): (usize, KeyBlock)| {
         let all = |of: fn(&KeyBlock) -> &Tensor<4>| {
-            let heads = std::iter::once(&block).chain(others.iter().filter_map(|lane| lane.get(at)));
+            let heads = std::iter::once(&block).chain(others.iter().filter_map(|shard| shard.get(at)));
             Tensor::cat(heads.map(|block| of(block).clone()).collect(), 2)
         };
         KeyBlock { keys: all(|block| &block.keys), values: all(|block| &block.values), rows: block.rows.clone() }
@@ -206,7 +208,7 @@ pub(super) fn side_by_side(lanes: Vec<Vec<KeyBlock>>) -> Vec<KeyBlock> {
     first.into_iter().enumerate().map(beside).collect()
 }
 
-/// Blocks of a cache of one row, read by every row of a batch.
+/// Maps the blocks of a one-row cache to every row of a batch.
 pub(super) fn for_all_rows(mut blocks: Vec<KeyBlock>, batch: usize) -> Vec<KeyBlock> {
     for block in &mut blocks {
         let row = block.rows.as_ref().map_or(0, |rows| rows[0]);
@@ -215,7 +217,7 @@ pub(super) fn for_all_rows(mut blocks: Vec<KeyBlock>, batch: usize) -> Vec<KeyBl
     blocks
 }
 
-/// Blocks in another element type.
+/// Casts blocks to another element type.
 pub(super) fn cast(keys: Keys, dtype: DType) -> Keys {
     let of = |tensor: Tensor<4>| if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) };
     let block = |block: KeyBlock| KeyBlock { keys: of(block.keys), values: of(block.values), rows: block.rows };

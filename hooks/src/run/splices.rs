@@ -1,42 +1,29 @@
-//! The parts put into a model.
+//! The parts spliced into a model.
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::{Halt, Part, Run, Slot, Spliced};
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
-use crate::part::Part;
 use crate::point::PointInfo;
-use crate::run::Halt;
-use crate::selection::Selection;
+use crate::selection::{Selection, Silent};
 
-/// The parts put into a model, in the order in which they were.
+/// The parts spliced into a model, in the order in which they were added.
 ///
-/// An addition gives a new catalog, which lists the part's points before the point it is put at; see [`Part`] for an
-/// example.
+/// Adding a part creates a new catalog, which lists the part's points before the point where it is spliced in; see
+/// [`Part`] for an example.
 #[derive(Clone, Default)]
 pub struct Splices {
     all: Vec<Spliced>,
 }
 
-/// One part and its place.
-#[derive(Clone)]
-pub(crate) struct Spliced {
-    pub(crate) part: Arc<dyn Part>,
-    /// The point it reads; the one it writes, unless it reads another.
-    pub(crate) read: PointId,
-    pub(crate) write: PointId,
-    /// The points it sees too.
-    pub(crate) also: Vec<PointId>,
-    pub(crate) points: Vec<PointId>,
-}
-
-/// The map from ids of a catalog to those after points were inserted.
+/// Mapping from ids of an old catalog to ids of the catalog with inserted points.
 ///
 /// ```
 /// # use hooklens_hooks::{Shift, example};
 /// # let (_, ids) = example::points();
-/// assert_eq!(Shift::default().moved(ids[2]), ids[2]); // nothing was put in
+/// assert_eq!(Shift::default().moved(ids[2]), ids[2]); // no points were inserted
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shift {
@@ -45,28 +32,24 @@ pub struct Shift {
 }
 
 impl Shift {
-    /// The id in the new catalog of a point of the old one.
+    /// The id in the new catalog of a point in the old one.
     pub fn moved(self, id: PointId) -> PointId {
         PointId(if id.0 >= self.from { id.0 + self.by } else { id.0 })
     }
 }
 
 impl Splices {
-    /// Whether there is no part.
+    /// Whether there are no parts.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub(crate) fn all(&self) -> &[Spliced] {
-        &self.all
-    }
-
-    /// Each part's name and the point it is put at, in the catalog that these parts came with.
+    /// The name of each part and of the point where it is spliced in. `catalog` is the one returned with these parts.
     pub fn named<'s>(&'s self, catalog: &'s Catalog) -> impl Iterator<Item = (String, &'s str)> {
         self.all.iter().map(|one| (one.part.name(), &*catalog.info(one.write).name))
     }
 
-    /// Whether a part reads a point of an earlier layer than the one it writes, so that it can't run in a run that starts
+    /// Whether a part reads a point of an earlier layer than the one it writes, which means that a run must not start
     /// between them.
     pub fn reach_back(&self, catalog: &Catalog) -> bool {
         let layer = |id: &PointId| catalog.info(*id).layer;
@@ -76,20 +59,20 @@ impl Splices {
         self.all.iter().any(earlier)
     }
 
-    /// The hash that each part gives of itself, if it does.
+    /// The fingerprint of each part, if it has one.
     ///
     /// # Errors
-    /// What a part reports.
+    /// An error from a part.
     pub fn fingerprints(&self) -> Result<Vec<Option<String>>, Halt> {
         self.all.iter().map(|one| one.part.fingerprint()).collect()
     }
 
-    /// One part more: it replaces the tensor of `write`, made from the tensor of `read` (`None`: from the tensor it
-    /// replaces). Several parts at one point follow each other.
+    /// Adds a part that replaces the tensor of `write`, computed from the tensor of `read` (`None`: from the tensor
+    /// that it replaces). Several parts at one point run in sequence.
     ///
     /// # Errors
-    /// What [`Selection::resolve_one`] reports; [`HookError::Splice`] for points of integers, for a point read after it
-    /// is written, and for names that the point has already.
+    /// An error from [`Selection::resolve_one`], or [`HookError::Splice`] for an integer point, for a point that is
+    /// read after it is written, and for names that the point already has.
     pub fn with(
         &self,
         catalog: &Arc<Catalog>,
@@ -123,7 +106,7 @@ impl Splices {
             new[..*place].iter().any(|other| other.name == point.name) || catalog.has(&point.name)
         };
         if let Some((_, twice)) = new.iter().enumerate().find(taken) {
-            return fails(host, format!("there is a point `{}` already", twice.name));
+            return fails(host, format!("there is already a point `{}`", twice.name));
         }
         let by = new.len() as u32;
         let shift = Shift { from: write.0, by };
@@ -131,6 +114,42 @@ impl Splices {
         let mut all: Vec<Spliced> = self.all.iter().map(|one| one.moved(shift)).collect();
         all.push(Spliced { part: Arc::new(part), read: shift.moved(read), write: shift.moved(write), also, points });
         Ok((Arc::new(catalog.with_inserted(write, new)), Splices { all }, shift))
+    }
+}
+
+impl<'r> Run<'r, '_> {
+    /// Adds the parts spliced into the model. The run's catalog must be the one returned when they were added.
+    ///
+    /// # Errors
+    /// [`HookError::CannotFire`] if the run skips a point that a part reads but reaches the point that it writes.
+    pub fn with(mut self, splices: &'r Splices, silent: Silent<'_>) -> Result<Self, HookError> {
+        self.parts = &splices.all;
+        if !self.parts.is_empty() && self.slots.is_empty() {
+            self.slots = vec![Slot::default(); self.catalog.points().len()];
+        }
+        self.read = vec![None; self.parts.len()];
+        for (place, one) in self.parts.iter().enumerate() {
+            self.slots[one.write.index()].parts.push(place);
+            if silent(self.info(one.write)).is_some() {
+                continue;
+            }
+            for also in &one.also {
+                let point = self.catalog.info(*also);
+                if let Some(reason) = silent(point) {
+                    return Err(HookError::CannotFire { point: point.name.to_string(), reason });
+                }
+                self.slots[also.index()].seen = true;
+            }
+            if one.read == one.write {
+                continue;
+            }
+            let read = self.catalog.info(one.read);
+            if let Some(reason) = silent(read) {
+                return Err(HookError::CannotFire { point: read.name.to_string(), reason });
+            }
+            self.slots[one.read.index()].readers.push(place);
+        }
+        Ok(self)
     }
 }
 

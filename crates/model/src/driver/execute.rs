@@ -1,4 +1,4 @@
-//! One run of any model: plan and check it, run the forward pass, give the recordings.
+//! Running any model: plans and checks a run, calls the forward pass, and collects the recordings.
 
 use std::sync::Arc;
 
@@ -10,34 +10,41 @@ use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
 
-/// Elements of scores below which a look for their watchers is not worth it.
+/// Minimum number of score elements for which memory is checked; for fewer, finding out whether scores are observed is
+/// not worth the time.
 const LARGE: usize = 1 << 26;
 
-/// The plan of a run before its forward pass.
+/// The inputs of a run, before its forward pass.
 pub struct Plan<'p> {
     pub(crate) points: &'p Points,
-    /// Where the run begins.
+    /// The device on which the run starts.
     pub(crate) device: Device,
     /// The element type of activations.
     pub(crate) dtype: DType,
     pub(crate) rows: Rows<'p>,
-    /// Why a point does not fire in this run, if it does not.
+    /// Returns the reason why a point does not fire in this run.
     pub(crate) silent: Silent<'p>,
-    /// Elements of the largest tensors that are alive at one time.
+    /// Maximum number of elements in activations that are alive at the same time.
     pub(crate) at_once: usize,
-    /// The shape of the blocks, the larger of two stacks.
+    /// The configuration of the blocks; in a model with two stacks, of the larger stack.
     pub(crate) shape: &'p TransformerConfig,
-    /// The model, for what is recorded and what recordings are used.
+    /// Returns the model's identity, for recordings and for hooks tied to a model.
     pub(crate) model: &'p dyn Fn() -> Arc<ModelIdentity>,
-    /// A hash of each row's text, where its tokens are known.
+    /// Returns a hash of each row's text, if the tokens are known.
     pub(crate) texts: &'p dyn Fn() -> Option<Vec<TextHashes>>,
-    /// Whether the run ends with the last point that is watched.
+    /// Whether the run ends after the last watched point.
     pub(crate) stop_when_done: bool,
 }
 
-/// Runs the forward pass under the plan's hooks, recordings and parts. A run that stops when it is done gives only its
+impl std::fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").finish_non_exhaustive()
+    }
+}
+
+/// Runs the forward pass with the plan's hooks, recordings, and parts. With `stop_when_done`, returns only the
 /// recordings.
-pub fn drive<T>(
+pub fn execute<T>(
     plan: Plan<'_>,
     hooks: &mut [Hook<'_>],
     record: Record,
@@ -54,13 +61,13 @@ pub fn drive<T>(
     if run.needs_model() {
         run = run.made_by(model(), texts())?;
     }
-    // Scores are made whole only where they, or patterns, are watched: beside them stands their softmax.
+    // Scores are materialized only if they or the patterns are observed. The factor of two accounts for the softmax.
     if pattern >= LARGE
         && points.catalog.ids().any(|id| points.catalog.info(id).axes.contains(&Axis::Key) && run.wants(Some(id)))
     {
         check_room(&device, pattern.saturating_mul(2 * dtype.size()))?;
     }
-    // What the run keeps is known before it begins; recordings on another device, or of another type, are their own.
+    // The size of the recordings is known before the run. They may have their own device and element type.
     let kept =
         run.elements_recorded(&length).saturating_mul(run.recorded_type().map_or(dtype.size(), |own| own.size()));
     check_room(&run.recorded_device().unwrap_or(device.clone()), kept)?;
@@ -77,8 +84,8 @@ pub fn drive<T>(
     Ok((given, run.finish()?))
 }
 
-/// The length of an axis, of a layer's point or of another's, that is neither batch nor positions; 0 where it is known
-/// only in the run.
+/// Length of an axis other than batch and positions, at a point of the given layer or outside the blocks; 0 if it is
+/// known only during the run.
 pub fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize {
     let [widest, widest_value] = c.widest_heads();
     let d_head = layer.map_or(widest, |layer| c.d_head_of(layer));
@@ -107,7 +114,7 @@ pub fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize 
     }
 }
 
-/// The lengths of the axes of a layer with a state in place of keys and values.
+/// Axis lengths of a layer with a recurrent state instead of keys and values.
 #[derive(Debug, Clone, Copy)]
 struct StateAxes {
     key_heads: usize,
@@ -118,7 +125,7 @@ struct StateAxes {
 }
 
 impl StateAxes {
-    /// Those of a layer, if it has one.
+    /// The axis lengths of a layer, if it has a recurrent state.
     fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
         let [key_heads, value_heads, d_key, d_value, channels] = match *c.mixers.get(layer)? {
             Mixer::GatedDelta(net) => [net.n_key_heads, net.n_value_heads, net.d_key, net.d_value, net.channels()],
@@ -129,7 +136,7 @@ impl StateAxes {
         Some(Self { key_heads, value_heads, d_key, d_value, channels })
     }
 
-    /// The length of an axis that only such a layer's points have, or that is another one there.
+    /// Length of an axis that exists only at recurrent layers' points, or that has a different length there.
     fn length(self, axis: Axis) -> Option<usize> {
         match axis {
             Axis::KeyHead => Some(self.key_heads),

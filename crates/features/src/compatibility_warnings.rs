@@ -1,4 +1,4 @@
-//! Where a dictionary and a model do not agree.
+//! Mismatches between a dictionary and a model.
 
 use hooklens_hooks::Axis;
 use serde_json::Value;
@@ -10,10 +10,12 @@ use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, Norm};
 
-/// A step of processing, by TransformerLens's name, that changes activations; those that move logits alone are left out.
+/// A weight processing step, by TransformerLens's name, that changes activations. Steps that change only logits are not
+/// listed.
 struct Step {
     name: &'static str,
-    /// Whether a model, at a point, is otherwise than one that went through the step (`true`) or did not.
+    /// Whether a model's activations at a point differ from those of a model to which the step was applied (`true`) or
+    /// not applied (`false`).
     differs: fn(&HookedTransformer, &str, bool) -> bool,
 }
 
@@ -23,20 +25,21 @@ const STEPS: [Step; 3] = [
     Step { name: "fold_value_biases", differs: biased_otherwise },
 ];
 
-/// The stream, and everything that is added to it, loses its mean. Norms take that away, so that nothing after one changes.
+/// Centering removes the mean from the residual stream and from everything added to it. Norms remove the mean anyway,
+/// so activations after a norm do not change.
 fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Ok(id) = model.catalog().find(point) else { return false };
     let info = model.catalog().info(id);
     let of_stream = info.axes.last() == Some(&Axis::DModel)
         && read_norm(model, point).is_none()
         && !is_normalized_embedding(model, point)
-        // Vectors of positions that are computed stay as they are.
+        // Computed (not learned) position embeddings are not centered.
         && (point != "hook_pos_embed" || model.config().positional == Positional::Learned);
     of_stream && model.is_centered().is_some_and(|centered| centered != done)
 }
 
-/// Whether a point shows the embedding behind a norm of its own, to which nothing centered was added: its mean is that of the
-/// norm's weights.
+/// Whether a point is the embedding after the embedding's own norm, before anything centered is added. The mean there
+/// is determined by the norm's weights.
 fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     let config = model.config();
     let first = match point.strip_prefix("blocks.0.") {
@@ -49,8 +52,8 @@ fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     config.post_embedding_norm && first
 }
 
-/// The weights of a norm are taken from what it gives and from what reads that. (TransformerLens shows what an RMS norm gives
-/// before its weight, and moves no weights into experts.)
+/// Folding moves a norm's weights from its output into the layers that read it. (In TransformerLens, the hook on an RMS
+/// norm's output comes before multiplication by its weight, and weights are not folded into experts.)
 fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Some((norm, shown)) = read_norm(model, point) else { return false };
     if shown == Shown::ByNorm && !norm.centers() {
@@ -62,9 +65,9 @@ fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     }
 }
 
-/// Values, and their sums over positions, lose a constant.
+/// Folding value biases removes a constant from values and from their sums over positions.
 fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
-    // Other mixers' values keep their biases.
+    // Mixers other than attention keep their value biases.
     if ![".attn.hook_v", ".attn.hook_z", ".attn.hook_result"].iter().any(|end| point.ends_with(end)) {
         return false;
     }
@@ -75,20 +78,20 @@ fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     }
 }
 
-/// Where what a norm gives is seen: at its own point, or where it is read.
+/// Where a norm's output is visible: at the norm's own point, or at a point of the layer that reads it.
 #[derive(PartialEq, Eq)]
 enum Shown {
     ByNorm,
     ByReader,
 }
 
-/// The norm before linear maps whose output a point shows; nothing at other points.
+/// The norm whose output a point shows; `None` for other points.
 fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm, Shown)> {
     if point == "ln_final.hook_normalized" {
         return Some((&model.weights.ln_final, Shown::ByNorm));
     }
     let block = block_of(model, point)?;
-    // Beside RMS norms it has no weights.
+    // In models with RMS norms, the MLP's norm has no weights.
     let mlp = || block.mlp.as_ref()?.norm.as_ref().filter(|_| model.config().norm.centers());
     let found = match point.splitn(3, '.').nth(2)? {
         "ln1.hook_normalized" => Some((&block.ln1, Shown::ByNorm)),
@@ -106,8 +109,8 @@ fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> 
     model.weights.blocks.get(layer)
 }
 
-/// An error where a dictionary's files say that its model was processed otherwise than this one, by a step that changes a
-/// point that it reads or writes. What is not said is not compared.
+/// Fails if, according to the dictionary's files, its model was processed differently by a step that changes a point
+/// the dictionary reads or writes. Options that the files do not mention are not compared.
 pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
     let decoder = model.processed_model().and_then(|model| model.downcast_ref::<HookedTransformer>());
     let Some(decoder) = decoder else { return Ok(()) };
@@ -115,7 +118,7 @@ pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, 
     for Step { name, differs } in STEPS {
         let Some(trained) = metadata.model_options.get(name).and_then(Value::as_bool) else { continue };
         for point in metadata.reads.iter().chain(&metadata.writes) {
-            // As the model has it, which may be asked for in short.
+            // Look up the point's full name, since files may use a short name.
             let Ok(id) = model.catalog().find(point) else { continue };
             let point = &model.catalog().info(id).name;
             if differs(decoder, point, trained) {
@@ -128,61 +131,60 @@ pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, 
 }
 
 impl Dictionary {
-    /// What of the model is otherwise than it was for the activations this dictionary was trained on, a sentence each:
-    /// the model itself, by its name; whether prompts get a token of their beginning by the model's habit. What is not said
-    /// is not compared. (A model whose weights were processed otherwise is an error where the dictionary is used:
-    /// [`FeatureError::Processing`].)
+    /// Describes, in one sentence each, how the model differs from the one that the dictionary was trained on: the
+    /// model's name, and whether prompts get a BOS token by default. Facts that the files do not mention are not
+    /// compared. (Different weight processing is an error when the dictionary is used: [`FeatureError::Processing`].)
     ///
     /// ```no_run
     /// # use hooklens::features::Dictionary;
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("gpt2")?;
     /// let sae = Dictionary::open("gpt2-small-res-jb/blocks.8.hook_resid_pre")?;
-    /// for concern in sae.concerns(&model) {
-    ///     eprintln!("note: {concern}"); // trained on another model
+    /// for concern in sae.compatibility_warnings(&model) {
+    ///     eprintln!("note: {concern}"); // for example: the dictionary was trained on another model
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn concerns(&self, model: &HookedTransformer) -> Vec<String> {
-        self.concerns_on(model, None)
+    pub fn compatibility_warnings(&self, model: &HookedTransformer) -> Vec<String> {
+        self.compatibility_warnings_on(model, None)
     }
 
-    /// [`Dictionary::concerns`] where prompts get a token of their beginning (`true`) or get none, instead of by the model's
-    /// habit.
+    /// Describes differences like [`Dictionary::compatibility_warnings`], for prompts with (`true`) or without (`false`) a BOS token
+    /// instead of the model's default.
     ///
     /// ```
     /// use hooklens::features::Dictionary;
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let sae = Dictionary::open("embedded:ioi-sae")?;
-    /// // As the dictionary wants it.
-    /// assert!(sae.concerns_on(&model, sae.metadata().prepend_bos).is_empty());
+    /// // With the BOS setting that the dictionary expects, there is no mismatch.
+    /// assert!(sae.compatibility_warnings_on(&model, sae.metadata().prepend_bos).is_empty());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn concerns_on(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
-        let mut concerns = Vec::new();
+    pub fn compatibility_warnings_on(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
+        let mut warnings = Vec::new();
         let metadata = self.metadata();
         let given = &model.load_report().name;
         if let Some(said) = metadata.model.as_ref().filter(|said| !same_model(said, given)) {
-            concerns.push(format!("{} was trained on the model {said}, and this one is {given}", self.name()));
+            warnings.push(format!("{} was trained on the model {said}, but this model is {given}", self.name()));
         }
         if let Some(bos) = metadata.prepend_bos
             && bos != prepend_bos.unwrap_or(model.config().default_prepend_bos)
             && model.tokenizer().is_ok_and(|tokenizer| tokenizer.bos().is_some())
         {
             let with = |bos: bool| if bos { "with" } else { "without" };
-            concerns.push(format!(
-                "{} was trained on prompts {} a token of their beginning, and these are {} one",
+            warnings.push(format!(
+                "{} was trained on prompts {} a beginning-of-sequence token, but these are {} one",
                 self.name(),
                 with(bos),
                 with(!bos)
             ));
         }
-        concerns
+        warnings
     }
 }
 
-/// Whether two names may be of one model: owners, places and spellings are not compared.
+/// Whether two names may refer to the same model, ignoring owners, folders and spelling.
 fn same_model(one: &str, other: &str) -> bool {
     let plain = |name: &str| -> String {
         let name = name.split('@').next().unwrap_or_default().trim_end_matches('/');
@@ -190,10 +192,10 @@ fn same_model(one: &str, other: &str) -> bool {
         let last = last.strip_suffix(".gguf").or_else(|| last.strip_suffix(".safetensors")).unwrap_or(last);
         last.to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect()
     };
-    // TransformerLens's short name.
+    // TransformerLens calls this model `gpt2-small`.
     let plain = |name: &str| plain(name).replace("gpt2small", "gpt2");
     let (one, other) = (plain(one), plain(other));
-    // Names that say nothing, and folders that are called by more or less than the model.
+    // Uninformative names match any name. Otherwise, one name may contain the other, as a folder's name often does.
     one.is_empty() || other.is_empty() || one == "unknown" || one.contains(&other) || other.contains(&one)
 }
 

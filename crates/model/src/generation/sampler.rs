@@ -1,4 +1,4 @@
-//! The choice of each row's next token, and stop conditions.
+//! Chooses each row's next token and checks stop conditions.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, ActivationCache, HookError};
@@ -14,19 +14,19 @@ use crate::error::{Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::{Tokenizer, Tokens};
 
-/// The rows of a generation.
+/// State of all rows of a generation.
 #[derive(Debug)]
-pub(crate) struct Chooser<'m> {
+pub(crate) struct Sampler<'m> {
     tokenizer: Option<&'m Tokenizer>,
     rows: Vec<RowState>,
     pad: u32,
-    /// The tokens before each row's new ones, if not its prompt.
+    /// Tokens that precede each row's new tokens, if they are not the row's prompt.
     begin: Option<Vec<u32>>,
-    /// The tokens of each row before its prompt, from a cache.
+    /// Cached tokens before each row's prompt.
     before: Vec<Vec<u32>>,
-    /// The first new token of each row, if it is settled.
+    /// Forced first new token of each row.
     first: Option<u32>,
-    /// The last one of a row that is as long as may be, if it is settled.
+    /// Forced last token of a row that reaches the maximum length.
     last: Option<u32>,
     /// Tokens that are never chosen.
     never: Vec<u32>,
@@ -39,8 +39,9 @@ struct RowState {
     ended: bool,
 }
 
-impl<'m> Chooser<'m> {
-    /// One row per prompt; checks the options, and adds the model's ends of a text to the tokens that stop.
+impl<'m> Sampler<'m> {
+    /// Creates a state with one row per prompt. Checks the options and adds the model's end-of-sequence tokens to the
+    /// stop tokens.
     pub(crate) fn new(
         tokenizer: Option<&'m Tokenizer>,
         d_vocab: usize,
@@ -54,18 +55,20 @@ impl<'m> Chooser<'m> {
             return Err(InputError::Setting { name: "max_new_tokens", given, allowed }.into());
         }
         if options.stop_strings.iter().any(String::is_empty) {
-            let (given, allowed) = ("an empty text".to_string(), "texts, which every text does not hold".to_string());
+            let (given, allowed) = ("an empty text".to_string(), "any non-empty texts".to_string());
             return Err(InputError::Setting { name: "stop_strings", given, allowed }.into());
         }
         if !options.stop_strings.is_empty() && tokenizer.is_none() {
             return Err(InputError::NoTokenizer.into());
         }
         if let Some(token) = options.stop_tokens.iter().find(|token| **token as usize >= d_vocab) {
-            let (given, allowed) = (token.to_string(), format!("tokens of the vocabulary of {d_vocab}"));
+            let (given, allowed) =
+                (token.to_string(), format!("token ids below {d_vocab}, the size of the vocabulary"));
             return Err(InputError::Setting { name: "stop_tokens", given, allowed }.into());
         }
         if let Some(token) = options.first_token.filter(|token| *token as usize >= d_vocab) {
-            let (given, allowed) = (token.to_string(), format!("a token of the vocabulary of {d_vocab}"));
+            let (given, allowed) =
+                (token.to_string(), format!("a token id below {d_vocab}, the size of the vocabulary"));
             return Err(InputError::Setting { name: "first_token", given, allowed }.into());
         }
         if options.stop_at_eos {
@@ -98,39 +101,39 @@ impl<'m> Chooser<'m> {
         })
     }
 
-    /// The tokens of each row that its prompt comes after, which penalties count too.
+    /// Sets the cached tokens before each row's prompt, which count towards penalties.
     pub(super) fn goes_on_from(&mut self, before: Vec<Vec<u32>>) {
         self.before = before;
     }
 
-    /// Sets the tokens before each row's new ones, if not its prompt.
+    /// Sets the tokens before each row's new tokens, if they differ from its prompt.
     pub(crate) fn begin_with(&mut self, tokens: Vec<u32>) {
         self.begin = Some(tokens);
     }
 
-    /// Sets what a model's files say of the first and the last token, and of tokens that are never chosen. A first token
-    /// that was asked for stays.
+    /// Sets the forced first and last tokens and the forbidden tokens from the model's files. A first token that was
+    /// already set by the options takes precedence.
     pub(crate) fn rules(&mut self, first: Option<u32>, last: Option<u32>, never: &[u32]) {
         (self.first, self.last, self.never) = (self.first.or(first), last, never.to_vec());
     }
 
-    /// The token that a row goes on with whatever its logits are.
+    /// Token forced at this step, regardless of the logits.
     fn settled(&self, so_far: usize, most: usize) -> Option<u32> {
         self.last.filter(|_| so_far + 1 == most).or(self.first.filter(|_| so_far == 0))
     }
 
-    /// Whether some row has not ended.
+    /// Whether any row is still generating.
     pub(crate) fn goes_on(&self) -> bool {
         self.rows.iter().any(|row| !row.ended)
     }
 
-    /// Each row's next token, none for a row that has ended.
+    /// Chooses each row's next token; `None` for rows that have ended.
     ///
     /// # Shapes
-    /// - logits: `[batch * d_vocab]`
+    /// - logits: `[batch, d_vocab]`
     pub(crate) fn choose(&mut self, logits: Tensor<2>, options: &GenerateOptions<'_>) -> Result<Vec<Option<u32>>> {
         let ruled = self.first.is_some() || self.last.is_some() || !self.never.is_empty();
-        // A row's random numbers are its own, whatever other rows do.
+        // Each row draws from its own random stream, independently of other rows.
         let drawn_for = |row: &RowState| !row.ended && !options.sampling.is_greedy();
         let at = self.rows.iter_mut().map(|row| if drawn_for(row) { row.rng.random() } else { 0.0 });
         let at: Vec<f64> = at.collect();
@@ -166,7 +169,7 @@ impl<'m> Chooser<'m> {
         Ok(tokens)
     }
 
-    /// Each row's token and its log-probability, drawn on the host; anything for a row that has ended.
+    /// Chooses each row's token on the host, with its log-probability. Values of rows that have ended are meaningless.
     fn draw(&self, logits: Tensor<2>, options: &GenerateOptions<'_>, at: &[f64]) -> Result<Vec<(u32, f32)>> {
         let d_vocab = logits.dims()[1];
         let logits = host(logits)?;
@@ -178,11 +181,11 @@ impl<'m> Chooser<'m> {
                 continue;
             }
             if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
-                let what = format!("row {number}'s logit of token {token} after {so_far} new ones");
+                let what = format!("the logit of token {token} in row {number} after {so_far} new tokens");
                 return Err(Error::NotANumber { what });
             }
             if logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
-                let what = format!("each of row {number}'s logits after {so_far} new ones");
+                let what = format!("every logit in row {number} after {so_far} new tokens");
                 return Err(Error::NotANumber { what });
             }
             let token = match self.settled(so_far, options.max_new_tokens) {
@@ -194,7 +197,7 @@ impl<'m> Chooser<'m> {
         Ok(drawn)
     }
 
-    /// A row's token.
+    /// Samples one row's token.
     fn draw_one(&self, number: usize, logits: &[f32], options: &GenerateOptions<'_>, at: f64) -> u32 {
         let row = &self.rows[number];
         let prompt = self.begin.as_deref().unwrap_or(&row.made.prompt);
@@ -212,7 +215,7 @@ impl<'m> Chooser<'m> {
         options.sampling.draw(&allowed, so_far, at)
     }
 
-    /// One column: the tokens chosen, padding in rows that have ended.
+    /// The chosen tokens as one column, padded in rows that have ended.
     pub(crate) fn following(&self, tokens: &[Option<u32>]) -> Result<Tokens> {
         let goes_on = |row: usize| !self.rows[row].ended && tokens[row].is_some();
         let ids = tokens.iter().map(|token| vec![token.unwrap_or(self.pad)]).collect();
@@ -220,7 +223,7 @@ impl<'m> Chooser<'m> {
         Ok(Tokens::new(ids)?.with_mask(mask)?)
     }
 
-    /// What was generated; `columns` are those that were run, none for padding.
+    /// Builds the final result; `columns` are the columns that were run, with `None` for padding.
     pub(crate) fn generation(
         self,
         columns: Vec<Vec<Option<u32>>>,
@@ -237,7 +240,7 @@ impl<'m> Chooser<'m> {
     }
 }
 
-/// A matrix's values, row by row.
+/// Copies a matrix to the host, row by row.
 pub(super) fn host(logits: Tensor<2>) -> Result<Vec<f32>, HookError> {
     let data = Activation::from(logits).to_data()?.convert::<f32>();
     data.try_into_vec::<f32>().map_err(|e| HookError::Io { name: "logits".into(), source: e.into() })

@@ -1,12 +1,11 @@
-//! Whether a hook fits a point, and what it returned the tensor it was given.
+//! Checks that a hook's rank fits a point, and that a returned tensor fits the one it replaces.
 
 use crate::activation::Activation;
 use crate::error::HookError;
-use crate::hook::Hook;
 use crate::point::PointInfo;
 
-pub(crate) fn check_rank(hook: &Hook<'_>, point: &PointInfo) -> Result<(), HookError> {
-    let Some(asked) = hook.rank else { return Ok(()) };
+pub(crate) fn check_rank(rank: Option<usize>, point: &PointInfo) -> Result<(), HookError> {
+    let Some(asked) = rank else { return Ok(()) };
     if point.integer {
         return Err(HookError::Kind { point: point.name.to_string(), held: "integers", asked: "floats" });
     }

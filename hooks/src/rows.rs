@@ -1,6 +1,6 @@
-//! The rows a run is over.
+//! The batch rows of a run.
 
-/// The rows a run is over: their columns, which of these hold tokens, and where each token is in its row's text.
+/// The rows of a run: their columns, which columns hold tokens, and each token's position in its row's text.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -20,62 +20,63 @@
 pub struct Rows<'m> {
     /// Number of rows.
     pub batch: usize,
-    /// Columns that the run computes, per row.
+    /// Number of columns that the run computes, per row.
     pub len: usize,
-    /// Columns before them, which a key-value cache holds.
+    /// Number of columns before these, stored in a key-value cache.
     pub offset: usize,
-    /// Which columns hold tokens that can be attended to, the cache's first, `[batch, offset + len]`; `None` if all do.
+    /// Attention mask `[batch, offset + len]` over cached and new columns: true for tokens that can be attended to.
+    /// `None` if all tokens can.
     pub visible: Option<&'m [bool]>,
-    /// Position in its row's text of each column's token, the cache's first, `[batch, offset + len]`; `None` if it is
-    /// the column's number. A column of padding has the position of the token before it.
+    /// Text position of each column's token, cached columns first, `[batch, offset + len]`; `None` if it equals the
+    /// column index. A padding column has the position of the token before it.
     pub positions: Option<&'m [u32]>,
-    /// Whether the text goes on in later runs, since the run's key-value cache grows.
+    /// Whether the text continues in later runs because the key-value cache grows.
     pub open: bool,
-    /// The user's row that all of these are copies of, and the number of the user's rows, where a sweep runs copies.
+    /// For a sweep, where all rows are copies of one of the user's rows: that row, and the number of the user's rows.
     pub copies: Option<[usize; 2]>,
 }
 
 impl Rows<'_> {
-    /// Rows without padding and without a key-value cache.
+    /// Creates rows without padding and without a key-value cache.
     pub fn new(batch: usize, len: usize) -> Self {
         Self { batch, len, offset: 0, visible: None, positions: None, open: false, copies: None }
     }
 
-    /// Columns of the cache and of the run, per row.
+    /// Number of cached and new columns per row.
     pub(crate) fn columns(&self) -> usize {
         self.offset + self.len
     }
 
-    /// Whether each column's number is its token's position.
+    /// Whether each column's index equals its token's position.
     pub(crate) fn is_plain(&self) -> bool {
         self.visible.is_none() && self.positions.is_none()
     }
 
-    /// Position of the token in a column, a cache's counted first; `None` at padding.
+    /// Text position of the token in a column, counting cached columns first; `None` for padding.
     pub(crate) fn position(&self, row: usize, column: usize) -> Option<usize> {
         let at = row * self.columns() + column;
         let visible = self.visible.is_none_or(|visible| visible[at]);
         visible.then(|| self.positions.map_or(column, |positions| positions[at] as usize))
     }
 
-    /// The column of the token at a position of a row's text, a cache's counted first; `None` if it can't be attended to.
+    /// Column of the token at a text position, counting cached columns first; `None` if it can't be attended to.
     pub(crate) fn column(&self, row: usize, position: usize) -> Option<usize> {
         let Some(positions) = self.positions else {
             return (position < self.columns())
                 .then_some(position)
                 .filter(|column| self.position(row, *column).is_some());
         };
-        // Positions never fall from one column to the next.
+        // Positions never decrease from one column to the next.
         let own = &positions[row * self.columns()..(row + 1) * self.columns()];
         let begin = own.partition_point(|at| (*at as usize) < position);
         let there = |column: &usize| own[*column] as usize == position;
         (begin..self.columns()).take_while(there).find(|column| self.position(row, *column).is_some())
     }
 
-    /// Number of tokens in a row's text, a cache's included.
+    /// Number of tokens in a row's text, including cached tokens.
     pub(crate) fn text_len(&self, row: usize) -> usize {
         let columns = row * self.columns()..(row + 1) * self.columns();
-        // From the end, where most rows have their tokens.
+        // Search from the end, where most rows have tokens.
         if self.visible.is_some_and(|visible| !visible[columns.clone()].iter().rev().any(|seen| *seen)) {
             return 0;
         }
@@ -90,13 +91,13 @@ impl Rows<'_> {
         self.copies.map_or(self.batch, |[_, of]| of)
     }
 
-    /// The user's row that a row is.
+    /// The user's row that this row is a copy of.
     pub(crate) fn users_row(&self, row: usize) -> usize {
         self.copies.map_or(row, |[row, _]| row)
     }
 }
 
-/// Rows with their own copies of masks, kept for as long as a run.
+/// Rows that own copies of their masks, for the duration of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnedRows {
     plain: Rows<'static>,
@@ -105,7 +106,7 @@ pub(crate) struct OwnedRows {
 }
 
 impl OwnedRows {
-    /// A copy; of the masks only if they are needed.
+    /// Copies the rows; copies the masks only if requested.
     pub(crate) fn of(rows: &Rows<'_>, with_masks: bool) -> Self {
         let Rows { batch, len, offset, open, copies, .. } = *rows;
         Self {
