@@ -31,7 +31,7 @@ let scores = LabeledArray::from_values(axes, scores)?;
 (&(scores)).displayed();
 use hooklens::Hooked;
 
-/// The loss at each token; the first has none.
+/// Loss at each token; 0 for the first, which is not predicted.
 fn losses(model: Hooked<'_, '_, HookedTransformer>, prompt: &str) -> hooklens::Result<Vec<f64>> {
     let output = model.run(prompt, ForwardOptions::new().loss_per_token())?;
     let each = Activation::from(output.loss_per_token.unwrap()).to_ndarray()?;

@@ -8,13 +8,13 @@ use hooklens::{KeyValueCache, Logits};
 use std::time::Instant;
 
 let model = HookedTransformer::from_pretrained("embedded:induction")?;
-// Three lists, each said twice: examples of what to do.
+// Three lists, each repeated once: examples of the task.
 let words = model.config().d_vocab as u32 - 1;
 fn list(seed: u32, words: u32) -> Vec<u32> {
     (0..8).map(|at| 1 + (seed * 2017 + at * 7919) % words).collect()
 }
 let prefix: Vec<u32> = (0..3).flat_map(|seed| [list(seed, words), list(seed, words)].concat()).collect();
-// A list that begins again, 256 times: what comes next?
+// 256 queries, each a list followed by its first word: what comes next?
 let queries: Vec<Vec<u32>> = (100..356).map(|seed| [list(seed, words), vec![list(seed, words)[0]]].concat()).collect();
 println!("a prefix of {} tokens, {} queries of {}", prefix.len(), queries.len(), queries[0].len());
 let mut cache = model.prefill(prefix.clone())?;
