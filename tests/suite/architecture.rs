@@ -4,11 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::root;
+
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// The source files of a folder, without those of unit tests.
+fn sources_in(src: &Path) -> impl Iterator<Item = PathBuf> {
+    files(src).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs"))
 }
 
 /// The lines of a file without unit tests and comments.
@@ -38,8 +45,7 @@ fn exports(lib: &str) -> BTreeMap<String, String> {
 fn graph(src: &Path) -> Graph {
     let exports = exports(&fs::read_to_string(src.join("lib.rs")).unwrap());
     let mut graph = Graph::new();
-    let code = |path: &PathBuf| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs");
-    for path in files(src).into_iter().filter(code) {
+    for path in sources_in(src) {
         let first = path.strip_prefix(src).unwrap().components().next().unwrap();
         let folder = Path::new(first.as_os_str()).with_extension("").to_str().unwrap().to_string();
         // The top level, which defines the public interface.
@@ -128,8 +134,7 @@ fn imports_of_modules(modules: &Paths) -> Graph {
 
 /// The import graph between the files below a `src/`: `a/b.rs` and `a/b/mod.rs` are `a::b`, and `lib.rs` is empty.
 fn graph_of_files(src: &Path) -> Graph {
-    let code = |path: &PathBuf| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs");
-    let modules = files(src).into_iter().filter(code).map(|path| {
+    let modules = sources_in(src).map(|path| {
         let name = path.strip_prefix(src).unwrap().with_extension("");
         let names: Vec<_> =
             name.iter().map(|name| name.to_str().unwrap()).filter(|name| !["lib", "mod"].contains(name)).collect();
@@ -140,8 +145,8 @@ fn graph_of_files(src: &Path) -> Graph {
 
 /// The `src/` folders of all crates.
 fn sources() -> Vec<PathBuf> {
-    let crates = fs::read_dir(crate::support::root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let inner = ["hooks", "kernels"].map(|name| crate::support::root().join(name));
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let inner = ["hooks", "kernels"].map(|name| root().join(name));
     crates.chain(inner).map(|path| path.join("src")).collect()
 }
 
@@ -186,14 +191,14 @@ fn no_circle_of_imports_between_folders() {
         assert!(!graph.is_empty(), "{}", src.display());
         assert_eq!(circle(&graph), None, "{}", src.display());
     }
-    let model = graph(&crate::support::root().join("crates/model/src"));
+    let model = graph(&root().join("crates/model/src"));
     assert!(model["model"].contains("kv_cache"), "{model:?}");
 }
 
 #[test]
 fn no_circle_of_imports_between_files() {
     for (src, below) in [("hooks/src", ""), ("kernels/src", ""), ("crates/features/src", "graph")] {
-        let mut graph = graph_of_files(&crate::support::root().join(src));
+        let mut graph = graph_of_files(&root().join(src));
         graph.retain(|file, _| file.starts_with(below));
         assert!(graph.len() > 20, "{src}: {graph:?}");
         assert_eq!(circle(&graph), None, "{src}");

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    crate::support::root().to_path_buf()
-}
+use crate::support::root;
 
 /// Markdown files in a folder and its subfolders.
 fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -3,11 +3,8 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
 
-fn root() -> PathBuf {
-    crate::support::root().to_path_buf()
-}
+use crate::support::root;
 
 fn guide() -> String {
     fs::read_to_string(root().join("docs/transformer_lens.md")).unwrap()

@@ -429,8 +429,8 @@ pub mod private {
         /// The points, with the parts spliced in.
         fn points(&self) -> &Points;
 
-        #[must_use]
         /// Returns a model with the same weights and other points.
+        #[must_use]
         fn with_points(&self, points: Points) -> Self;
 
         /// Configuration of the model's blocks; in a model with two stacks, of the decoder's blocks.

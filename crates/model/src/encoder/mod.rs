@@ -20,6 +20,7 @@ pub use forward::EncoderOutput;
 pub use input::EncoderInput;
 pub use sentences::{Pooling, SentenceEmbedding};
 pub use tokens::EncoderTokens;
+pub(crate) use unembed::check_width;
 pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads, RelativeWeights};
 
 use crate::config::TransformerConfig;

@@ -21,10 +21,7 @@ impl HookedEncoder {
     /// [`InputError::NoHead`] if the model has no masked-token head, [`InputError::Residual`] for a stream of the wrong
     /// width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
-        let d_model = self.config().d_model;
-        if stream.dims()[2] != d_model {
-            return Err(InputError::Residual { given: stream.dims().to_vec(), d_model }.into());
-        }
+        check_width(&stream, self.config().d_model)?;
         let head = self.weights.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
         let stream = match &self.weights.ln_final {
             Some(ln_final) => ln_final.without_hooks(stream),
@@ -32,5 +29,13 @@ impl HookedEncoder {
         };
         let features = self.config().head_activation.apply(head.dense.forward(stream));
         Ok(head.unembed.forward(head.ln.without_hooks(features)))
+    }
+}
+
+/// Checks that a residual stream has the model's width.
+pub(crate) fn check_width(stream: &Tensor<3>, d_model: usize) -> Result<(), InputError> {
+    match stream.dims() {
+        [_, _, width] if width == d_model => Ok(()),
+        given => Err(InputError::Residual { given: given.to_vec(), d_model }),
     }
 }

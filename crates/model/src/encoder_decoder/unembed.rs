@@ -3,7 +3,8 @@
 use burn::tensor::Tensor;
 
 use super::HookedEncoderDecoder;
-use crate::error::{InputError, Result};
+use crate::encoder::check_width;
+use crate::error::Result;
 
 impl HookedEncoderDecoder {
     /// Decodes a residual stream of the decoder as if it were the last layer's, `[batch, decoder_pos, d_vocab]`:
@@ -20,12 +21,9 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Residual`] for a stream of another width.
+    /// [`InputError::Residual`](crate::error::InputError::Residual) for a stream of another width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
-        let d_model = self.config().d_decoder_model;
-        if stream.dims()[2] != d_model {
-            return Err(InputError::Residual { given: stream.dims().to_vec(), d_model }.into());
-        }
+        check_width(&stream, self.config().d_decoder_model)?;
         Ok(self.logits(self.weights.decoder_ln.without_hooks(stream)))
     }
 }
