@@ -70,7 +70,7 @@ fn appending() -> Result<()> {
 fn decoding(positional: &str) -> Result<()> {
     let rotary = Rotary { dim: 64, base: 1e4, adjacent_pairs: false, scaling: RopeScaling::None };
     let positional_kind = if positional == "rotary" { Positional::Rotary(rotary) } else { Positional::Learned };
-    let config = TransformerConfig { positional: positional_kind, ..TransformerConfig::gpt2_small() };
+    let config = TransformerConfig::gpt2_small().with_positional(positional_kind);
     let model = HookedTransformer::random(config, 0, &Device::flex())?;
     let mut cache = model.prefill(vec![row(0, 16)])?;
     let mut times = Vec::new();

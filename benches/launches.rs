@@ -61,24 +61,18 @@ fn count<T>(name: &str, device: &Device, kernels: bool, work: impl FnOnce() -> R
 fn main() -> Result<()> {
     let kernels = std::env::args().any(|argument| argument == "--kernels");
     let device = default_device()?;
-    let gpt2 = TransformerConfig { activation: ActivationFn::GeluNew, ..TransformerConfig::new(4, 128, 4, 512, 512) };
-    let llama = TransformerConfig {
-        n_kv_heads: 2,
-        norm: NormKind::Rms,
-        positional: Positional::Rotary(Rotary {
-            dim: 32,
-            base: 10_000.0,
-            adjacent_pairs: false,
-            scaling: RopeScaling::None,
-        }),
-        activation: ActivationFn::Silu,
-        gated_mlp: true,
-        ..gpt2.clone()
-    };
+    let gpt2 = TransformerConfig::new(4, 128, 4, 512, 512).with_activation(ActivationFn::GeluNew);
+    let llama = gpt2
+        .clone()
+        .with_kv_heads(2)
+        .with_gated_mlp(true)
+        .with_rotary(Rotary { dim: 32, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None })
+        .with_norm(NormKind::Rms)
+        .with_activation(ActivationFn::Silu);
     println!("{device:?}, 4 layers\n\n| | launches | copies | reads | bytes read | uploads | bytes uploaded |");
     println!("|---|---|---|---|---|---|---|");
     let experts = Some(Experts::new(8, 2));
-    let mixture = TransformerConfig { experts, ..llama.clone() };
+    let mixture = llama.clone().with_experts(experts);
     for (name, config) in [("GPT-2's block", gpt2), ("Llama's block", llama), ("Mixtral's block", mixture)] {
         let model = HookedTransformer::random(config, 0, &device)?;
         let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 512).collect::<Vec<u32>>();

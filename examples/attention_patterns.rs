@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cache = model.record(&tokens, "*hook_pattern")?;
 
     let mut best = (0, 0, 0.0);
-    for layer in 0..model.config().n_layers {
+    for layer in 0..model.config().n_layers() {
         let scores = head_scores(cache.activation(("pattern", layer))?, &tokens)?;
         for (head, score) in scores.iter().enumerate() {
             println!(

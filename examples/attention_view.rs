@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // One row of colors for each layer.
     let mut colors = ColoredText::new(model.to_str_tokens(&prompt)?).title("coordinate 7 of the stream");
-    for layer in 0..model.config().n_layers {
+    for layer in 0..model.config().n_layers() {
         let stream = cache.get(hook::resid_post(layer))?; // [batch, pos, d_model]
         colors = colors.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
     }

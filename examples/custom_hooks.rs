@@ -25,7 +25,7 @@ fn main() -> Result<(), hooklens::Error> {
 
     // A hook created in a loop outlives the iteration, so `move` gives it ownership of the variables it uses.
     let mut fading = vec![];
-    for layer in 0..model.config().n_layers {
+    for layer in 0..model.config().n_layers() {
         let scale = 1.0 / (layer + 1) as f64;
         fading.push(hook::attn_out(layer).edit(move |out, _| out * scale));
     }

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let each = output.loss_per_token.ok_or("no loss")?;
         let mean = |from: usize, to: usize| each.clone().narrow(1, from, to - from).mean().into_scalar::<f32>();
         let mut heads = Vec::new();
-        for layer in 0..model.config().n_layers {
+        for layer in 0..model.config().n_layers() {
             heads.extend(head_scores(output.cache.activation(("pattern", layer))?, &tokens)?);
         }
         let previous = heads.iter().map(|head| head.previous_token).fold(0.0, f32::max);

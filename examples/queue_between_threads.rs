@@ -16,7 +16,7 @@ const PHRASE: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let model = HookedTransformer::from_pretrained(std::env::args().nth(1).unwrap_or("embedded:induction".into()))?;
-    let layer = model.config().n_layers - 1;
+    let layer = model.config().n_layers() - 1;
     let words = ["king", "drum", "sun", "star", "moon", "tea", "fox"];
     let prompts: Vec<String> = (0..words.len())
         .map(|first| (0..2 * PHRASE).map(|word| words[(first + word % PHRASE) % words.len()]).collect::<Vec<_>>())

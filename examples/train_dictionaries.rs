@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let point = hook::resid_post(2).name();
     let sae = settings(Training::autoencoder(&point, 256)).named("ioi-sae");
-    let transcoders = (0..model.config().n_layers).map(|layer| {
+    let transcoders = (0..model.config().n_layers()).map(|layer| {
         let (read, write) = (hook::mlp_reads(layer).name(), hook::mlp_out(layer).name());
         settings(Training::transcoder(read, write, 256)).named(format!("ioi-transcoders, layer {layer}"))
     });

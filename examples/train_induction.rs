@@ -22,12 +22,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or("usage: train_induction FOLDER [STEPS]")?;
     let steps: usize = arguments.next().map_or(Ok(6000), |text| text.parse())?;
-    let config = TransformerConfig {
-        attn_only: true,
-        norm: NormKind::LayerNorm,
-        positional: Positional::Shortformer,
-        ..TransformerConfig::new(2, 64, 4, WORDS as usize + 1, 72)
-    };
+    let config = TransformerConfig::new(2, 64, 4, WORDS as usize + 1, 72)
+        .with_attn_only(true)
+        .with_positional(Positional::Shortformer)
+        .with_norm(NormKind::LayerNorm);
     let device = Device::flex().autodiff();
     let mut model = HookedTransformer::random(config, 0, &device)?;
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();

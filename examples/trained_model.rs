@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => ("embedded:induction", "king drum sun star moon king drum sun star"),
     };
     let model = HookedTransformer::from_pretrained(name)?;
-    println!("{} layers, {} hook points", model.config().n_layers, model.catalog().points().len());
+    println!("{} layers, {} hook points", model.config().n_layers(), model.catalog().points().len());
 
     // Read: run the model once and look at a pattern.
     let tokens = model.to_tokens(prompt)?;

@@ -5,21 +5,15 @@
 //! use hooklens::{ActivationFn, NormKind, Positional, RopeScaling, Rotary};
 //! // A small model with Llama's architecture.
 //! let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
-//! let config = TransformerConfig {
-//!     norm: NormKind::Rms,
-//!     positional: Positional::Rotary(rotary),
-//!     activation: ActivationFn::Silu,
-//!     gated_mlp: true,
-//!     n_kv_heads: 2,
-//!     ..TransformerConfig::new(2, 64, 4, 100, 32)
-//! };
+//! let config = TransformerConfig::new(2, 64, 4, 100, 32).with_kv_heads(2).with_gated_mlp(true).with_rotary(rotary).with_norm(NormKind::Rms).with_activation(ActivationFn::Silu);
 //! let model = HookedTransformer::random(config, 0, &Device::flex())?;
 //! assert_eq!(model.record([1, 2, 3], "k0")?.get(hook::k(0))?.dims(), [1, 3, 2, 16]);
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
 pub use hooklens_model::config::{
-    ActivationFn, AttnExperts, ClippedGate, ConfigError, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind,
-    PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert,
-    ShortConv, StateSpace, TransformerConfig, Window,
+    ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ConfigError, ExpertGroups, Experts, GatedDelta, Latent,
+    LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights,
+    QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace, TransformerConfig,
+    Window,
 };

@@ -129,9 +129,10 @@ pub use hooklens_model::tokens::Message;
 #[doc(inline)]
 pub use hooklens_model::{
     config::{
-        ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind,
-        PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert,
-        ShortConv, StateSpace, TransformerConfig, Window,
+        ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent,
+        LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights,
+        QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
+        TransformerConfig, Window,
     },
     device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, parse_device, retain_freed_memory},
     driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput},
@@ -142,9 +143,10 @@ pub use hooklens_model::{
         RecurrentState, Scoped, StateShape,
     },
     model::{
-        Attention, Block, DecoderModel, Embed, Expert, GatedDeltaNet, HookedTransformer, LatentMaps, Linear,
-        LoadReport, Mamba2, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer, PerLayerEmbed, SharedMlp,
-        ShortConvolution, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
+        Attention, AttentionAndMamba2, Block, DecoderModel, DenseMlp, Embed, Expert, GatedDeltaNet, HookedTransformer,
+        LatentMaps, Linear, LoadReport, Mamba2, Mixer, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer,
+        PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss,
+        lm_loss_per_token,
     },
     processing::Processing,
     tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens},

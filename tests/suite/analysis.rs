@@ -15,8 +15,8 @@ fn rows() -> Vec<Vec<u32>> {
 fn any_stage(config: &TransformerConfig, pick: usize) -> Stage {
     match pick % 5 {
         0 => Stage::Before(1),
-        1 if !config.attn_only => Stage::BeforeMlp(0),
-        2 if !config.attn_only => Stage::BeforeMlp(-1),
+        1 if !config.attn_only() => Stage::BeforeMlp(0),
+        2 if !config.attn_only() => Stage::BeforeMlp(-1),
         3 => Stage::Before(-1),
         _ => Stage::Final,
     }
@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn attributions_add_up_to_the_logits(config in any_sum(), seed in any::<u64>()) {
-        let config = TransformerConfig { output_logits_soft_cap: None, ..config };
+        let config = config.with_output_logits_soft_cap(None);
         let model = random_model(config, seed);
         let (logits, cache) = model.run_with_cache(rows(), Record::all()).unwrap();
         let analysis = model.analyze(&cache).unwrap();
@@ -147,7 +147,7 @@ fn what_is_missing_is_named_with_what_would_hold_it() {
 #[test]
 fn a_recording_of_another_model_is_refused() {
     let plain = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
-    let folded = TransformerConfig { norm: hooklens::NormKind::LayerNormPre, ..plain.config().clone() };
+    let folded = plain.config().clone().with_norm(hooklens::NormKind::LayerNormPre);
     let deeper = random_model(TransformerConfig::new(3, 16, 4, 20, 32), 1);
     let cache = plain.record(rows(), Record::all()).unwrap();
     let told = random_model(folded, 1).analyze(&cache).unwrap_err().to_string();

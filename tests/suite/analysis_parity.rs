@@ -84,7 +84,7 @@ fn streams(case: &mut Case) {
     // If norms keep their weights, TransformerLens ignores them, and its attributions don't sum to the logits.
     let folded = model.weights.ln_final.w.is_none();
     // For a gated MLP with `b_in`, its neurons include the bias: see `compare_points`.
-    let own_bias = model.config().gated_mlp && Golden::read(&case.name).get("weight blocks.0.mlp.b_in").is_some();
+    let own_bias = model.config().is_gated(0) && Golden::read(&case.name).get("weight blocks.0.mlp.b_in").is_some();
     case.components("accumulated.plain", || analysis.accumulated_resid(last, Per::Sublayer));
     if folded {
         case.components("accumulated.ln", || ln(analysis.accumulated_resid(last, Per::Sublayer)));
@@ -132,13 +132,13 @@ fn sweeps(case: &mut Case) {
     case.sweep("patch.head_v_all_pos", || patching.attn_head_v_all_pos());
     case.sweep("patch.head_pattern_all_pos", || patching.attn_head_pattern_all_pos());
     let mut points = vec!["*hook_resid_pre", "*hook_z"];
-    if !model.config().attn_only {
+    if !model.config().attn_only() {
         points.push("*hook_mlp_out");
     }
     let attribution = patching.attribution(points).unwrap();
     case.array("attr.resid_pre", &attribution.resid_pre().unwrap().effect());
     case.array("attr.z", &attribution.attn_head_out_all_pos().unwrap().effect());
-    if !model.config().attn_only {
+    if !model.config().attn_only() {
         case.array("attr.mlp_out", &attribution.mlp_out().unwrap().effect());
     }
 }

@@ -10,22 +10,20 @@ const PROMPT: [u32; 5] = [1, 4, 2, 7, 3];
 
 fn config(count: usize, per_token: usize, n_kv_heads: usize) -> TransformerConfig {
     let plain = TransformerConfig::new(2, 24, count * n_kv_heads, 20, 8);
-    TransformerConfig {
-        n_kv_heads,
-        d_head: 6,
-        attn_scale: 6f64.sqrt(),
-        attn_experts: Some(AttnExperts { count, per_token }),
-        ..plain
-    }
+    plain
+        .with_kv_heads(n_kv_heads)
+        .with_d_head(6)
+        .with_attn_scale(6f64.sqrt())
+        .with_attn_experts(AttnExperts { count, per_token })
 }
 
 /// The same model without experts, with head outputs scaled by `by`.
 fn without(model: &HookedTransformer, by: f64) -> HookedTransformer {
-    let config = TransformerConfig { attn_experts: None, ..model.config().clone() };
+    let config = model.config().clone().with_attn_experts(None);
     let mut plain = random_model(config, 0);
     plain.weights = model.weights.clone();
     for block in &mut plain.weights.blocks {
-        let attn = block.attn.as_mut().unwrap();
+        let attn = block.attn_mut().unwrap();
         attn.router = None;
         attn.o.weight = Param::from_tensor(attn.o.weight.val() * by);
     }
@@ -42,7 +40,7 @@ fn one_expert_is_plain_attention() {
 fn experts_without_preference_share_alike() {
     let mut model = random_model(config(4, 4, 2), 4);
     for block in &mut model.weights.blocks {
-        let router = block.attn.as_mut().unwrap().router.as_mut().unwrap();
+        let router = block.attn_mut().unwrap().router.as_mut().unwrap();
         router.weight = Param::from_tensor(router.weight.val().zeros_like());
         router.bias = None;
     }
@@ -100,13 +98,13 @@ fn sizes_that_do_not_fit_are_named() {
     let told = |changed: TransformerConfig| changed.validate().unwrap_err().to_string();
     let own = config(3, 2, 2);
     assert_eq!(
-        told(TransformerConfig { n_heads: 8, ..own.clone() }),
+        told(own.clone().with_heads(8)),
         "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });
     assert_eq!(
-        told(TransformerConfig { attn_experts: none, ..own.clone() }),
+        told(own.clone().with_attn_experts(none)),
         "invalid `attn_experts`: can't choose 4 of 3 experts per token"
     );
-    assert!(told(TransformerConfig { attn_gates: true, ..own }).starts_with("invalid `attn_experts`: "));
+    assert!(told(own.with_attn_gates(true)).starts_with("invalid `attn_experts`: "));
 }

@@ -1,5 +1,6 @@
 //! Attribution compared with the patching effects that it estimates, and scores of edges compared with scores of nodes.
 
+use hooklens::ResidualScheme;
 use hooklens::attribution::{EdgeScores, Gradient, Reads, Writes};
 use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;
@@ -28,17 +29,17 @@ proptest! {
     #[test]
     fn edges_of_a_writer_add_up_to_its_node(config in any_plain(), seed in any::<u64>()) {
         // A norm after the heads is not linear in them.
-        let model = random_model(TransformerConfig { post_norms: false, ..config }, seed);
+        let model = random_model(config.with_post_norms(false), seed);
         let patching = patching(&model);
         let edges = patching.edges(Gradient::AtBase).unwrap();
         let mut points = vec!["*hook_z", "hook_embed"];
-        if !model.config().attn_only {
+        if !model.config().attn_only() {
             points.push("*hook_mlp_out");
         }
         let nodes = patching.attribution(points).unwrap();
         let heads = nodes.attn_head_out_all_pos().unwrap();
         let embed = nodes.sweep(&Sites::new("hook_embed")).unwrap();
-        let mlps = (!model.config().attn_only).then(|| nodes.sweep(&Sites::new("*hook_mlp_out")).unwrap());
+        let mlps = (!model.config().attn_only()).then(|| nodes.sweep(&Sites::new("*hook_mlp_out")).unwrap());
         for (from, writer) in edges.writers().iter().enumerate() {
             for example in 0..2 {
                 let sum: f64 = (0..edges.readers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
@@ -57,7 +58,7 @@ proptest! {
     /// If the metric is linear, the estimate equals the patching effect.
     #[test]
     fn estimates_of_the_linear_are_exact(seed in any::<u64>(), parallel in any::<bool>()) {
-        let config = TransformerConfig { parallel, norm: hooklens::NormKind::None, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let config = TransformerConfig::new(2, 16, 4, 20, 32).with_residual(if parallel { ResidualScheme::Parallel } else { ResidualScheme::Sequential }).with_norm(hooklens::NormKind::None);
         let model = random_model(config, seed);
         let patching = patching(&model);
         let sites = Sites::new("blocks.-1.hook_{resid_post,mlp_out}").per([Axis::Pos]);
@@ -74,8 +75,7 @@ proptest! {
 #[test]
 fn integrated_edges_of_the_embedding_are_complete() {
     for seed in 0..2 {
-        let config =
-            TransformerConfig { post_norms: seed % 2 == 0, n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let config = TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2).with_post_norms(seed % 2 == 0);
         let model = random_model(config, seed);
         let patching = patching(&model);
         let edges = patching.edges(Gradient::Integrated(50)).unwrap();
@@ -108,14 +108,14 @@ fn joined_edges_are_those_of_all_examples() {
         assert!((given - wanted).abs() < 1e-5 * scale, "{given} for {wanted}");
     }
     assert!(EdgeScores::joined([]).unwrap_err().to_string().contains("no results were given"));
-    let other = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
+    let other = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 5);
     let other = patching(&other).edges(Gradient::AtBase).unwrap();
     assert!(EdgeScores::joined([whole, other]).unwrap_err().to_string().contains("their edges differ"));
 }
 
 #[test]
 fn keys_and_values_are_read_once_a_group() {
-    let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 3);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 3);
     let edges = patching(&model).edges(Gradient::AtBase).unwrap();
     let count = |is: fn(&Reads) -> bool| edges.readers().iter().filter(|reader| is(reader)).count();
     assert_eq!(count(|reader| matches!(reader, Reads::Query(..))), 8);

@@ -613,12 +613,10 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
 #[test]
 fn means_are_over_tokens() {
     let experts = Some(hooklens::Experts::new(4, 2));
-    let config = TransformerConfig {
-        experts,
-        gated_mlp: true,
-        qk_norm: Some(hooklens::QkNorm::HEADS),
-        ..TransformerConfig::new(2, 16, 4, 20, 32)
-    };
+    let config = TransformerConfig::new(2, 16, 4, 20, 32)
+        .with_gated_mlp(true)
+        .with_experts(experts)
+        .with_qk_norm(hooklens::QkNorm::HEADS);
     let model = random_model(config, 3);
     let rows = [vec![1u32, 2, 3, 4, 5, 6, 7], vec![8, 9, 10]];
     for side in [PaddingSide::Left, PaddingSide::Right] {
@@ -820,8 +818,8 @@ fn caches_of_other_models_are_refused() {
     let mut seen = vec![trained.prefill(vec![ids.clone()]).unwrap()];
     for head in 0..if in_memory { 4 } else { 0 } {
         let zeroed = |w: Tensor<2>| w.slice_fill([head * 4..head * 4 + 4, 0..16], 0.0);
-        let weight = trained.weights.blocks[1].attn.as_ref().unwrap().o.weight.clone().map(zeroed);
-        trained.weights.blocks[1].attn.as_mut().unwrap().o.weight = weight;
+        let weight = trained.weights.blocks[1].attn().unwrap().o.weight.clone().map(zeroed);
+        trained.weights.blocks[1].attn_mut().unwrap().o.weight = weight;
         for cache in &mut seen {
             is_other(trained.forward_with([4], ForwardOptions::new().kv_cache(cache)).unwrap_err());
         }
@@ -884,7 +882,7 @@ fn caches_know_their_tokens() {
 #[test]
 fn an_expert_without_tokens_can_be_recorded_with_gradients() {
     let experts = Some(hooklens::Experts::new(6, 1));
-    let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+    let config = TransformerConfig::new(2, 16, 4, 20, 32).with_gated_mlp(true).with_experts(experts);
     let model = random_model(config, 3);
     let mut rows = 0;
     for expert in 0..6 {
@@ -910,7 +908,7 @@ fn a_row_without_tokens_is_refused() {
 #[test]
 fn prefixes_in_sliding_caches_branch() {
     let windows = vec![Some(hooklens::Window::Sliding(3)), None];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 1);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 1);
     let text: Vec<u32> = (1..15).collect();
     let mut sliding = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
     model.forward_with(vec![text.clone()], ForwardOptions::new().kv_cache(&mut sliding)).unwrap();

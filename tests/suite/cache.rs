@@ -147,7 +147,7 @@ fn a_restart_behind_a_frozen_cache() {
 fn hooks_are_told_their_offset() {
     use hooklens::{RopeScaling, Rotary};
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
-    let model = random_model(TransformerConfig { positional: rotary, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_positional(rotary), 7);
     let mut cache = model.prefill([1, 2, 3]).unwrap();
     let mut seen = vec![];
     let watch = at(["q0", "rot_q0", "rot_k0"])
@@ -178,8 +178,11 @@ fn a_cache_in_another_element_type() {
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
     for positional in [Positional::Learned, Positional::Alibi, rotary] {
         let windows = vec![Some(Window::Sliding(3)), None];
-        let config =
-            TransformerConfig { positional, windows, n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+        let config = TransformerConfig::new(2, 16, 4, 20, 32)
+            .with_kv_heads(2)
+            .with_positional(positional)
+            .with_windows(windows)
+            .unwrap();
         let folder = tempfile::tempdir().unwrap();
         random_model(config, 5).save_pretrained(folder.path()).unwrap();
         let options = LoadOptions::new().dtype(DType::F64);
@@ -342,7 +345,7 @@ fn runs_behind_few_bits() {
 #[test]
 fn what_a_window_dropped_stays_dropped() {
     let windows = vec![Some(Window::Sliding(3)), None];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
     let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
     for token in 0..10 {
         model.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
@@ -367,7 +370,7 @@ fn rotated_keys_that_were_dropped_can_not_be_shown() {
     use hooklens::{RopeScaling, Rotary};
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
     let windows = vec![Some(Window::Sliding(2)), None];
-    let config = TransformerConfig { positional: rotary, windows, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+    let config = TransformerConfig::new(2, 16, 4, 20, 32).with_positional(rotary).with_windows(windows).unwrap();
     let model = random_model(config, 7);
     let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
     model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
@@ -465,7 +468,7 @@ fn wrong_rows_are_refused() {
 #[test]
 fn a_failed_run_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
     let plain = [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)];
     let away = [Offload::Memory, Offload::Disk].map(|to| CacheKind::SLIDING.offloaded(to));
     for kind in plain.into_iter().chain(away).chain([CacheKind::FOUR_BIT.sliding().limited(9)]) {
@@ -482,7 +485,7 @@ fn a_failed_run_leaves_the_cache_alone() {
 #[test]
 fn a_panic_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
     let kinds = [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT];
     for kind in kinds.into_iter().chain([CacheKind::preallocated(9)]) {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();

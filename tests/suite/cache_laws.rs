@@ -361,7 +361,7 @@ proptest! {
         // A rounding error may route a token to another expert, which does not indicate an error in the cache.
         let few_bits = kind.bits().is_some() || steps.iter().any(uses_few_bits);
         let config = match few_bits {
-            true => TransformerConfig { experts: None, dense_mlps: vec![], attn_experts: None, ..config },
+            true => config.with_experts(None).with_attn_experts(None),
             false => config,
         };
         let model = random_model(config, seed);
@@ -382,7 +382,7 @@ fn parts_in_another_element_type() {
     }
     let device = device();
     let folder = tempfile::tempdir().unwrap();
-    let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) };
+    let config = TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2);
     random_model(config, 5).save_pretrained(folder.path()).unwrap();
     let options = LoadOptions::new().dtype(DType::F64).device(&device);
     let model = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), options).unwrap();
@@ -415,7 +415,8 @@ fn parts_in_sixteen_bits() {
             continue;
         }
         let windows = vec![Some(Window::Sliding(4)), None];
-        let config = TransformerConfig { positional, windows, ..TransformerConfig::new(2, 32, 4, 20, 32) };
+        let config =
+            TransformerConfig::new(2, 32, 4, 20, 32).with_positional(positional).with_windows(windows).unwrap();
         let folder = tempfile::tempdir().unwrap();
         random_model(config, 5).save_pretrained(folder.path()).unwrap();
         let name = folder.path().to_str().unwrap();

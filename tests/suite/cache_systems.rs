@@ -329,7 +329,7 @@ fn easydel() {
     assert!(matches!(KeyValueCache::of_shape(shape, both), Err(CacheError::Unsupported { .. })));
 
     // Heads sharded over devices.
-    let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 7);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 7);
     for kind in [CacheKind::GROWING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
         let mut spread = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         spread = spread.with_heads_on(&[Device::flex(), device()]).unwrap();
@@ -355,7 +355,7 @@ fn easydel() {
 #[test]
 fn what_an_inserted_row_lacks_stays_lacking() {
     let windows = vec![Some(Window::Sliding(3)), None];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 0);
     let made = || KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
     // Three columns, the last of which is padding: the window needs all of them.
     let (mut cache, mut other) = (made(), made());
@@ -382,7 +382,7 @@ fn what_an_inserted_row_lacks_stays_lacking() {
 #[test]
 fn a_layer_that_holds_nothing_goes_on() {
     let windows = vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))];
-    let model = random_model(TransformerConfig { windows, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 0);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 0);
     let mut cache = KeyValueCache::of_kind(model.config(), 2, CacheKind::SLIDING).unwrap();
     model.forward_with(vec![vec![1, 2, 3]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let mut cache = cache.to_kind(CacheKind::SLIDING).unwrap();
@@ -454,7 +454,7 @@ proptest! {
             let hidden = Tensor::full([batch, heads, queries - 5, start], f32::NEG_INFINITY, &scores.device());
             scores.slice_assign([0..batch, 0..heads, 5..queries, 0..start], hidden)
         });
-        let hooks: Vec<_> = (0..model.config().n_layers).map(hide).collect();
+        let hooks: Vec<_> = (0..model.config().n_layers()).map(hide).collect();
         let whole = model.run_with_hooks(vec![row.clone()], hooks).unwrap();
         assert_close(&Tensor::cat(given, 1), &whole.narrow(1, 5, row.len() - 5), 1e-5, "behind hidden tokens");
         // Tokens that are no longer hidden can be attended to again.

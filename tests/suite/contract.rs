@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{Int, Tensor};
 use hooklens::prelude::*;
-use hooklens::{Error, Experts, HookError, InputError};
+use hooklens::{Error, Experts, HookError, InputError, ResidualScheme};
 
 use crate::support::{assert_close, device, random_model, values};
 
@@ -250,21 +250,16 @@ fn no_point_is_a_dead_end() {
     use hooklens::{Experts, NormKind, Positional, RopeScaling, Rotary};
     let base = TransformerConfig::new(2, 16, 4, 20, 32);
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
-    let plain = TransformerConfig { post_embedding_norm: true, post_norms: true, ..base.clone() };
-    let modern = TransformerConfig {
-        norm: NormKind::Rms,
-        positional: rotary,
-        qk_norm: Some(hooklens::QkNorm::HEADS),
-        gated_mlp: true,
-        n_kv_heads: 2,
-        ..base.clone()
-    };
-    let solu = TransformerConfig { activation: hooklens::ActivationFn::SoluLn, parallel: true, ..base.clone() };
-    let mixture = TransformerConfig {
-        gated_mlp: true,
-        experts: Some(Experts { renormalize: false, ..Experts::new(2, 2) }),
-        ..base
-    };
+    let plain = base.clone().with_post_embedding_norm(true).with_post_norms(true);
+    let modern = base
+        .clone()
+        .with_kv_heads(2)
+        .with_gated_mlp(true)
+        .with_positional(rotary)
+        .with_norm(NormKind::Rms)
+        .with_qk_norm(hooklens::QkNorm::HEADS);
+    let solu = base.clone().with_activation(hooklens::ActivationFn::SoluLn).with_residual(ResidualScheme::Parallel);
+    let mixture = base.with_gated_mlp(true).with_experts(Experts { renormalize: false, ..Experts::new(2, 2) });
     for config in [plain, modern, solu, mixture] {
         let model = random_model(config, 3);
         let before = model.forward(ROW).unwrap();
@@ -288,11 +283,7 @@ fn doubled(x: &Activation) -> Activation {
 /// Routing to an expert that does not exist is an error, not ignored.
 #[test]
 fn tokens_go_to_experts_there_are() {
-    let config = TransformerConfig {
-        gated_mlp: true,
-        experts: Some(Experts::new(3, 2)),
-        ..TransformerConfig::new(1, 16, 2, 20, 16)
-    };
+    let config = TransformerConfig::new(1, 16, 2, 20, 16).with_gated_mlp(true).with_experts(Experts::new(3, 2));
     let model = random_model(config, 2);
     for wrong in [3, -1] {
         let edit = at("blocks.0.mlp.hook_expert_indices").edit_any(move |chosen, _| {
@@ -368,7 +359,7 @@ fn layers_the_model_lacks_are_told_apart_from_typos() {
 #[test]
 fn layers_are_numbers_of_any_type() {
     let model = model();
-    for layer in 0..model.config().n_layers {
+    for layer in 0..model.config().n_layers() {
         let cache = model.record(ROW, [hook::z(layer), hook::pattern(layer)]).unwrap();
         let typed = cache.get(hook::z(layer)).unwrap();
         let by_tuple: Tensor<4> = cache.get(("z", layer as i32)).unwrap();
@@ -386,11 +377,11 @@ fn sizes_that_can_not_be_are_named() {
     for (config, says) in [
         (TransformerConfig::new(1, 15, 2, 20, 8), "invalid `n_heads`: 2 heads do not divide a d_model of 15"),
         (
-            TransformerConfig { windows: vec![None, Some(Window::Sliding(0))], ..plain.clone() },
+            plain.clone().with_windows([None, Some(Window::Sliding(0))]).unwrap(),
             "invalid `windows`: layer 1 has a window of 0",
         ),
         (
-            TransformerConfig { windows: vec![Some(Window::Chunked(0)); 2], ..plain.clone() },
+            plain.clone().with_windows(vec![Some(Window::Chunked(0)); 2]).unwrap(),
             "invalid `windows`: layer 0 has a window of 0",
         ),
     ] {
@@ -398,7 +389,7 @@ fn sizes_that_can_not_be_are_named() {
         assert!(told.starts_with(says), "{told}");
     }
     // Heads whose total width may differ from the model's.
-    let own = TransformerConfig { d_head: 8, attn_scale: 8f64.sqrt(), ..TransformerConfig::new(1, 15, 2, 20, 8) };
+    let own = TransformerConfig::new(1, 15, 2, 20, 8).with_d_head(8).with_attn_scale(8f64.sqrt());
     assert!(HookedTransformer::random(own, 0, &device()).is_ok());
     let mut shape = CacheShape::new(1, 1, 2, 4).unwrap();
     shape.windows = vec![Some(Window::Sliding(0))];

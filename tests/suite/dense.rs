@@ -103,7 +103,7 @@ fn fields_left_out_are_what_transformers_takes() {
     for case in ["cohere2-pattern", "vaultgemma"] {
         let config = of(case, pattern.clone());
         let every = if case == "vaultgemma" { 2 } else { 4 };
-        for layer in 0..config.n_layers {
+        for layer in 0..config.n_layers() {
             let expected = if (layer + 1) % every == 0 { None } else { wide };
             assert_eq!(config.window(layer), expected, "{case}, layer {layer}");
         }

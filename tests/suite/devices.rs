@@ -37,7 +37,7 @@ fn a_device_that_can_not_be_used_says_why() {
 /// Sizes beyond any machine's memory are an error, and do not end the process.
 #[test]
 fn logits_too_large_for_memory_are_refused() {
-    let config = TransformerConfig { d_vocab_out: 10_000_000, ..TransformerConfig::new(1, 4, 1, 10, 1000) };
+    let config = TransformerConfig::new(1, 4, 1, 10, 1000).with_d_vocab_out(10_000_000);
     let model = HookedTransformer::random(config, 0, &Device::flex()).unwrap();
     let rows = vec![vec![1u32; 10]; 1_000_000];
     match model.forward(rows) {

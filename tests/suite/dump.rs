@@ -62,7 +62,8 @@ proptest! {
         // Prompts with a common prefix are computed together.
         let start = alike.unwrap_or_default();
         let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| [&start[..], &row].concat()).collect();
-        let config = TransformerConfig { bidirectional: config.bidirectional && prefix.is_empty(), ..config };
+        let bidirectional = config.bidirectional && prefix.is_empty();
+        let config = config.with_bidirectional(bidirectional);
         let model = random_model(config, seed);
         let folder = tempfile::tempdir().unwrap();
         let side = if left { PaddingSide::Left } else { PaddingSide::Right };
@@ -107,13 +108,11 @@ proptest! {
 }
 
 fn mixture() -> TransformerConfig {
-    TransformerConfig {
-        gated_mlp: true,
-        activation: ActivationFn::Silu,
-        positional: Positional::None,
-        experts: Some(Experts::new(4, 2)),
-        ..TransformerConfig::new(1, 16, 2, 20, 16)
-    }
+    TransformerConfig::new(1, 16, 2, 20, 16)
+        .with_gated_mlp(true)
+        .with_experts(Experts::new(4, 2))
+        .with_positional(Positional::None)
+        .with_activation(ActivationFn::Silu)
 }
 
 /// An expert has as many rows as tokens were routed to it. One file can't store that, but a folder can.
@@ -571,7 +570,7 @@ fn a_dump_under_other_edits_is_not_continued() {
         vec![vec![1, 2, 3], vec![4, 5, 6], vec![7, 8, 9]],
     );
     let dump = Dump::new("*hook_resid_post").batch_size(1);
-    let vector = |value: f32| Tensor::<1>::full([model.config().d_head], value, &model.device());
+    let vector = |value: f32| Tensor::<1>::full([model.config().d_head()], value, &model.device());
     let wide = |value: f32| Tensor::<1>::full([model.config().d_model], value, &model.device());
     let recorded = |row: Vec<u32>| model.record(vec![row], hook::z(0)).unwrap();
     let (one, same, other) = (recorded(vec![1, 2, 3]), recorded(vec![1, 2, 3]), recorded(vec![3, 2, 1]));

@@ -138,7 +138,7 @@ proptest! {
             let drawn: Vec<Drawn> = drawn.iter().map(|one| Drawn { place: first(one.place).unwrap(), ..*one }).collect();
             check(name, &model, &spliced, &Replacement::dictionaries(all), (&writes, &drawn));
         }
-        if !model.config().attn_only {
+        if !model.config().attn_only() {
             let all = random_cross_layer(&model, seed).excluding(left_out.iter().copied());
             let spliced = model.splice_transcoders(&all).unwrap();
             let writes: Vec<String> = all.layers().iter().map(written).collect();
@@ -150,16 +150,16 @@ proptest! {
     /// Interventions on neurons equal hooks on their activations.
     #[test]
     fn interventions_on_neurons_are_hooks(config in any_plain(), seed in 0u64..1000, drawn in edits(6)) {
-        prop_assume!(!config.attn_only && config.experts.is_none());
+        prop_assume!(!config.attn_only() && config.experts().is_none());
         let model = random_model(config, seed);
         let point = |layer: usize| format!("blocks.{layer}.mlp.hook_post");
         let mut hooks = Vec::new();
-        for layer in 0..model.config().n_layers {
+        for layer in 0..model.config().n_layers() {
             let own: Vec<Drawn> = drawn.iter().copied().filter(|one| one.place == layer).collect();
             let clean = model.record(tokens(), &*point(layer)).unwrap().get::<3>(&*point(layer)).unwrap();
             hooks.push(hook_of(point(layer), clean, own));
         }
-        let drawn: Vec<Drawn> = drawn.iter().copied().filter(|one| one.place < model.config().n_layers).collect();
+        let drawn: Vec<Drawn> = drawn.iter().copied().filter(|one| one.place < model.config().n_layers()).collect();
         let edits: Vec<FeatureEdit> = drawn.iter().map(|one| one.edit(one.place)).collect();
         let given = intervene(&model, tokens(), &Replacement::neurons(5), &edits, Hold::Nothing).unwrap().logits;
         assert_close(&given, &model.run_with_hooks(tokens(), hooks).unwrap(), 1e-5, &format!("{drawn:?}"));

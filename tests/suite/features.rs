@@ -214,7 +214,7 @@ proptest! {
     fn dictionaries_with_error_terms_change_nothing_but_what_is_edited(
         config in any_config(), seed in 0u64..1000, kind in 0u8..4,
     ) {
-        let layer = seed as usize % config.n_layers;
+        let layer = seed as usize % config.n_layers();
         let model = random_model(config.clone(), seed);
         let host = hook::resid_post(layer);
         let sae = random_dictionary(kind, &host.name(), config.d_model, 24, seed);
@@ -265,7 +265,7 @@ proptest! {
     /// finite differences.
     #[test]
     fn gradients_reach_latents(config in any_config(), seed in 0u64..1000, kind in 0u8..4) {
-        let layer = seed as usize % config.n_layers;
+        let layer = seed as usize % config.n_layers();
         let model = random_model(smooth(config.clone()), seed);
         let host = hook::resid_post(layer);
         let sae = random_dictionary(kind, &host.name(), config.d_model, 24, seed).with_normalization(Normalization::None);
@@ -306,10 +306,10 @@ proptest! {
     /// combined.
     #[test]
     fn dictionaries_behind_caches_and_together(config in any_config(), seed in 0u64..1000, kind in 0u8..3) {
-        prop_assume!(!config.bidirectional && !config.attn_only);
+        prop_assume!(!config.bidirectional && !config.attn_only());
         let model = random_model(config.clone(), seed);
         let first = random_dictionary(kind, "blocks.0.hook_resid_pre", config.d_model, 24, seed);
-        let last = random_dictionary(0, &hook::resid_post(config.n_layers - 1).name(), config.d_model, 10, seed + 1);
+        let last = random_dictionary(0, &hook::resid_post(config.n_layers() - 1).name(), config.d_model, 10, seed + 1);
         let metadata = Metadata::between("blocks.0.mlp.hook_in", "blocks.0.hook_mlp_out");
         let transcoder = random_dictionary(1, "", config.d_model, 12, seed + 2)
             .with_normalization(Normalization::None)

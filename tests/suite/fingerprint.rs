@@ -48,16 +48,14 @@ fn flipped(model: &HookedTransformer, parameter: usize) -> Option<(HookedTransfo
 /// Models that together have every kind of weight.
 fn models() -> Vec<HookedTransformer> {
     let plain = TransformerConfig::new(2, 16, 2, 20, 16);
-    let gated = TransformerConfig {
-        gated_mlp: true,
-        activation: ActivationFn::Silu,
-        positional: Positional::None,
-        post_norms: true,
-        qk_norm: Some(hooklens::QkNorm::HEADS),
-        post_embedding_norm: true,
-        ..TransformerConfig::new(1, 16, 2, 20, 16)
-    };
-    let experts = TransformerConfig { attn_sinks: true, experts: Some(Experts::new(3, 2)), ..gated.clone() };
+    let gated = TransformerConfig::new(1, 16, 2, 20, 16)
+        .with_gated_mlp(true)
+        .with_positional(Positional::None)
+        .with_activation(ActivationFn::Silu)
+        .with_post_norms(true)
+        .with_qk_norm(hooklens::QkNorm::HEADS)
+        .with_post_embedding_norm(true);
+    let experts = gated.clone().with_experts(Experts::new(3, 2)).with_attn_sinks(true);
     [plain, gated, experts].map(|config| random_model(config, 5)).into()
 }
 

@@ -4,7 +4,8 @@ use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching, Sites};
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, CacheKind, Error, GatedDelta, InputError, Mixer, NormKind, PaddingSide, Positional, RopeScaling, Rotary,
+    AttentionConfig, CacheError, CacheKind, Error, GatedDelta, InputError, Mixer, MixerConfig, NormKind, PaddingSide,
+    RopeScaling, Rotary,
 };
 use proptest::prelude::*;
 
@@ -17,16 +18,14 @@ fn behind(model: &HookedTransformer, cache: &mut KeyValueCache, rows: impl Into<
 /// A hybrid of four layers, of which the second and the last have attention.
 fn hybrid() -> HookedTransformer {
     let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 5, d_value: 6, width: 4 };
-    let attention = Mixer::Attention { n_kv_heads: 2, d_head: 8 };
+    let attention = MixerConfig::Attention(AttentionConfig::new(2, 8));
     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None };
-    let config = TransformerConfig {
-        n_kv_heads: 2,
-        mixers: vec![Mixer::GatedDelta(net), attention, Mixer::GatedDelta(net), attention],
-        attn_gates: true,
-        positional: Positional::Rotary(rotary),
-        norm: NormKind::Rms,
-        ..TransformerConfig::new(4, 32, 4, 40, 64)
-    };
+    let config = TransformerConfig::new(4, 32, 4, 40, 64)
+        .with_mixers([MixerConfig::GatedDeltaNet(net), attention.clone(), MixerConfig::GatedDeltaNet(net), attention])
+        .unwrap()
+        .with_rotary(rotary)
+        .with_attn_gates(true)
+        .with_norm(NormKind::Rms);
     random_model(config, 3)
 }
 
@@ -208,7 +207,8 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
     cache.reset().unwrap();
     assert_close(&behind(&model, &mut cache, [5, 6, 7, 8]).narrow(1, 3, 1), &whole, 1e-5, "behind a reset");
     // A cache with another model's state.
-    let plain = TransformerConfig { mixers: vec![], ..model.config().clone() };
+    let attention = MixerConfig::Attention(AttentionConfig::new(2, 8));
+    let plain = model.config().clone().with_mixers(vec![attention; 4]).unwrap();
     let mut other = KeyValueCache::new(&plain, 1);
     let told = model.forward_with([5], ForwardOptions::new().kv_cache(&mut other)).unwrap_err().to_string();
     assert!(told.contains("layer 0 of the cache"), "{told}");
@@ -238,7 +238,7 @@ fn gradients_reach_every_weight() {
     let device = model.device().autodiff();
     let model = model.to_devices(&[device]);
     let gradients = model.loss(vec![(1..20).collect::<Vec<u32>>()]).unwrap().backward();
-    let net = model.weights.blocks[0].delta.as_ref().unwrap();
+    let Some(Mixer::GatedDeltaNet(net)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
     for (name, size) in [
         ("decay", net.decay.weight.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),
         ("beta", net.beta.weight.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),

@@ -8,7 +8,8 @@ use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
 use hooklens::hook::Axis;
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, CacheKind, CacheShape, Error, Experts, InputError, PaddingSide, SharedExpert, write_safetensors,
+    CacheError, CacheKind, CacheShape, Error, Experts, InputError, PaddingSide, ResidualScheme, SharedExpert,
+    write_safetensors,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ fn streams_are_those_of_transformers() {
     for case in CASES {
         let (model, golden) = (load(case, LoadOptions::new()), Golden::of_file(case, "golden.safetensors"));
         let cache = model.record(golden.tokens(""), "*hook_resid_pre").unwrap();
-        for layer in 0..model.config().n_layers {
+        for layer in 0..model.config().n_layers() {
             let name = format!("hf.hidden.{layer}");
             tally.compare(
                 &format!("{case} {name}"),
@@ -119,7 +120,7 @@ fn shared_keys_are_held_once() {
     cache.save(&path, &model).unwrap();
     goes_on(KeyValueCache::load(&path, &model).unwrap(), "file");
     // A cache whose layers all have keys belongs to another model.
-    let other = TransformerConfig { shared_keys: Vec::new(), ..model.config().clone() };
+    let other = model.config().clone().with_shared_keys(Vec::new()).unwrap();
     let mut other = KeyValueCache::new(&other, 1);
     let told = model.forward_with([1], ForwardOptions::new().kv_cache(&mut other)).unwrap_err();
     assert!(matches!(told, Error::Cache(CacheError::Model { layer: 3, .. })), "{told}");
@@ -228,12 +229,12 @@ fn what_is_not_defined_is_refused() {
 fn own_norms_need_a_plain_stream() {
     let shared = Some(SharedExpert { d_mlp: 12, gated: false });
     let experts = Some(Experts { shared, own_norms: true, ..Experts::new(4, 2) });
-    let plain = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+    let plain = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
     let model = HookedTransformer::random(plain.clone(), 0, &device()).unwrap();
     assert!(model.record([1, 2], "*router_ln*").is_ok());
     for config in [
-        TransformerConfig { residual_norms: true, ..plain.clone() },
-        TransformerConfig { normalized_residual: true, ..plain },
+        plain.clone().with_residual(ResidualScheme::NormalizedSums),
+        plain.with_residual(ResidualScheme::NormalizedInputs),
     ] {
         let told = HookedTransformer::random(config, 0, &device()).unwrap_err().to_string();
         assert!(told.contains("can't be combined with a normalized residual stream"), "{told}");

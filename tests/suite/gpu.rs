@@ -9,7 +9,8 @@ use hooklens::dump::Dump;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, CacheKind, Error, LoadOptions, Mixer, Transfers, devices, element_types, error_chain, parse_device,
+    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, Transfers, devices, element_types,
+    error_chain, parse_device,
 };
 use safetensors::SafeTensors;
 
@@ -174,8 +175,8 @@ fn blocks_beside_the_cpu() {
 #[test]
 fn layers_without_attention_are_where_their_weights_are() {
     let Some(device) = gpu() else { return };
-    let mixers = vec![Mixer::Attention { n_kv_heads: 4, d_head: 4 }, Mixer::None];
-    let config = TransformerConfig { mixers, ..TransformerConfig::new(2, 16, 4, 20, 64) };
+    let mixers = vec![MixerConfig::Attention(AttentionConfig::new(4, 4)), MixerConfig::None];
+    let config = TransformerConfig::new(2, 16, 4, 20, 64).with_mixers(mixers).unwrap();
     let logits_on = |device: &Device| {
         let on_cpu = HookedTransformer::random(config.clone(), 3, &Device::flex()).unwrap();
         let model = on_cpu.to_devices(std::slice::from_ref(device));
@@ -208,7 +209,7 @@ fn a_token_reads_once_and_copies_nothing_of_the_past() {
         return;
     }
     for n_kv_heads in [4, 2] {
-        reads_and_copies(&device, TransformerConfig { n_kv_heads, ..TransformerConfig::new(2, 16, 4, 200, 64) });
+        reads_and_copies(&device, TransformerConfig::new(2, 16, 4, 200, 64).with_kv_heads(n_kv_heads));
     }
 }
 

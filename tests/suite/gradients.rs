@@ -88,7 +88,7 @@ proptest! {
         if model.catalog().find("blocks.0.hook_attn_in").is_ok() {
             check(&model, Record::new("*hook_attn_in"), seed);
         }
-        if !model.config().attn_only {
+        if !model.config().attn_only() {
             check(&model, Record::new("*hook_mlp_in"), seed);
         }
     }
@@ -142,7 +142,7 @@ proptest! {
         if !has(DType::F64) {
             return Ok(());
         }
-        let model = precise(TransformerConfig { shared_keys: vec![], ..smooth(config) }, seed as u64);
+        let model = precise(smooth(config).with_shared_keys([]).unwrap(), seed as u64);
         let at_z = |layer| hook::z(layer).edit(move |z, _| z.clone().detach() + (z.clone() - z.detach()) * factor);
         let at_q = hook::q(1).edit(move |q, _| q.clone().detach() + (q.clone() - q.detach()) * factor);
         let watched = ["hook_embed", "resid_pre1", "v0", "v1", "k1", "resid_post1"];

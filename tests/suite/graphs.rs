@@ -44,7 +44,7 @@ pub(crate) fn random_dictionaries(model: &HookedTransformer, seed: u64) -> Vec<(
     let config = model.config();
     let (width, kind) = (config.d_model, seed as usize);
     let mut all = Vec::new();
-    if !config.attn_only {
+    if !config.attn_only() {
         let [reads, writes] = points_of_mlps(seed);
         let one = |layer: usize| {
             let at = |point: &str| format!("blocks.{layer}.{point}");
@@ -60,7 +60,7 @@ pub(crate) fn random_dictionaries(model: &HookedTransformer, seed: u64) -> Vec<(
                 _ => one.with_decoder_norms(true),
             }
         };
-        all.push(("transcoders", (0..config.n_layers).map(one).collect()));
+        all.push(("transcoders", (0..config.n_layers()).map(one).collect()));
     }
     let points = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"];
     let of = |point: &str| {
@@ -84,7 +84,7 @@ fn points_of_mlps(seed: u64) -> [&'static str; 2] {
 /// A cross-layer transcoder of a model's MLPs.
 pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transcoders {
     let ([reads, writes], folder) = (points_of_mlps(seed), tempfile::tempdir().unwrap());
-    let all = cross_layer(model.config().n_layers, model.config().d_model, folder.path(), reads, writes);
+    let all = cross_layer(model.config().n_layers(), model.config().d_model, folder.path(), reads, writes);
     // From here on, weights are read from their files.
     all.layers().iter().for_each(|layer| drop((layer.encoder().unwrap(), layer.decoder().unwrap())));
     std::mem::forget(folder);
@@ -93,7 +93,7 @@ pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transc
 
 /// Graphs of a model: with transcoders of its MLPs, autoencoders of its stream, and its neurons.
 fn replacements(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Replacement)> {
-    let attn_only = model.config().attn_only;
+    let attn_only = model.config().attn_only();
     let mut all: Vec<_> = random_dictionaries(model, seed)
         .into_iter()
         .map(|(name, all)| (name, Replacement::dictionaries(all)))
@@ -149,8 +149,8 @@ proptest! {
 /// Every kind of target is compared with an intervention's effect on it, and a wrong edge is detected.
 #[test]
 fn checks_are_of_every_target() {
-    let capped = || TransformerConfig { output_logits_soft_cap: Some(5.0), ..TransformerConfig::new(2, 16, 2, 20, 16) };
-    let alone = TransformerConfig { attn_only: true, ..TransformerConfig::new(2, 16, 2, 20, 16) };
+    let capped = || TransformerConfig::new(2, 16, 2, 20, 16).with_output_logits_soft_cap(5.0);
+    let alone = TransformerConfig::new(2, 16, 2, 20, 16).with_attn_only(true);
     for config in [TransformerConfig::new(2, 16, 2, 20, 16), capped(), alone] {
         let (model, replacement) = (random_model(config, 3), Replacement::neurons(0));
         let up = GraphTarget::direction("up", (0..16).map(|at| 0.1 * at as f32 - 0.7).collect());
@@ -305,11 +305,11 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
 #[test]
 fn effects_are_activations_times_gradients() {
     let mut compared = 0;
-    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts.is_none()) {
+    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts().is_none()) {
         let options = GraphOptions::new().leaving_out(0).likely(1, 1.0);
         let graph = AttributionGraph::new(&model, tokens(), &Replacement::neurons(1000), &options).unwrap();
         let mut points: Vec<String> = ["hook_embed", "hook_pos_embed", "ln_final.hook_scale"].map(String::from).into();
-        for layer in 0..model.config().n_layers {
+        for layer in 0..model.config().n_layers() {
             let norms = ["ln1", "ln1_post", "ln2", "ln2_post"].map(|norm| format!("{norm}.hook_scale"));
             let others = [
                 "attn.hook_pattern",
@@ -375,7 +375,7 @@ proptest! {
                 let effects = graph.effects_on(node).unwrap();
                 let largest = effects.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
                 for (source, effect) in effects.iter().enumerate() {
-                    let carried: f32 = (0..config.n_layers * config.n_heads)
+                    let carried: f32 = (0..config.n_layers() * config.n_heads)
                         .map(|at| heads.carried(at / config.n_heads, at % config.n_heads, source).unwrap())
                         .sum();
                     let missed = (carried + heads.direct(source).unwrap() - effect).abs();
@@ -384,7 +384,7 @@ proptest! {
             }
             // A dictionary of the stream writes all of it, so later layers see nothing from before it. Pairs include
             // everything.
-            let at = (config.n_layers - 1, seed as usize % config.n_heads);
+            let at = (config.n_layers() - 1, seed as usize % config.n_heads);
             let pairs = match graph.attention_pairs(&model, &replacement, at, [5, 2], 3) {
                 Ok(pairs) => pairs,
                 // A centering norm over all heads at once, or one with a bias.
@@ -624,7 +624,7 @@ fn interventions_are_circuit_tracers() {
 #[test]
 fn interventions_reach_what_graphs_leave_out() {
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 3);
-    let width = model.config().d_mlp;
+    let width = model.config().d_mlp();
     let logits = |replacement: &Replacement, edit: FeatureEdit| -> Vec<f32> {
         let made = intervene(&model, tokens(), replacement, &[edit], Hold::Nothing).unwrap();
         made.logits.into_data().iter::<f32>().collect()
@@ -679,9 +679,9 @@ fn interventions_reach_what_graphs_leave_out() {
 fn neurons_of_experts_are_changed() {
     let shared = Some(SharedExpert { d_mlp: 24, gated: true });
     let experts = Some(Experts { shared, ..Experts::new(4, 2) });
-    let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(3, 16, 2, 20, 16) };
+    let config = TransformerConfig::new(3, 16, 2, 20, 16).with_gated_mlp(true).with_experts(experts);
     let model = random_model(config, 3);
-    let (replacement, width) = (Replacement::neurons(1000), model.config().d_mlp);
+    let (replacement, width) = (Replacement::neurons(1000), model.config().d_mlp());
     let graph = AttributionGraph::new(&model, tokens(), &replacement, &GraphOptions::new()).unwrap();
     let mut labels = 0;
     for node in graph.nodes().iter().filter(|node| node.is_feature() && node.layer != Some(2)).step_by(97) {

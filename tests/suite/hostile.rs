@@ -239,7 +239,7 @@ fn wrong_input_is_refused_before_the_run() {
     let batch = model.record(vec![vec![1, 2]; 2], Record::all().remove_batch()).unwrap_err();
     assert!(batch.to_string().contains("2 rows"), "{batch}");
     // Only tokens to be predicted need a logit; padding does not.
-    let narrow = TransformerConfig { d_vocab_out: 10, ..TransformerConfig::new(1, 16, 4, 20, 8) };
+    let narrow = TransformerConfig::new(1, 16, 4, 20, 8).with_d_vocab_out(10);
     let narrow = random_model(narrow, 7);
     let target = input_error(narrow.loss([15, 3, 12]));
     assert!(matches!(target, InputError::Token { token: 12, row: 0, position: 2, d_vocab: 10 }));
@@ -498,10 +498,7 @@ fn absurd_counts_are_errors() {
         let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
         assert!(model.generate_with("When Mary", options).is_err(), "{count}");
     }
-    let random = random_model(
-        TransformerConfig { positional: hooklens::Positional::None, ..TransformerConfig::new(1, 8, 2, 10, 8) },
-        1,
-    );
+    let random = random_model(TransformerConfig::new(1, 8, 2, 10, 8).with_positional(hooklens::Positional::None), 1);
     for count in [1 << 50, usize::MAX - 5] {
         let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
         let error = random.generate_with([1, 2, 3], options).map(drop).unwrap_err();
@@ -514,7 +511,7 @@ fn absurd_counts_are_errors() {
 /// Patterns beyond any memory are errors when requested.
 #[test]
 fn very_long_prompts_are_errors() {
-    let config = TransformerConfig { positional: hooklens::Positional::None, ..TransformerConfig::new(1, 8, 2, 10, 8) };
+    let config = TransformerConfig::new(1, 8, 2, 10, 8).with_positional(hooklens::Positional::None);
     let model = random_model(config, 1);
     let tokens = vec![1u32; 3_000_000];
     let error = model.record(tokens, "*hook_pattern").map(drop).unwrap_err();
@@ -525,7 +522,7 @@ fn very_long_prompts_are_errors() {
 #[test]
 fn what_is_no_number_is_said() {
     let mut model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let attn = &mut model.weights.blocks[1].attn.as_mut().unwrap().o.weight;
+    let attn = &mut model.weights.blocks[1].attn_mut().unwrap().o.weight;
     *attn = attn.clone().map(|weight| weight * f32::NAN);
     let prompt = "king drum sun king";
     let folder = tempfile::tempdir().unwrap();

@@ -130,7 +130,7 @@ proptest! {
             let attn_out = cache.get(hook::attn_out(layer)).unwrap();
             if !post_norms {
                 let heads = cache.get(hook::result(layer)).unwrap().sum_dim(2).squeeze_dim::<3>(2);
-                let bias = model.weights.blocks[layer as usize].attn.as_ref().unwrap().o.bias.as_ref().unwrap().val();
+                let bias = model.weights.blocks[layer as usize].attn().unwrap().o.bias.as_ref().unwrap().val();
                 assert_close(&(heads + bias.unsqueeze()), &attn_out, 1e-5, "heads and bias");
             }
             sum = sum + attn_out;
@@ -155,7 +155,7 @@ proptest! {
         let standard = model.clone().processed(&Processing::standard()).unwrap();
         let after = log_probs(standard.forward(vec![row.clone()]).unwrap());
         assert_close(&after, &before, 2e-5, "standard processing");
-        let scaled = config.experts.as_ref().is_some_and(|experts| experts.scales_inputs);
+        let scaled = config.experts().as_ref().is_some_and(|experts| experts.scales_inputs);
         let kept = config.positional == Positional::Shortformer
             || config.stream_is_normalized()
             || (scaled && config.norm == NormKind::LayerNorm);
@@ -185,8 +185,8 @@ proptest! {
         let model = random_model(config, seed);
         let everything = model.record(vec![row.clone()], Record::all()).unwrap();
         let some = model.record(vec![row.clone()], ["*hook_z", "*hook_resid_post"]).unwrap();
-        let mixing = (0..2).filter(|layer| model.config().mixes(*layer)).count();
-        prop_assert_eq!(some.len(), 2 + mixing);
+        let outputs: usize = model.weights.blocks.iter().map(|block| block.mixer_outputs().count()).sum();
+        prop_assert_eq!(some.len(), 2 + outputs);
         for (name, activation) in some.iter() {
             let worst = distance(&activation.to_ndarray().unwrap(), &everything.activation(name).unwrap().to_ndarray().unwrap());
             prop_assert!(worst <= 1e-5, "{name}: {worst:e}");

@@ -60,27 +60,24 @@ fn shards_and_an_index_are_one_model() {
 #[test]
 fn stored_and_computed_types_are_chosen_apart() {
     let rotary = Positional::Rotary(Rotary { dim: 2, base: 500.0, adjacent_pairs: false, scaling: RopeScaling::None });
-    let modern = TransformerConfig {
-        positional: rotary,
-        norm: NormKind::Rms,
-        gated_mlp: true,
-        n_kv_heads: 2,
-        qk_norm: Some(hooklens::QkNorm::HEADS),
-        ..plain()
-    };
-    let alibi = TransformerConfig {
-        positional: Positional::Alibi,
-        windows: vec![Some(Window::Sliding(2)), None],
-        post_norms: true,
-        ..plain()
-    };
+    let modern = plain()
+        .with_kv_heads(2)
+        .with_gated_mlp(true)
+        .with_positional(rotary)
+        .with_norm(NormKind::Rms)
+        .with_qk_norm(hooklens::QkNorm::HEADS);
+    let alibi = plain()
+        .with_positional(Positional::Alibi)
+        .with_post_norms(true)
+        .with_windows([Some(Window::Sliding(2)), None])
+        .unwrap();
     let experts = Some(hooklens::Experts::new(3, 2));
-    let mixture = TransformerConfig { gated_mlp: true, experts, positional: Positional::Shortformer, ..plain() };
+    let mixture = plain().with_gated_mlp(true).with_experts(experts).with_positional(Positional::Shortformer);
     for config in [plain(), modern, alibi, mixture] {
         let (model, folder) = saved(config);
         let exact = model.forward(ROW).unwrap();
         // An MoE model may choose other experts in another dtype, so its deviation is meaningless.
-        let loose = if model.config().experts.is_some() { 10.0 } else { 0.15 };
+        let loose = if model.config().experts().is_some() { 10.0 } else { 0.15 };
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-6), (DType::F16, loose), (DType::BF16, loose)] {
             if !has(dtype) {
                 continue;
@@ -188,15 +185,14 @@ fn every_choice_is_saved() {
         truncate: false,
     };
     for config in [
-        TransformerConfig {
-            positional: rotary(yarn),
-            norm: NormKind::RmsPre,
-            windows: vec![Some(Window::Chunked(4)), Some(Window::Sliding(5))],
-            ..plain()
-        },
-        TransformerConfig { positional: Positional::None, norm: NormKind::None, bidirectional: true, ..plain() },
-        TransformerConfig { positional: Positional::LearnedNormalized, post_embedding_norm: true, ..plain() },
-        TransformerConfig { d_vocab_out: 7, output_logits_soft_cap: Some(30.0), default_prepend_bos: false, ..plain() },
+        plain()
+            .with_positional(rotary(yarn))
+            .with_norm(NormKind::RmsPre)
+            .with_windows([Some(Window::Chunked(4)), Some(Window::Sliding(5))])
+            .unwrap(),
+        plain().with_positional(Positional::None).with_norm(NormKind::None).with_bidirectional(true),
+        plain().with_positional(Positional::LearnedNormalized).with_post_embedding_norm(true),
+        plain().with_d_vocab_out(7).with_output_logits_soft_cap(30.0).with_default_prepend_bos(false),
     ] {
         let (model, folder) = saved(config.clone());
         let again = load(folder.path());
@@ -224,7 +220,7 @@ fn an_untied_model_needs_its_unembedding() {
 /// If a required weight or bias of a norm is missing, that is an error. It is not initialized with other values.
 #[test]
 fn a_missing_norm_or_bias_is_named() {
-    let gated = TransformerConfig { gated_mlp: true, activation: ActivationFn::Silu, ..plain() };
+    let gated = plain().with_gated_mlp(true).with_activation(ActivationFn::Silu);
     let (_, own) = saved(plain());
     let (_, own_gated) = saved(gated);
     let copied = |fixture: &str| {
@@ -282,7 +278,7 @@ fn processing_in_pieces_is_processing() {
     if !has(DType::BF16) {
         return;
     }
-    let config = TransformerConfig { d_vocab: 3000, d_vocab_out: 3000, ..TransformerConfig::new(1, 512, 2, 3000, 16) };
+    let config = TransformerConfig::new(1, 512, 2, 3000, 16).with_d_vocab_out(3000);
     let (_, folder) = saved(config);
     let name = folder.path().to_str().unwrap();
     let loaded = |dtype| {
@@ -307,7 +303,7 @@ fn a_binary_export_is_the_model_it_was_made_from() {
     let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let model = HookedTransformer::from_pretrained(fixture("llama2c")).unwrap();
     let c = model.config();
-    let sizes = [c.d_model, c.d_mlp, c.n_layers, c.n_heads, c.n_kv_heads];
+    let sizes = [c.d_model, c.d_mlp(), c.n_layers(), c.n_heads, c.n_kv_heads()];
     let mut export: Vec<u8> = sizes.iter().flat_map(|n| (*n as i32).to_le_bytes()).collect();
     export.extend((-(c.d_vocab as i32)).to_le_bytes());
     export.extend((c.n_ctx as i32).to_le_bytes());
@@ -315,12 +311,12 @@ fn a_binary_export_is_the_model_it_was_made_from() {
     let parts = ["attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo", "ffn_norm"];
     let parts = parts.into_iter().chain(["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"]);
     for part in parts {
-        for layer in 0..c.n_layers {
+        for layer in 0..c.n_layers() {
             export.extend(stored.tensor(&format!("layers.{layer}.{part}.weight")).unwrap().data());
         }
     }
     export.extend(stored.tensor("norm.weight").unwrap().data());
-    export.extend(vec![0; 4 * c.n_ctx * c.d_head]);
+    export.extend(vec![0; 4 * c.n_ctx * c.d_head()]);
     export.extend(stored.tensor("tok_embeddings.weight").unwrap().data());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stories.bin");
@@ -490,7 +486,7 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert_eq!([width(&neo, 0), width(&neo, 1)], [None, Some(256)]);
     assert_eq!(described("llama", none.clone(), &["max_position_embeddings"]).n_ctx, 2048);
     assert_eq!(described("llama", json!({"max_sequence_length": 512}), &["max_position_embeddings"]).n_ctx, 512);
-    assert!(described("olmo2", none, &[]).windows.is_empty());
+    assert!(described("olmo2", none, &[]).window(0).is_none());
 }
 
 /// Newer files keep all rotary settings in one object, by layer type if layers differ.

@@ -5,7 +5,7 @@ use std::fs;
 use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
-use hooklens::{CacheKind, Error, InputError};
+use hooklens::{Block, CacheKind, Error, InputError, Mixer, Mlp};
 use safetensors::{SafeTensors, serialize};
 use serde_json::{Value, json};
 
@@ -48,7 +48,10 @@ fn parts_left_out_are_parts_that_write_nothing() {
         let mut llama = load("llama", LoadOptions::new());
         for (layer, parts) in chosen.iter().enumerate() {
             let block = &mut llama.weights.blocks[layer];
-            let outputs = [block.attn.as_mut().map(|attn| &mut attn.o), block.mlp.as_mut().map(|mlp| &mut mlp.output)];
+            let Block { mixer: Some(Mixer::Attention(attn)), mlp: Some(Mlp::Dense(mlp)), .. } = block else {
+                panic!("not a Llama block");
+            };
+            let outputs = [Some(&mut attn.o), Some(&mut mlp.output)];
             for (output, part) in outputs.into_iter().flatten().zip(parts) {
                 if **part == none {
                     output.weight = output.weight.clone().map(|weight| weight.zeros_like());

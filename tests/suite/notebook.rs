@@ -140,7 +140,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     let prompt = "When Mary and John went to the store, John gave a drink to";
     let table = LensTable::run(&model, prompt, LensShade::Probability).unwrap();
     let shape = table.shades().values().shape().to_vec();
-    assert_eq!(shape, [model.config().n_layers + 1, model.to_tokens(prompt).unwrap().shape()[1]]);
+    assert_eq!(shape, [model.config().n_layers() + 1, model.to_tokens(prompt).unwrap().shape()[1]]);
     // The last stage is the model's output, and the colors are its probability.
     let report = model.test_prompt(prompt, "Mary", 1).unwrap();
     let (text, _, share) = &report.answer[0].top[0];

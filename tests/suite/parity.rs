@@ -116,7 +116,7 @@ fn compare_points(model: &HookedTransformer, golden: &Golden, prefix: &str, tall
         // TransformerLens adds a gated MLP's `b_in` after the product. Here it is folded into the output's bias at
         // load, so `hook_post` comes before it.
         let bias = name.strip_suffix("hook_post").and_then(|mlp| golden.get(&format!("weight {mlp}b_in")));
-        if let (true, Some(bias)) = (model.config().gated_mlp, bias) {
+        if let (true, Some(bias)) = (model.config().is_gated(0), bias) {
             expected -= bias;
         }
         let given = output.cache.activation(name).unwrap().to_ndarray().unwrap();
@@ -168,7 +168,7 @@ fn check(case: &str) -> Tally {
 /// Logits, residual stream and patterns of Hugging Face's own implementation.
 fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
     let Some(logits) = golden.get("logits") else { return };
-    let n_layers = model.config().n_layers;
+    let n_layers = model.config().n_layers();
     let (given, cache) = model.run_with_cache(golden.tokens(""), Record::all()).unwrap();
     tally.compare("logits", &values(&given), logits);
     for layer in 0..n_layers {
@@ -239,11 +239,11 @@ fn spread(a: &ArrayD<f32>, b: &ArrayD<f32>) -> f32 {
 
 /// The experts of each token, layer by layer; empty for a model without experts.
 fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>> {
-    if model.config().experts.is_none() {
+    if model.config().experts().is_none() {
         return vec![];
     }
     let cache = model.run(golden.tokens(""), ForwardOptions::new().record("blocks.*.hook_expert_*")).unwrap().cache;
-    let layers = 0..model.config().n_layers;
+    let layers = 0..model.config().n_layers();
     let mixtures = layers.clone().filter(|layer| model.config().experts_of(*layer).is_some());
     let names = mixtures.map(|layer| format!("blocks.{layer}.mlp.hook_expert_indices"));
     let of_mlps = names.map(|name| cache.activation(&name).unwrap().to_ndarray().unwrap());

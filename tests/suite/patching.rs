@@ -138,7 +138,11 @@ proptest! {
                 continue;
             }
             // Results of layers with different numbers of heads or neurons do not fit into one table.
-            let alike = model.config().mixers.is_empty() && model.config().dense_mlps.is_empty();
+            let sizes = |layer: usize| {
+                let config = model.config();
+                (config.n_kv_heads_of(layer), config.d_head_of(layer), config.d_mlp_of(layer), config.experts_of(layer))
+            };
+            let alike = sizes(0) == sizes(1) && !model.config().has_states();
             let together = if alike { vec![layers] } else { layers.into_iter().map(|layer| vec![layer]).collect() };
             for layers in together {
                 let names: Vec<String> = layers.iter().map(|layer| format!("blocks.{layer}.{suffix}")).collect();
@@ -198,7 +202,7 @@ proptest! {
 /// With nothing frozen in between, a path to all readers of the next layer equals the patch itself.
 #[test]
 fn paths_to_all_readers_of_the_next_layer_are_the_patch_itself() {
-    let model = random_model(TransformerConfig { attn_only: true, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_attn_only(true), 5);
     let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), metric(&model)).unwrap();
     let readers: Vec<Receiver> = (0..4)
         .flat_map(|head| [Receiver::Query(1, head), Receiver::Key(1, head), Receiver::Value(1, head)])
@@ -276,7 +280,7 @@ fn the_sweep_finds_the_heads_that_do_the_task() {
 
 #[test]
 fn what_cannot_be_patched_is_said() {
-    let model = random_model(TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 16, 4, 20, 32) }, 5);
+    let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 5);
     let short = vec![vec![1, 2, 3], vec![4, 5, 6]];
     let told = Patching::new(&model, rows(&CLEAN), short, metric(&model)).unwrap_err().to_string();
     assert!(told.contains("example 0 has 6 clean and 3 corrupted tokens"), "{told}");

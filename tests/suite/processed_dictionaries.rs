@@ -65,7 +65,7 @@ proptest! {
     #[test]
     fn dictionaries_are_refused_where_a_step_changes_their_point(config in any_decoder(), seed in 0u64..1000) {
         let model = random_model(config, seed);
-        let experts = model.config().experts.is_some();
+        let experts = model.config().experts().is_some();
         let points = points(&model);
         let names: Vec<&str> = points.iter().map(|(name, _)| name.as_str()).collect();
         let tokens: Vec<u32> = (0..5).map(|n| (n * 7 + seed as u32) % model.config().d_vocab as u32).collect();
@@ -123,7 +123,7 @@ fn random_lens(model: &HookedTransformer, path: &Path) {
     let width = model.config().d_model;
     let draw = |rows: usize| Tensor::<2>::random([rows, width], Distribution::Normal(0.0, 0.2), &device());
     let mut tensors = Vec::new();
-    for layer in 0..model.config().n_layers {
+    for layer in 0..model.config().n_layers() {
         tensors.push((format!("{layer}.weight"), Activation::from(draw(width))));
         tensors.push((format!("{layer}.bias"), Activation::from(draw(1).reshape([width]))));
     }

@@ -82,7 +82,7 @@ fn every_format_computes_as_its_library_says() {
                 }
             }
             if weight == "model.layers.0.self_attn.k_proj.weight" {
-                let ours = values(&model.weights.blocks[0].attn.as_ref().unwrap().k.matrix().transpose());
+                let ours = values(&model.weights.blocks[0].attn().unwrap().k.matrix().transpose());
                 for (ours, expected) in ours.iter().zip(&expected) {
                     assert!((ours - expected).abs() <= expected.abs() * f32::EPSILON, "{name}: {ours}, not {expected}");
                 }
@@ -128,8 +128,8 @@ fn models_in_blocks_are_used_like_others() {
     let again = HookedTransformer::from_pretrained(saved.path().to_str().unwrap()).unwrap();
     assert_close(&again.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "saved");
     // Accessing a weight widens it, and it remains the model's parameter.
-    let value = model.weights.blocks[0].attn.as_ref().unwrap().q.weight.val();
-    assert_close(&value, &wide.weights.blocks[0].attn.as_ref().unwrap().q.weight.val(), 0.0, "a weight");
+    let value = model.weights.blocks[0].attn().unwrap().q.weight.val();
+    assert_close(&value, &wide.weights.blocks[0].attn().unwrap().q.weight.val(), 0.0, "a weight");
     assert_close(&model.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "after it was asked for");
     let trained = HookedTransformer::from_pretrained_with(path, LoadOptions::new().trainable()).unwrap();
     assert!(trained.load_report().in_blocks.is_empty());

@@ -102,7 +102,7 @@ proptest! {
         if !has(DType::F64) {
             return Ok(());
         }
-        let layer = seed as usize % config.n_layers;
+        let layer = seed as usize % config.n_layers();
         let model = precise(smooth(config), seed);
         let host = hook::resid_post(layer);
         let spliced = model.splice(&host, dictionary("sae", true)).unwrap();

@@ -7,9 +7,9 @@ use burn::tensor::{Device, Distribution, Tensor};
 use hooklens::features::{Dictionary, DictionaryWeights, Metadata, Transcoders};
 use hooklens::prelude::*;
 use hooklens::{
-    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs,
-    Positional, QkNorm, QkNormWeights, QueryGrowth, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
-    Window,
+    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, MixerConfig, MlpConfig,
+    NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, ResidualScheme, RopeScaling, Rotary,
+    RouterFn, SharedExpert, ShortConv, StateSpace, Window,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ pub(crate) fn rounding() -> f32 {
 
 /// Whether some layer has a recurrent state instead of attention.
 pub(crate) fn has_states(config: &TransformerConfig) -> bool {
-    (0..config.n_layers).any(|layer| !config.attends(layer))
+    (0..config.n_layers()).any(|layer| !config.attends(layer))
 }
 
 /// Tolerance, relative to the maximum, for models whose first layers compute in a different order. Random models with
@@ -220,15 +220,15 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
     let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
-    let experts = config.experts.map(|own| Experts { clipped: None, router: soft(own.router), ..own });
+    let experts = config.experts().map(|own| Experts { clipped: None, router: soft(own.router), ..own });
     let attn_experts = config.attn_experts.map(|own| AttnExperts { per_token: own.count, ..own });
-    TransformerConfig { activation, experts, attn_experts, qkv_clip: None, ..config }
+    config.with_experts(experts).with_activation(activation).with_attn_experts(attn_experts).with_qkv_clip(None)
 }
 
 /// Any small configuration.
 pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     (any_without_latents(), 0..8usize, 0..12usize).prop_map(|(config, kind, more)| {
-        let experts = config.experts.map(|plain| match kind {
+        let experts = config.experts().map(|plain| match kind {
             0 => Experts {
                 router: RouterFn::Sigmoid,
                 choice_bias: true,
@@ -250,17 +250,23 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             },
             _ => plain,
         });
-        let dense_mlps = if experts.is_some() && kind % 2 == 1 { vec![Some(18), None] } else { vec![] };
+        let dense = experts.is_some() && kind % 2 == 1;
         let rotary = matches!(&config.positional, Positional::Rotary(rotary) if rotary.dim == 4);
-        let apart = config.layer_rotary.is_empty() && config.qk_norm.is_none() && config.n_heads == config.n_kv_heads;
+        let apart =
+            config.rotary(0) == config.rotary(1) && config.qk_norm.is_none() && config.n_heads == config.n_kv_heads();
         let d_value = if kind < 6 { 6 } else { 8 };
         let latent = Latent { q_rank: (kind % 2 == 0).then_some(7), kv_rank: 5, d_rope: 4, d_value, eps: 1e-6 };
         let latent = (rotary && apart && kind > 2).then_some(latent);
         // Layers with different heads: the second layer's are wider, and all share one key-value head.
-        let first = Mixer::Attention { n_kv_heads: config.n_kv_heads, d_head: config.d_head };
-        let second = Mixer::Attention { n_kv_heads: 1, d_head: config.d_head + 4 };
-        let mixers = if latent.is_none() && kind % 3 == 2 { vec![first, second] } else { vec![] };
-        with_more(TransformerConfig { experts, dense_mlps, latent, mixers, ..config }, more)
+        let mut config = config.with_experts(experts).with_latent(latent);
+        if latent.is_none() && kind % 3 == 2 {
+            let second = config.layers[1].mixer.attention_mut().unwrap();
+            (second.n_kv_heads, second.d_head) = (1, second.d_head + 4);
+        }
+        if dense {
+            config.layers[0].mlp = plain_mlp(&config, 0, 18);
+        }
+        with_more(config, more)
     })
 }
 
@@ -270,40 +276,58 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     let heads = prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 4)), Just((3, 3))];
     (any_config(), heads, 2..5usize, 0..3usize, 0..8usize, any::<bool>()).prop_map(
         |(config, (keys, values), width, kind, which, attn_gates)| {
-            let net =
-                Mixer::GatedDelta(GatedDelta { n_key_heads: keys, n_value_heads: values, d_key: 5, d_value: 6, width });
+            let net = MixerConfig::GatedDeltaNet(GatedDelta {
+                n_key_heads: keys,
+                n_value_heads: values,
+                d_key: 5,
+                d_value: 6,
+                width,
+            });
             let (norm_groups, least_step) = if attn_gates { (keys, 0.5) } else { (1, 0.0) };
             let space = StateSpace { n_groups: keys, width, norm_groups, least_step, ..StateSpace::new(values, 6, 5) };
-            let space = Mixer::StateSpace(space);
-            let attention = Mixer::Attention { n_kv_heads: config.n_kv_heads, d_head: config.d_head };
-            let conv = Mixer::ShortConv(ShortConv { width });
-            let (one, other) = [(net, space), (space, conv), (conv, net)][kind];
-            let all = [vec![one, attention], vec![attention, one], vec![one, one], vec![one, other]];
-            let whole = config.attn_only || config.parallel || config.post_norms;
-            // Layers with only one part, like Nemotron-H's.
-            let (mixers, dense_mlps) = match which {
-                _ if whole || which < 4 => (all[which % 4].clone(), config.dense_mlps.clone()),
-                4 | 5 => (vec![one, Mixer::None], vec![Some(0), config.dense_mlps.get(1).copied().flatten()]),
-                6 => (vec![Mixer::None, attention], vec![None, Some(0)]),
-                _ => (vec![attention, one], vec![Some(0), None]),
+            let space = MixerConfig::Mamba2(space);
+            let attention = |layer: usize| config.layers[layer].mixer.clone();
+            let conv = MixerConfig::ShortConvolution(ShortConv { width });
+            let (one, other) = [(net.clone(), space.clone()), (space, conv.clone()), (conv, net)][kind].clone();
+            let both = |layer: usize| match (attention(layer), &one) {
+                (MixerConfig::Attention(own), MixerConfig::Mamba2(space)) => {
+                    MixerConfig::AttentionAndMamba2(own, *space)
+                }
+                _ => one.clone(),
             };
-            let parts = dense_mlps.contains(&Some(0));
+            let all =
+                [[one.clone(), attention(1)], [attention(0), both(1)], [both(0), one.clone()], [one.clone(), other]];
+            let whole = config.attn_only() || config.residual == ResidualScheme::Parallel || config.post_norms;
+            // Layers with only one part, like Nemotron-H's.
+            let (mixers, without_mlp) = match which {
+                _ if whole || which < 4 => (all[which % 4].clone(), None),
+                4 | 5 => ([one, MixerConfig::None], Some(0)),
+                6 => ([MixerConfig::None, attention(1)], Some(1)),
+                _ => ([attention(0), one], Some(0)),
+            };
+            let parts = without_mlp.is_some();
             let shortformer = config.positional == Positional::Shortformer;
             let positional = if shortformer { Positional::None } else { config.positional.clone() };
-            TransformerConfig {
-                mixers,
-                dense_mlps,
-                per_layer_inputs: config.per_layer_inputs.filter(|_| !parts),
-                layer_scalars: config.layer_scalars && !parts,
-                attn_gates,
-                attn_experts: config.attn_experts.filter(|_| !attn_gates),
-                positional,
-                latent: None,
-                shared_keys: vec![],
-                residual_norms: false,
-                normalized_residual: false,
-                ..config
+            let (per_layer_inputs, attn_experts) = (config.per_layer_inputs, config.attn_experts);
+            let residual = residual_of_sums(&config);
+            let layer_scalars = config.layer_scalars && !parts;
+            let mut config = config
+                .with_mixers(mixers)
+                .unwrap()
+                .with_positional(positional)
+                .with_residual(residual)
+                .with_per_layer_inputs(per_layer_inputs.filter(|_| !parts))
+                .with_layer_scalars(layer_scalars)
+                .with_attn_gates(attn_gates)
+                .with_attn_experts(attn_experts.filter(|_| !attn_gates))
+                .with_latent(None);
+            for layer in &mut config.layers {
+                layer.mixer.attention_mut().into_iter().for_each(|own| own.keys_of = None);
             }
+            if let Some(layer) = without_mlp {
+                config.layers[layer].mlp = MlpConfig::None;
+            }
+            config
         },
     )
 }
@@ -317,14 +341,24 @@ pub(crate) fn any_decoder() -> impl Strategy<Value = TransformerConfig> {
     prop_oneof![3 => any_config(), 1 => any_hybrid()]
 }
 
+/// The residual scheme, without norms of the stream.
+fn residual_of_sums(config: &TransformerConfig) -> ResidualScheme {
+    if config.stream_is_normalized() { ResidualScheme::Sequential } else { config.residual }
+}
+
+/// A plain MLP of this width, gated if the layer's is.
+fn plain_mlp(config: &TransformerConfig, layer: usize, d_mlp: usize) -> MlpConfig {
+    if config.is_gated(layer) { MlpConfig::Gated { d_mlp } } else { MlpConfig::Dense { d_mlp } }
+}
+
 /// Adds features of Gemma 4 to the configuration, if it allows them.
 fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     let has = |own: usize| kind == own || kind == 5;
-    let stream_is_normalized = config.residual_norms || config.normalized_residual;
-    let serial = !config.attn_only && !config.parallel && !stream_is_normalized;
-    let alike = config.layer_rotary.is_empty() && config.windows.is_empty() && config.mixers.is_empty();
-    if has(0) && alike && config.latent.is_none() {
-        config.shared_keys = vec![None, Some(0)];
+    let stream_is_normalized = config.stream_is_normalized();
+    let serial = !config.attn_only() && config.residual == ResidualScheme::Sequential;
+    let alike = config.layers[0].mixer == config.layers[1].mixer;
+    if has(0) && alike && config.latent.is_none() && config.window(0).is_none() {
+        config = config.with_shared_keys([None, Some(0)]).unwrap();
     }
     let slopes = matches!(config.activation, ActivationFn::Xielu | ActivationFn::SoluLn);
     if has(1) && serial && !config.post_embedding_norm && !slopes {
@@ -332,7 +366,7 @@ fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     }
     config.layer_scalars = has(2) && serial;
     if (5..8).contains(&kind) && config.latent.is_none() && config.positional != Positional::Shortformer {
-        let count = config.n_heads / config.n_kv_heads;
+        let count = config.n_heads / config.n_kv_heads();
         config.attn_experts = Some(AttnExperts { count, per_token: count.div_ceil(2) });
         config.final_eps = Some(1e-3);
     }
@@ -342,9 +376,13 @@ fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     if has(4) {
         let shared = |own: SharedExpert| config.norm != NormKind::None && own.d_mlp > 0;
         let own_norms = |own: &Experts| !stream_is_normalized && own.shared.is_some_and(shared);
-        config.experts = config.experts.map(|own| Experts { own_norms: own_norms(&own), own_scales: true, ..own });
-        if config.experts.is_none() && !config.attn_only {
-            config.dense_mlps = vec![Some(30), None];
+        for layer in &mut config.layers {
+            if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
+                *experts = Experts { own_norms: own_norms(experts), own_scales: true, ..*experts };
+            }
+        }
+        if config.experts().is_none() && !config.attn_only() {
+            config.layers[0].mlp = plain_mlp(&config, 0, 30);
         }
     }
     config
@@ -415,55 +453,58 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
                 if gated_mlp && activation == ActivationFn::SoluLn { ActivationFn::Solu } else { activation };
             let activation = if moe && activation == ActivationFn::Xielu { ActivationFn::Silu } else { activation };
             let embed_norm = embed_norm || positional == Positional::LearnedNormalized;
-            TransformerConfig {
-                n_kv_heads,
-                d_head: 8,
-                attn_scale: 8f64.sqrt(),
-                d_mlp: 24,
-                positional,
-                layer_rotary,
-                embed_scale: scaled.then_some(3.0),
-                pre_norms: !(post_norms && outputs_only),
-                residual_norms: serial && variant == 0,
-                normalized_residual: serial && variant == 1,
-                no_final_norm: variant < 2 && whole,
-                query_growth: (variant == 3).then_some(QueryGrowth {
+            TransformerConfig::new(2, 16, n_heads, 20, 32)
+                .with_kv_heads(n_kv_heads)
+                .with_d_head(8)
+                .with_d_mlp(24)
+                .with_gated_mlp(gated_mlp)
+                .with_experts(moe.then_some(Experts {
+                    clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
+                    ..Experts::new(3, 2)
+                }))
+                .with_attn_only(attn_only)
+                .with_positional(positional)
+                .with_attn_scale(8f64.sqrt())
+                .with_embed_scale(scaled.then_some(3.0))
+                .with_pre_norms(!(post_norms && outputs_only))
+                .with_residual(match variant {
+                    0 if serial => ResidualScheme::NormalizedSums,
+                    1 if serial => ResidualScheme::NormalizedInputs,
+                    _ if parallel && !attn_only => ResidualScheme::Parallel,
+                    _ => ResidualScheme::Sequential,
+                })
+                .with_no_final_norm(variant < 2 && whole)
+                .with_query_growth((variant == 3).then_some(QueryGrowth {
                     rate: 0.7,
                     context: 3,
                     ahead: u32::from(outputs_only),
                     still_layers: outputs_only,
-                }),
-                alibi_bias_max: if variant == 2 { 8.0 } else { 12.0 },
-                qkv_clip: (variant == 2).then_some(0.5),
-                norm,
-                activation,
-                gated_mlp,
-                attn_only,
-                parallel: parallel && !attn_only,
-                post_norms,
-                qk_norm: qk_norm.then_some(match (whole, heads_norm) {
+                }))
+                .with_alibi_bias_max(if variant == 2 { 8.0 } else { 12.0 })
+                .with_qkv_clip((variant == 2).then_some(0.5))
+                .with_norm(norm)
+                .with_activation(activation)
+                .with_post_norms(post_norms)
+                .with_qk_norm(qk_norm.then_some(match (whole, heads_norm) {
                     (true, _) => QkNorm { after_rotation: heads_norm == 0, ..QkNorm::WHOLE },
                     (false, 0) => QkNorm { rotating_layers: sinks, ..QkNorm::HEADS },
                     (false, 1) => QkNorm { kind: NormKind::LayerNorm, after_rotation: true, ..QkNorm::HEADS },
                     (false, 2) => QkNorm { weights: QkNormWeights::EachHead, ..QkNorm::HEADS },
                     _ => QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS },
-                }),
-                final_rms,
-                post_embedding_norm: embed_norm,
-                attn_scores_soft_cap: score_cap.then_some(5.0),
-                output_logits_soft_cap: logit_cap.then_some(4.0),
-                windows: match window {
+                }))
+                .with_final_rms(final_rms)
+                .with_post_embedding_norm(embed_norm)
+                .with_attn_scores_soft_cap(score_cap.then_some(5.0))
+                .with_output_logits_soft_cap(logit_cap.then_some(4.0))
+                .with_attn_sinks(sinks)
+                .with_layer_rotary(layer_rotary)
+                .unwrap()
+                .with_windows(match window {
                     0 => vec![Some(Window::Sliding(3)), None],
                     1 => vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))],
                     _ => vec![],
-                },
-                experts: moe.then_some(Experts {
-                    clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
-                    ..Experts::new(3, 2)
-                }),
-                attn_sinks: sinks,
-                ..TransformerConfig::new(2, 16, n_heads, 20, 32)
-            }
+                })
+                .unwrap()
         },
     )
 }
@@ -472,28 +513,25 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
 pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
         let qk_norm = config.qk_norm.map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
-        TransformerConfig {
-            residual_norms: false,
-            normalized_residual: false,
-            qkv_clip: None,
-            latent: None,
-            qk_norm,
-            ..config
-        }
+        let residual = residual_of_sums(&config);
+        config.with_qkv_clip(None).with_latent(None).with_qk_norm(qk_norm).with_residual(residual)
     };
     any_config().prop_map(plain)
 }
 
 /// Like [`any_sum`], without features that graphs, edges and paths reject.
 pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
-    let plain = |config: TransformerConfig| TransformerConfig {
-        shared_keys: Vec::new(),
-        per_layer_inputs: None,
-        layer_scalars: false,
-        attn_experts: None,
-        qk_norm: config.qk_norm.map(|norm| QkNorm { values: false, ..norm }),
-        experts: config.experts.map(|experts| Experts { own_norms: false, ..experts }),
-        ..config
+    let plain = |config: TransformerConfig| {
+        let qk_norm = config.qk_norm.map(|norm| QkNorm { values: false, ..norm });
+        let mut config =
+            config.with_per_layer_inputs(None).with_layer_scalars(false).with_attn_experts(None).with_qk_norm(qk_norm);
+        for layer in &mut config.layers {
+            layer.mixer.attention_mut().into_iter().for_each(|own| own.keys_of = None);
+            if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
+                experts.own_norms = false;
+            }
+        }
+        config
     };
     any_sum().prop_map(plain)
 }

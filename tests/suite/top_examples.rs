@@ -236,11 +236,9 @@ fn what_cannot_be_looked_at_is_said() {
 
 #[test]
 fn experts_and_models_without_texts_can_be_looked_at() {
-    let mixture = TransformerConfig {
-        gated_mlp: true,
-        experts: Some(hooklens::Experts { renormalize: false, ..hooklens::Experts::new(3, 1) }),
-        ..TransformerConfig::new(1, 16, 2, 20, 32)
-    };
+    let mixture = TransformerConfig::new(1, 16, 2, 20, 32)
+        .with_gated_mlp(true)
+        .with_experts(hooklens::Experts { renormalize: false, ..hooklens::Experts::new(3, 1) });
     let model = random_model(mixture, 1);
     let rows = [vec![1, 2, 3, 4], vec![5, 6]];
     let point = "blocks.0.mlp.hook_expert_weights";

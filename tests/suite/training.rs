@@ -135,7 +135,7 @@ fn scalar(tensor: Tensor<1>) -> f64 {
 /// Name prefixes of experts that no token was routed to, and of weights used only for routing: these alone have no
 /// gradient.
 fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
-    if model.config().experts.is_none() {
+    if model.config().experts().is_none() {
         return vec![];
     }
     let cache = model.record(rows, "*hook_expert_indices").unwrap();
@@ -151,7 +151,7 @@ fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
         let unchosen = unchosen.map(|expert| format!("blocks.{layer}.moe.experts.{expert}."));
         unchosen.chain(experts.choice_bias.then(|| format!("blocks.{layer}.moe.choice_bias"))).collect()
     };
-    (0..model.config().n_layers).flat_map(of_layer).collect()
+    (0..model.config().n_layers()).flat_map(of_layer).collect()
 }
 
 /// Differences of a tracked model from the same model loaded without autodiff.
@@ -178,7 +178,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     }
     let gradients = output.loss.unwrap().backward();
     let unchosen = unchosen(plain, &rows);
-    let last_scalar = format!("blocks.{}.scalar", c.n_layers - 1);
+    let last_scalar = format!("blocks.{}.scalar", c.n_layers() - 1);
     for slope in slopes(&given.weights, &gradients) {
         let chosen = !unchosen.iter().any(|expert| slope.name.starts_with(expert));
         let problem = match &slope.gradient {

@@ -139,7 +139,7 @@ fn base_models_have_all_but_logits() {
         let output = model.run(golden.tokens(""), ForwardOptions::new().record(Record::all())).unwrap();
         assert!(output.logits.is_none());
         let mut tally = Tally::default();
-        let layers = model.config().n_layers;
+        let layers = model.config().n_layers();
         for layer in 0..layers {
             let stream = values(&output.cache.get(hook::resid_pre(layer)).unwrap());
             tally.compare(&format!("{case} {layer}"), &stream, golden.get(&format!("hf.hidden.{layer}")).unwrap());
@@ -189,7 +189,7 @@ fn base_models_have_all_but_logits() {
 fn stretched(scaling: RopeScaling) -> HookedTransformer {
     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling };
     let positional = Positional::Rotary(rotary);
-    random_model(TransformerConfig { positional, ..TransformerConfig::new(2, 16, 2, 20, 6) }, 4)
+    random_model(TransformerConfig::new(2, 16, 2, 20, 6).with_positional(positional), 4)
 }
 
 fn stretchings() -> [RopeScaling; 2] {

@@ -59,7 +59,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
     let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     let (n_layers, n_heads) = match &model {
-        AnyModel::Decoder(model) => (model.config().n_layers, model.config().n_heads),
+        AnyModel::Decoder(model) => (model.config().n_layers(), model.config().n_heads),
         AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),
         AnyModel::EncoderDecoder(model) => (model.config().n_encoder_layers, model.config().n_heads),
     };

@@ -115,7 +115,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
 
 /// Reshapes heads and neurons to one row per layer, for the heatmap; other components make a single row.
 fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> LabeledArray {
-    let layers = model.config().n_layers;
+    let layers = model.config().n_layers();
     let count = flat.values().len();
     let (rows, name) = match to {
         ToArg::Heads => (layers, "head"),

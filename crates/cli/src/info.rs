@@ -12,7 +12,9 @@ use super::args::NameArg;
 use super::terminal::{print_json, stdout};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_loading::loading::{ModelConfig, StoredWeights, inspect};
-use hooklens_model::config::{ActivationFn, Mixer, Positional, RopeScaling, TransformerConfig, Window};
+use hooklens_model::config::{
+    ActivationFn, AttentionConfig, MixerConfig, Positional, RopeScaling, StateSpace, TransformerConfig, Window,
+};
 use hooklens_model::device::DeviceInfo;
 use hooklens_model::encoder::{EncoderConfig, OutputHeads, RelativePositions};
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackAttention, StackPositions};
@@ -189,31 +191,34 @@ type Lines = Vec<(&'static str, String)>;
 
 fn decoder(c: &TransformerConfig) -> Lines {
     let shared =
-        if c.n_kv_heads == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads) };
+        if c.n_kv_heads() == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads()) };
     let router =
         c.attn_experts.map_or(String::new(), |e| format!(", from {} of {} experts per token", e.per_token, e.count));
-    let mut lines = vec![
-        ("layers", format!("{} of width {}", c.n_layers, c.d_model)),
-        ("heads", format!("{} of width {}{shared}{router}{}", c.n_heads, c.d_head, latents(c))),
-    ];
-    lines.extend(c.mixers.iter().any(|mixer| *mixer != c.mixers[0]).then(|| ("mixers", mixers(c))));
-    if !c.attn_only {
-        let experts = c.experts.map_or(String::new(), |e| {
+    let mut lines = vec![("layers", format!("{} of width {}", c.n_layers(), c.d_model))];
+    if c.attending().next().is_some() {
+        lines.push(("heads", format!("{} of width {}{shared}{router}{}", c.n_heads, c.d_head(), latents(c))));
+    }
+    let mixers = mixers(c);
+    if mixers.len() > 1 || c.has_states() {
+        lines.push(("mixers", mixers.join("; ")));
+    }
+    if !c.attn_only() {
+        let experts = c.experts().map_or(String::new(), |e| {
             let shared =
                 e.shared.map_or(String::new(), |own| format!(" and a shared one of {} neurons", grouped(own.d_mlp)));
             format!(", {} of {} experts per token{shared}", e.per_token, e.count)
         });
-        lines.push(("mlp", mlp(c.d_mlp, c.gated_mlp, c.activation) + &experts));
+        lines.push(("mlp", mlp(c.d_mlp(), c.mlp_layers().any(|layer| c.is_gated(layer)), c.activation) + &experts));
         lines.extend(dense(c).map(|told| ("dense", told)));
     }
     if let Some(own) = c.per_layer_inputs {
         lines.push(("per-layer inputs", format!("{} dimensions per layer", own.width)));
     }
-    let reading = c.shared_keys.iter().flatten().count();
+    let reading = (0..c.n_layers()).filter(|layer| c.reads_keys_of(*layer).is_some()).count();
     if reading > 0 {
         lines.push((
             "shared keys",
-            format!("{reading} of {} layers reuse keys and values of earlier layers", c.n_layers),
+            format!("{reading} of {} layers reuse keys and values of earlier layers", c.n_layers()),
         ));
     }
     let last = c.final_eps.map_or(String::new(), |eps| format!(", final norm {eps:e}"));
@@ -221,22 +226,23 @@ fn decoder(c: &TransformerConfig) -> Lines {
     let bias_max =
         if c.alibi_bias_max == 8.0 { String::new() } else { format!(", alibi_bias_max {}", c.alibi_bias_max) };
     lines.push(("positions", positions(&c.positional) + &bias_max));
-    if let Some(window) = c.windows.iter().flatten().next() {
-        let layers = c.windows.iter().flatten().count();
+    let windows: Vec<Window> = (0..c.n_layers()).filter_map(|layer| c.window(layer)).collect();
+    if let Some(window) = windows.first() {
+        let layers = windows.len();
         let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };
-        lines.push(("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers)));
+        lines.push(("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers())));
     }
     lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
     lines
 }
 
 /// Counts equal values, in order of first appearance.
-fn counted<'c, T: PartialEq + Copy + 'c>(layers: impl IntoIterator<Item = &'c T>) -> Vec<(T, usize)> {
+fn counted<T: PartialEq>(layers: impl IntoIterator<Item = T>) -> Vec<(T, usize)> {
     let mut kinds: Vec<(T, usize)> = Vec::new();
     for own in layers {
-        match kinds.iter_mut().find(|(kind, _)| kind == own) {
+        match kinds.iter_mut().find(|(kind, _)| *kind == own) {
             Some((_, layers)) => *layers += 1,
-            None => kinds.push((*own, 1)),
+            None => kinds.push((own, 1)),
         }
     }
     kinds
@@ -244,33 +250,44 @@ fn counted<'c, T: PartialEq + Copy + 'c>(layers: impl IntoIterator<Item = &'c T>
 
 /// Dense MLPs in layers that differ from the rest, each width with its number of layers.
 fn dense(c: &TransformerConfig) -> Option<String> {
-    let widths = counted(c.dense_mlps.iter().flatten());
+    let mixture = c.experts().is_some();
+    let differs = |layer: &usize| match mixture {
+        true => c.experts_of(*layer).is_none(),
+        false => c.d_mlp_of(*layer) != c.d_mlp(),
+    };
+    let widths = counted((0..c.n_layers()).filter(differs).map(|layer| c.d_mlp_of(layer)));
     let told = |(width, layers): &(usize, usize)| match width {
-        0 => format!("no MLP in {layers} of {} layers", c.n_layers),
-        _ => format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers),
+        0 => format!("no MLP in {layers} of {} layers", c.n_layers()),
+        _ => format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers()),
     };
     (!widths.is_empty()).then(|| widths.iter().map(told).collect::<Vec<_>>().join("; "))
 }
 
-/// Kinds of mixers in a hybrid model, each with its number of layers.
-fn mixers(c: &TransformerConfig) -> String {
-    let told = |(mixer, layers): &(Mixer, usize)| match mixer {
-        Mixer::GatedDelta(net) => format!(
-            "{layers} Gated DeltaNet ({} value heads of width {}, {} key heads of width {})",
+/// Kinds of mixers, each with its number of layers.
+fn mixers(c: &TransformerConfig) -> Vec<String> {
+    let attention = |own: &AttentionConfig| {
+        format!("attention ({} heads for keys and values, of width {})", own.n_kv_heads, own.d_head)
+    };
+    let mamba = |space: &StateSpace| {
+        format!(
+            "Mamba-2 ({} heads of width {}, state size {}, {} groups)",
+            space.n_heads, space.d_head, space.d_state, space.n_groups
+        )
+    };
+    let kind = |mixer: &MixerConfig| match mixer {
+        MixerConfig::Attention(own) => attention(own),
+        MixerConfig::GatedDeltaNet(net) => format!(
+            "Gated DeltaNet ({} value heads of width {}, {} key heads of width {})",
             net.n_value_heads, net.d_value, net.n_key_heads, net.d_key
         ),
-        Mixer::StateSpace(space) => format!(
-            "{layers} Mamba-2 ({} heads of width {}, state size {}, {} groups)",
-            space.n_heads, space.d_head, space.d_state, space.n_groups
-        ),
-        Mixer::ShortConv(conv) => format!("{layers} short convolution (over {} positions)", conv.width),
-        Mixer::Attention { n_kv_heads, d_head } => {
-            format!("{layers} attention ({n_kv_heads} heads for keys and values, of width {d_head})")
-        }
-        Mixer::None => format!("{layers} MLP only"),
-        other => format!("{layers} {other:?}"),
+        MixerConfig::Mamba2(space) => mamba(space),
+        MixerConfig::ShortConvolution(conv) => format!("short convolution (over {} positions)", conv.width),
+        MixerConfig::AttentionAndMamba2(own, space) => format!("{} beside {}", attention(own), mamba(space)),
+        MixerConfig::None => "MLP only".into(),
+        other => format!("{other:?}"),
     };
-    counted(&c.mixers).iter().map(told).collect::<Vec<_>>().join("; ")
+    let kinds = counted(c.layers.iter().map(|layer| kind(&layer.mixer)));
+    kinds.into_iter().map(|(kind, layers)| format!("{layers} {kind}")).collect()
 }
 
 /// Dimensions of multi-head latent attention.

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dictionary::Dictionary;
 use crate::error::FeatureError;
-use hooklens_model::config::{NormKind, Positional};
+use hooklens_model::config::{NormKind, Positional, ResidualScheme};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, Norm};
@@ -46,7 +46,7 @@ fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
         None => ["hook_embed", "embed.ln.hook_normalized"].contains(&point),
         Some(_) if config.positional == Positional::Learned => false,
         Some("hook_resid_pre" | "hook_attn_in" | "hook_q_input" | "hook_k_input" | "hook_v_input") => true,
-        Some("hook_mlp_in") => config.parallel,
+        Some("hook_mlp_in") => config.residual == ResidualScheme::Parallel,
         Some(_) => false,
     };
     config.post_embedding_norm && first
@@ -59,7 +59,7 @@ fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     if shown == Shown::ByNorm && !norm.centers() {
         return false;
     }
-    match done && model.config().experts.is_none() {
+    match done && model.config().experts().is_none() {
         true => norm.has_effect(),
         false => model.has_folded_norms(),
     }
@@ -71,7 +71,7 @@ fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     if ![".attn.hook_v", ".attn.hook_z", ".attn.hook_result"].iter().any(|end| point.ends_with(end)) {
         return false;
     }
-    let bias = block_of(model, point).and_then(|block| block.attn.as_ref()?.v.bias.as_ref());
+    let bias = block_of(model, point).and_then(|block| block.attn()?.v.bias.as_ref());
     match done {
         true => bias.is_some_and(|bias| bias.val().abs().max().into_scalar::<f64>() > 0.0),
         false => model.has_folded_value_biases(),
@@ -92,7 +92,7 @@ fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm,
     }
     let block = block_of(model, point)?;
     // In models with RMS norms, the MLP's norm has no weights.
-    let mlp = || block.mlp.as_ref()?.norm.as_ref().filter(|_| model.config().norm.centers());
+    let mlp = || block.dense_mlp()?.norm.as_ref().filter(|_| model.config().norm.centers());
     let found = match point.splitn(3, '.').nth(2)? {
         "ln1.hook_normalized" => Some((&block.ln1, Shown::ByNorm)),
         "ln2.hook_normalized" => Some((block.ln2.as_ref()?, Shown::ByNorm)),

@@ -79,7 +79,7 @@ layer_points! {
     ///
     /// ```
     /// # use hooklens::prelude::*;
-    /// let config = TransformerConfig { residual_norms: true, ..TransformerConfig::new(2, 16, 2, 20, 8) };
+    /// let config = TransformerConfig::new(2, 16, 2, 20, 8).with_residual(ResidualScheme::NormalizedSums);
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let cache = model.record([1, 2, 3], "blocks.*.hook_{normalized_resid_post,resid_pre}")?;
     /// let [after, before] = [cache.get(hook::normalized_resid_post(0))?, cache.get(hook::resid_pre(1))?];
@@ -313,7 +313,7 @@ layer_points! {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "blocks.0.*")?;
     /// let (neurons, out) = (cache.get(hook::mlp_post(0))?, cache.get(hook::mlp_out(0))?);
-    /// let written = model.weights.blocks[0].mlp.as_ref().map(|mlp| mlp.output.forward(neurons));
+    /// let written = model.weights.blocks[0].dense_mlp().map(|mlp| mlp.output.forward(neurons));
     /// let gap = written.map(|written| (written - out).abs().max().into_scalar::<f32>());
     /// assert!(gap.is_some_and(|gap| gap < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
@@ -325,7 +325,7 @@ layer_points! {
     /// use hooklens::prelude::*;
     /// use hooklens::QkNorm;
     /// let qk_norm = Some(QkNorm { values: true, ..QkNorm::HEADS });
-    /// let config = TransformerConfig { qk_norm, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+    /// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_qk_norm(qk_norm);
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let cache = model.record([1, 2, 3], hook::v_norm_scale(0))?;
     /// assert_eq!(cache.get(hook::v_norm_scale(0))?.dims(), [6, 1]);
@@ -361,11 +361,7 @@ layer_points! {
     /// ```
     /// use hooklens::prelude::*;
     /// use hooklens::{NormKind, PerLayerInputs};
-    /// let config = TransformerConfig {
-    ///     norm: NormKind::Rms,
-    ///     per_layer_inputs: Some(PerLayerInputs { width: 6 }),
-    ///     ..TransformerConfig::new(2, 32, 4, 100, 32)
-    /// };
+    /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(PerLayerInputs { width: 6 });
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let without = hook::per_layer_input(1).edit(|input, _| input.zeros_like());
     /// let cache = model.hooks([without]).record([1, 2, 3], hook::per_layer_out(1))?;
@@ -392,7 +388,7 @@ layer_points! {
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
 /// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let gates = (0..4).map(|expert| hook::expert_gate(0, expert)).collect::<Vec<_>>();
 /// let cache = model.record([1, 2, 3], gates)?;

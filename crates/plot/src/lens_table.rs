@@ -132,7 +132,7 @@ impl LensTable {
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, shade: LensShade) -> Result<Self> {
         let tokens = model.token_input(input.into())?;
         let [_, len] = tokens.shape();
-        Self::fits(model.config().n_layers + 1, len)?;
+        Self::fits(model.config().n_layers() + 1, len)?;
         let cache = model.record(&tokens, Record::new("*hook_resid_{pre,post}"))?;
         let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
         Self::of(model, &reading, &tokens.ids()[..len], 0, shade)

@@ -111,7 +111,7 @@ impl AttentionPatterns {
     /// does not have.
     pub fn run(model: &HookedTransformer, input: impl Into<Input>, layers: &[usize]) -> Result<Self> {
         let tokens = model.token_input(input.into())?;
-        let all: Vec<usize> = (0..model.config().n_layers).collect();
+        let all: Vec<usize> = (0..model.config().n_layers()).collect();
         present("layer", layers, &all)?;
         let points = if layers.is_empty() { &all } else { layers };
         let points: Vec<_> = points.iter().map(|layer| hook::pattern(*layer as isize)).collect();

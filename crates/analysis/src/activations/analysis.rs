@@ -270,7 +270,7 @@ impl<'a> Analysis<'a> {
         if place.attn {
             return self.recorded(hook::resid_mid(layer));
         }
-        let last = self.model.config().n_layers - 1;
+        let last = self.model.config().n_layers() - 1;
         if layer > last {
             return self.recorded(hook::resid_post(last));
         }
@@ -415,7 +415,7 @@ impl<'a> Analysis<'a> {
     /// [`AnalysisError::NotRecorded`] if the point was not recorded in one of the layers; [`HookError::Rank`] if `E` is
     /// wrong.
     pub fn stack_activation<const E: usize>(&self, name: &str, layers: usize) -> Result<Tensor<E>> {
-        let n_layers = self.model.config().n_layers;
+        let n_layers = self.model.config().n_layers();
         if layers == 0 || layers > n_layers {
             return Err(InputError::Layer { layer: layers as isize, n_layers }.into());
         }

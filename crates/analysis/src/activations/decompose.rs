@@ -7,7 +7,7 @@ use super::components::Components;
 use super::edits::Apart;
 use super::post_norm::plus;
 use super::stage::{Neurons, Per, ResolvedStage, Stage};
-use hooklens_model::config::Positional;
+use hooklens_model::config::{Positional, ResidualScheme};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
 
@@ -34,7 +34,7 @@ impl Analysis<'_> {
     pub fn accumulated_resid(&self, stage: Stage, per: Per) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
-        let mids = per == Per::Sublayer && !config.parallel;
+        let mids = per == Per::Sublayer && config.residual != ResidualScheme::Parallel;
         let mut stack = self.no_components(place);
         for layer in 0..place.attn_layers() {
             stack.push(format!("{layer}_pre"), self.stream_at(ResolvedStage { layers: layer, attn: false, ..place })?);
@@ -127,7 +127,7 @@ impl Analysis<'_> {
             let own = self.push_heads(layer, &mut parts)?;
             bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));
         }
-        for layer in self.model.config().with_mlps().take_while(|layer| *layer < place.layers) {
+        for layer in self.model.config().mlp_layers().take_while(|layer| *layer < place.layers) {
             if neurons == Neurons::Apart {
                 let own = self.push_neurons(layer, None, &mut parts)?;
                 bias = plus(bias, own.map(|own| self.arrived(layer, place, own)));

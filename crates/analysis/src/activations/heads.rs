@@ -1,9 +1,11 @@
 //! Decomposition of the residual stream by attention head.
 
 use burn::tensor::Tensor;
+use hooklens_hooks::Point;
 
 use super::analysis::Analysis;
 use super::components::Components;
+use super::post_norm::plus;
 use super::stage::Stage;
 use super::term::Term;
 use hooklens_model::error::Result;
@@ -70,35 +72,37 @@ impl Analysis<'_> {
     }
 
     /// Adds a layer's heads to `parts` and returns the contribution of its output bias,
-    /// `[batch or 1, pos or 1, d_model]`.
+    /// `[batch or 1, pos or 1, d_model]`. Heads of a state space beside attention are labeled `L0S0`.
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.weights.blocks[layer];
-        let Some(output_projection) = block.output_projection() else { return Ok(None) };
-        let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
-        let bias = || post.bias(output_projection.bias.as_ref().map(|bias| bias.val().unsqueeze()));
-        // If a hook edited the heads' results, the edited values are what they wrote.
-        if self.is_edited(layer, "attn.hook_result") {
-            let results = self.recorded(hook::result(layer))?;
-            let [batch, pos, heads, d_model] = results.dims();
-            for head in 0..heads {
-                let written = results.clone().narrow(2, head, 1).reshape([batch * pos, d_model]);
-                let written = post.factors(post.outputs(written).reshape([batch, pos, d_model]));
-                parts.push(format!("L{layer}H{head}"), self.arrived(layer, parts.place, written));
-            }
-            return Ok(bias());
+        if block.mixer.is_none() {
+            return Ok(None);
         }
-        let z = match (&block.delta, &block.ssm, &block.conv) {
-            (Some(_), ..) => self.recorded(hook::linear_z(layer))?,
-            (_, Some(_), _) => self.recorded(hook::ssm_z(layer))?,
-            (.., Some(_)) => self.recorded(hook::conv_z(layer))?,
-            _ => self.recorded(hook::z(layer))?,
-        };
-        let [batch, pos, heads, d_head] = z.dims();
-        let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
-        let out = self.arrived(layer, parts.place, post.outputs(output_projection.weight_in(z.dtype())));
-        let d_model = out.dims()[1];
-        let out = out.reshape([heads, d_head, d_model]);
-        parts.extend((0..heads).map(|head| format!("L{layer}H{head}")), Term::Heads { z, out });
-        Ok(bias())
+        let post = self.post_norm(block.ln1_post.as_ref(), hook::ln1_post_scale(layer))?;
+        let mut bias = None;
+        for (number, (point, output_projection)) in block.mixer_outputs().enumerate() {
+            let label = if number == 0 { 'H' } else { 'S' };
+            let label = |head: usize| format!("L{layer}{label}{head}");
+            bias = plus(bias, output_projection.bias.as_ref().map(|bias| bias.val().unsqueeze()));
+            // If a hook edited the heads' results, the edited values are what they wrote.
+            if point == "attn.hook_z" && self.is_edited(layer, "attn.hook_result") {
+                let results = self.recorded(hook::result(layer))?;
+                let [batch, pos, heads, d_model] = results.dims();
+                for head in 0..heads {
+                    let written = results.clone().narrow(2, head, 1).reshape([batch * pos, d_model]);
+                    let written = post.factors(post.outputs(written).reshape([batch, pos, d_model]));
+                    parts.push(label(head), self.arrived(layer, parts.place, written));
+                }
+                continue;
+            }
+            let z = self.recorded(Point::<4>::in_layer(layer, point))?;
+            let [batch, pos, heads, d_head] = z.dims();
+            let z = post.factors(z.reshape([batch, pos, heads * d_head])).reshape([batch, pos, heads, d_head]);
+            let out = self.arrived(layer, parts.place, post.outputs(output_projection.weight_in(z.dtype())));
+            let d_model = out.dims()[1];
+            let out = out.reshape([heads, d_head, d_model]);
+            parts.extend((0..heads).map(label), Term::Heads { z, out });
+        }
+        Ok(post.bias(bias))
     }
 }

@@ -41,7 +41,7 @@ impl Analysis<'_> {
         let direction = direction.into().vector(self.model)?;
         let normed = match components.is_normed() {
             true => components.clone(),
-            false => self.apply_ln(components.clone().read_at_the_end(self.model.config().n_layers))?,
+            false => self.apply_ln(components.clone().read_at_the_end(self.model.config().n_layers()))?,
         };
         Ok(normed.project(&direction)?)
     }

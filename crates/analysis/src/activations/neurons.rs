@@ -40,7 +40,7 @@ impl Analysis<'_> {
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = self.no_components(place);
-        for layer in self.model.config().with_mlps().take_while(|layer| *layer < place.layers) {
+        for layer in self.model.config().mlp_layers().take_while(|layer| *layer < place.layers) {
             self.push_neurons(layer, None, &mut neurons)?;
         }
         Ok(neurons)
@@ -95,7 +95,7 @@ impl Analysis<'_> {
             let out = self.arrived(layer, place, out);
             parts.extend(range.map(|neuron| format!("{prefix}N{neuron}")), Term::Neurons { post, out });
         };
-        let bias = match (&block.mlp, &block.moe, self.model.config().experts_of(layer)) {
+        let bias = match (block.dense_mlp(), block.moe(), self.model.config().experts_of(layer)) {
             (Some(mlp), _, _) => {
                 push(format!("L{layer}"), self.recorded(hook::mlp_post(layer))?, mlp.output.matrix());
                 mlp.output.bias.as_ref().map(|bias| bias.val().unsqueeze())

@@ -1,6 +1,6 @@
 //! [`Stage`], [`Per`] and [`Neurons`]: where and how finely the residual stream is decomposed.
 
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::error::InputError;
 
 /// A stage of the residual stream: a point where a component reads what earlier ones have written.
@@ -104,7 +104,7 @@ impl Stage {
     }
 
     pub(super) fn place(self, config: &TransformerConfig) -> Result<ResolvedStage, InputError> {
-        let n_layers = config.n_layers;
+        let n_layers = config.n_layers();
         let layer = |layer: isize| {
             let placed = if layer < 0 { layer + n_layers as isize } else { layer };
             if (0..n_layers as isize).contains(&placed) {
@@ -124,7 +124,11 @@ impl Stage {
                 if !config.has_mlp(layers) {
                     return Err(InputError::NoMlp { layer: asked });
                 }
-                ResolvedStage { layers, attn: config.mixes(layers) && !config.parallel, reader: Reader::Mlp(layers) }
+                ResolvedStage {
+                    layers,
+                    attn: config.mixes(layers) && config.residual != ResidualScheme::Parallel,
+                    reader: Reader::Mlp(layers),
+                }
             }
             Stage::Final => ResolvedStage { layers: n_layers, attn: false, reader: Reader::Unembed },
         })

@@ -12,7 +12,7 @@ use crate::activations::{Components, Neurons, Stage};
 use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use crate::patching::{Example, Patching};
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
@@ -118,7 +118,7 @@ pub struct EdgeScores {
 impl Writes {
     /// Whether the writer writes before the reader reads.
     pub fn comes_before(self, reader: Reads, config: &TransformerConfig) -> bool {
-        before(self, reader, config.parallel)
+        before(self, reader, config.residual == ResidualScheme::Parallel)
     }
 }
 
@@ -322,7 +322,7 @@ impl Patching<'_> {
             let scores = sum.ok_or_else(no_pieces)? / pieces as f64;
             Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
         })?;
-        let parallel = config.parallel;
+        let parallel = config.residual == ResidualScheme::Parallel;
         let shape = [writers.len(), readers.len(), per_example.len()];
         let values = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&shape), |at| {
             let edge = before(writers[at[0]], readers[at[1]], parallel);
@@ -342,14 +342,14 @@ fn axes(writers: &[Writes], readers: &[Reads], examples: usize) -> [LabeledAxis;
 }
 
 fn writers(config: &TransformerConfig) -> Vec<Writes> {
-    let heads = (0..config.n_layers).flat_map(|layer| (0..config.n_heads).map(move |head| Writes::Head(layer, head)));
-    let mlps = config.with_mlps().map(Writes::Mlp);
+    let heads = (0..config.n_layers()).flat_map(|layer| (0..config.n_heads).map(move |head| Writes::Head(layer, head)));
+    let mlps = config.mlp_layers().map(Writes::Mlp);
     heads.chain(mlps).chain([Writes::Embed]).collect()
 }
 
 fn readers(config: &TransformerConfig) -> Vec<Reads> {
     let mut readers = Vec::new();
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         readers.extend((0..config.n_heads).map(|head| Reads::Query(layer, head)));
         readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Key(layer, head)));
         readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Value(layer, head)));
@@ -370,7 +370,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     if config.post_norms && config.norm != hooklens_model::config::NormKind::None {
         points.push("blocks.*.ln1_post.hook_scale");
     }
-    if config.with_mlps().next().is_some() {
+    if config.mlp_layers().next().is_some() {
         points.push("blocks.*.hook_mlp_out");
     }
     points
@@ -401,7 +401,7 @@ fn slopes_at_readers(
         return Err(InputError::Latent { what: "edge attribution" }.into());
     }
     let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];
-    if config.with_mlps().next().is_some() {
+    if config.mlp_layers().next().is_some() {
         points.push("blocks.*.hook_mlp_in");
     }
     let hooks: Vec<Hook<'_>> = embedding.into_iter().map(|own| hook::embed().edit(move |_, _| own.clone())).collect();
@@ -410,7 +410,7 @@ fn slopes_at_readers(
     let mut slopes: Vec<Tensor<2>> = Vec::new();
     for (at, block) in model.weights.blocks.iter().enumerate() {
         let input = cache.get(hook::resid_pre(at))?;
-        let Some(attn) = &block.attn else { continue };
+        let Some(attn) = block.attn() else { continue };
         for (gradient, map) in [
             (cache.grad(hook::q(at))?, &attn.q),
             (cache.grad(hook::k(at))?, &attn.k),

@@ -56,14 +56,14 @@ pub struct Directions {
 
 /// The directions of [`Circuits::singular_directions`](super::Circuits::singular_directions).
 pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatrix, count: usize) -> Result<Directions> {
-    let n_layers = model.config().n_layers;
+    let n_layers = model.config().n_layers();
     let block = |layer: usize| {
         let lacks = InputError::Layer { layer: layer as isize, n_layers };
         model.weights.blocks.get(layer).ok_or(lacks)
     };
     let mlp = |layer: usize| {
         let lacks = InputError::NoMlp { layer: layer as isize };
-        block(layer)?.mlp.as_ref().ok_or(lacks)
+        block(layer)?.dense_mlp().ok_or(lacks)
     };
     let written = match matrix {
         WeightMatrix::Ov(layer, head) => {

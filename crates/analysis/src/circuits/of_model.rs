@@ -123,11 +123,11 @@ impl Circuits for HookedTransformer {
             if layer < attn_layers {
                 sum = sum + self.output_bias(block).to_device(&device);
             }
-            if let Some(mlp) = block.mlp.as_ref().filter(|_| biases == Biases::All && layer < mlp_layers) {
+            if let Some(mlp) = block.dense_mlp().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&mlp.output).to_device(&device);
             }
             // A shared expert without a gate adds its whole bias at every token.
-            let shared = block.moe.as_ref().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
+            let shared = block.moe().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
             if let Some(shared) = shared.filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + self.bias(&shared.output).to_device(&device);
             }

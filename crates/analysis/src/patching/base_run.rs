@@ -8,7 +8,7 @@ use hooklens_hooks::{ActivationCache, ModelIdentity, Point, Record, Selection};
 
 use super::example::Example;
 use super::model::Patchable;
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -37,7 +37,11 @@ pub(super) struct BaseRun {
 
 /// Hook point of the residual stream after the last layer.
 fn after(config: &TransformerConfig) -> Point<3> {
-    if config.residual_norms { hook::normalized_resid_post(-1) } else { hook::resid_post(-1) }
+    if config.residual == ResidualScheme::NormalizedSums {
+        hook::normalized_resid_post(-1)
+    } else {
+        hook::resid_post(-1)
+    }
 }
 
 impl BaseRun {
@@ -48,7 +52,7 @@ impl BaseRun {
         points: Selection,
         logits: Logits,
     ) -> Result<Self> {
-        let n_layers = model.config().n_layers;
+        let n_layers = model.config().n_layers();
         // A gated delta net's state is not available at every position, and rotations that change with the length of
         // the text cannot be continued from a shorter text.
         let restarts =

@@ -51,7 +51,7 @@ impl GrowingBatch<'_> {
         let mut before = self.base.before(first)?;
         let (mut rows, mut joined): (Option<Tensor<3>>, usize) = (None, 0);
         let mut seen = BTreeMap::new();
-        for layer in layer_of(&patches[0])..self.model.config().n_layers {
+        for layer in layer_of(&patches[0])..self.model.config().n_layers() {
             let fresh = patches[joined..].iter().take_while(|patch| layer_of(patch) == layer).count();
             if let Some(rows) = &rows {
                 see(layer, rows);

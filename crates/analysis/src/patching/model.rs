@@ -144,7 +144,7 @@ impl Patchable for HookedTransformer {
         // Layers with inputs besides the preceding residual stream cannot be resumed from the stream alone.
         let config = self.config();
         let more = config.per_layer_inputs.is_some()
-            || config.shared_keys.iter().any(Option::is_some)
+            || config.shares_keys()
             || self.points().splices.reach_back(self.catalog());
         (!more).then_some((self, prompt))
     }

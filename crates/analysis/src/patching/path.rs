@@ -107,7 +107,7 @@ impl Patching<'_> {
     /// Fails if the model lacks a receiver, and as [`Patching::sweep`] does.
     pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
-        if config.per_layer_inputs.is_some() || config.shared_keys.iter().any(Option::is_some) {
+        if config.per_layer_inputs.is_some() || config.shares_keys() {
             let with = "layers that read more than the preceding residual stream (`per_layer_inputs`, `shared_keys`)";
             return Err(InputError::NotDefined { what: "path patching", with }.into());
         }
@@ -123,7 +123,7 @@ impl Patching<'_> {
             .map(|layer| catalog.find(&format!("blocks.{layer}.attn.hook_z")))
             .collect::<Result<_, _>>()?;
         let mut points = Selection::from("blocks.*.attn.hook_z").and("blocks.*.hook_attn_out");
-        if config.with_mlps().next().is_some() {
+        if config.mlp_layers().next().is_some() {
             points = points.and("blocks.*.hook_mlp_out");
         }
         let found = self.each_example(&senders, |example| {
@@ -169,7 +169,7 @@ impl Patching<'_> {
         frozen: Freeze,
         example: usize,
     ) -> Result<Tensor<1>> {
-        let n_layers = self.model().config().n_layers;
+        let n_layers = self.model().config().n_layers();
         let layer_of = |patch: &Patch| self.model().catalog().info(patch.point).layer.unwrap_or(0);
         // An MLP reads after its layer's attention has written, so its input is not the stream at the start of a layer.
         let mlps: Vec<(usize, PointId)> = readers

@@ -32,12 +32,12 @@ impl Amount {
         let weights = &model.weights;
         for block in &weights.blocks {
             block.mixer_maps().for_each(|map| sum.add(map, tokens as f64, 1.0));
-            if let Some(mlp) = &block.mlp {
+            if let Some(mlp) = block.dense_mlp() {
                 [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate).for_each(|map| sum.add(map, tokens as f64, 1.0));
             }
             let per_layer = block.per_layer.iter().flat_map(|own| own.maps());
             per_layer.for_each(|map| sum.add(map, tokens as f64, 1.0));
-            if let (Some(moe), Some(mixture)) = (&block.moe, model.config().experts) {
+            if let (Some(moe), Some(mixture)) = (block.moe(), model.config().experts()) {
                 sum.add(&moe.router, tokens as f64, 1.0);
                 let routed = (tokens * mixture.per_token) as f64 / mixture.count as f64;
                 for expert in &moe.experts {

@@ -78,7 +78,7 @@ impl AttributionGraph {
     ) -> Result<AttentionPairs> {
         let config = model.config();
         let wrong = |what, given: String, wanted| GraphError::Setting { what, given, wanted };
-        if layer >= config.n_layers || head >= config.n_heads {
+        if layer >= config.n_layers() || head >= config.n_heads {
             return Err(wrong("the head", format!("{layer}.{head}"), "a head of the model").into());
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
@@ -270,5 +270,5 @@ fn keep(pairs: &mut Vec<AttentionPair>, count: usize) {
 /// A layer's attention. Graphs require attention in every layer.
 fn attention_of(model: &HookedTransformer, layer: usize) -> Result<&Attention> {
     let lacking = InputError::NoAttention { what: "attribution of attention scores", layer };
-    Ok(model.weights.blocks[layer].attn.as_ref().ok_or(lacking)?)
+    Ok(model.weights.blocks[layer].attn().ok_or(lacking)?)
 }

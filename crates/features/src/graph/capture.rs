@@ -23,7 +23,7 @@ use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, Site, Sort, leng
 use super::stacked::Stacked;
 use crate::error::GraphError;
 use crate::{Dictionary, check_processing};
-use hooklens_model::config::{NormKind, Positional};
+use hooklens_model::config::{NormKind, Positional, ResidualScheme};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -137,17 +137,17 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
                 add(point);
             }
         }
-        if block.attn.as_ref().is_some_and(|attn| attn.latent.is_some()) {
+        if block.attn().is_some_and(|attn| attn.latent.is_some()) {
             add("attn.kv_latent_norm.hook_scale");
         }
-        if block.moe.is_some() && (linear[layer] || neurons) {
+        if block.moe().is_some() && (linear[layer] || neurons) {
             add("mlp.hook_in");
             add("mlp.hook_expert_weights");
             if neurons {
                 add("mlp.hook_out");
             }
         }
-        if let (Some(mlp), true) = (&block.mlp, linear[layer] || neurons) {
+        if let (Some(mlp), true) = (block.dense_mlp(), linear[layer] || neurons) {
             add("mlp.hook_pre");
             add(if mlp.norm.is_some() { "mlp.hook_mid" } else { "mlp.hook_post" });
             if mlp.gate.is_some() {
@@ -163,7 +163,7 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
             }
         }
     }
-    names.push(format!("blocks.{}.hook_resid_post", model.config().n_layers - 1));
+    names.push(format!("blocks.{}.hook_resid_post", model.config().n_layers() - 1));
     for one in placed {
         names.push(format!("blocks.{}.{}", one.layer, one.reads));
         names.push(format!("blocks.{}.{}", one.layer, one.writes));
@@ -195,7 +195,7 @@ pub(super) fn capture(
         return Err(refused("the model", "its attention is bidirectional"));
     }
     let biased = |block: &Block| {
-        let latent = block.attn.as_ref().and_then(|attn| attn.latent.as_ref());
+        let latent = block.attn().and_then(|attn| attn.latent.as_ref());
         latent.is_some_and(|latent| latent.kv_down.bias.is_some())
     };
     if let Some(layer) = model.weights.blocks.iter().position(biased) {
@@ -211,7 +211,7 @@ pub(super) fn capture(
     check_replacement(model, replacement, &placed)?;
     let neurons = matches!(replacement.kind, Kind::Neurons(_));
     let stands = |layer: usize| neurons || placed.iter().any(|one| one.at == At::Mlp && one.layer == layer);
-    let linear: Vec<bool> = (0..config.n_layers).map(|layer| !stands(layer)).collect();
+    let linear: Vec<bool> = (0..config.n_layers()).map(|layer| !stands(layer)).collect();
 
     let mut patterns: BTreeMap<usize, HeldPattern> = BTreeMap::new();
     let names = recorded(model, &placed, &linear, neurons);
@@ -230,7 +230,7 @@ pub(super) fn capture(
     let (mut layers, mut before_attention) = (Vec::new(), Vec::new());
     for (layer, block) in blocks.iter().enumerate() {
         let mut pattern = patterns.remove(&layer).unwrap_or_default();
-        let Some(attn) = &block.attn else { continue };
+        let Some(attn) = block.attn() else { continue };
         if attn.latent.is_some() {
             pattern = pattern.over_keys(&run.rows(&format!("blocks.{layer}.attn.kv_latent_norm.hook_scale"))?);
         }
@@ -238,18 +238,23 @@ pub(super) fn capture(
         let behind = run.optional_norm(block.ln1_post.as_ref(), &format!("blocks.{layer}.ln1_post.hook_scale"))?;
         let sizes = [config.n_heads, config.n_kv_heads_of(layer), config.d_value_of(layer)];
         let attention = FrozenAttention::new(attn, sizes, pattern, &before, behind.as_ref());
-        let mlp = if linear[layer] && (block.mlp.is_some() || block.moe.is_some()) {
+        let mlp = if linear[layer] && (block.dense_mlp().is_some() || block.moe().is_some()) {
             let norms = [
                 run.optional_norm(block.ln2.as_ref(), &format!("blocks.{layer}.ln2.hook_scale"))?,
                 run.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?,
             ];
-            let mlp = FrozenMlp::new(run.mlp(block, layer, false)?, tokens.len(), block.mlp.is_none());
+            let mlp = FrozenMlp::new(run.mlp(block, layer, false)?, tokens.len(), block.dense_mlp().is_none());
             MlpPart::Linear(Box::new(mlp), norms)
         } else {
             MlpPart::None
         };
         before_attention.push(before);
-        layers.push(Layer { attention, parallel: config.parallel, mlp, streams: [None, None, None] });
+        layers.push(Layer {
+            attention,
+            parallel: config.residual == ResidualScheme::Parallel,
+            mlp,
+            streams: [None, None, None],
+        });
     }
     let width = config.d_model;
     let embed = run.rows("hook_embed")?;
@@ -262,7 +267,7 @@ pub(super) fn capture(
         _ => run.dictionary_sites(&mut frozen, replacement, &placed)?,
     };
     let last = run.norm(&model.weights.ln_final, "ln_final.hook_scale")?;
-    let stream = run.cache.get::<3>(&*format!("blocks.{}.hook_resid_post", config.n_layers - 1))?;
+    let stream = run.cache.get::<3>(&*format!("blocks.{}.hook_resid_post", config.n_layers() - 1))?;
     let stream = stream.narrow(1, tokens.len() - 1, 1);
     let uncapped = host(model.weights.unembed.forward(model.weights.ln_final.without_hooks(stream.clone())));
     let (logits, stream) = ([uncapped, logits], host(stream));
@@ -271,7 +276,7 @@ pub(super) fn capture(
 
 /// Checks that the dictionaries fit the model and each other.
 fn check_replacement(model: &HookedTransformer, replacement: &Replacement, placed: &[Placed<'_>]) -> Result<()> {
-    let n_layers = model.config().n_layers;
+    let n_layers = model.config().n_layers();
     if let Kind::Transcoders(all) = &replacement.kind {
         if all.layers().len() != n_layers {
             let reason = format!("it has {} layers, but the model has {n_layers}", all.layers().len());
@@ -290,7 +295,7 @@ fn check_replacement(model: &HookedTransformer, replacement: &Replacement, place
         if placed[..place].iter().any(|other| (other.layer, other.at) == (one.layer, one.at)) {
             return Err(refused(one.dictionary.name(), "another dictionary replaces the same part of the model"));
         }
-        let before_attention = one.reads == "hook_resid_pre" && !model.config().parallel;
+        let before_attention = one.reads == "hook_resid_pre" && model.config().residual != ResidualScheme::Parallel;
         if one.dictionary.has_skip() && before_attention {
             return Err(refused(one.dictionary.name(), "its skip connection bypasses attention"));
         }
@@ -337,12 +342,12 @@ impl Run<'_> {
     fn mlp<'b>(&self, block: &'b Block, layer: usize, features: bool) -> Result<Vec<MlpRun<'b>>> {
         let of = |suffix: &str| self.rows(&format!("blocks.{layer}.mlp.{suffix}"));
         let config = self.model.config();
-        if let (Some(moe), Some(mixture)) = (&block.moe, config.experts_of(layer)) {
+        if let (Some(moe), Some(mixture)) = (block.moe(), config.experts_of(layer)) {
             let x = self.tensor(&format!("blocks.{layer}.mlp.hook_in"))?;
             let weights = self.cache.get::<2>(&*format!("blocks.{layer}.mlp.hook_expert_weights"))?;
             return mlp_run::experts(moe, &x, weights, mixture, config);
         }
-        let Some(mlp) = &block.mlp else { return Ok(Vec::new()) };
+        let Some(mlp) = block.dense_mlp() else { return Ok(Vec::new()) };
         let (pre, maps, shares) = (of("hook_pre")?, Maps::from(mlp), vec![1.0; self.len]);
         let (neurons, mut inner) = (maps.input.shape()[1], None);
         let behind = if mlp.norm.is_some() && !features { "hook_mid" } else { "hook_post" };
@@ -359,7 +364,7 @@ impl Run<'_> {
     /// The norm between the stream and a point before an MLP, and the step at which the stream is read.
     fn reading(&self, layer: usize, point: &str) -> Result<(Option<HeldNorm>, usize)> {
         let block = &self.model.weights.blocks[layer];
-        let parallel = self.model.config().parallel;
+        let parallel = self.model.config().residual == ResidualScheme::Parallel;
         let before_mlp = layer * STEPS + if parallel { PRE } else { MID };
         let scale = format!("blocks.{layer}.ln2.hook_scale");
         let norm = |weights: bool| -> Result<Option<HeldNorm>> {
@@ -568,7 +573,7 @@ impl Run<'_> {
             }
             let (before, start) = self.reading(layer, "mlp.hook_in")?;
             let number = places.len();
-            let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.mlp.is_none())));
+            let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.dense_mlp().is_none())));
             let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
             let left_out = Vec::new();
             sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths, left_out });

@@ -304,7 +304,7 @@ pub(super) struct Intervention<'m> {
 impl<'m> Intervention<'m> {
     pub(super) fn new(model: &'m HookedTransformer, tokens: &'m [u32], captured: &'m Captured) -> Result<Self> {
         let mut names: Vec<String> = vec!["ln_final.hook_scale".into()];
-        for layer in 0..model.config().n_layers {
+        for layer in 0..model.config().n_layers() {
             let held = [
                 "attn.hook_pattern",
                 "attn.kv_latent_norm.hook_scale",
@@ -445,7 +445,7 @@ impl<'m> Intervention<'m> {
 
     /// The hook point of the stream before the final norm.
     fn last_point(&self) -> String {
-        format!("blocks.{}.hook_resid_post", self.model.config().n_layers - 1)
+        format!("blocks.{}.hook_resid_post", self.model.config().n_layers() - 1)
     }
 
     /// The hooks that apply the edits and that hold the parts of the model selected by `hold`.
@@ -526,7 +526,7 @@ impl<'m> Intervention<'m> {
         hooks: &mut Vec<Hook<'h>>,
     ) {
         let (config, block) = (self.model.config(), &self.model.weights.blocks[layer]);
-        let (Some(moe), Some(mixture)) = (&block.moe, config.experts_of(layer)) else { return };
+        let (Some(moe), Some(mixture)) = (block.moe(), config.experts_of(layer)) else { return };
         let input: Rc<RefCell<Option<Tensor<2>>>> = Rc::default();
         let read = input.clone();
         hooks.push(hook::at(format!("blocks.{layer}.mlp.hook_in")).read(move |x: Tensor<3>, _| {

@@ -7,7 +7,7 @@ use super::host;
 use super::ratios::{Ratios, Routed};
 use hooklens_model::config::{Experts, TransformerConfig};
 use hooklens_model::error::Result;
-use hooklens_model::model::{Expert, Linear, Mlp, Moe, SharedMlp};
+use hooklens_model::model::{DenseMlp, Expert, Linear, Moe, SharedMlp};
 
 /// The linear maps before and after the neurons.
 #[derive(Debug, Clone, Copy)]
@@ -44,8 +44,8 @@ impl MlpRun<'_> {
     }
 }
 
-impl<'m> From<&'m Mlp> for Maps<'m> {
-    fn from(Mlp { input, gate, output, .. }: &'m Mlp) -> Self {
+impl<'m> From<&'m DenseMlp> for Maps<'m> {
+    fn from(DenseMlp { input, gate, output, .. }: &'m DenseMlp) -> Self {
         Self { input, gate: gate.as_ref(), output }
     }
 }

@@ -8,7 +8,7 @@ use crate::error::FeatureError;
 use crate::labels::Labels;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
-use hooklens_model::model::{HookedTransformer, Linear};
+use hooklens_model::model::HookedTransformer;
 
 /// Units of a dashboard, computed from the activation at one hook point: one value per unit and token.
 ///
@@ -182,9 +182,12 @@ impl Units {
         let layer = model.catalog().find(&point).ok().and_then(|id| model.catalog().info(id).layer);
         let block = layer.and_then(|layer| model.weights.blocks.get(layer));
         let through = match block {
-            Some(block) if point.ends_with("mlp.hook_post") => block.mlp.as_ref().map(|mlp| mlp.output.matrix()),
-            Some(block) if point.ends_with("attn.hook_z") => block.output_projection().map(Linear::matrix),
-            _ => None,
+            Some(block) if point.ends_with("mlp.hook_post") => block.dense_mlp().map(|mlp| mlp.output.matrix()),
+            Some(block) => {
+                let read = |suffix: &str| point.strip_suffix(suffix).is_some_and(|block| block.ends_with('.'));
+                block.mixer_outputs().find(|(suffix, _)| read(suffix)).map(|(_, projection)| projection.matrix())
+            }
+            None => None,
         };
         Ok(match (rows, through) {
             (None, Some(through)) => {

@@ -48,17 +48,16 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let base = llama_like::config(json)?;
     let every = json.size("global_attn_every_n_layers")?.max(1);
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| !(layer + 1).is_multiple_of(every))?;
-    let base = TransformerConfig { windows, ..base };
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| !(layer + 1).is_multiple_of(every))?;
+    let base = base.with_windows(windows)?;
     let layer_rotary = llama_like::rotating_in_windows(&base);
-    let base = TransformerConfig {
-        layer_rotary,
-        embed_scale: json.flag("mup_enabled", false)?.then(|| (base.d_model as f64).sqrt()),
-        post_norms: true,
-        qk_norm: Some(QkNorm::HEADS),
-        attn_gates: true,
-        ..base
-    };
+    let embed_scale = json.flag("mup_enabled", false)?.then(|| (base.d_model as f64).sqrt());
+    let base = base
+        .with_embed_scale(embed_scale)
+        .with_post_norms(true)
+        .with_qk_norm(QkNorm::HEADS)
+        .with_attn_gates(true)
+        .with_layer_rotary(layer_rotary)?;
     let d_mlp = json.size("moe_intermediate_size")?;
     let (count, per_token) = (json.size("num_experts")?, json.size("num_experts_per_tok")?);
     let shared = json.size_or("num_shared_experts", 0)?;
@@ -73,7 +72,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mlp = MlpNames::Experts { router: "mlp.router.gate", folder: "mlp.experts", parts };
     let mut table = llama_like::weights_with(c, json, Names { norms: NORMS, mlp, ..mixtures::names(json)? })?;
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", Some("mlp.expert_bias"));
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = format!("model.layers.{layer}.self_attn.gate_proj");
         table.linear(&format!("blocks.{layer}.attn.W_gate"), &from, false);
     }

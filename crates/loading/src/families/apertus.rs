@@ -32,7 +32,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(&json.defaulting(&DEFAULTS))?;
-    Ok(TransformerConfig { gated_mlp: false, qk_norm: Some(QkNorm::HEADS), ..base })
+    Ok(base.with_gated_mlp(false).with_qk_norm(QkNorm::HEADS))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -42,7 +42,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let mut table = llama_like::weights_with(config, json, names)?;
     // These two parameters of the activation function are the same constants in every model.
     table.derived = &["rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps"];
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation == ActivationFn::Xielu) {
             let name = format!("model.layers.{layer}.mlp.act_fn.{part}");
             table.add(format!("blocks.{layer}.mlp.{part}"), name, Layout::AsIs);

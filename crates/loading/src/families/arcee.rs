@@ -6,13 +6,12 @@ use serde_json::{Value, json};
 
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
-use hooklens_model::config::TransformerConfig;
 
 pub(super) static FAMILY: Family = Family {
     name: "arcee",
     architectures: &["ArceeForCausalLM", "ArceeModel"],
     prefix: "model.",
-    config: |json| Ok(TransformerConfig { gated_mlp: false, ..llama_like::config(&json.defaulting(&DEFAULTS))? }),
+    config: |json| Ok(llama_like::config(&json.defaulting(&DEFAULTS))?.with_gated_mlp(false)),
     weights: |config, json| {
         let names = Names { mlp: MlpNames::Plain, ..Names::LLAMA }.with_biases_of(json)?;
         llama_like::weights_with(config, json, names)

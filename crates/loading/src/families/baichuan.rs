@@ -22,21 +22,19 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // The 13B models state only the length they were trained on.
     let n_ctx = json.size("model_max_length")?;
     let base = json.sizes(HfConfig::SIZES, n_ctx)?;
-    Ok(TransformerConfig {
-        d_mlp: json.size("intermediate_size")?,
-        norm: NormKind::Rms,
-        eps: json.number("rms_norm_eps", 1e-6)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
-        gated_mlp: true,
-        positional: Positional::Alibi,
-        ..base
-    })
+    Ok(base
+        .with_d_mlp(json.size("intermediate_size")?)
+        .with_gated_mlp(true)
+        .with_positional(Positional::Alibi)
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("rms_norm_eps", 1e-6)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "silu")?)?))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(c, json)?;
-    let width = c.n_heads * c.d_head;
-    for layer in 0..c.n_layers {
+    let width = c.n_heads * c.d_head();
+    for layer in 0..c.n_layers() {
         for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
             let layout = Layout::Rows { start: part * width, of: 3 * width };
             let name = format!("model.layers.{layer}.self_attn.W_pack.weight");

@@ -70,7 +70,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let base = llama_like::config(json)?;
     let qk_norm = json.flag("use_qk_norm", false)?.then_some(QkNorm::HEADS);
-    let base = TransformerConfig { qk_norm, default_prepend_bos: false, ..base };
+    let base = base.with_qk_norm(qk_norm).with_default_prepend_bos(false);
     let first = json.size_or("first_k_dense_replace", 0)?;
     let (experts, d_mlp) = mixtures::deepseek(json)?;
     // Width of one shared expert, if it differs from the others'.
@@ -93,7 +93,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", Some("mlp.gate.expert_bias"));
     table.add("embed.W_E", "model.word_embeddings.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.attention.{part}");
         let to = |part: &str| format!("blocks.{layer}.attn.{part}");
         llama_like::fuse_attention(&mut table, c, layer, &from("query_key_value"), biased);

@@ -5,7 +5,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, TransformerConfig};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::ConfigError;
 
@@ -29,7 +29,7 @@ pub(super) static PLBART: Family = family("plbart-decoder", &["PLBartForCausalLM
 pub(super) static TROCR: Family = family("trocr", &["TrOCRForCausalLM"], trocr);
 
 fn bart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    Ok(TransformerConfig { default_prepend_bos: true, ..normed_after(normed_embedding(base(json, false)?)) })
+    Ok(normed_after(normed_embedding(base(json, false)?)).with_default_prepend_bos(true))
 }
 
 fn plbart(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -46,7 +46,7 @@ fn blenderbot(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn blenderbot_small(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // Token embeddings are normalized before positions are added, and never scaled.
-    Ok(TransformerConfig { post_embedding_norm: true, embed_scale: None, ..normed_after(base(json, false)?) })
+    Ok(normed_after(base(json, false)?).with_post_embedding_norm(true).with_embed_scale(None))
 }
 
 /// All families of standalone decoders.
@@ -78,11 +78,12 @@ fn pegasus(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn marian(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = normed_after(pegasus(json)?);
+    let mut base = normed_after(pegasus(json)?);
     let d_vocab = json.maybe_size("decoder_vocab_size")?.filter(|size| *size > 0).unwrap_or(base.d_vocab);
     // A tied head has the embedding's vocabulary size; a separate head may not.
     let d_vocab_out = if tied(json)? { d_vocab } else { base.d_vocab };
-    Ok(TransformerConfig { d_vocab, d_vocab_out, ..base })
+    base.d_vocab = d_vocab;
+    Ok(base.with_d_vocab_out(d_vocab_out))
 }
 
 fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -90,7 +91,7 @@ fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if !json.flag("use_learned_position_embeddings", true)? {
         return Err(json.unsupported("use_learned_position_embeddings"));
     }
-    let base = TransformerConfig { default_prepend_bos: true, ..normed_after(base(json, false)?) };
+    let base = normed_after(base(json, false)?).with_default_prepend_bos(true);
     Ok(if json.flag("layernorm_embedding", true)? { normed_embedding(base) } else { base })
 }
 
@@ -98,23 +99,22 @@ fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigError> {
     let base =
         json.sizes(["decoder_layers", "d_model", "decoder_attention_heads"], json.size("max_position_embeddings")?)?;
-    Ok(TransformerConfig {
-        d_mlp: json.size("decoder_ffn_dim")?,
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu")?)?,
-        embed_scale: json.flag("scale_embedding", scales)?.then(|| (base.d_model as f64).sqrt()),
-        default_prepend_bos: false,
-        ..base
-    })
+    let embed_scale = json.flag("scale_embedding", scales)?.then(|| (base.d_model as f64).sqrt());
+    Ok(base
+        .with_d_mlp(json.size("decoder_ffn_dim")?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu")?)?)
+        .with_embed_scale(embed_scale)
+        .with_default_prepend_bos(false))
 }
 
 /// Places norms after attention and the MLP instead of before, without a final norm.
 fn normed_after(base: TransformerConfig) -> TransformerConfig {
-    TransformerConfig { residual_norms: true, no_final_norm: true, ..base }
+    base.with_residual(ResidualScheme::NormalizedSums).with_no_final_norm(true)
 }
 
 /// Adds a norm of the sum of token and position embeddings.
 fn normed_embedding(base: TransformerConfig) -> TransformerConfig {
-    TransformerConfig { positional: Positional::LearnedNormalized, post_embedding_norm: true, ..base }
+    base.with_positional(Positional::LearnedNormalized).with_post_embedding_norm(true)
 }
 
 fn tied(json: &HfConfig<'_>) -> Result<bool, ConfigError> {

@@ -47,7 +47,7 @@ fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(HfConfig::SIZES, json.size_or("max_position_embeddings", 1024)?)?;
     let function = json.text("hidden_act", "gelu")?;
     // The layer norms use PyTorch's default epsilon, whatever `layer_norm_eps` says.
-    scaled(json, function, TransformerConfig { d_mlp: json.size("intermediate_size")?, ..base })
+    scaled(json, function, base.with_d_mlp(json.size("intermediate_size")?))
 }
 
 fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -57,17 +57,12 @@ fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let n_ctx = json.size_or("max_position_embeddings", 2048)?;
     let base = json.sizes(["num_layers", "d_model", "attention_heads"], n_ctx)?;
     let function = json.text("activation_function", "gelu")?;
-    scaled(json, function, TransformerConfig { d_mlp: json.size("ffn_dim")?, ..base })
+    scaled(json, function, base.with_d_mlp(json.size("ffn_dim")?))
 }
 
 fn scaled(json: &HfConfig<'_>, function: &str, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
-    let scaled = json.flag("scale_embedding", true)?;
-    Ok(TransformerConfig {
-        eps: 1e-5,
-        activation: ActivationFn::from_name(function)?,
-        embed_scale: scaled.then_some((base.d_model as f64).sqrt()),
-        ..base
-    })
+    let embed_scale = json.flag("scale_embedding", true)?.then_some((base.d_model as f64).sqrt());
+    Ok(base.with_eps(1e-5).with_activation(ActivationFn::from_name(function)?).with_embed_scale(embed_scale))
 }
 
 fn weights(config: &TransformerConfig, root: &str) -> WeightTable {

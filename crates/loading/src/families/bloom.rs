@@ -3,7 +3,7 @@
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -23,22 +23,24 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let n_layers = if json.has("n_layer") { json.layers("n_layer")? } else { json.layers("num_hidden_layers")? };
     let n_ctx = json.size_or("seq_length", 2048)?;
     let base = TransformerConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx);
-    Ok(TransformerConfig {
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::GeluNew,
-        positional: Positional::Alibi,
-        post_embedding_norm: true,
-        normalized_residual: json.flag("apply_residual_connection_post_layernorm", false)?,
-        default_prepend_bos: false,
-        ..base
-    })
+    Ok(base
+        .with_positional(Positional::Alibi)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::GeluNew)
+        .with_post_embedding_norm(true)
+        .with_residual(if json.flag("apply_residual_connection_post_layernorm", false)? {
+            ResidualScheme::NormalizedInputs
+        } else {
+            ResidualScheme::Sequential
+        })
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     table.add("embed.W_E", "transformer.word_embeddings.weight", Layout::AsIs);
     table.norm("embed.ln", "transformer.word_embeddings_layernorm");
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("input_layernorm"));

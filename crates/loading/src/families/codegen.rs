@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, RopeScaling, Rotary, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static CODEGEN: Family = Family {
@@ -76,7 +76,7 @@ fn progen(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let n_ctx = json.size("n_positions")?;
     let base = TransformerConfig::new(json.layers("n_layer")?, d_model, n_heads, tokens("vocab_size_emb")?, n_ctx);
     // A protein starts with a `1` or `2` in the text, which says from which end it is read.
-    like(json, TransformerConfig { d_vocab_out: tokens("vocab_size_lm_head")?, default_prepend_bos: false, ..base })
+    like(json, base.with_d_vocab_out(tokens("vocab_size_lm_head")?).with_default_prepend_bos(false))
 }
 
 fn moss(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -86,7 +86,7 @@ fn moss(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
-    like(json, TransformerConfig { default_prepend_bos: false, ..base })
+    like(json, base.with_default_prepend_bos(false))
 }
 
 fn progen2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -95,15 +95,15 @@ fn progen2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("scale_attn_weights"));
     }
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?,
-        parallel: true,
-        positional: turning(json.maybe_size("rotary_dim")?.unwrap_or(base.d_head).min(base.d_head)),
-        default_prepend_bos: false,
-        ..base
-    })
+    let d_mlp = json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp());
+    let positional = turning(json.maybe_size("rotary_dim")?.unwrap_or(base.d_head()).min(base.d_head()));
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_positional(positional)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?)
+        .with_residual(ResidualScheme::Parallel)
+        .with_default_prepend_bos(false))
 }
 
 /// Rotary embedding of adjacent pairs in the first `dim` coordinates.
@@ -113,14 +113,13 @@ fn turning(dim: usize) -> Positional {
 
 fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
     let dim = json.size("rotary_dim")?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
-        parallel: true,
-        positional: turning(dim),
-        ..base
-    })
+    let d_mlp = json.maybe_size("n_inner")?.unwrap_or(base.d_mlp());
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_positional(turning(dim))
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_residual(ResidualScheme::Parallel))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<WeightTable, ConfigError> {
@@ -129,7 +128,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<W
         &[".attn.bias", ".attn.masked_bias", ".attn.causal_mask", ".attn.embed_positions", ".attn.scale_attn"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("ln_1"));
@@ -151,7 +150,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<W
 fn progen2_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embeddings.word_embeddings.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.decoder.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("layer_norm"));

@@ -9,7 +9,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, NormKind, QkNorm, QkNormWeights, RouterFn, SharedExpert, TransformerConfig};
+use hooklens_model::config::{
+    Experts, NormKind, QkNorm, QkNormWeights, ResidualScheme, RouterFn, SharedExpert, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static ONE: Family = Family {
@@ -18,7 +20,7 @@ pub(super) static ONE: Family = Family {
     prefix: "model.",
     config: |json| {
         let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
-        Ok(TransformerConfig { qk_norm: json.flag("use_qk_norm", false)?.then_some(own), ..config(json)? })
+        Ok(config(json)?.with_qk_norm(json.flag("use_qk_norm", false)?.then_some(own)))
     },
     weights,
 };
@@ -58,17 +60,17 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let (n_kv_heads, d_mlp) = (json.maybe_size("num_key_value_heads")?, json.size("intermediate_size")?);
     let base = llama_like::of_neighbors(llama_like::config_of(json, 1.0, n_kv_heads, d_mlp, eps)?);
-    Ok(TransformerConfig { norm: NormKind::LayerNorm, parallel: true, ..base })
+    Ok(base.with_norm(NormKind::LayerNorm).with_residual(ResidualScheme::Parallel))
 }
 
 fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = config(json)?;
     let json = &json.defaulting(&DEFAULTS);
     let pattern = json.size_or("sliding_window_pattern", 4)?.max(1);
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % pattern != 0)?;
-    let base = TransformerConfig { windows, ..base };
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| (layer + 1) % pattern != 0)?;
+    let base = base.with_windows(windows)?;
     let layer_rotary = llama_like::rotating_in_windows(&base);
-    Ok(TransformerConfig { layer_rotary, ..base })
+    base.with_layer_rotary(layer_rotary)
 }
 
 fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -82,17 +84,18 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(behind) => !(behind + 1).is_multiple_of(pattern),
         None => !(layer + 1).is_multiple_of(own),
     };
-    let windows = llama_like::windows_by_type(json, base.n_layers, slides)?;
-    let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
-    let base = TransformerConfig { windows, ..base };
+    let windows = llama_like::windows_by_type(json, base.n_layers(), slides)?;
+    let dense = mixtures::dense_by_type(json, base.n_layers(), |layer| layer < first)?;
+    let base = base.with_windows(windows)?;
     let mut layer_rotary = llama_like::rotating_in_windows(&base);
     // If none of the layers with a plain MLP has a window, these layers have rotary positions too.
-    for layer in (0..base.n_layers).filter(|layer| own == 1 && dense[*layer]) {
+    for layer in (0..base.n_layers()).filter(|layer| own == 1 && dense[*layer]) {
         layer_rotary[layer] = base.rotary(layer).cloned();
     }
     let rms = json.maybe_number("rms_norm_eps")?;
     let norm = if rms.is_some() { NormKind::Rms } else { NormKind::LayerNorm };
-    let base = TransformerConfig { layer_rotary, norm, eps: rms.unwrap_or(base.eps), ..base };
+    let eps = rms.unwrap_or(base.eps);
+    let base = base.with_norm(norm).with_eps(eps).with_layer_rotary(layer_rotary)?;
     let router = match json.text("expert_selection_fn", "softmax")? {
         "softmax" => RouterFn::Softmax,
         "sigmoid" => RouterFn::Sigmoid,
@@ -111,7 +114,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?)
     };
     let plain = json.maybe_size("prefix_dense_intermediate_size")?.unwrap_or(d_mlp);
-    Ok(mixtures::with_experts(TransformerConfig { d_mlp: plain, ..base }, (experts, d_mlp), |layer| dense[layer]))
+    Ok(mixtures::with_experts(base.with_d_mlp(plain), (experts, d_mlp), |layer| dense[layer]))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -123,18 +126,18 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     names.biases.mlp = false;
     let mut table = llama_like::weights_with(c, json, names)?;
     if c.qk_norm.is_some() {
-        for layer in 0..c.n_layers {
-            for (letter, heads) in [("q", c.n_heads), ("k", c.n_kv_heads)] {
+        for layer in 0..c.n_layers() {
+            for (letter, heads) in [("q", c.n_heads), ("k", c.n_kv_heads())] {
                 let name = format!("model.layers.{layer}.self_attn.{letter}_norm.weight");
                 table.add(format!("blocks.{layer}.attn.{letter}_norm.w"), name, Layout::HeadsOut { heads });
             }
         }
     }
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", None);
-    if c.experts.is_some_and(|own| own.shared.is_some())
+    if c.experts().is_some_and(|own| own.shared.is_some())
         && json.text("shared_expert_combination_strategy", "average")? == "average"
     {
-        for layer in 0..c.n_layers {
+        for layer in 0..c.n_layers() {
             let Some(experts) = c.experts_of(layer) else { continue };
             table.scale(&format!("blocks.{layer}.mlp.shared.W_out"), 0.5);
             for expert in 0..experts.count {

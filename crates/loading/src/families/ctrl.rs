@@ -24,23 +24,20 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
-    Ok(TransformerConfig {
-        d_mlp: json.size("dff")?,
-        // Epsilon of all norms, whatever the file says.
-        eps: 1e-6,
-        activation: ActivationFn::Relu,
-        embed_scale: Some((base.d_model as f64).sqrt()),
-        // A text starts with a control code, which says what kind of text it is.
-        default_prepend_bos: false,
-        ..base
-    })
+    let embed_scale = (base.d_model as f64).sqrt();
+    Ok(base
+        .with_d_mlp(json.size("dff")?)
+        .with_eps(1e-6)
+        .with_activation(ActivationFn::Relu)
+        .with_embed_scale(embed_scale)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     table.sinusoids = Some(Sinusoids::Numbered { first: 0, blank: None, ends_slowest: false });
     table.add("embed.W_E", "transformer.w.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("layernorm1"));

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Experts, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Experts, NormKind, RopeScaling, Rotary, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -31,25 +31,24 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let clip = attention.as_ref().map_or(Ok(None), |own| own.maybe_number("clip_qkv"))?;
     let experts = Experts::new(size(&mlp, "moe_num_experts", 4)?, size(&mlp, "moe_top_k", 1)?);
     let scaling = RopeScaling::None;
-    Ok(TransformerConfig {
-        n_kv_heads: size(&attention, "kv_n_heads", 1)?,
-        d_mlp: size(&mlp, "ffn_hidden_size", 3584)?,
-        norm: NormKind::LayerNorm,
-        eps: 1e-5,
-        activation: ActivationFn::from_name(activation)?,
-        gated_mlp: true,
-        positional: Positional::Rotary(Rotary { dim: base.d_head, base: theta, adjacent_pairs: false, scaling }),
-        qkv_clip: clip,
-        experts: Some(Experts { renormalize, ..experts }),
-        ..base
-    })
+    let rotary = Rotary { dim: base.d_head(), base: theta, adjacent_pairs: false, scaling };
+    Ok(base
+        .with_kv_heads(size(&attention, "kv_n_heads", 1)?)
+        .with_d_mlp(size(&mlp, "ffn_hidden_size", 3584)?)
+        .with_gated_mlp(true)
+        .with_experts(Experts { renormalize, ..experts })
+        .with_rotary(rotary)
+        .with_norm(NormKind::LayerNorm)
+        .with_eps(1e-5)
+        .with_activation(ActivationFn::from_name(activation)?)
+        .with_qkv_clip(clip))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    let count = c.experts.map_or(0, |experts| experts.count);
-    for layer in 0..c.n_layers {
+    let count = c.experts().map_or(0, |experts| experts.count);
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.blocks.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("norm_attn_norm.norm_1.weight"), Layout::AsIs);
@@ -58,7 +57,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.linear(&to("attn.W_O"), &from("norm_attn_norm.attn.out_proj"), false);
         table.linear(&to("mlp.W_gate"), &from("ffn.router.layer"), false);
         for expert in 0..count {
-            let (start, of) = (expert * c.d_mlp, count * c.d_mlp);
+            let (start, of) = (expert * c.d_mlp(), count * c.d_mlp());
             for (part, name, layout) in [
                 ("gate", "w1", Layout::Rows { start, of }),
                 ("in", "v1", Layout::Rows { start, of }),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like};
-use hooklens_model::config::{Mixer, TransformerConfig};
+use hooklens_model::config::{AttentionConfig, MixerConfig, MlpConfig, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -28,20 +28,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         None => json.size("hidden_size")?,
     };
     let base = llama_like::config_of(json, 1.0, n_kv_heads, d_mlp, json.number("rms_norm_eps", 1e-6)?)?;
+    let d_head = base.d_head();
     let mixer = |(heads, _): &Parts| match heads {
-        Some(heads) => Mixer::Attention { n_kv_heads: *heads, d_head: base.d_head },
-        None => Mixer::None,
+        Some(heads) => MixerConfig::Attention(AttentionConfig::new(*heads, d_head)),
+        None => MixerConfig::None,
     };
-    let differ = parts.iter().any(|(heads, _)| *heads != Some(base.n_kv_heads));
-    let widths = parts.iter().any(|(_, width)| *width != Some(d_mlp));
-    Ok(TransformerConfig {
-        mixers: if differ { parts.iter().map(mixer).collect() } else { Vec::new() },
-        dense_mlps: match widths {
-            true => parts.iter().map(|(_, width)| Some(width.unwrap_or(0)).filter(|own| *own != d_mlp)).collect(),
-            false => Vec::new(),
-        },
-        ..base
-    })
+    let mlp = |(_, width): &Parts| width.map_or(MlpConfig::None, |d_mlp| MlpConfig::Gated { d_mlp });
+    base.with_mixers(parts.iter().map(mixer))?.with_mlps(parts.iter().map(mlp))
 }
 
 fn parts(json: &HfConfig<'_>) -> Result<Vec<Parts>, ConfigError> {
@@ -101,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     use crate::families::{Described, read};
-    use hooklens_model::config::Mixer;
+    use hooklens_model::config::{AttentionConfig, MixerConfig};
 
     /// Sizes of the first layers of Llama 3.3 Nemotron Super 49B.
     #[test]
@@ -121,7 +114,8 @@ mod tests {
         let Described::Decoder(_, config) = read(&json).unwrap() else { panic!("no decoder") };
         config.validate().unwrap();
         assert_eq!((0..3).map(|layer| config.d_mlp_of(layer)).collect::<Vec<_>>(), [14_336, 28_672, 0]);
-        assert_eq!(config.mixers[..2], [Mixer::Attention { n_kv_heads: 8, d_head: 128 }, Mixer::None]);
+        let mixers = [MixerConfig::Attention(AttentionConfig::new(8, 128)), MixerConfig::None];
+        assert_eq!(config.layers[..2].iter().map(|layer| layer.mixer.clone()).collect::<Vec<_>>(), mixers);
         json["block_configs"][1]["attention"]["replace_with_linear"] = json!(true);
         assert!(read(&json).unwrap_err().to_string().contains("replace_with_linear"));
     }

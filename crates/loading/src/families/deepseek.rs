@@ -9,9 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like, mixtures, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{
-    ExpertGroups, Experts, Latent, Positional, RopeScaling, Rotary, RouterFn, TransformerConfig,
-};
+use hooklens_model::config::{ExpertGroups, Experts, Latent, RopeScaling, Rotary, RouterFn, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 /// DeepSeek 1: Llama's attention, and experts chosen by softmax.
@@ -203,7 +201,8 @@ fn like_v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn sparse(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = like_v3(json)?;
     let most = json.size("index_topk")?;
-    Ok(TransformerConfig { n_ctx: base.n_ctx.min(most), most_keys: Some(most), ..base })
+    let n_ctx = base.n_ctx.min(most);
+    Ok(base.with_n_ctx(n_ctx).with_most_keys(most))
 }
 
 /// Experts chosen by softmax, with all shared experts combined into one.
@@ -221,7 +220,7 @@ fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Re
         return Err(json.unsupported("moe_layer_freq"));
     }
     let first = json.size_or("first_k_dense_replace", 0)?;
-    let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
+    let dense = mixtures::dense_by_type(json, base.n_layers(), |layer| layer < first)?;
     let d_mlp = json.size("moe_intermediate_size")?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
 }
@@ -229,7 +228,7 @@ fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Re
 /// Llama's settings with latent attention.
 fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    if base.n_kv_heads != base.n_heads {
+    if base.n_kv_heads() != base.n_heads {
         return Err(json.unsupported("num_key_value_heads"));
     }
     let d_rope = json.size("qk_rope_head_dim")?;
@@ -243,13 +242,8 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
         // This epsilon is independent of the other norms' epsilon.
         eps: 1e-6,
     };
-    Ok(TransformerConfig {
-        d_head,
-        attn_scale: (d_head as f64).sqrt() / magnitude(json, &rotary)?.powi(2),
-        latent: Some(latent),
-        positional: Positional::Rotary(rotary),
-        ..base
-    })
+    let attn_scale = (d_head as f64).sqrt() / magnitude(json, &rotary)?.powi(2);
+    Ok(base.with_d_head(d_head).with_rotary(rotary).with_attn_scale(attn_scale).with_latent(latent))
 }
 
 /// Factor that YaRN applies to queries and keys, rotated or not, if the file asks for it.
@@ -277,8 +271,8 @@ fn of_v2(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Conf
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", Some("mlp.gate.e_score_correction_bias"));
     let Some(latent) = c.latent else { return Ok(table) };
-    let (nope, down) = (c.d_head - latent.d_rope, latent.kv_rank + latent.d_rope);
-    for layer in 0..c.n_layers {
+    let (nope, down) = (c.d_head() - latent.d_rope, latent.kv_rank + latent.d_rope);
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
         let to = |part: &str| format!("blocks.{layer}.attn.{part}");
         if latent.q_rank.is_some() {

@@ -25,9 +25,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let full = json.size_or("max_window_layers", usize::MAX)?;
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| layer >= full)?;
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| layer >= full)?;
     let windows = if windows.iter().any(Option::is_some) { windows } else { Vec::new() };
-    let base = TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, default_prepend_bos: false, ..base };
+    let base = base.with_qk_norm(QkNorm::HEADS).with_default_prepend_bos(false).with_windows(windows)?;
     let first = json.size_or("first_k_dense_replace", 0)?;
     Ok(mixtures::with_experts(base, mixtures::deepseek(json)?, |layer| layer < first))
 }

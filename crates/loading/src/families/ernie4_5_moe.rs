@@ -46,7 +46,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("moe_layer_interval"));
     }
     let last = match json.number("moe_layer_end_index", -1.0)? {
-        -1.0 => base.n_layers,
+        -1.0 => base.n_layers(),
         last if last >= 0.0 => last as usize,
         _ => return Err(json.unsupported("moe_layer_end_index")),
     };
@@ -63,12 +63,12 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.add("unembed.b_U", "lm_head.bias", Layout::AsIs);
     }
     mixtures::add_shared(&mut table, config, "mlp.shared_experts", None);
-    for layer in (0..config.n_layers).filter(|layer| config.experts_of(*layer).is_some()) {
+    for layer in (0..config.n_layers()).filter(|layer| config.experts_of(*layer).is_some()) {
         let from = |part: &str| format!("model.layers.{layer}.mlp.{part}");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
         let bias = "moe_statics.e_score_correction_bias";
         table.add(to("choice_bias"), from(bias), Layout::OfStack { index: 0, of: 1 });
-        if biased && config.experts.is_some_and(|experts| experts.shared.is_some()) {
+        if biased && config.experts().is_some_and(|experts| experts.shared.is_some()) {
             for (part, name) in [("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")] {
                 table.add(to(&format!("shared.b_{part}")), from(&format!("shared_experts.{name}.bias")), Layout::AsIs);
             }

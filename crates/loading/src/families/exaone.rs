@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, QkNorm, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static THREE: Family = Family {
@@ -36,25 +36,25 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let older_or = |older: &'static str, newer: &'static str| if json.get(older).is_some() { older } else { newer };
     let layers = older_or("num_layers", "num_hidden_layers");
     let base = json.sizes([layers, "hidden_size", "num_attention_heads"], rope::context(json)?)?;
-    let d_head = json.maybe_size("head_dim")?.unwrap_or(base.d_head);
-    Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads),
-        d_head,
-        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp),
-        norm: NormKind::Rms,
-        eps: json.number(older_or("layer_norm_epsilon", "rms_norm_eps"), 1e-5)?,
-        activation: ActivationFn::from_name(json.text(older_or("activation_function", "hidden_act"), "silu")?)?,
-        gated_mlp: true,
-        attn_scale: (d_head as f64).sqrt(),
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
-        ..base
-    })
+    let d_head = json.maybe_size("head_dim")?.unwrap_or(base.d_head());
+    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads);
+    let d_mlp = json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp());
+    Ok(base
+        .with_kv_heads(kv_heads)
+        .with_d_head(d_head)
+        .with_d_mlp(d_mlp)
+        .with_gated_mlp(true)
+        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number(older_or("layer_norm_epsilon", "rms_norm_eps"), 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text(older_or("activation_function", "hidden_act"), "silu")?)?)
+        .with_attn_scale((d_head as f64).sqrt()))
 }
 
 fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary.inv_freq", "rotary_emb.inv_freq"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("ln_1.weight"), Layout::AsIs);
@@ -88,20 +88,19 @@ fn four(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         false => json.maybe_size("sliding_window_pattern")?,
     };
     let pattern = pattern.filter(|pattern| *pattern > 0);
-    let windows = llama_like::windows_by_type(json, base.n_layers, |layer| {
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| {
         pattern.is_some_and(|pattern| (layer + 1) % pattern != 0)
     })?;
-    let base = TransformerConfig { windows, ..base };
-    Ok(TransformerConfig {
-        pre_norms: false,
-        post_norms: true,
-        qk_norm: Some(QkNorm::HEADS),
-        // Without windows, all layers have rotary positions.
-        layer_rotary: match base.windows.is_empty() {
-            true => Vec::new(),
-            false => llama_like::rotating_in_windows(&base),
-        },
-        default_prepend_bos: false,
-        ..base
-    })
+    // Without windows in the file, all layers have rotary positions.
+    let no_windows = windows.is_empty();
+    let base = base.with_windows(windows)?;
+    let layer_rotary = match no_windows {
+        true => Vec::new(),
+        false => llama_like::rotating_in_windows(&base),
+    };
+    base.with_pre_norms(false)
+        .with_post_norms(true)
+        .with_qk_norm(QkNorm::HEADS)
+        .with_default_prepend_bos(false)
+        .with_layer_rotary(layer_rotary)
 }

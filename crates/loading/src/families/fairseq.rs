@@ -5,7 +5,7 @@ use hooklens_model::config::TransformerConfig;
 
 /// Adds the layers whose names start with `root`, with biases if `biased`, and their norms if these have weights.
 pub(super) fn layers(table: &mut WeightTable, config: &TransformerConfig, root: &str, biased: bool) {
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("{root}.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         if config.norm.has_weight() {

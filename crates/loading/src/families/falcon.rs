@@ -5,7 +5,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -28,19 +28,23 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         (false, true) => 1,
         (false, false) => base.n_heads,
     };
-    Ok(TransformerConfig {
-        n_kv_heads,
-        d_mlp: json.maybe_size("ffn_hidden_size")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
-        parallel: later || json.flag("parallel_attn", !first)?,
-        positional: match json.flag("alibi", false)? {
-            true => Positional::ScaledAlibi,
-            false => Positional::Rotary(rope::read(json, base.d_head, "rope_theta")?),
-        },
-        default_prepend_bos: false,
-        ..base
-    })
+    let d_mlp = json.maybe_size("ffn_hidden_size")?.unwrap_or(base.d_mlp());
+    let positional = match json.flag("alibi", false)? {
+        true => Positional::ScaledAlibi,
+        false => Positional::Rotary(rope::read(json, base.d_head(), "rope_theta")?),
+    };
+    Ok(base
+        .with_kv_heads(n_kv_heads)
+        .with_d_mlp(d_mlp)
+        .with_positional(positional)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("activation", "gelu")?)?)
+        .with_residual(if later || json.flag("parallel_attn", !first)? {
+            ResidualScheme::Parallel
+        } else {
+            ResidualScheme::Sequential
+        })
+        .with_default_prepend_bos(false))
 }
 
 /// Whether the files are for the code published with the first models, which has its own names and defaults.
@@ -57,13 +61,13 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let biased = json.flag("bias", false)?;
     let later = is_later(json)?;
     let two_norms = later && json.maybe_size("num_ln_in_parallel_attn")?.is_none_or(|count| count == 2);
-    let (ln1, ln2) = match (two_norms, c.parallel) {
+    let (ln1, ln2) = match (two_norms, c.residual == ResidualScheme::Parallel) {
         (true, _) => ("ln_attn", "ln_mlp"),
         (false, true) => ("input_layernorm", "input_layernorm"),
         (false, false) => ("input_layernorm", "post_attention_layernorm"),
     };
-    let (width, group) = (c.n_heads * c.d_head, c.n_heads / c.n_kv_heads);
-    let fused = |letter: &str| match (later, c.n_kv_heads, letter) {
+    let (width, group) = (c.n_heads * c.d_head(), c.n_heads / c.n_kv_heads());
+    let fused = |letter: &str| match (later, c.n_kv_heads(), letter) {
         (true, groups, letter) => {
             let (start, take) = match letter {
                 "Q" => (0, group),
@@ -80,14 +84,14 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             let start = match letter {
                 "Q" => 0,
                 "K" => width,
-                _ => width + c.d_head,
+                _ => width + c.d_head(),
             };
-            Layout::Rows { start, of: width + 2 * c.d_head }
+            Layout::Rows { start, of: width + 2 * c.d_head() }
         }
     };
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "transformer.word_embeddings.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from(ln1));

@@ -31,14 +31,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let renormalize = json.flag("norm_topk_prob", false)?;
     let experts = Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?);
-    Ok(TransformerConfig {
-        experts: Some(Experts { renormalize, ..experts }),
-        pre_norms: false,
-        post_norms: true,
-        qk_norm: Some(QkNorm::WHOLE),
-        default_prepend_bos: false,
-        ..llama_like::config(json)?
-    })
+    Ok(llama_like::config(json)?
+        .with_experts(Experts { renormalize, ..experts })
+        .with_pre_norms(false)
+        .with_post_norms(true)
+        .with_qk_norm(QkNorm::WHOLE)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -41,7 +41,7 @@ pub(super) static VAULT: Family = Family {
     name: "vaultgemma",
     architectures: &["VaultGemmaForCausalLM", "VaultGemmaModel"],
     prefix: "model.",
-    config: |json| Ok(TransformerConfig { post_norms: false, ..two(json)? }),
+    config: |json| Ok(two(json)?.with_post_norms(false)),
     weights: |config, json| {
         let norms = &[("ln1", "input_layernorm"), ("ln2", "pre_feedforward_layernorm")];
         weights_with(config, json, norms)
@@ -74,11 +74,8 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("use_bidirectional_attention", false)? {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
-    Ok(TransformerConfig {
-        embed_scale: Some((base.d_model as f64).sqrt()),
-        activation: ActivationFn::from_name(function)?,
-        ..base
-    })
+    let embed_scale = (base.d_model as f64).sqrt();
+    Ok(base.with_embed_scale(embed_scale).with_activation(ActivationFn::from_name(function)?))
 }
 
 /// Hugging Face's defaults for fields that a file of Gemma 2 omits.
@@ -98,14 +95,12 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 /// `near` holds.
 pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
-    Ok(TransformerConfig {
-        post_norms: true,
-        attn_scale: json.number("query_pre_attn_scalar", 256.0)?.sqrt(),
-        attn_scores_soft_cap: json.maybe_number("attn_logit_softcapping")?,
-        output_logits_soft_cap: json.maybe_number("final_logit_softcapping")?,
-        windows: llama_like::windows_by_type(json, base.n_layers, near)?,
-        ..base
-    })
+    let windows = llama_like::windows_by_type(json, base.n_layers(), near)?;
+    base.with_post_norms(true)
+        .with_attn_scale(json.number("query_pre_attn_scalar", 256.0)?.sqrt())
+        .with_attn_scores_soft_cap(json.maybe_number("attn_logit_softcapping")?)
+        .with_output_logits_soft_cap(json.maybe_number("final_logit_softcapping")?)
+        .with_windows(windows)
 }
 
 fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -121,12 +116,12 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Positional::Rotary(far) => {
             let older = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
             let own = if json.get("rope_local_base_freq").is_none() { rope::of_windows(json, far)? } else { None };
-            rope::by_window(&base.windows, &own.unwrap_or(older), far)
+            rope::by_window(&llama_like::windows_of(&base), &own.unwrap_or(older), far)
         }
         _ => Vec::new(),
     };
     // Hugging Face's code reads this cap but never applies it.
-    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), layer_rotary, attn_scores_soft_cap: None, ..base })
+    base.with_qk_norm(QkNorm::HEADS).with_attn_scores_soft_cap(None).with_layer_rotary(layer_rotary)
 }
 
 /// Settings of Gemma 3 without effect.

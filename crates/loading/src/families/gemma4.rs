@@ -13,8 +13,8 @@ use super::llama_like::{MlpNames, Names};
 use super::{Family, gemma, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, Experts, Mixer, NormKind, PerLayerInputs, Positional, QkNorm, Rotary, SharedExpert,
-    TransformerConfig, Window,
+    ActivationFn, AttentionConfig, Experts, MixerConfig, MlpConfig, NormKind, PerLayerInputs, QkNorm, Rotary,
+    SharedExpert, TransformerConfig, Window,
 };
 use hooklens_model::error::ConfigError;
 
@@ -73,7 +73,6 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let [near, far] = heads(json)?;
     let mixers = mixers(json, &windows, [near, far])?;
     let shared_keys = shared_keys(json, &windows)?;
-    let [n_kv_heads, d_head] = near;
     let rotaries = (0..n_layers).map(|layer| {
         let [_, d_head] = mixers[layer];
         let kind = if windows[layer].is_some() { "sliding_attention" } else { "full_attention" };
@@ -90,32 +89,30 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if wide && experts.is_some() {
         return Err(json.unsupported("use_double_wide_mlp"));
     }
-    let wider = |from: &Option<usize>| from.map(|_| d_mlp.saturating_mul(2));
-    let base = TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, rope::context(json)?);
-    Ok(TransformerConfig {
-        n_kv_heads,
-        d_head,
-        mixers: mixers.into_iter().map(|[n_kv_heads, d_head]| Mixer::Attention { n_kv_heads, d_head }).collect(),
-        d_mlp: experts.map_or(d_mlp, |(_, own)| own),
-        dense_mlps: if wide { shared_keys.iter().map(wider).collect() } else { Vec::new() },
-        shared_keys,
-        norm: NormKind::Rms,
-        eps: json.number("rms_norm_eps", 1e-6)?,
-        embed_scale: Some((d_model as f64).sqrt()),
-        post_norms: true,
-        qk_norm: Some(QkNorm { values: true, ..QkNorm::HEADS }),
-        positional: Positional::Rotary(rotaries[0].clone()),
-        layer_rotary: rotaries.into_iter().map(Some).collect(),
-        activation: ActivationFn::from_name(json.text("hidden_activation", "gelu_pytorch_tanh")?)?,
-        gated_mlp: true,
-        attn_scale: 1.0,
-        output_logits_soft_cap: json.maybe_number("final_logit_softcapping")?,
-        windows,
-        experts: experts.map(|(experts, _)| experts),
-        per_layer_inputs: (width > 0).then_some(PerLayerInputs { width }),
-        layer_scalars: true,
-        ..base
-    })
+    let attention = mixers.into_iter().map(|[n_kv_heads, d_head]| AttentionConfig::new(n_kv_heads, d_head));
+    let mlp = |from: &Option<usize>| match (experts, from) {
+        (Some((experts, d_mlp)), _) => MlpConfig::Experts { experts, d_mlp, gated: true },
+        (None, Some(_)) if wide => MlpConfig::Gated { d_mlp: d_mlp.saturating_mul(2) },
+        (None, _) => MlpConfig::Gated { d_mlp },
+    };
+    let mlps: Vec<_> = (0..n_layers).map(|layer| mlp(shared_keys.get(layer).unwrap_or(&None))).collect();
+    TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, rope::context(json)?)
+        .with_rotary(rotaries[0].clone())
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("rms_norm_eps", 1e-6)?)
+        .with_embed_scale((d_model as f64).sqrt())
+        .with_post_norms(true)
+        .with_qk_norm(QkNorm { values: true, ..QkNorm::HEADS })
+        .with_activation(ActivationFn::from_name(json.text("hidden_activation", "gelu_pytorch_tanh")?)?)
+        .with_attn_scale(1.0)
+        .with_output_logits_soft_cap(json.maybe_number("final_logit_softcapping")?)
+        .with_per_layer_inputs((width > 0).then_some(PerLayerInputs { width }))
+        .with_layer_scalars(true)
+        .with_mixers(attention.map(MixerConfig::Attention))?
+        .with_mlps(mlps)?
+        .with_shared_keys(shared_keys)?
+        .with_layer_rotary(rotaries.into_iter().map(Some))?
+        .with_windows(windows)
 }
 
 /// Window of each layer. By default, five of six layers have one; the last layer never does.
@@ -196,14 +193,14 @@ fn experts(json: &HfConfig<'_>, d_mlp: usize) -> Result<Option<(Experts, usize)>
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    let mlp = if c.experts.is_some() { MlpNames::Other } else { MlpNames::Gated };
+    let mlp = if c.experts().is_some() { MlpNames::Other } else { MlpNames::Gated };
     let names = Names { norms: gemma::AROUND, mlp, tied: true, ..Names::LLAMA };
     let mut names = names.with_biases_of(json)?;
     names.biases.mlp = false;
     let biased = names.biases.qkv;
     let mut table = llama_like::weights_with(c, json, names)?;
     let keys_are_values = json.flag("attention_k_eq_v", false)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         if c.reads_keys_of(layer).is_some() {
@@ -251,8 +248,8 @@ fn mixture(table: &mut WeightTable, c: &TransformerConfig, layer: usize, experts
     }
     let of = experts.count;
     for index in 0..of {
-        for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
-            let layout = Layout::RowsOfStack { index, of, start, rows: 2 * c.d_mlp };
+        for (part, start) in [("gate", 0), ("in", c.d_mlp())] {
+            let layout = Layout::RowsOfStack { index, of, start, rows: 2 * c.d_mlp() };
             table.add(to(&format!("experts.{index}.W_{part}")), from("experts.gate_up_proj"), layout);
         }
         table.add(to(&format!("experts.{index}.W_out")), from("experts.down_proj"), Layout::OfStack { index, of });

@@ -24,7 +24,7 @@ pub(super) static GLM4: Family = Family {
     name: "glm4",
     architectures: &["Glm4ForCausalLM", "Glm4Model"],
     prefix: "model.",
-    config: |json| Ok(TransformerConfig { post_norms: true, ..config(json)? }),
+    config: |json| Ok(config(json)?.with_post_norms(true)),
     weights: |config, json| weights(config, json, AROUND),
 };
 
@@ -43,7 +43,7 @@ const AROUND: &[(&str, &str)] = &[
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::of_neighbors(llama_like::config_turning(json, 0.5)?);
-    Ok(TransformerConfig { default_prepend_bos: false, ..base })
+    Ok(base.with_default_prepend_bos(false))
 }
 
 fn weights(

@@ -30,11 +30,8 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config_turning(json, 0.5)?;
-    let base = TransformerConfig {
-        qk_norm: json.flag("use_qk_norm", false)?.then_some(QkNorm::HEADS),
-        default_prepend_bos: false,
-        ..base
-    };
+    let base =
+        base.with_qk_norm(json.flag("use_qk_norm", false)?.then_some(QkNorm::HEADS)).with_default_prepend_bos(false);
     let first = json.size("first_k_dense_replace")?;
     Ok(mixtures::with_experts(base, mixtures::deepseek(json)?, |layer| layer < first))
 }

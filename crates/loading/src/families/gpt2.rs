@@ -15,14 +15,14 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
         return Err(json.unsupported("add_cross_attention"));
     }
     let scaled = json.flag("scale_attn_weights", true)?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
-        attn_scale: if scaled { (base.d_head as f64).sqrt() } else { 1.0 },
-        scale_attn_by_inverse_layer_idx: json.flag("scale_attn_by_inverse_layer_idx", false)?,
-        ..base
-    })
+    let d_mlp = json.maybe_size("n_inner")?.unwrap_or(base.d_mlp());
+    let attn_scale = if scaled { (base.d_head() as f64).sqrt() } else { 1.0 };
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_attn_scale(attn_scale)
+        .with_scale_attn_by_inverse_layer_idx(json.flag("scale_attn_by_inverse_layer_idx", false)?))
 }
 
 pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -30,7 +30,7 @@ pub(super) fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         for (norm, name) in [("ln1", "ln_1"), ("ln2", "ln_2")] {

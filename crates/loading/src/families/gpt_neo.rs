@@ -18,14 +18,13 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["num_layers", "hidden_size", "num_heads"], json.size("max_position_embeddings")?)?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
-        attn_scale: 1.0,
-        windows: windows(json, base.n_layers)?,
-        ..base
-    })
+    let d_mlp = json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp());
+    let windows = windows(json, base.n_layers())?;
+    base.with_d_mlp(d_mlp)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_attn_scale(1.0)
+        .with_windows(windows)
 }
 
 /// Windows of the layers. `attention_layers` lists each layer's kind; `attention_types` repeats lists of kinds:
@@ -67,7 +66,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let mut table = WeightTable::new("", &[".attn.attention.bias", ".attn.attention.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("ln_1"));

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -20,14 +20,17 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(parameters) => parameters.number("partial_rotary_factor", json.number("rotary_pct", 0.25)?)?,
         None => json.number("rotary_pct", 0.25)?,
     };
-    Ok(TransformerConfig {
-        d_mlp: json.size("intermediate_size")?,
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
-        parallel: json.flag("use_parallel_residual", true)?,
-        positional: Positional::Rotary(rope::read(json, (share * base.d_head as f64) as usize, "rotary_emb_base")?),
-        ..base
-    })
+    let rotary = rope::read(json, (share * base.d_head() as f64) as usize, "rotary_emb_base")?;
+    Ok(base
+        .with_d_mlp(json.size("intermediate_size")?)
+        .with_rotary(rotary)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
+        .with_residual(if json.flag("use_parallel_residual", true)? {
+            ResidualScheme::Parallel
+        } else {
+            ResidualScheme::Sequential
+        }))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -35,7 +38,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let derived = &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "gpt_neox.embed_in.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("gpt_neox.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         for (norm, name) in [("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")] {

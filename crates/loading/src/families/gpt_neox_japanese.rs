@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -21,20 +21,20 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         None => json.number("rotary_pct", 1.0)?,
     };
     let times = json.number("intermediate_multiple_size", 4.0)?;
-    Ok(TransformerConfig {
-        d_mlp: (times * base.d_model as f64) as usize,
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
-        positional: Positional::Rotary(rope::read(json, (share * base.d_head as f64) as usize, "rotary_emb_base")?),
-        default_prepend_bos: false,
-        ..base
-    })
+    let d_mlp = (times * base.d_model as f64) as usize;
+    let rotary = rope::read(json, (share * base.d_head() as f64) as usize, "rotary_emb_base")?;
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_rotary(rotary)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[".rotary_emb.inv_freq"]);
     table.add("embed.W_E", "gpt_neox_japanese.embed_in.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("gpt_neox_japanese.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("input_layernorm"));
@@ -44,7 +44,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
         }
         table.linear(&to("attn.W_O"), &from("attention.dense"), false);
-        if layer + 1 == c.n_layers {
+        if layer + 1 == c.n_layers() {
             table.add(to("attn.b_O"), from("attention.dense_bias"), Layout::AsIs);
         }
         table.linear(&to("mlp.W_in"), &from("mlp.dense_h_to_4h"), false);

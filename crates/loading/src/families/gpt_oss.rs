@@ -33,26 +33,24 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if let Some(experts) = &mut experts {
         experts.clipped = Some(ClippedGate { alpha: json.number("swiglu_alpha", 1.702)?, limit });
     }
-    Ok(TransformerConfig {
-        eps: json.number("rms_norm_eps", 1e-5)?,
-        attn_sinks: true,
-        windows: llama_like::windows_by_type(json, base.n_layers, |layer| layer % 2 == 0)?,
-        experts,
-        default_prepend_bos: false,
-        ..base
-    })
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| layer % 2 == 0)?;
+    base.with_experts(experts)
+        .with_eps(json.number("rms_norm_eps", 1e-5)?)
+        .with_attn_sinks(true)
+        .with_default_prepend_bos(false)
+        .with_windows(windows)
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let attention = json.flag("attention_bias", true)?;
     let biases = Biases { qkv: attention, output: attention, mlp: true };
     let mut table = llama_like::weights_with(c, json, Names { biases, mlp: MlpNames::Other, ..Names::LLAMA })?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("attn.sinks"), from("self_attn.sinks"), Layout::AsIs);
         table.linear(&to("mlp.W_gate"), &from("mlp.router"), true);
-        let of = c.experts.map_or(0, |experts| experts.count);
+        let of = c.experts().map_or(0, |experts| experts.count);
         for index in 0..of {
             for (part, name, start, step) in
                 [("gate", "gate_up_proj", 0, 2), ("in", "gate_up_proj", 1, 2), ("out", "down_proj", 0, 1)]

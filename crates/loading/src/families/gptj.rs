@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{ActivationFn, ResidualScheme, RopeScaling, Rotary, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -20,26 +20,21 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
     let dim = json.size("rotary_dim")?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?,
-        parallel: true,
-        positional: Positional::Rotary(Rotary {
-            dim,
-            base: 10_000.0,
-            adjacent_pairs: true,
-            scaling: RopeScaling::None,
-        }),
-        ..base
-    })
+    let d_mlp = json.maybe_size("n_inner")?.unwrap_or(base.d_mlp());
+    let rotary = Rotary { dim, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_rotary(rotary)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_residual(ResidualScheme::Parallel))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let derived = &[".attn.bias", ".attn.masked_bias", ".attn.embed_positions"];
     let mut table = WeightTable::new("", derived);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("ln_1"));

@@ -17,11 +17,9 @@ pub(super) static FAMILY: Family = Family {
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let embed = json.number("embedding_multiplier", 1.0)?;
-    Ok(TransformerConfig {
-        embed_scale: (embed != 1.0).then_some(embed),
-        attn_scale: 1.0 / json.number("attention_multiplier", 1.0)?,
-        ..base
-    })
+    Ok(base
+        .with_embed_scale((embed != 1.0).then_some(embed))
+        .with_attn_scale(1.0 / json.number("attention_multiplier", 1.0)?))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -37,9 +35,9 @@ pub(super) fn scale(
     json: &HfConfig<'_>,
 ) -> Result<(), ConfigError> {
     let added = json.number("residual_multiplier", 1.0)?;
-    llama_like::scale_written(table, config.n_layers, added);
-    let experts = config.experts.map_or(0, |experts| experts.count);
-    for layer in 0..config.n_layers {
+    llama_like::scale_written(table, config.n_layers(), added);
+    let experts = config.experts().map_or(0, |experts| experts.count);
+    for layer in 0..config.n_layers() {
         table.scale(&format!("blocks.{layer}.mlp.shared.W_out"), added);
         for expert in 0..experts {
             table.scale(&format!("blocks.{layer}.mlp.experts.{expert}.W_out"), added);

@@ -10,7 +10,9 @@ use super::llama_like::{MlpNames, Names};
 use super::mamba2::Names as Mamba2;
 use super::{Family, granite, granitemoe, llama_like};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, Mixer, Positional, SharedExpert, StateSpace, TransformerConfig};
+use hooklens_model::config::{
+    AttentionConfig, Experts, MixerConfig, Positional, SharedExpert, StateSpace, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -41,7 +43,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         _ => return Err(json.unsupported("position_embedding_type")),
     };
     let mixers = mixers(json, &base)?;
-    if json.text("hidden_act", "silu")? != "silu" && mixers.iter().any(|own| matches!(own, Mixer::StateSpace(_))) {
+    if json.text("hidden_act", "silu")? != "silu" && mixers.iter().any(|own| matches!(own, MixerConfig::Mamba2(_))) {
         return Err(json.unsupported("hidden_act"));
     }
     let count = json.number("num_local_experts", 0.0)?;
@@ -53,23 +55,23 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         false => None,
     };
-    let d_mlp = if experts.is_some() { base.d_mlp } else { shared };
-    Ok(TransformerConfig { positional, mixers, experts, d_mlp, ..base })
+    let d_mlp = if experts.is_some() { base.d_mlp() } else { shared };
+    Ok(base.with_mixers(mixers)?.with_d_mlp(d_mlp).with_experts(experts).with_positional(positional))
 }
 
-fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, ConfigError> {
-    let space = Mixer::StateSpace(space(json, base.d_model)?);
-    let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
+fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<MixerConfig>, ConfigError> {
+    let space = MixerConfig::Mamba2(space(json, base.d_model)?);
+    let attention = MixerConfig::Attention(AttentionConfig::new(base.n_kv_heads(), base.d_head()));
     let field = if json.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
     let of = |kind: &Value| match kind.as_str() {
         // Name used by transformers 5.
-        Some("mamba" | "linear_attention") => Ok(space),
-        Some("attention" | "full_attention") => Ok(attention),
+        Some("mamba" | "linear_attention") => Ok(space.clone()),
+        Some("attention" | "full_attention") => Ok(attention.clone()),
         _ => Err(ConfigError::UnknownValue { field, given: kind.to_string(), known: "attention, mamba" }),
     };
-    match json.per_layer(field, base.n_layers)? {
+    match json.per_layer(field, base.n_layers())? {
         Some(kinds) => kinds.iter().map(of).collect(),
-        None => Ok(vec![space; base.n_layers]),
+        None => Ok(vec![space; base.n_layers()]),
     }
 }
 
@@ -93,7 +95,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = llama_like::weights_with(c, json, names)?;
     granitemoe::mlps(&mut table, c);
     let (maps, conv) = (json.flag("mamba_proj_bias", false)?, json.flag("mamba_conv_bias", true)?);
-    Mamba2 { folder: "model.layers", part: "mamba", maps, conv }.add(&mut table, c);
+    Mamba2 { folder: "model.layers", part: "mamba", maps, outputs: maps, conv }.add(&mut table, c);
     granite::scale(&mut table, c, json)?;
     Ok(table)
 }

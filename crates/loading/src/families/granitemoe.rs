@@ -40,7 +40,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let width = if json.is_of(&SHARED) { json.size_or("shared_intermediate_size", 0)? } else { 0 };
     let shared = (width > 0).then_some(SharedExpert { d_mlp: width, gated: false });
     let experts = Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?);
-    Ok(TransformerConfig { experts: Some(Experts { shared, ..experts }), ..base })
+    Ok(base.with_experts(Experts { shared, ..experts }))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -54,7 +54,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
 /// Adds the mixtures and shared experts, or the gated MLPs, each with both halves of the gated projection in one
 /// tensor.
 pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
         let halves = |table: &mut WeightTable, own: &str, d_mlp: usize| {
@@ -64,13 +64,13 @@ pub(super) fn mlps(table: &mut WeightTable, c: &TransformerConfig) {
             }
             table.add(to(&format!("{own}W_out")), from("shared_mlp.output_linear"), Layout::Transposed);
         };
-        let Some(experts) = c.experts else {
-            halves(table, "", c.d_mlp);
+        let Some(experts) = c.experts() else {
+            halves(table, "", c.d_mlp());
             continue;
         };
         table.add(to("W_gate"), from("block_sparse_moe.router.layer"), Layout::Transposed);
         let folder = format!("model.layers.{layer}.block_sparse_moe");
-        mixtures::add_halved(table, &to("experts"), &folder, experts.count, c.d_mlp);
+        mixtures::add_halved(table, &to("experts"), &folder, experts.count, c.d_mlp());
         if let Some(shared) = experts.shared {
             halves(table, "shared.", shared.d_mlp);
         }

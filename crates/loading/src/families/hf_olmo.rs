@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -49,18 +49,16 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(hidden) => hidden,
         None => json.size_or("mlp_ratio", 4)?.saturating_mul(d_model),
     };
-    Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(if one { 1 } else { n_heads }),
-        d_mlp: json.share("mlp_hidden_size", hidden, 2)?,
-        norm,
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        activation: ActivationFn::Silu,
-        gated_mlp: true,
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
-        qkv_clip: json.maybe_number("clip_qkv")?,
-        default_prepend_bos: false,
-        ..base
-    })
+    Ok(base
+        .with_kv_heads(json.maybe_size("n_kv_heads")?.unwrap_or(if one { 1 } else { n_heads }))
+        .with_d_mlp(json.share("mlp_hidden_size", hidden, 2)?)
+        .with_gated_mlp(true)
+        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_norm(norm)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::Silu)
+        .with_qkv_clip(json.maybe_number("clip_qkv")?)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -75,15 +73,15 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(format!("{norm}.b"), format!("{name}.bias"), Layout::AsIs);
         }
     };
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.transformer.blocks.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         norm(&mut table, &to("ln1"), &from("attn_norm"));
         norm(&mut table, &to("ln2"), &from("ff_norm"));
         llama_like::fuse_attention(&mut table, c, layer, &from("att_proj"), false);
         table.linear(&to("attn.W_O"), &from("attn_out"), false);
-        for (part, start) in [("in", 0), ("gate", c.d_mlp)] {
-            table.add(to(&format!("mlp.W_{part}")), from("ff_proj.weight"), Layout::Rows { start, of: 2 * c.d_mlp });
+        for (part, start) in [("in", 0), ("gate", c.d_mlp())] {
+            table.add(to(&format!("mlp.W_{part}")), from("ff_proj.weight"), Layout::Rows { start, of: 2 * c.d_mlp() });
         }
         table.linear(&to("mlp.W_out"), &from("ff_out"), false);
     }

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
+use hooklens_model::config::flat::FlatConfig;
 use hooklens_model::config::{
-    ActivationFn, Experts, Mixer, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
+    ActivationFn, Experts, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
 };
 use hooklens_model::error::ConfigError;
-use hooklens_model::model::solu_norm;
+use hooklens_model::model::{names_beside_attention, solu_norm};
 
 pub(super) static FAMILY: Family = Family {
     name: "transformer_lens",
@@ -82,7 +83,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         _ => return Err(json.unsupported("attention_dir")),
     };
     let base = TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, json.size("n_ctx")?);
-    Ok(TransformerConfig {
+    let flat = FlatConfig {
         n_kv_heads: json.maybe_size("n_key_value_heads")?.unwrap_or(n_heads),
         d_head,
         d_mlp: json.maybe_size("d_mlp")?.unwrap_or(d_model.saturating_mul(4)),
@@ -140,8 +141,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         experts,
         dense_mlps: own(json, "hooklens_dense_mlps")?.unwrap_or_default(),
         default_prepend_bos: json.flag("default_prepend_bos", true)?,
-        ..base
-    })
+        layers: own(json, "hooklens_layers")?.unwrap_or_default(),
+        ..FlatConfig::from(&base)
+    };
+    flat.try_into()
 }
 
 /// A value under a hooklens-specific name.
@@ -214,7 +217,8 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
 
 /// Converts a configuration to TransformerLens's format. Settings that it has no field for are stored under
 /// hooklens-specific names.
-pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
+pub(crate) fn to_json(config: &TransformerConfig, extra_biases: bool) -> Value {
+    let c = FlatConfig::from(config);
     let (norm, kind) = (c.norm.native_name(), c.positional.native_name());
     // TransformerLens has a single window size for all windowed layers.
     let same =
@@ -283,6 +287,7 @@ pub(crate) fn to_json(c: &TransformerConfig, extra_biases: bool) -> Value {
         own("hooklens_per_layer_inputs", c.per_layer_inputs.is_some(), json!(c.per_layer_inputs));
         own("hooklens_layer_scalars", c.layer_scalars, json!(true));
         own("hooklens_mixers", !c.mixers.is_empty(), json!(c.mixers));
+        own("hooklens_layers", !c.layers.is_empty(), json!(c.layers));
         own("hooklens_layer_rotary", !c.layer_rotary.is_empty(), json!(c.layer_rotary));
     }
     if let (Some(fields), false) = (json.as_object_mut(), shared) {
@@ -318,7 +323,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
     if c.post_embedding_norm {
         norm("embed.ln".into(), NormKind::LayerNorm);
     }
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         norm(name("ln1"), c.ln1_kind(layer));
         if c.post_norms {
@@ -361,14 +366,14 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         for part in ["W_E", "W_proj", "b_proj"] {
             same(format!("per_layer_embed.{part}"));
         }
-        for layer in 0..c.n_layers {
+        for layer in 0..c.n_layers() {
             for part in ["W_gate", "b_gate", "W_out", "b_out"] {
                 same(format!("blocks.{layer}.per_layer.{part}"));
             }
         }
     }
     if c.layer_scalars {
-        (0..c.n_layers).for_each(|layer| same(format!("blocks.{layer}.scalar")));
+        (0..c.n_layers()).for_each(|layer| same(format!("blocks.{layer}.scalar")));
     }
     if c.positional.has_table() {
         same("pos_embed.W_pos".into());
@@ -377,20 +382,19 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         same("unembed.W_U".into());
         same("unembed.b_U".into());
     }
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let name = |part: &str| format!("blocks.{layer}.{part}");
-        match c.mixers.get(layer) {
-            Some(Mixer::GatedDelta(_)) => with_state(&mut table, &name("linear_attn"), GATED_DELTA),
-            Some(Mixer::StateSpace(_)) => with_state(&mut table, &name("ssm"), MAMBA_2),
-            Some(Mixer::ShortConv(_)) => with_state(&mut table, &name("conv"), SHORT_CONVOLUTION),
-            Some(Mixer::None) => {}
-            _ => attention(&mut table, &name("attn"), c, layer),
+        if c.attends(layer) {
+            attention(&mut table, &name("attn"), c, layer);
+        }
+        for own in names_beside_attention(&format!("blocks.{layer}"), c, layer) {
+            table.add(own.clone(), own, Layout::AsIs);
         }
         if !c.has_mlp(layer) {
             continue;
         }
         if let Some(experts) = c.experts_of(layer) {
-            mixture(&mut table, &name("mlp"), experts, [c.gated_mlp, extra_biases]);
+            mixture(&mut table, &name("mlp"), experts, [c.is_gated(layer), extra_biases]);
             continue;
         }
         if c.activation == ActivationFn::Xielu {
@@ -401,7 +405,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         for part in ["mlp.W_in", "mlp.W_out", "mlp.b_out"] {
             table.add(name(part), name(part), Layout::AsIs);
         }
-        if !c.gated_mlp {
+        if !c.is_gated(layer) {
             table.add(name("mlp.b_in"), name("mlp.b_in"), Layout::AsIs);
             continue;
         }
@@ -435,20 +439,6 @@ fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: 
     let sinks = c.attn_sinks.then(|| "sinks".to_string());
     for part in maps.chain(sinks).chain(["b_O".to_string()]) {
         table.add(name(&part), name(&part), Layout::AsIs);
-    }
-}
-
-/// Linear maps (with biases) and other tensors of a mixer that replaces attention.
-type Parts = (&'static [&'static str], &'static [&'static str]);
-const GATED_DELTA: Parts = (&["Q", "K", "V", "gate", "beta", "decay", "O"], &["conv", "A_log", "dt_bias", "norm.w"]);
-const MAMBA_2: Parts = (&["x", "B", "C", "gate", "dt", "O"], &["conv", "conv_bias", "A_log", "dt_bias", "D", "norm.w"]);
-const SHORT_CONVOLUTION: Parts = (&["B", "C", "x", "O"], &["conv", "conv_bias"]);
-
-fn with_state(table: &mut WeightTable, mixer: &str, (maps, others): Parts) {
-    let maps = maps.iter().flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
-    for part in maps.chain(others.iter().map(|part| part.to_string())) {
-        let own = format!("{mixer}.{part}");
-        table.add(own.clone(), own, Layout::AsIs);
     }
 }
 

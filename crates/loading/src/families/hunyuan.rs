@@ -22,12 +22,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
     }
     let base = llama_like::config(json)?;
-    let positional = match base.positional {
-        Positional::Rotary(rotary) => Positional::Rotary(stretched(json, rotary)?),
-        other => other,
+    let positional = match &base.positional {
+        Positional::Rotary(rotary) => Positional::Rotary(stretched(json, rotary.clone())?),
+        other => other.clone(),
     };
     let qk_norm = QkNorm { after_rotation: true, ..QkNorm::HEADS };
-    Ok(TransformerConfig { eps: json.number("rms_norm_eps", 1e-5)?, positional, qk_norm: Some(qk_norm), ..base })
+    Ok(base.with_positional(positional).with_eps(json.number("rms_norm_eps", 1e-5)?).with_qk_norm(qk_norm))
 }
 
 /// Applies the scaling that these models call dynamic, which changes the rotary base for texts of any length.
@@ -51,7 +51,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let biases = Names::LLAMA.with_biases_of(json)?.biases;
     let names = Names { biases: llama_like::Biases { mlp: false, ..biases }, ..Names::LLAMA };
     let mut table = llama_like::weights_with(c, json, names)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         for (ours, theirs) in [("q_norm", "query_layernorm"), ("k_norm", "key_layernorm")] {
             let name = format!("model.layers.{layer}.self_attn.{theirs}.weight");
             table.add(format!("blocks.{layer}.attn.{ours}.w"), name, Layout::AsIs);

@@ -43,10 +43,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         rotary.base *= alpha.powf(rotary.dim as f64 / (rotary.dim - 2) as f64);
         rotary.scaling = RopeScaling::None;
     }
-    let shared = Some(SharedExpert { d_mlp: base.d_mlp, gated: false });
+    let shared = Some(SharedExpert { d_mlp: base.d_mlp(), gated: false });
     let experts = Experts { shared, ..Experts::new(alike(json, "num_experts")?, alike(json, "moe_topk")?) };
     let qk_norm = Some(QkNorm { after_rotation: true, ..QkNorm::HEADS });
-    Ok(TransformerConfig { experts: Some(experts), qk_norm, default_prepend_bos: false, ..base })
+    Ok(base.with_experts(experts).with_qk_norm(qk_norm).with_default_prepend_bos(false))
 }
 
 /// A size that is given once or per layer, and must be the same for all layers.
@@ -65,7 +65,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let mlp = MlpNames::Experts { router: "mlp.gate.wg", folder: "mlp.experts", parts };
     let mut table = llama_like::weights_with(config, json, Names { mlp, ..mixtures::names(json)? })?;
     mixtures::add_shared(&mut table, config, "mlp.shared_mlp", None);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         for (norm, name) in [("q_norm", "query_layernorm"), ("k_norm", "key_layernorm")] {
             let name = format!("model.layers.{layer}.self_attn.{name}.weight");
             table.add(format!("blocks.{layer}.attn.{norm}.w"), name, Layout::AsIs);

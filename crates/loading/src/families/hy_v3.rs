@@ -30,7 +30,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("mlp_bias"));
     }
     let base = llama_like::config(json)?;
-    let base = TransformerConfig { qk_norm: Some(QkNorm::HEADS), default_prepend_bos: false, ..base };
+    let base = base.with_qk_norm(QkNorm::HEADS).with_default_prepend_bos(false);
     let count = if json.has("num_local_experts") { "num_local_experts" } else { "num_experts" };
     let d_mlp = json.size("moe_intermediate_size")?;
     let (count, per_token) = (json.size(count)?, json.size("num_experts_per_tok")?);
@@ -40,7 +40,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..mixtures::by_sigmoids(count, per_token, shared, d_mlp)
     };
     let first = json.size_or("first_k_dense_replace", 1)?;
-    let dense = mixtures::dense_by_type(json, base.n_layers, |layer| layer < first)?;
+    let dense = mixtures::dense_by_type(json, base.n_layers(), |layer| layer < first)?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| dense[layer]))
 }
 

@@ -52,23 +52,23 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => return Err(json.unsupported("rotary")),
     };
-    let (dim, turn) = (base.d_head, told.number("base", 10_000.0)?);
+    let (dim, turn) = (base.d_head(), told.number("base", 10_000.0)?);
     let positional = Positional::Rotary(Rotary { dim, base: turn, adjacent_pairs: false, scaling });
-    Ok(TransformerConfig { positional, ..base })
+    Ok(base.with_positional(positional))
 }
 
 fn two(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let biased = json.flag("bias", true)?;
-    let group = c.n_heads / c.n_kv_heads;
+    let group = c.n_heads / c.n_kv_heads();
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.tok_embeddings.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("attention_norm.weight"), Layout::AsIs);
         table.add(to("ln2.w"), from("ffn_norm.weight"), Layout::AsIs);
         for (letter, start, take) in [("Q", 0, group), ("K", group, 1), ("V", group + 1, 1)] {
-            let layout = Layout::Grouped { start, take, of: group + 2, groups: c.n_kv_heads };
+            let layout = Layout::Grouped { start, take, of: group + 2, groups: c.n_kv_heads() };
             table.add(to(&format!("attn.W_{letter}")), from("attention.wqkv.weight"), layout);
             if biased {
                 table.add(to(&format!("attn.b_{letter}")), from("attention.wqkv.bias"), layout);

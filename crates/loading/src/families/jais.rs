@@ -35,26 +35,26 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let gated = function == "swiglu";
     let by_width = json.flag("scale_qk_dot_by_d", json.flag("mup_scale_qk_dot_by_d", false)?)?;
     let embed = embed_scale(json)?;
-    Ok(TransformerConfig {
-        d_mlp: json.maybe_size("n_inner")?.unwrap_or(base.d_mlp),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: if gated { ActivationFn::Silu } else { ActivationFn::from_name(function)? },
-        gated_mlp: gated,
-        embed_scale: (embed != 1.0).then_some(embed),
-        attn_scale: match (json.flag("scale_attn_weights", true)?, by_width) {
-            (false, _) => 1.0,
-            (true, true) => base.d_head as f64,
-            (true, false) => base.attn_scale,
-        },
-        scale_attn_by_inverse_layer_idx: json.flag("scale_attn_by_inverse_layer_idx", false)?,
-        positional: match json.text("position_embedding_type", "learned")? {
+    let d_mlp = json.maybe_size("n_inner")?.unwrap_or(base.d_mlp());
+    let attn_scale = match (json.flag("scale_attn_weights", true)?, by_width) {
+        (false, _) => 1.0,
+        (true, true) => base.d_head() as f64,
+        (true, false) => base.attn_scale,
+    };
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_gated_mlp(gated)
+        .with_positional(match json.text("position_embedding_type", "learned")? {
             "learned" => Positional::Learned,
             "alibi" => Positional::Alibi,
             _ => return Err(json.unsupported("position_embedding_type")),
-        },
-        default_prepend_bos: false,
-        ..base
-    })
+        })
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(if gated { ActivationFn::Silu } else { ActivationFn::from_name(function)? })
+        .with_embed_scale((embed != 1.0).then_some(embed))
+        .with_attn_scale(attn_scale)
+        .with_scale_attn_by_inverse_layer_idx(json.flag("scale_attn_by_inverse_layer_idx", false)?)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -65,8 +65,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         Positional::Learned => table.scale("pos_embed.W_pos", embed_scale(json)?),
         _ => table.remove("pos_embed.W_pos"),
     }
-    for layer in 0..c.n_layers {
-        if c.gated_mlp {
+    for layer in 0..c.n_layers() {
+        if c.is_gated(0) {
             let from = |part: &str| format!("transformer.h.{layer}.mlp.c_fc2.{part}");
             table.add(format!("blocks.{layer}.mlp.W_gate"), from("weight"), Layout::AsIs);
             table.add(format!("blocks.{layer}.mlp.b_gate"), from("bias"), Layout::AsIs);

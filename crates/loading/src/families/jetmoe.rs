@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, AttnExperts, Experts, NormKind, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, AttnExperts, Experts, NormKind, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -36,28 +36,26 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         json.size_or("max_position_embeddings", 4096)?,
     );
     let last = json.number("rms_norm_eps", EPS)?;
-    Ok(TransformerConfig {
-        n_kv_heads,
-        d_head,
-        d_mlp: either("intermediate_size", "ffn_hidden_size", 5632)?,
-        norm: NormKind::Rms,
-        eps: EPS,
-        final_eps: (last != EPS).then_some(last),
-        activation: ActivationFn::from_name(json.text("activation_function", "silu")?)?,
-        gated_mlp: true,
-        attn_scale: (d_head as f64).sqrt(),
-        positional: Positional::Rotary(rope::read(json, d_head, "rope_theta")?),
-        attn_experts: Some(AttnExperts { count, per_token }),
-        experts: Some(Experts::new(count, per_token)),
-        ..base
-    })
+    Ok(base
+        .with_kv_heads(n_kv_heads)
+        .with_d_head(d_head)
+        .with_d_mlp(either("intermediate_size", "ffn_hidden_size", 5632)?)
+        .with_gated_mlp(true)
+        .with_experts(Experts::new(count, per_token))
+        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_norm(NormKind::Rms)
+        .with_eps(EPS)
+        .with_final_eps((last != EPS).then_some(last))
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "silu")?)?)
+        .with_attn_scale((d_head as f64).sqrt())
+        .with_attn_experts(AttnExperts { count, per_token }))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights_with(c, json, Names { mlp: MlpNames::Other, tied: true, ..Names::LLAMA })?;
-    let (experts, heads) = (c.experts.map_or(0, |experts| experts.count), c.n_kv_heads);
-    let (width, biased) = (heads * c.d_head, json.flag("bias", true)?);
-    for layer in 0..c.n_layers {
+    let (experts, heads) = (c.experts().map_or(0, |experts| experts.count), c.n_kv_heads());
+    let (width, biased) = (heads * c.d_head(), json.flag("bias", true)?);
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let attention = |part: &str| from(&format!("self_attention.experts.{part}"));
@@ -69,7 +67,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(to(&format!("attn.W_{letter}")), from("self_attention.kv_proj.weight"), layout);
         }
         table.linear(&to("mlp.W_gate"), &from("mlp.router.layer"), false);
-        mixtures::add_halved(&mut table, &to("mlp.experts"), &from("mlp"), experts, c.d_mlp);
+        mixtures::add_halved(&mut table, &to("mlp.experts"), &from("mlp"), experts, c.d_mlp());
         if biased {
             table.add(to("attn.b_O"), attention("bias"), Layout::AsIs);
             // The weights of a token's experts sum to one, so the mixture's bias can be given to each expert.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, Mixer, QkNorm, RouterFn, ShortConv, TransformerConfig};
+use hooklens_model::config::{AttentionConfig, Experts, MixerConfig, QkNorm, RouterFn, ShortConv, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static DENSE: Family = Family {
@@ -54,7 +54,7 @@ fn dense(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             d_mlp = ((factor * d_mlp as f64) as usize).next_multiple_of(json.size("block_multiple_of")?.max(1));
         }
     }
-    Ok(TransformerConfig { d_mlp, ..common(json)? })
+    Ok(common(json)?.with_d_mlp(d_mlp))
 }
 
 fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -73,17 +73,17 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn common(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let mixers = mixers(json, &base)?;
-    Ok(TransformerConfig { mixers, eps: json.number("norm_eps", 1e-5)?, qk_norm: Some(QkNorm::HEADS), ..base })
+    Ok(base.with_mixers(mixers)?.with_eps(json.number("norm_eps", 1e-5)?).with_qk_norm(QkNorm::HEADS))
 }
 
 /// Mixers of the layers: attention where `layer_types` or `full_attn_idxs` says so, or everywhere if both are absent.
-fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, ConfigError> {
-    let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
-    let conv = Mixer::ShortConv(ShortConv { width: json.size("conv_L_cache")? });
-    if let Some(kinds) = json.per_layer("layer_types", base.n_layers)? {
+fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<MixerConfig>, ConfigError> {
+    let attention = MixerConfig::Attention(AttentionConfig::new(base.n_kv_heads(), base.d_head()));
+    let conv = MixerConfig::ShortConvolution(ShortConv { width: json.size("conv_L_cache")? });
+    if let Some(kinds) = json.per_layer("layer_types", base.n_layers())? {
         let of = |kind: &Value| match kind.as_str() {
-            Some("conv") => Ok(conv),
-            Some("full_attention") => Ok(attention),
+            Some("conv") => Ok(conv.clone()),
+            Some("full_attention") => Ok(attention.clone()),
             _ => Err(ConfigError::UnknownValue {
                 field: "layer_types",
                 given: kind.to_string(),
@@ -92,18 +92,18 @@ fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<Mixer>, C
         };
         return kinds.iter().map(of).collect();
     }
-    let Some(listed) = json.list("full_attn_idxs")? else { return Ok(vec![attention; base.n_layers]) };
+    let Some(listed) = json.list("full_attn_idxs")? else { return Ok(vec![attention; base.n_layers()]) };
     let listed: Option<Vec<u64>> = listed.iter().map(Value::as_u64).collect();
     let listed = listed.ok_or_else(|| json.unsupported("full_attn_idxs"))?;
-    let of = |layer: usize| if listed.contains(&(layer as u64)) { attention } else { conv };
-    Ok((0..base.n_layers).map(of).collect())
+    let of = |layer: usize| if listed.contains(&(layer as u64)) { &attention } else { &conv }.clone();
+    Ok((0..base.n_layers()).map(of).collect())
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
     let biased = json.flag("conv_bias", false)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("operator_norm.weight"), Layout::AsIs);

@@ -28,5 +28,5 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.architecture().starts_with("IQuest") && json.flag("use_sliding_window", false)? {
         return Err(json.unsupported("use_sliding_window"));
     }
-    Ok(TransformerConfig { qkv_clip: json.maybe_number("clip_qkv")?, ..llama_like::config(json)? })
+    Ok(llama_like::config(json)?.with_qkv_clip(json.maybe_number("clip_qkv")?))
 }

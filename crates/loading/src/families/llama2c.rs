@@ -4,7 +4,7 @@
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, Positional, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, RopeScaling, Rotary, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -19,23 +19,22 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             width.div_ceil(multiple).saturating_mul(multiple)
         }
     };
-    let rotary = Rotary { dim: base.d_head, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-    Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("n_kv_heads")?.unwrap_or(base.n_heads),
-        d_mlp,
-        norm: NormKind::Rms,
-        eps: json.number("norm_eps", 1e-5)?,
-        activation: ActivationFn::Silu,
-        gated_mlp: true,
-        positional: Positional::Rotary(rotary),
-        ..base
-    })
+    let rotary = Rotary { dim: base.d_head(), base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
+    let kv_heads = json.maybe_size("n_kv_heads")?.unwrap_or(base.n_heads);
+    Ok(base
+        .with_kv_heads(kv_heads)
+        .with_d_mlp(d_mlp)
+        .with_gated_mlp(true)
+        .with_rotary(rotary)
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::Silu))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["freqs_cos", "freqs_sin"]);
     table.add("embed.W_E", "tok_embeddings.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("attention_norm.weight"), Layout::AsIs);

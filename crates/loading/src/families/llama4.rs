@@ -79,7 +79,7 @@ fn mixed(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError>
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::of_neighbors(llama_like::config(json)?);
-    let rotates = rotates(json, base.n_layers)?;
+    let rotates = rotates(json, base.n_layers())?;
     let layer_rotary = match &base.positional {
         Positional::Rotary(rotary) if rotates.contains(&false) => {
             rotates.iter().map(|rotates| rotates.then(|| rotary.clone())).collect()
@@ -110,22 +110,20 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         shared: Some(SharedExpert { d_mlp, gated: false }),
         ..Experts::new(json.size("num_local_experts")?, json.size_or("num_experts_per_tok", 1)?)
     };
-    let mixed = mixed(json, base.n_layers)?;
-    let base = TransformerConfig {
-        d_mlp: json.size("intermediate_size_mlp")?,
-        windows: windows(json, &rotates)?,
-        layer_rotary,
-        qk_norm,
-        query_growth,
-        ..base
-    };
+    let mixed = mixed(json, base.n_layers())?;
+    let base = base
+        .with_d_mlp(json.size("intermediate_size_mlp")?)
+        .with_qk_norm(qk_norm)
+        .with_query_growth(query_growth)
+        .with_windows(windows(json, &rotates)?)?
+        .with_layer_rotary(layer_rotary)?;
     Ok(mixtures::with_experts(base, (experts, d_mlp), |layer| !mixed[layer]))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let mut table = llama_like::weights_with(c, json, Names { mlp: MlpNames::Other, ..Names::LLAMA })?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.feed_forward.{part}");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
         let mut gated = |own: &str, name: &str| {

@@ -40,18 +40,16 @@ pub(super) fn config_of(
         rope::context(json)?,
     );
     let turned = rope::share(json, turned)?;
-    Ok(TransformerConfig {
-        n_kv_heads: n_kv_heads.unwrap_or(n_heads),
-        d_head,
-        d_mlp,
-        norm: NormKind::Rms,
-        eps,
-        activation: ActivationFn::from_name(json.text("hidden_act", "silu")?)?,
-        gated_mlp: true,
-        attn_scale: (d_head as f64).sqrt(),
-        positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?),
-        ..base
-    })
+    Ok(base
+        .with_kv_heads(n_kv_heads.unwrap_or(n_heads))
+        .with_d_head(d_head)
+        .with_d_mlp(d_mlp)
+        .with_gated_mlp(true)
+        .with_rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?)
+        .with_norm(NormKind::Rms)
+        .with_eps(eps)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "silu")?)?)
+        .with_attn_scale((d_head as f64).sqrt()))
 }
 
 /// Changes the rotary embedding to rotate adjacent pairs (GPT-J) rather than coordinates half a head apart.
@@ -66,10 +64,16 @@ pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
 pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rotary>> {
     match &config.positional {
         Positional::Rotary(rotary) => {
-            (0..config.n_layers).map(|layer| config.window(layer).map(|_| rotary.clone())).collect()
+            (0..config.n_layers()).map(|layer| config.window(layer).map(|_| rotary.clone())).collect()
         }
         _ => Vec::new(),
     }
+}
+
+/// Window of each layer; empty if none has one.
+pub(super) fn windows_of(config: &TransformerConfig) -> Vec<Option<Window>> {
+    let windows: Vec<_> = (0..config.n_layers()).map(|layer| config.window(layer)).collect();
+    if windows.iter().all(Option::is_none) { Vec::new() } else { windows }
 }
 
 /// The same window for all layers, if `sliding_window` is set.
@@ -194,7 +198,7 @@ pub(super) fn weights_with(
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
     let weighed = config.qk_norm.is_some_and(|norm| norm.kind.has_weight());
     let heads: &[(&str, &str)] = if weighed { QUERIES_AND_KEYS } else { &[] };
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let heads = if config.attends(layer) { heads } else { &[] };
@@ -222,7 +226,7 @@ pub(super) fn weights_with(
         match names.mlp {
             MlpNames::Experts { router, folder, parts } if mixture => {
                 table.linear(&to("mlp.W_gate"), &from(router), false);
-                for expert in 0..config.experts.map_or(0, |experts| experts.count) {
+                for expert in 0..config.experts().map_or(0, |experts| experts.count) {
                     for (part, name) in ["in", "gate", "out"].iter().zip(parts) {
                         let name = from(&format!("{folder}.{expert}.{name}"));
                         table.linear(&to(&format!("mlp.experts.{expert}.W_{part}")), &name, names.biases.mlp);
@@ -262,7 +266,7 @@ pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
 
 /// Replaces the query, key and value projections by one fused projection with this name.
 pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, layer: usize, name: &str, biased: bool) {
-    let (width, kv_width) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+    let (width, kv_width) = (c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
     for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
         let layout = Layout::Rows { start, of: width + 2 * kv_width };
         table.add(format!("blocks.{layer}.attn.W_{letter}"), format!("{name}.weight"), layout);
@@ -274,10 +278,10 @@ pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, lay
 
 /// Replaces the gate and input projections by `mlp.gate_up_proj`, which contains the gate's rows first.
 pub(super) fn fuse_gate(table: &mut WeightTable, c: &TransformerConfig) {
-    for layer in 0..c.n_layers {
-        for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
+    for layer in 0..c.n_layers() {
+        for (part, start) in [("gate", 0), ("in", c.d_mlp())] {
             let name = format!("model.layers.{layer}.mlp.gate_up_proj.weight");
-            table.add(format!("blocks.{layer}.mlp.W_{part}"), name, Layout::Rows { start, of: 2 * c.d_mlp });
+            table.add(format!("blocks.{layer}.mlp.W_{part}"), name, Layout::Rows { start, of: 2 * c.d_mlp() });
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Mixer, NormKind, Positional, StateSpace, TransformerConfig};
+use hooklens_model::config::{GatedNorm, MixerConfig, NormKind, Positional, StateSpace, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -47,24 +47,22 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     // There is no limit on positions.
     let n_ctx = json.maybe_size("max_position_embeddings")?.unwrap_or(1 << 20);
-    Ok(TransformerConfig {
-        mixers: vec![Mixer::StateSpace(space); n_layers],
-        dense_mlps: vec![Some(0); n_layers],
-        norm: NormKind::Rms,
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        positional: Positional::None,
-        ..TransformerConfig::new(n_layers, d_model, 1, json.size("vocab_size")?, n_ctx)
-    })
+    Ok(TransformerConfig::new(n_layers, d_model, 1, json.size("vocab_size")?, n_ctx)
+        .with_mixers(vec![MixerConfig::Mamba2(space); n_layers])?
+        .with_positional(Positional::None)
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_attn_only(true))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     table.add("embed.W_E", "backbone.embeddings.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         table.add(format!("blocks.{layer}.ln1.w"), format!("backbone.layers.{layer}.norm.weight"), Layout::AsIs);
     }
     let (maps, conv) = (json.flag("use_bias", false)?, json.flag("use_conv_bias", true)?);
-    Names { folder: "backbone.layers", part: "mixer", maps, conv }.add(&mut table, c);
+    Names { folder: "backbone.layers", part: "mixer", maps, outputs: maps, conv }.add(&mut table, c);
     table.add("ln_final.w", "backbone.norm_f.weight", Layout::AsIs);
     table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", false)?);
     Ok(table)
@@ -77,8 +75,10 @@ pub(super) struct Names {
     pub(super) folder: &'static str,
     /// Name of the mixer within a layer.
     pub(super) part: &'static str,
-    /// Whether the projections have biases.
+    /// Whether the input projections have biases.
     pub(super) maps: bool,
+    /// Whether the output projection has a bias.
+    pub(super) outputs: bool,
     /// Whether the convolution has a bias.
     pub(super) conv: bool,
 }
@@ -87,7 +87,7 @@ impl Names {
     /// Adds the mixers of all layers that have one. The fused projection contains the gate, the channels of the
     /// convolution and the time steps, in this order.
     pub(super) fn add(self, table: &mut WeightTable, c: &TransformerConfig) {
-        for layer in 0..c.n_layers {
+        for layer in 0..c.n_layers() {
             let Some(space) = c.state_space_of(layer) else { continue };
             let from = |part: &str| format!("{}.{layer}.{}.{part}", self.folder, self.part);
             let to = |part: &str| format!("blocks.{layer}.ssm.{part}");
@@ -101,7 +101,7 @@ impl Names {
                     table.add(to(&format!("b_{part}")), from("in_proj.bias"), layout);
                 }
             }
-            table.linear(&to("W_O"), &from("out_proj"), self.maps);
+            table.linear(&to("W_O"), &from("out_proj"), self.outputs);
             table.add(to("conv"), from("conv1d.weight"), Layout::Filters);
             if self.conv {
                 table.add(to("conv_bias"), from("conv1d.bias"), Layout::AsIs);
@@ -109,7 +109,9 @@ impl Names {
             for part in ["A_log", "dt_bias", "D"] {
                 table.add(to(part), from(part), Layout::AsIs);
             }
-            table.add(to("norm.w"), from("norm.weight"), Layout::AsIs);
+            if space.norm != GatedNorm::None {
+                table.add(to("norm.w"), from("norm.weight"), Layout::AsIs);
+            }
         }
     }
 }

@@ -31,9 +31,9 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let plain = mixtures::dense_by_type(json, base.n_layers, |_| false)?;
+    let plain = mixtures::dense_by_type(json, base.n_layers(), |_| false)?;
     let windows = match json.list("layer_types")?.is_some() {
-        true => llama_like::windows_by_type(json, base.n_layers, |_| false)?,
+        true => llama_like::windows_by_type(json, base.n_layers(), |_| false)?,
         false => Vec::new(),
     };
     let layer_rotary: Vec<Option<Rotary>> = match (&base.positional, windows.is_empty()) {
@@ -43,7 +43,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    let base =
-        TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, layer_rotary, default_prepend_bos: false, ..base };
+    let base = base
+        .with_qk_norm(QkNorm::HEADS)
+        .with_default_prepend_bos(false)
+        .with_windows(windows)?
+        .with_layer_rotary(layer_rotary)?;
     Ok(mixtures::with_experts(base, qwen3_moe::experts(json)?, |layer| plain[layer]))
 }

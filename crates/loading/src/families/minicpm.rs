@@ -30,13 +30,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("rope_scaling"));
     }
     let embed = json.number("scale_emb", 1.0)?;
-    Ok(TransformerConfig { embed_scale: (embed != 1.0).then_some(embed), ..base })
+    Ok(base.with_embed_scale((embed != 1.0).then_some(embed)))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights_with(c, json, Names { tied: true, ..Names::LLAMA }.with_biases_of(json)?)?;
-    let added = json.number("scale_depth", 1.0)? / (c.n_layers as f64).sqrt();
-    llama_like::scale_written(&mut table, c.n_layers, added);
+    let added = json.number("scale_depth", 1.0)? / (c.n_layers() as f64).sqrt();
+    llama_like::scale_written(&mut table, c.n_layers(), added);
     // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
     table.scale("ln_final.w", json.number("dim_model_base", 1.0)? / c.d_model as f64);
     Ok(table)

@@ -51,12 +51,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         choice_bias: true,
         ..Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?)
     };
-    Ok(TransformerConfig {
-        experts: Some(experts),
-        qk_norm: Some(QkNorm::WHOLE),
-        default_prepend_bos: false,
-        ..llama_like::config_turning(json, turned)?
-    })
+    Ok(llama_like::config_turning(json, turned)?
+        .with_experts(experts)
+        .with_qk_norm(QkNorm::WHOLE)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -39,5 +39,6 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ahead: 0,
         still_layers: false,
     });
-    Ok(TransformerConfig { windows: llama_like::one_window(json, base.n_layers)?, query_growth, ..base })
+    let windows = llama_like::one_window(json, base.n_layers())?;
+    base.with_query_growth(query_growth).with_windows(windows)
 }

@@ -25,8 +25,8 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 409
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let windows = llama_like::windows_by_type(json, base.n_layers, |_| true)?;
-    Ok(TransformerConfig { windows, ..base })
+    let windows = llama_like::windows_by_type(json, base.n_layers(), |_| true)?;
+    base.with_windows(windows)
 }
 
 /// No projection has a bias, whatever the configuration says.

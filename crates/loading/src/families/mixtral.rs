@@ -25,9 +25,9 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 1e6}));
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let windows = llama_like::one_window(json, base.n_layers)?;
+    let windows = llama_like::one_window(json, base.n_layers())?;
     let experts = llama_like::experts(json, "num_local_experts", true)?;
-    Ok(TransformerConfig { windows, experts, eps: json.number("rms_norm_eps", 1e-5)?, ..base })
+    base.with_experts(experts).with_eps(json.number("rms_norm_eps", 1e-5)?).with_windows(windows)
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ExpertGroups, Experts, RouterFn, SharedExpert, TransformerConfig};
+use hooklens_model::config::{ExpertGroups, Experts, MlpConfig, RouterFn, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 /// Usual names of a layer's router and experts.
@@ -21,16 +21,14 @@ pub(super) fn names(json: &HfConfig<'_>) -> Result<Names, ConfigError> {
 /// Adds experts of width `d_mlp` in all layers but those for which `dense` holds, which have an MLP of width
 /// `config.d_mlp`.
 pub(super) fn with_experts(
-    config: TransformerConfig,
+    mut config: TransformerConfig,
     (experts, d_mlp): (Experts, usize),
     dense: impl Fn(usize) -> bool,
 ) -> TransformerConfig {
-    let layers: Vec<Option<usize>> = (0..config.n_layers).map(|layer| dense(layer).then_some(config.d_mlp)).collect();
-    if layers.iter().all(Option::is_some) {
-        return config;
+    for (_, layer) in config.layers.iter_mut().enumerate().filter(|(number, _)| !dense(*number)) {
+        layer.mlp = MlpConfig::Experts { experts, d_mlp, gated: layer.mlp.is_gated() };
     }
-    let dense_mlps = if layers.iter().any(Option::is_some) { layers } else { Vec::new() };
-    TransformerConfig { experts: Some(experts), d_mlp, dense_mlps, ..config }
+    config
 }
 
 /// Which layers have a plain MLP: those listed in `mlp_layer_types` or, without such a list, those for which
@@ -111,7 +109,7 @@ pub(super) fn add_halved(table: &mut WeightTable, to: &str, from: &str, of: usiz
 
 /// Adds the shared experts and the routers' biases under these names within a layer.
 pub(super) fn add_shared(table: &mut WeightTable, c: &TransformerConfig, shared: &str, choice_bias: Option<&str>) {
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let Some(experts) = c.experts_of(layer) else { continue };
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");

@@ -49,17 +49,16 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             return Err(attention.unsupported("clip_qkv"));
         }
     }
-    Ok(TransformerConfig {
-        d_mlp: json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model),
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation: ActivationFn::Gelu,
-        positional: Positional::Alibi,
-        alibi_bias_max,
-        attn_scale,
-        qkv_clip,
-        default_prepend_bos: false,
-        ..base
-    })
+    let d_mlp = json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model);
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_positional(Positional::Alibi)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::Gelu)
+        .with_alibi_bias_max(alibi_bias_max)
+        .with_attn_scale(attn_scale)
+        .with_qkv_clip(qkv_clip)
+        .with_default_prepend_bos(false))
 }
 
 /// Factor of the logits, which transformers ignores.
@@ -88,9 +87,9 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
-    let width = c.n_heads * c.d_head;
+    let width = c.n_heads * c.d_head();
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.blocks.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("norm_1.weight"), Layout::AsIs);

@@ -11,7 +11,7 @@ pub(super) static FAMILY: Family = Family { name: "nanogpt", architectures: &["n
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("block_size")?)?;
-    Ok(TransformerConfig { activation: ActivationFn::Gelu, ..base })
+    Ok(base.with_activation(ActivationFn::Gelu))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -26,7 +26,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
     let width = config.d_model;
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         norm(&mut table, &to("ln1"), &from("ln_1"));

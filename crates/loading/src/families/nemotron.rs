@@ -30,13 +30,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let eps = json.number("norm_eps", 1e-5)?;
     let base = llama_like::config_turning(json, 0.5)?;
-    Ok(TransformerConfig { norm: NormKind::LayerNorm, eps, gated_mlp: false, ..base })
+    Ok(base.with_gated_mlp(false).with_norm(NormKind::LayerNorm).with_eps(eps))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let names = Names { mlp: MlpNames::Plain, norm_layout: Layout::OneLess, ..Names::LLAMA }.with_biases_of(json)?;
     let mut table = llama_like::weights_with(config, json, names)?;
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         for (norm, name) in BEFORE {
             let name = format!("model.layers.{layer}.{name}.bias");
             table.add(format!("blocks.{layer}.{norm}.b"), name, Layout::AsIs);

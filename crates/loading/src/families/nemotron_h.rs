@@ -8,7 +8,8 @@ use super::hf_config::HfConfig;
 use super::{Family, mamba2, mixtures};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, Experts, Mixer, NormKind, Positional, SharedExpert, StateSpace, TransformerConfig,
+    ActivationFn, AttentionConfig, Experts, MixerConfig, MlpConfig, NormKind, Positional, SharedExpert, StateSpace,
+    TransformerConfig,
 };
 use hooklens_model::error::ConfigError;
 
@@ -104,52 +105,41 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..StateSpace::new(heads[0], heads[1], json.size("ssm_state_size")?)
     };
     let mixer = |part: &Part| match part {
-        Part::Mamba2 => Mixer::StateSpace(space),
-        Part::Attention => Mixer::Attention { n_kv_heads, d_head },
-        Part::Mlp | Part::Mixture => Mixer::None,
+        Part::Mamba2 => MixerConfig::Mamba2(space),
+        Part::Attention => MixerConfig::Attention(AttentionConfig::new(n_kv_heads, d_head)),
+        Part::Mlp | Part::Mixture => MixerConfig::None,
     };
     let d_mlp = json.size("intermediate_size")?;
-    let own_mlp = |part: &Part| match part {
-        Part::Mamba2 | Part::Attention => Some(0),
-        Part::Mlp => Some(d_mlp),
-        Part::Mixture => None,
-    };
-    let (experts, d_mlp) = match parts.contains(&Part::Mixture) {
-        false => (None, d_mlp),
+    let mixture = match parts.contains(&Part::Mixture) {
+        false => MlpConfig::None,
         true => {
             let (experts, d_mlp) = mixtures::deepseek(json)?;
             let width = json.size("moe_shared_expert_intermediate_size")?;
-            (Some(Experts { shared: Some(SharedExpert { d_mlp: width, gated: false }), ..experts }), d_mlp)
+            let shared = Some(SharedExpert { d_mlp: width, gated: false });
+            MlpConfig::Experts { experts: Experts { shared, ..experts }, d_mlp, gated: false }
         }
     };
-    let d_model = json.size("hidden_size")?;
-    Ok(TransformerConfig {
-        n_kv_heads,
-        d_head,
-        attn_scale: (d_head as f64).sqrt(),
-        mixers: parts.iter().map(mixer).collect(),
-        dense_mlps: parts.iter().map(own_mlp).collect(),
-        experts,
-        d_mlp,
-        norm: NormKind::Rms,
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        positional: Positional::None,
-        activation: ActivationFn::from_name(json.text("mlp_hidden_act", "relu2")?)?,
-        ..TransformerConfig::new(
-            parts.len(),
-            d_model,
-            n_heads,
-            json.size("vocab_size")?,
-            json.size("max_position_embeddings")?,
-        )
-    })
+    let mlp = |part: &Part| match part {
+        Part::Mamba2 | Part::Attention => MlpConfig::None,
+        Part::Mlp => MlpConfig::Dense { d_mlp },
+        Part::Mixture => mixture,
+    };
+    let (d_model, d_vocab) = (json.size("hidden_size")?, json.size("vocab_size")?);
+    TransformerConfig::new(parts.len(), d_model, n_heads, d_vocab, json.size("max_position_embeddings")?)
+        .with_positional(Positional::None)
+        .with_attn_scale((d_head as f64).sqrt())
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("mlp_hidden_act", "relu2")?)?)
+        .with_mixers(parts.iter().map(mixer))?
+        .with_mlps(parts.iter().map(mlp))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     table.add("embed.W_E", "backbone.embeddings.weight", Layout::AsIs);
     let biased = json.flag("mlp_bias", false)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("backbone.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let norm = if c.mixes(layer) { "ln1.w" } else { "ln2.w" };
@@ -179,7 +169,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.add(to("mlp.choice_bias"), from("mixer.gate.e_score_correction_bias"), Layout::AsIs);
     }
     let (maps, conv) = (json.flag("use_bias", false)?, json.flag("use_conv_bias", true)?);
-    mamba2::Names { folder: "backbone.layers", part: "mixer", maps, conv }.add(&mut table, c);
+    mamba2::Names { folder: "backbone.layers", part: "mixer", maps, outputs: maps, conv }.add(&mut table, c);
     table.add("ln_final.w", "backbone.norm_f.weight", Layout::AsIs);
     table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", false)?);
     Ok(table)

@@ -369,7 +369,7 @@ mod tests {
             },
         });
         let (config, family) = decoder(&gemma);
-        assert_eq!((family, config.n_heads, config.n_kv_heads, config.d_head), ("gemma3_text", 8, 4, 256));
+        assert_eq!((family, config.n_heads, config.n_kv_heads(), config.d_head()), ("gemma3_text", 8, 4, 256));
         assert_eq!(
             (config.d_vocab, config.rotary(5).unwrap().base, config.rotary(0).unwrap().base),
             (262_208, 1e6, 1e4)
@@ -383,7 +383,7 @@ mod tests {
         });
         let (config, family) = decoder(&llava);
         assert_eq!(
-            (family, config.d_model, config.d_mlp, config.n_layers, config.n_heads),
+            (family, config.d_model, config.d_mlp(), config.n_layers(), config.n_heads),
             ("llama", 4096, 11008, 32, 32)
         );
         let qwen = json!({

@@ -13,7 +13,7 @@ pub(super) static FAMILY: Family =
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let qkv_clip = json.maybe_number("clip_qkv")?;
-    Ok(TransformerConfig { norm: NormKind::LayerNormPre, eps: 1e-5, qkv_clip, default_prepend_bos: false, ..base })
+    Ok(base.with_norm(NormKind::LayerNormPre).with_eps(1e-5).with_qkv_clip(qkv_clip).with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

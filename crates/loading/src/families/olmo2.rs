@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
     let windows = match json.architecture().starts_with("Olmo3") {
-        true => llama_like::windows_by_type(json, base.n_layers, |layer| (layer + 1) % 4 != 0)?,
+        true => llama_like::windows_by_type(json, base.n_layers(), |layer| (layer + 1) % 4 != 0)?,
         false => Vec::new(),
     };
     let layer_rotary = match &base.positional {
@@ -38,16 +38,13 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
         _ => Vec::new(),
     };
-    Ok(TransformerConfig {
-        pre_norms: false,
-        post_norms: true,
-        qk_norm: Some(QkNorm::WHOLE),
-        windows,
-        layer_rotary,
-        eps: json.number("rms_norm_eps", 1e-5)?,
-        default_prepend_bos: false,
-        ..base
-    })
+    base.with_pre_norms(false)
+        .with_post_norms(true)
+        .with_qk_norm(QkNorm::WHOLE)
+        .with_eps(json.number("rms_norm_eps", 1e-5)?)
+        .with_default_prepend_bos(false)
+        .with_windows(windows)?
+        .with_layer_rotary(layer_rotary)
 }
 
 /// Names of the norms of attention and MLP outputs.

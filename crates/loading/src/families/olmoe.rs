@@ -14,7 +14,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let eps = json.number("rms_norm_eps", 1e-5)?;
     let (qk_norm, qkv_clip) = (Some(QkNorm::WHOLE), json.maybe_number("clip_qkv")?);
-    Ok(TransformerConfig { experts, qk_norm, qkv_clip, eps, default_prepend_bos: false, ..base })
+    Ok(base
+        .with_experts(experts)
+        .with_qk_norm(qk_norm)
+        .with_qkv_clip(qkv_clip)
+        .with_eps(eps)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -3,7 +3,7 @@
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, TransformerConfig};
+use hooklens_model::config::{ActivationFn, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -21,21 +21,19 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         "gelu" => ActivationFn::GeluNew,
         other => ActivationFn::from_name(other)?,
     };
-    Ok(TransformerConfig {
-        eps: json.number("layer_norm_epsilon", 1e-5)?,
-        activation,
-        residual_norms: true,
-        no_final_norm: true,
-        default_prepend_bos: false,
-        ..base
-    })
+    Ok(base
+        .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
+        .with_activation(activation)
+        .with_residual(ResidualScheme::NormalizedSums)
+        .with_no_final_norm(true)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[".attn.bias", "position_ids"]);
     table.add("embed.W_E", "transformer.tokens_embed.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.positions_embed.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("ln_1"));

@@ -5,7 +5,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -16,14 +16,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // Only the 350M model is post-norm.
     let behind = !json.flag("do_layer_norm_before", true)?;
     let affine = json.flag("layer_norm_elementwise_affine", true)?;
-    Ok(TransformerConfig {
-        norm: if affine { NormKind::LayerNorm } else { NormKind::LayerNormPre },
-        residual_norms: behind,
-        no_final_norm: behind || json.flag("_remove_final_layer_norm", false)?,
-        d_mlp: json.size("ffn_dim")?,
-        activation: ActivationFn::from_name(json.text("activation_function", "relu")?)?,
-        ..base
-    })
+    Ok(base
+        .with_d_mlp(json.size("ffn_dim")?)
+        .with_norm(if affine { NormKind::LayerNorm } else { NormKind::LayerNormPre })
+        .with_residual(if behind { ResidualScheme::NormalizedSums } else { ResidualScheme::Sequential })
+        .with_no_final_norm(behind || json.flag("_remove_final_layer_norm", false)?)
+        .with_activation(ActivationFn::from_name(json.text("activation_function", "relu")?)?))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -26,19 +26,17 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config_turning(json, 0.5)?;
     let by_head = QkNorm { kind: NormKind::LayerNorm, ..QkNorm::HEADS };
-    Ok(TransformerConfig {
-        norm: NormKind::LayerNorm,
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        gated_mlp: false,
-        qk_norm: json.flag("qk_layernorm", true)?.then_some(by_head),
-        ..base
-    })
+    Ok(base
+        .with_gated_mlp(false)
+        .with_norm(NormKind::LayerNorm)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_qk_norm(json.flag("qk_layernorm", true)?.then_some(by_head)))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("input_layernorm"));

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, Positional, QkNorm, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, QkNorm, ResidualScheme, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -13,23 +13,23 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let heads = QkNorm { kind: NormKind::LayerNorm, ..QkNorm::HEADS };
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
     let turned = rope::share(json, 0.5)?;
-    Ok(TransformerConfig {
-        n_kv_heads: json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads),
-        d_mlp: json.size("intermediate_size")?,
-        eps: json.number("layer_norm_eps", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?,
-        parallel: true,
-        qk_norm: json.flag("qk_layernorm", false)?.then_some(heads),
-        positional: Positional::Rotary(rope::read(json, (turned * base.d_head as f64) as usize, "rope_theta")?),
-        default_prepend_bos: false,
-        ..base
-    })
+    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads);
+    let rotary = rope::read(json, (turned * base.d_head() as f64) as usize, "rope_theta")?;
+    Ok(base
+        .with_kv_heads(kv_heads)
+        .with_d_mlp(json.size("intermediate_size")?)
+        .with_rotary(rotary)
+        .with_eps(json.number("layer_norm_eps", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?)
+        .with_residual(ResidualScheme::Parallel)
+        .with_qk_norm(json.flag("qk_layernorm", false)?.then_some(heads))
+        .with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("input_layernorm"));

@@ -40,13 +40,13 @@ static DEFAULTS: LazyLock<Value> =
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::config(json)?;
-    let windows = llama_like::one_window(json, base.n_layers)?;
-    Ok(TransformerConfig { windows, eps: json.number("rms_norm_eps", 1e-5)?, default_prepend_bos: false, ..base })
+    let windows = llama_like::one_window(json, base.n_layers())?;
+    base.with_eps(json.number("rms_norm_eps", 1e-5)?).with_default_prepend_bos(false).with_windows(windows)
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(c, json)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let name = format!("model.layers.{layer}.self_attn.qkv_proj");
         llama_like::fuse_attention(&mut table, c, layer, &name, false);
     }

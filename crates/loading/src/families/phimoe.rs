@@ -48,8 +48,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         router: RouterFn::SparseMixer { jitter: json.number("router_jitter_noise", 0.01)? },
         ..Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?)
     };
-    let windows = llama_like::one_window(json, base.n_layers)?;
-    Ok(TransformerConfig { norm: NormKind::LayerNorm, windows, experts: Some(experts), ..base })
+    let windows = llama_like::one_window(json, base.n_layers())?;
+    base.with_experts(experts).with_norm(NormKind::LayerNorm).with_windows(windows)
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -58,7 +58,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let attention = json.flag("attention_bias", false)?;
     let biases = Biases { qkv: attention, output: attention, mlp: false };
     let mut table = llama_like::weights_with(config, json, Names { mlp, biases, ..Names::LLAMA })?;
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         for (norm, name) in llama_like::BEFORE {
             let bias = format!("model.layers.{layer}.{name}.bias");
             table.add(format!("blocks.{layer}.{norm}.b"), bias, Layout::AsIs);

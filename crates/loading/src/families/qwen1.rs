@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -27,26 +27,23 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base =
         TransformerConfig::new(json.layers("num_hidden_layers")?, d_model, n_heads, json.size("vocab_size")?, n_ctx);
     let turned = json.number("rotary_pct", 1.0)?;
-    Ok(TransformerConfig {
-        d_head,
-        // The field counts gate and input together.
-        d_mlp: json.size("intermediate_size")? / 2,
-        norm: NormKind::Rms,
-        eps: json.number("layer_norm_epsilon", 1e-6)?,
-        activation: ActivationFn::Silu,
-        gated_mlp: true,
-        attn_scale: if json.flag("scale_attn_weights", true)? { (d_head as f64).sqrt() } else { 1.0 },
-        positional: Positional::Rotary(rope::read(json, (turned * d_head as f64) as usize, "rotary_emb_base")?),
-        default_prepend_bos: false,
-        ..base
-    })
+    Ok(base
+        .with_d_head(d_head)
+        .with_d_mlp(json.size("intermediate_size")? / 2)
+        .with_gated_mlp(true)
+        .with_rotary(rope::read(json, (turned * d_head as f64) as usize, "rotary_emb_base")?)
+        .with_norm(NormKind::Rms)
+        .with_eps(json.number("layer_norm_epsilon", 1e-6)?)
+        .with_activation(ActivationFn::Silu)
+        .with_attn_scale(if json.flag("scale_attn_weights", true)? { (d_head as f64).sqrt() } else { 1.0 })
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
-    let width = c.n_heads * c.d_head;
+    let width = c.n_heads * c.d_head();
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.add(to("ln1.w"), from("ln_1.weight"), Layout::AsIs);

@@ -22,9 +22,9 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    let windows = windows(json, base.n_layers)?;
+    let windows = windows(json, base.n_layers())?;
     // These models were trained without a beginning-of-sequence token.
-    Ok(TransformerConfig { windows, default_prepend_bos: false, ..base })
+    base.with_default_prepend_bos(false).with_windows(windows)
 }
 
 /// Hugging Face's defaults for fields that a file omits.

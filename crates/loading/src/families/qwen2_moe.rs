@@ -38,7 +38,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let dense = qwen3_moe::dense_layers(json)?;
     let experts = Experts { shared: Some(shared), ..experts };
-    Ok(TransformerConfig { default_prepend_bos: false, ..mixtures::with_experts(base, (experts, d_mlp), dense) })
+    Ok(mixtures::with_experts(base, (experts, d_mlp), dense).with_default_prepend_bos(false))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
@@ -46,7 +46,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let names = Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA };
     let mut table = llama_like::weights_with(config, json, names)?;
     mixtures::add_shared(&mut table, config, "mlp.shared_expert", None);
-    for layer in (0..config.n_layers).filter(|layer| config.experts_of(*layer).is_some()) {
+    for layer in (0..config.n_layers()).filter(|layer| config.experts_of(*layer).is_some()) {
         let from = format!("model.layers.{layer}.mlp.shared_expert_gate");
         table.linear(&format!("blocks.{layer}.mlp.shared.W_share"), &from, false);
     }

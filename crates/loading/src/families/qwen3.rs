@@ -15,6 +15,6 @@ pub(super) static FAMILY: Family = Family {
 
 pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    let windows = qwen2::windows(json, base.n_layers)?;
-    Ok(TransformerConfig { qk_norm: Some(QkNorm::HEADS), windows, default_prepend_bos: false, ..base })
+    let windows = qwen2::windows(json, base.n_layers())?;
+    base.with_qk_norm(QkNorm::HEADS).with_default_prepend_bos(false).with_windows(windows)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures, qwen3};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, TransformerConfig};
+use hooklens_model::config::{Experts, MlpConfig, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -38,9 +38,13 @@ static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
 
 /// Qwen 3 VL's settings: the weights of the chosen experts always sum to one.
 fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let base = config(json)?;
-    let experts = base.experts.map(|own| Experts { renormalize: true, ..own });
-    Ok(TransformerConfig { experts, ..base })
+    let mut config = config(json)?;
+    for layer in &mut config.layers {
+        if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
+            experts.renormalize = true;
+        }
+    }
+    Ok(config)
 }
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -48,10 +52,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = qwen3::config(json)?;
     // In mixtures, all layers have the window.
     let windows = match json.flag("use_sliding_window", false)? {
-        true => llama_like::one_window(json, base.n_layers)?,
+        true => llama_like::one_window(json, base.n_layers())?,
         false => Vec::new(),
     };
-    Ok(TransformerConfig { windows, ..mixtures::with_experts(base, experts, dense_layers(json)?) })
+    mixtures::with_experts(base, experts, dense_layers(json)?).with_windows(windows)
 }
 
 /// The experts, and the width of each.
@@ -81,7 +85,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
 
 fn stacked(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = weights(c, json)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let Some(experts) = c.experts_of(layer) else { continue };
         let (to, from) = (format!("blocks.{layer}.mlp.experts"), format!("model.layers.{layer}.mlp.experts"));
         mixtures::add_stacked(&mut table, &to, &from, experts.count);

@@ -9,7 +9,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like, mixtures, qwen3_moe};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, GatedDelta, Mixer, QkNorm, SharedExpert, TransformerConfig};
+use hooklens_model::config::{
+    AttentionConfig, Experts, GatedDelta, MixerConfig, QkNorm, SharedExpert, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static NEXT: Family = Family {
@@ -24,7 +26,7 @@ pub(super) static NEXT: Family = Family {
         let json = &json.defaulting(&NEXT_DEFAULTS);
         let mut table = weights(config, json, mixtures::EXPERTS)?;
         let net = sizes(json)?;
-        for layer in (0..config.n_layers).filter(|layer| !config.attends(*layer)) {
+        for layer in (0..config.n_layers()).filter(|layer| !config.attends(*layer)) {
             grouped(&mut table, layer, net);
         }
         experts(&mut table, config);
@@ -118,26 +120,26 @@ fn hybrid(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         // For convolutions and gates, the reference code uses the MLP's activation function, but its kernels use SiLU.
         return Err(json.unsupported("hidden_act"));
     }
-    let net = Mixer::GatedDelta(sizes(json)?);
-    let attention = Mixer::Attention { n_kv_heads: base.n_kv_heads, d_head: base.d_head };
+    let net = MixerConfig::GatedDeltaNet(sizes(json)?);
+    let attention = MixerConfig::Attention(AttentionConfig::new(base.n_kv_heads(), base.d_head()));
     let of = |kind: &Value| match kind.as_str() {
-        Some("linear_attention") => Ok(net),
-        Some("full_attention") => Ok(attention),
+        Some("linear_attention") => Ok(net.clone()),
+        Some("full_attention") => Ok(attention.clone()),
         _ => Err(ConfigError::UnknownValue {
             field: "layer_types",
             given: kind.to_string(),
             known: "full_attention, linear_attention",
         }),
     };
-    let mixers = match json.per_layer("layer_types", base.n_layers)? {
+    let mixers: Vec<_> = match json.per_layer("layer_types", base.n_layers())? {
         Some(kinds) => kinds.iter().map(of).collect::<Result<_, _>>()?,
         None => {
             let every = json.size_or("full_attention_interval", 4)?;
-            let kind = |layer: usize| if (layer + 1).is_multiple_of(every) { attention } else { net };
-            (0..base.n_layers).map(kind).collect()
+            let kind = |layer: usize| if (layer + 1).is_multiple_of(every) { &attention } else { &net }.clone();
+            (0..base.n_layers()).map(kind).collect()
         }
     };
-    Ok(TransformerConfig { mixers, attn_gates: true, qk_norm: Some(QkNorm::HEADS), default_prepend_bos: false, ..base })
+    Ok(base.with_mixers(mixers)?.with_attn_gates(true).with_qk_norm(QkNorm::HEADS).with_default_prepend_bos(false))
 }
 
 fn mixture(json: &HfConfig<'_>, base: TransformerConfig, renormalize: bool) -> Result<TransformerConfig, ConfigError> {
@@ -152,7 +154,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
     let biases = Biases { qkv: biased, output: biased, mlp: false };
     let names = Names { mlp, biases, norm_layout: Layout::OneLess, ..Names::LLAMA };
     let mut table = llama_like::weights_with(c, json, names)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         if c.attends(layer) {
             // Each head's query, followed by its gate.
@@ -195,7 +197,7 @@ fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
 
 /// Adds Qwen 3.5's projections: queries, keys and values fused consecutively, the others separate.
 fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
-    for layer in (0..c.n_layers).filter(|layer| !c.attends(*layer)) {
+    for layer in (0..c.n_layers()).filter(|layer| !c.attends(*layer)) {
         let from = |part: &str| format!("model.layers.{layer}.linear_attn.{part}");
         let to = |part: &str| format!("blocks.{layer}.linear_attn.W_{part}");
         let keys = net.n_key_heads * net.d_key;
@@ -211,14 +213,14 @@ fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
 /// Adds the shared expert, and experts stored in two stacked tensors instead of three matrices each.
 fn experts(table: &mut WeightTable, c: &TransformerConfig) {
     mixtures::add_shared(table, c, "mlp.shared_expert", None);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let Some(experts) = c.experts_of(layer) else { continue };
         let from = |part: &str| format!("model.layers.{layer}.mlp.{part}");
         let to = |part: &str| format!("blocks.{layer}.mlp.{part}");
         table.linear(&to("shared.W_share"), &from("shared_expert_gate"), false);
         for index in 0..experts.count {
-            for (part, start) in [("gate", 0), ("in", c.d_mlp)] {
-                let layout = Layout::RowsOfStack { index, of: experts.count, start, rows: 2 * c.d_mlp };
+            for (part, start) in [("gate", 0), ("in", c.d_mlp())] {
+                let layout = Layout::RowsOfStack { index, of: experts.count, start, rows: 2 * c.d_mlp() };
                 table.or(&to(&format!("experts.{index}.W_{part}")), &from("experts.gate_up_proj"), layout);
             }
             let layout = Layout::OfStack { index, of: experts.count };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{ActivationFn, RopeScaling, Rotary, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -26,21 +26,19 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["num_layers", "d_model", "num_heads"], json.size("max_seq_len")?)?;
-    let rotary = Rotary { dim: base.d_head, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
-    Ok(TransformerConfig {
-        d_mlp: base.d_model.saturating_mul(json.size("ff_ratio")?),
-        activation: ActivationFn::GeluNew,
-        positional: Positional::Rotary(rotary),
-        // Its tokenizer has only an end-of-sequence token.
-        default_prepend_bos: false,
-        ..base
-    })
+    let rotary = Rotary { dim: base.d_head(), base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+    let d_mlp = base.d_model.saturating_mul(json.size("ff_ratio")?);
+    Ok(base
+        .with_d_mlp(d_mlp)
+        .with_rotary(rotary)
+        .with_activation(ActivationFn::GeluNew)
+        .with_default_prepend_bos(false))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_embedding.inv_freq"]);
     table.add("embed.W_E", "transformer.embedding.weight", Layout::AsIs);
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("attn_norm"));

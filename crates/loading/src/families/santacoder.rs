@@ -15,12 +15,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("attention_head_type"));
     }
     let function = json.text("activation_function", "gelu_fast")?;
-    Ok(TransformerConfig { n_kv_heads: 1, activation: ActivationFn::from_name(function)?, ..gpt2::config(json)? })
+    Ok(gpt2::config(json)?.with_kv_heads(1).with_activation(ActivationFn::from_name(function)?))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = gpt2::weights(c, json)?;
-    for layer in 0..c.n_layers {
+    for layer in 0..c.n_layers() {
         for (letter, name, layout) in [
             ("Q", "q_attn", Layout::AsIs),
             ("K", "kv_attn", Layout::Columns { part: 0, of: 2 }),

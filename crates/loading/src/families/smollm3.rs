@@ -32,11 +32,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(1) => Ok(true),
         _ => Err(ConfigError::UnknownValue { field: "no_rope_layers", given: layer.to_string(), known: "0, 1" }),
     };
-    let rotates: Vec<bool> = match json.per_layer("no_rope_layers", base.n_layers)? {
+    let rotates: Vec<bool> = match json.per_layer("no_rope_layers", base.n_layers())? {
         Some(layers) => layers.iter().map(rotates).collect::<Result<_, _>>()?,
         None => {
             let interval = json.size_or("no_rope_layer_interval", 4)?.max(1);
-            (0..base.n_layers).map(|layer| (layer + 1) % interval != 0).collect()
+            (0..base.n_layers()).map(|layer| (layer + 1) % interval != 0).collect()
         }
     };
     let layer_rotary = match &base.positional {
@@ -48,8 +48,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // `layer_types` takes precedence.
     let listed = json.list("layer_types")?.is_some();
     let windows = match listed || json.flag("use_sliding_window", false)? {
-        true => llama_like::windows_by_type(json, base.n_layers, |layer| rotates.get(layer) == Some(&false))?,
+        true => llama_like::windows_by_type(json, base.n_layers(), |layer| rotates.get(layer) == Some(&false))?,
         false => Vec::new(),
     };
-    Ok(TransformerConfig { layer_rotary, windows, default_prepend_bos: false, ..base })
+    base.with_default_prepend_bos(false).with_layer_rotary(layer_rotary)?.with_windows(windows)
 }

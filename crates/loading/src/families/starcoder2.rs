@@ -17,22 +17,20 @@ pub(super) static FAMILY: Family = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    Ok(TransformerConfig {
-        norm: NormKind::LayerNorm,
-        eps: json.number("norm_epsilon", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu_pytorch_tanh")?)?,
-        gated_mlp: false,
-        windows: llama_like::one_window(json, base.n_layers)?,
-        default_prepend_bos: false,
-        ..base
-    })
+    let windows = llama_like::one_window(json, base.n_layers())?;
+    base.with_gated_mlp(false)
+        .with_norm(NormKind::LayerNorm)
+        .with_eps(json.number("norm_epsilon", 1e-5)?)
+        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_pytorch_tanh")?)?)
+        .with_default_prepend_bos(false)
+        .with_windows(windows)
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let biased = json.flag("use_bias", true)?;
     let biases = Biases { qkv: biased, output: biased, mlp: biased };
     let mut table = llama_like::weights_with(config, json, Names { biases, norms: &[], tied: true, ..Names::LLAMA })?;
-    for layer in 0..config.n_layers {
+    for layer in 0..config.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         table.norm(&to("ln1"), &from("input_layernorm"));

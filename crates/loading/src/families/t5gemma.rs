@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::bart::{start_token, token_rules};
 use super::hf_config::HfConfig;
-use super::{Family, gemma};
+use super::{Family, gemma, llama_like};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{Positional, Rotary, TransformerConfig, Window};
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, StackAttention, StackPositions};
@@ -57,22 +57,22 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     // A bidirectional window extends equally to both sides, excluding its last position.
     let around = |window: &Option<Window>| window.map(|window| Window::Around(window.width().saturating_sub(1)));
     let attention = |c: &TransformerConfig, windows| StackAttention {
-        n_kv_heads: c.n_kv_heads,
+        n_kv_heads: c.n_kv_heads(),
         scale: c.attn_scale,
         soft_cap: c.attn_scores_soft_cap,
         windows,
     };
     Ok(EncoderDecoderConfig {
-        n_encoder_layers: read.n_layers,
-        n_decoder_layers: writes.n_layers,
+        n_encoder_layers: read.n_layers(),
+        n_decoder_layers: writes.n_layers(),
         d_model: read.d_model,
         d_decoder_model: writes.d_model,
         n_heads: read.n_heads,
-        d_head: read.d_head,
-        d_mlp: read.d_mlp,
+        d_head: read.d_head(),
+        d_mlp: read.d_mlp(),
         n_decoder_heads: writes.n_heads,
-        d_decoder_head: writes.d_head,
-        d_decoder_mlp: writes.d_mlp,
+        d_decoder_head: writes.d_head(),
+        d_decoder_mlp: writes.d_mlp(),
         d_vocab,
         d_decoder_vocab: d_vocab,
         shared_embed: false,
@@ -85,8 +85,8 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
         norm_after: false,
         post_norms: true,
         eps: read.eps,
-        attention: attention(&read, read.windows.iter().map(around).collect()),
-        decoder_attention: attention(&writes, writes.windows.clone()),
+        attention: attention(&read, llama_like::windows_of(&read).iter().map(around).collect()),
+        decoder_attention: attention(&writes, llama_like::windows_of(&writes)),
         activation: read.activation,
         gated_mlp: true,
         output_scale: None,

@@ -2,7 +2,7 @@
 //! determined by which tensors the file contains.
 
 use crate::weight_files::{Layout, WeightFiles, WeightTable};
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{ResidualScheme, TransformerConfig};
 
 /// Architectures whose files interleave rows of queries and keys, for a rotary embedding of adjacent pairs. For
 /// `UNPAIRED_BIASES`, only weights are interleaved: the converter leaves biases unchanged, a bug that will not be
@@ -30,8 +30,9 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
     if there("token_embd_norm.weight") {
         table.norm("embed.ln", "token_embd_norm");
     }
-    let (paired, width, kv_width) = (PAIRED.contains(&architecture), c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
-    for layer in 0..c.n_layers {
+    let (paired, width, kv_width) =
+        (PAIRED.contains(&architecture), c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
+    for layer in 0..c.n_layers() {
         let from = |part: &str| format!("blk.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
         let there = |part: &str| there(&from(&format!("{part}.weight")));
@@ -55,14 +56,14 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
                 let layout = Layout::Rows { start, of: width + 2 * kv_width };
                 linear(weight, "attn_qkv", layout, layout);
             } else if paired && letter != "V" {
-                let pairs = Layout::Paired { head: c.d_head };
+                let pairs = Layout::Paired { head: c.d_head() };
                 linear(weight, part, pairs, if architecture == UNPAIRED_BIASES { Layout::AsIs } else { pairs });
             } else {
                 linear(weight, part, Layout::Transposed, Layout::AsIs);
             }
         }
         linear(to("attn.W_O"), "attn_output", Layout::Transposed, Layout::AsIs);
-        if let Some(experts) = c.experts {
+        if let Some(experts) = c.experts() {
             linear(to("mlp.W_gate"), "ffn_gate_inp", Layout::Transposed, Layout::AsIs);
             for index in 0..experts.count {
                 let layout = Layout::OfStack { index, of: experts.count };
@@ -70,14 +71,14 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
                     linear(to(&format!("mlp.experts.{index}.W_{name}")), part, layout, layout);
                 }
             }
-        } else if c.gated_mlp && !there("ffn_gate") {
-            for (name, start) in [("gate", 0), ("in", c.d_mlp)] {
-                let layout = Layout::Rows { start, of: 2 * c.d_mlp };
+        } else if c.is_gated(layer) && !there("ffn_gate") {
+            for (name, start) in [("gate", 0), ("in", c.d_mlp())] {
+                let layout = Layout::Rows { start, of: 2 * c.d_mlp() };
                 linear(to(&format!("mlp.W_{name}")), "ffn_up", layout, layout);
             }
             linear(to("mlp.W_out"), "ffn_down", Layout::Transposed, Layout::AsIs);
         } else {
-            let gate = c.gated_mlp.then_some(("gate", "ffn_gate"));
+            let gate = c.is_gated(layer).then_some(("gate", "ffn_gate"));
             for (name, part) in [("in", "ffn_up"), ("out", "ffn_down")].into_iter().chain(gate) {
                 linear(to(&format!("mlp.W_{name}")), part, Layout::Transposed, Layout::AsIs);
             }
@@ -120,7 +121,9 @@ fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool
         // If there are two norms, `attn_norm` is the MLP's.
         "falcon" if there("attn_norm_2") => vec![("ln1", "attn_norm_2"), ("ln2", "attn_norm")],
         // In a parallel block, attention and MLP may share one norm.
-        _ if c.parallel && !there("ffn_norm") => vec![("ln1", "attn_norm"), ("ln2", "attn_norm")],
+        _ if c.residual == ResidualScheme::Parallel && !there("ffn_norm") => {
+            vec![("ln1", "attn_norm"), ("ln2", "attn_norm")]
+        }
         _ => vec![("ln1", "attn_norm"), ("ln2", "ffn_norm")],
     }
 }

@@ -12,7 +12,7 @@ use super::adapter::Adapter;
 use super::options::Progress;
 use crate::weight_files::{Layout, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, GatedDelta, Latent, NormKind, PerLayerInputs, QkNorm, SharedExpert, StateSpace, TransformerConfig,
+    ActivationFn, Experts, Latent, NormKind, PerLayerInputs, QkNorm, SharedExpert, TransformerConfig,
 };
 use hooklens_model::cpu::Weight;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
@@ -21,8 +21,8 @@ use hooklens_model::error::LoadError;
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::Pages;
 use hooklens_model::model::{
-    Attention, Block, Embed, Expert, GatedDeltaNet, LatentMaps, Linear, Mamba2, Mlp, Moe, MoeNorms, Norm, Paging,
-    PerLayer, PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights,
+    Attention, Block, DenseMlp, Embed, Expert, LatentMaps, Linear, Mixer, Mlp, Moe, MoeNorms, Norm, Paging, PerLayer,
+    PerLayerEmbed, SharedMlp, Slopes, WeightSource, Weights,
 };
 
 /// Reads weights one at a time, checking each shape against the configuration first.
@@ -168,11 +168,11 @@ impl<'a> Assembler<'a> {
             Some(own) => Some(self.per_layer_embed(c, own)?),
             None => None,
         };
-        let mut blocks = Vec::with_capacity(c.n_layers);
+        let mut blocks = Vec::with_capacity(c.n_layers());
         // Lookups touch only a few rows of the table, so its pages are not counted unless it is also the unembedding.
         let table = std::mem::take(&mut self.pages);
-        for layer in 0..c.n_layers {
-            self.device = self.placement.of_layer(layer, c.n_layers);
+        for layer in 0..c.n_layers() {
+            self.device = self.placement.of_layer(layer, c.n_layers());
             blocks.push(self.block(&format!("blocks.{layer}"), c, layer)?);
             self.blocks_pages.push(std::mem::take(&mut self.pages));
         }
@@ -194,7 +194,7 @@ impl<'a> Assembler<'a> {
     }
 
     fn per_layer_embed(&mut self, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayerEmbed, LoadError> {
-        let all = c.n_layers * own.width;
+        let all = c.n_layers() * own.width;
         // Lookups touch only a few rows of the table, so its pages are not counted.
         let before = std::mem::take(&mut self.pages);
         let vectors = self.table("per_layer_embed.W_E", [c.d_vocab, all])?;
@@ -590,49 +590,6 @@ impl<'a> Assembler<'a> {
         Ok(Attention { q, k, v, o, q_norm, k_norm, sinks, gate, router, latent })
     }
 
-    /// Reads the gated delta net with this name.
-    fn gated_delta(&mut self, name: &str, c: &TransformerConfig, net: GatedDelta) -> Result<GatedDeltaNet, LoadError> {
-        let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
-        let mut linear =
-            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let (q, k, v) =
-            (linear("Q", [c.d_model, keys])?, linear("K", [c.d_model, keys])?, linear("V", [c.d_model, values])?);
-        let gate = linear("gate", [c.d_model, values])?;
-        let heads = [c.d_model, net.n_value_heads];
-        let (beta, decay, o) = (linear("beta", heads)?, linear("decay", heads)?, linear("O", [values, c.d_model])?);
-        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [net.width, net.channels()])?);
-        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), net.n_value_heads).map(Param::from_tensor);
-        let (a_log, dt_bias) = (vector("A_log")?, vector("dt_bias")?);
-        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, net.d_value, c.eps)?;
-        Ok(GatedDeltaNet { q, k, v, gate, beta, decay, conv, a_log, dt_bias, norm, o })
-    }
-
-    /// Reads the Mamba-2 mixer with this name.
-    fn mamba2(&mut self, name: &str, c: &TransformerConfig, space: StateSpace) -> Result<Mamba2, LoadError> {
-        let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
-        let mut linear =
-            |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let (x, b) = (linear("x", [c.d_model, all])?, linear("B", [c.d_model, shared])?);
-        let (to_read, gate) = (linear("C", [c.d_model, shared])?, linear("gate", [c.d_model, all])?);
-        let (dt, o) = (linear("dt", [c.d_model, space.n_heads])?, linear("O", [all, c.d_model])?);
-        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [space.width, space.channels()])?);
-        let conv_bias = self.vector(&format!("{name}.conv_bias"), space.channels())?.map(Param::from_tensor);
-        let mut vector = |part: &str| self.needed(&format!("{name}.{part}"), space.n_heads).map(Param::from_tensor);
-        let (a_log, dt_bias, d) = (vector("A_log")?, vector("dt_bias")?, vector("D")?);
-        let norm = self.norm(&format!("{name}.norm"), NormKind::Rms, all, c.eps)?;
-        Ok(Mamba2 { x, b, c: to_read, gate, dt, conv, conv_bias, a_log, dt_bias, d, norm, o })
-    }
-
-    /// Reads the short convolution with this name.
-    fn short_convolution(&mut self, name: &str, d_model: usize, width: usize) -> Result<ShortConvolution, LoadError> {
-        let mut linear =
-            |part: &str| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, d_model]);
-        let (b, c, x, o) = (linear("B")?, linear("C")?, linear("x")?, linear("O")?);
-        let conv = Param::from_tensor(self.exact(&format!("{name}.conv"), [width, d_model])?);
-        let conv_bias = self.vector(&format!("{name}.conv_bias"), d_model)?.map(Param::from_tensor);
-        Ok(ShortConvolution { b, c, x, conv, conv_bias, o })
-    }
-
     fn latent(&mut self, name: &str, d_model: usize, own: Latent) -> Result<LatentMaps, LoadError> {
         let mut linear =
             |part: &str, width| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), [d_model, width]);
@@ -649,68 +606,58 @@ impl<'a> Assembler<'a> {
     /// Reads the block with this name.
     pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
-        let mut block = Block {
+        let mut made = Block {
             ln1: self.norm(&name("ln1"), c.ln1_kind(layer), c.d_model, c.eps)?,
-            attn: if c.attends(layer) { Some(self.attention(&name("attn"), c, layer)?) } else { None },
-            delta: match c.gated_delta_of(layer) {
-                Some(net) => Some(self.gated_delta(&name("linear_attn"), c, net)?),
-                None => None,
-            },
-            ssm: match c.state_space_of(layer) {
-                Some(space) => Some(self.mamba2(&name("ssm"), c, space)?),
-                None => None,
-            },
-            conv: match c.short_conv_of(layer) {
-                Some(conv) => Some(self.short_convolution(&name("conv"), c.d_model, conv.width)?),
-                None => None,
-            },
+            mixer: Mixer::build(self, block, c, layer)?,
             ln1_post: None,
             ln2: None,
             mlp: None,
-            moe: None,
             ln2_post: None,
             per_layer: None,
             scalar: None,
         };
         if c.post_norms {
-            block.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
+            made.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
         }
         if !c.has_mlp(layer) {
-            return Ok(block);
+            return Ok(made);
         }
-        block.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
+        made.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
         if c.post_norms {
-            block.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
+            made.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
         }
         if let Some(own) = c.per_layer_inputs {
-            block.per_layer = Some(self.per_layer(&name("per_layer"), c, own)?);
+            made.per_layer = Some(self.per_layer(&name("per_layer"), c, own)?);
         }
         if c.layer_scalars {
-            block.scalar = Some(Param::from_tensor(self.needed(&name("scalar"), 1)?));
+            made.scalar = Some(Param::from_tensor(self.needed(&name("scalar"), 1)?));
         }
-        match c.experts_of(layer) {
-            Some(experts) => {
-                let router = self.linear(&name("mlp.W_gate"), &name("mlp.b_gate"), [c.d_model, experts.count])?;
-                let each = (0..experts.count).map(|e| self.expert(&name(&format!("mlp.experts.{e}")), c));
-                let each = each.collect::<Result<_, _>>()?;
-                let choice_bias = match experts.choice_bias {
-                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.choice_bias"), experts.count)?)),
-                    false => None,
-                };
-                let shared = match experts.shared {
-                    Some(shared) => Some(self.shared_expert(&name("mlp.shared"), c, shared)?),
-                    None => None,
-                };
-                let scales = match experts.own_scales {
-                    true => Some(Param::from_tensor(self.wide_vector(&name("mlp.expert_scales"), experts.count)?)),
-                    false => None,
-                };
-                let norms = if experts.own_norms { Some(self.moe_norms(&name("mlp"), c)?) } else { None };
-                block.moe = Some(Moe { router, experts: each, choice_bias, shared, scales, norms });
-            }
-            None => block.mlp = Some(self.mlp(&name("mlp"), c, c.d_mlp_of(layer))?),
-        }
-        Ok(block)
+        made.mlp = Some(match c.experts_of(layer) {
+            Some(experts) => Mlp::Experts(self.moe(&name("mlp"), c, layer, experts)?),
+            None => Mlp::Dense(self.mlp(&name("mlp"), c, layer)?),
+        });
+        Ok(made)
+    }
+
+    fn moe(&mut self, name: &str, c: &TransformerConfig, layer: usize, experts: Experts) -> Result<Moe, LoadError> {
+        let part = |part: &str| format!("{name}.{part}");
+        let router = self.linear(&part("W_gate"), &part("b_gate"), [c.d_model, experts.count])?;
+        let each = (0..experts.count).map(|expert| self.expert(&part(&format!("experts.{expert}")), c, layer));
+        let each = each.collect::<Result<_, _>>()?;
+        let choice_bias = match experts.choice_bias {
+            true => Some(Param::from_tensor(self.wide_vector(&part("choice_bias"), experts.count)?)),
+            false => None,
+        };
+        let shared = match experts.shared {
+            Some(shared) => Some(self.shared_expert(&part("shared"), c, shared, c.is_gated(layer))?),
+            None => None,
+        };
+        let scales = match experts.own_scales {
+            true => Some(Param::from_tensor(self.wide_vector(&part("expert_scales"), experts.count)?)),
+            false => None,
+        };
+        let norms = if experts.own_norms { Some(self.moe_norms(name, c)?) } else { None };
+        Ok(Moe { router, experts: each, choice_bias, shared, scales, norms })
     }
 
     fn moe_norms(&mut self, name: &str, c: &TransformerConfig) -> Result<MoeNorms, LoadError> {
@@ -723,34 +670,42 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    fn expert(&mut self, name: &str, c: &TransformerConfig) -> Result<Expert, LoadError> {
+    fn expert(&mut self, name: &str, c: &TransformerConfig, layer: usize) -> Result<Expert, LoadError> {
+        let d_mlp = c.d_mlp_of(layer);
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(Expert {
-            gate: if c.gated_mlp { Some(linear("gate", [c.d_model, c.d_mlp])?) } else { None },
-            input: linear("in", [c.d_model, c.d_mlp])?,
-            output: linear("out", [c.d_mlp, c.d_model])?,
+            gate: if c.is_gated(layer) { Some(linear("gate", [c.d_model, d_mlp])?) } else { None },
+            input: linear("in", [c.d_model, d_mlp])?,
+            output: linear("out", [d_mlp, c.d_model])?,
         })
     }
 
-    fn shared_expert(&mut self, name: &str, c: &TransformerConfig, own: SharedExpert) -> Result<SharedMlp, LoadError> {
+    fn shared_expert(
+        &mut self,
+        name: &str,
+        c: &TransformerConfig,
+        own: SharedExpert,
+        gated: bool,
+    ) -> Result<SharedMlp, LoadError> {
         let d_model = c.d_model;
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(SharedMlp {
-            gate: if c.gated_mlp { Some(linear("gate", [d_model, own.d_mlp])?) } else { None },
+            gate: if gated { Some(linear("gate", [d_model, own.d_mlp])?) } else { None },
             input: linear("in", [d_model, own.d_mlp])?,
             output: linear("out", [own.d_mlp, d_model])?,
             share: if own.gated { Some(linear("share", [d_model, 1])?) } else { None },
         })
     }
 
-    /// Reads the MLP of `d_mlp` neurons with this name.
-    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, d_mlp: usize) -> Result<Mlp, LoadError> {
+    /// Reads the dense MLP of a layer, with this name.
+    pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, layer: usize) -> Result<DenseMlp, LoadError> {
+        let d_mlp = c.d_mlp_of(layer);
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         let input = linear("in", [c.d_model, d_mlp])?;
-        let gate = if c.gated_mlp { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
+        let gate = if c.is_gated(layer) { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
         let mut output = linear("out", [d_mlp, c.d_model])?;
         // Only TransformerLens files have a bias after the gated product. Its effect on the output is constant, so fold
         // it into the output bias.
@@ -773,6 +728,34 @@ impl<'a> Assembler<'a> {
             }
             _ => None,
         };
-        Ok(Mlp { input, gate, norm, slopes, output })
+        Ok(DenseMlp { input, gate, norm, slopes, output })
+    }
+}
+
+impl WeightSource for Assembler<'_> {
+    type Error = LoadError;
+
+    fn attention(&mut self, name: &str, c: &TransformerConfig, layer: usize) -> Result<Attention, LoadError> {
+        Assembler::attention(self, name, c, layer)
+    }
+
+    fn linear(&mut self, name: &str, part: &str, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        Assembler::linear(self, &format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape)
+    }
+
+    fn filters(&mut self, name: String, shape: [usize; 2]) -> Result<Param<Tensor<2>>, LoadError> {
+        Ok(Param::from_tensor(self.exact(&name, shape)?))
+    }
+
+    fn vector(&mut self, name: String, len: usize, _: f64) -> Result<Param<Tensor<1>>, LoadError> {
+        Ok(Param::from_tensor(self.needed(&name, len)?))
+    }
+
+    fn optional_vector(&mut self, name: String, len: usize) -> Result<Option<Param<Tensor<1>>>, LoadError> {
+        Ok(Assembler::vector(self, &name, len)?.map(Param::from_tensor))
+    }
+
+    fn norm(&mut self, name: String, kind: NormKind, width: usize, eps: f64) -> Result<Norm, LoadError> {
+        Assembler::norm(self, &name, kind, width, eps)
     }
 }

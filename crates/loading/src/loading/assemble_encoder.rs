@@ -3,7 +3,7 @@
 use burn::module::Param;
 
 use super::assemble::Assembler;
-use hooklens_model::config::{NormKind, Positional};
+use hooklens_model::config::{NormKind, Positional, TransformerConfig};
 use hooklens_model::cpu::Weight;
 use hooklens_model::encoder::{
     EncoderBlock, EncoderConfig, EncoderEmbed, EncoderWeights, MlmHead, RelativePositions, RelativeWeights,
@@ -11,10 +11,14 @@ use hooklens_model::encoder::{
 use hooklens_model::error::LoadError;
 
 impl Assembler<'_> {
-    /// Reads all weights of an encoder, with the heads present in the files.
-    pub(super) fn encoder(&mut self, c: &EncoderConfig) -> Result<EncoderWeights, LoadError> {
+    /// Reads all weights of an encoder, with the heads present in the files. `stack` is the configuration of its
+    /// blocks.
+    pub(super) fn encoder(
+        &mut self,
+        c: &EncoderConfig,
+        stack: &TransformerConfig,
+    ) -> Result<EncoderWeights, LoadError> {
         self.check_all_there()?;
-        let stack = c.stack();
         let (kind, width) = (c.norm, c.embed_width());
         let tokens = self.matrix("embed.W_E", [c.d_vocab, width])?;
         let types = match c.token_types {
@@ -52,9 +56,9 @@ impl Assembler<'_> {
                     }
                     _ => None,
                 },
-                attn: self.attention(&name("attn"), &stack, layer)?,
+                attn: self.attention(&name("attn"), stack, layer)?,
                 ln1: self.norm(&name("ln1"), c.attn_norm(layer), c.d_model, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &stack, stack.d_mlp)?,
+                mlp: self.mlp(&name("mlp"), stack, layer)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
             });
         }

@@ -13,10 +13,14 @@ use hooklens_model::error::LoadError;
 use hooklens_model::model::{Attention, Norm};
 
 impl Assembler<'_> {
-    /// Reads all weights of an encoder-decoder.
-    pub(super) fn encoder_decoder(&mut self, c: &EncoderDecoderConfig) -> Result<EncoderDecoderWeights, LoadError> {
+    /// Reads all weights of an encoder-decoder. `encodes` and `decodes` are the configurations of the stacks' blocks.
+    pub(super) fn encoder_decoder(
+        &mut self,
+        c: &EncoderDecoderConfig,
+        [encodes, decodes]: [&TransformerConfig; 2],
+    ) -> Result<EncoderDecoderWeights, LoadError> {
         self.check_all_there()?;
-        let (encodes, decodes, kind, width) = (c.stack(false), c.stack(true), c.norm, c.d_decoder_model);
+        let (kind, width) = (c.norm, c.d_decoder_model);
         let tokens = self.matrix("embed.W_E", [c.d_vocab, c.d_model])?;
         let shape = [c.d_decoder_model, c.d_decoder_vocab];
         // An adapter may have changed only the decoder's embedding.
@@ -35,11 +39,11 @@ impl Assembler<'_> {
             let name = |part: &str| format!("encoder.{layer}.{part}");
             encoder.push(EncoderBlock {
                 ln1: self.norm(&name("ln1"), kind, c.d_model, c.eps)?,
-                attn: self.attention(&name("attn"), &encodes, layer)?,
-                ln1_post: self.post_norm(&name("ln1_post"), &encodes)?,
+                attn: self.attention(&name("attn"), encodes, layer)?,
+                ln1_post: self.post_norm(&name("ln1_post"), encodes)?,
                 ln2: self.norm(&name("ln2"), kind, c.d_model, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &encodes, encodes.d_mlp)?,
-                ln2_post: self.post_norm(&name("ln2_post"), &encodes)?,
+                mlp: self.mlp(&name("mlp"), encodes, layer)?,
+                ln2_post: self.post_norm(&name("ln2_post"), encodes)?,
             });
         }
         let mut decoder = Vec::with_capacity(c.n_decoder_layers);
@@ -47,14 +51,14 @@ impl Assembler<'_> {
             let name = |part: &str| format!("decoder.{layer}.{part}");
             decoder.push(DecoderBlock {
                 ln1: self.norm(&name("ln1"), kind, width, c.eps)?,
-                attn: self.attention(&name("attn"), &decodes, layer)?,
-                ln1_post: self.post_norm(&name("ln1_post"), &decodes)?,
+                attn: self.attention(&name("attn"), decodes, layer)?,
+                ln1_post: self.post_norm(&name("ln1_post"), decodes)?,
                 ln2: self.norm(&name("ln2"), kind, width, c.eps)?,
-                cross_attn: self.cross_attention(&name("cross_attn"), c.d_model, &decodes)?,
-                ln2_post: self.post_norm(&name("ln2_post"), &decodes)?,
+                cross_attn: self.cross_attention(&name("cross_attn"), c.d_model, decodes)?,
+                ln2_post: self.post_norm(&name("ln2_post"), decodes)?,
                 ln3: self.norm(&name("ln3"), kind, width, c.eps)?,
-                mlp: self.mlp(&name("mlp"), &decodes, decodes.d_mlp)?,
-                ln3_post: self.post_norm(&name("ln3_post"), &decodes)?,
+                mlp: self.mlp(&name("mlp"), decodes, layer)?,
+                ln3_post: self.post_norm(&name("ln3_post"), decodes)?,
             });
         }
         Ok(EncoderDecoderWeights {
@@ -83,7 +87,7 @@ impl Assembler<'_> {
     fn cross_attention(&mut self, name: &str, width: usize, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let (all, shared) = (c.n_heads * c.d_head, c.n_kv_heads * c.d_head);
+        let (all, shared) = (c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
         Ok(Attention {
             q: project("Q", [c.d_model, all])?,
             k: project("K", [width, shared])?,

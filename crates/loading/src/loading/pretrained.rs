@@ -91,16 +91,17 @@ impl FromPretrained for HookedEncoder {
     fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::Encoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
+        let stack = config.stack()?;
         options.check_plain("an encoder")?;
         let placement = options.placement()?;
         let (weights, report) =
-            parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder(config))?;
+            parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder(config, &stack))?;
         let weights = placed(weights, placement.first());
         let sentences = match parts.folder.as_deref() {
             Some(folder) => SentenceEmbedding::of_folder(folder)?,
             None => Ok(SentenceEmbedding::default()),
         };
-        Ok(Self::assemble(EncoderConfig::clone(config), weights, parts.tokenizer, sentences, report))
+        Ok(Self::assemble(EncoderConfig::clone(config), weights, parts.tokenizer, sentences, report)?)
     }
 }
 
@@ -108,12 +109,14 @@ impl FromPretrained for HookedEncoderDecoder {
     fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::EncoderDecoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
+        let (encodes, decodes) = (config.stack(false)?, config.stack(true)?);
         options.check_plain("an encoder-decoder")?;
         let placement = options.placement()?;
-        let (weights, report) =
-            parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder_decoder(config))?;
+        let (weights, report) = parts.read(name.as_ref(), &options, (&placement, true), |files| {
+            files.encoder_decoder(config, [&encodes, &decodes])
+        })?;
         let weights = placed(weights, placement.first());
-        let model = Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report);
+        let model = Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report)?;
         Ok(model.with_eos_tokens(parts.ends))
     }
 }

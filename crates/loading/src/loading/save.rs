@@ -104,11 +104,11 @@ impl SavePretrained for HookedTransformer {
 /// Whether the model has biases that TransformerLens has no name for.
 fn has_extra_biases(model: &HookedTransformer) -> bool {
     model.weights.blocks.iter().any(|block| {
-        let gate = block.mlp.as_ref().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
-        let experts = block.moe.iter().flat_map(|moe| &moe.experts);
+        let gate = block.dense_mlp().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
+        let experts = block.moe().into_iter().flat_map(|moe| &moe.experts);
         let of_experts = experts.flat_map(|expert| expert.maps());
-        let routers = block.moe.iter().map(|moe| &moe.router);
-        let shared = block.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
+        let routers = block.moe().into_iter().map(|moe| &moe.router);
+        let shared = block.moe().into_iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
         gate.into_iter().flatten().chain(of_experts).chain(routers).chain(shared).any(|linear| linear.bias.is_some())
     })
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 ///
 /// ```
 /// use hooklens::TransformerConfig;
-/// let config = TransformerConfig { n_layers: 0, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_n_layers(0);
 /// let message = config.validate().unwrap_err().to_string();
 /// assert_eq!(message, "`n_layers` is 0; it must be at least 1 and of a plausible size");
 /// ```
@@ -115,6 +115,13 @@ pub enum ConfigError {
         /// The reason.
         reason: String,
     },
+}
+
+impl ConfigError {
+    /// A contradiction about this field, as a result.
+    pub(super) fn refuse<T>(field: &'static str, reason: String) -> Result<T, Self> {
+        Err(Self::Contradiction { field, reason })
+    }
 }
 
 fn unaccounted(missing: &[String], unused: &[String], fields: &[String]) -> String {

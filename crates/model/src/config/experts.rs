@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{ConfigError, NormKind, Positional, TransformerConfig};
+
 /// Settings of a mixture-of-experts MLP.
 ///
 /// ```
 /// use hooklens::{Experts, TransformerConfig};
 /// let experts = Experts::new(8, 2); // Mixtral
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
-/// let config = TransformerConfig { experts: Some(experts), gated_mlp: true, ..plain };
+/// let config = plain.with_gated_mlp(true).with_experts(experts);
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -46,6 +48,9 @@ pub struct Experts {
 }
 
 impl Experts {
+    /// Maximum number of experts over all layers. Guards allocations against nonsensical values.
+    const MOST: usize = 100_000;
+
     /// Creates settings that choose `per_token` of `count` experts with a softmax router, and renormalize the chosen
     /// experts' weights to sum to one.
     ///
@@ -70,6 +75,41 @@ impl Experts {
             shared: None,
         }
     }
+
+    /// Checks the settings, as the MLPs of a model.
+    pub(super) fn check(&self, config: &TransformerConfig, gated: bool) -> Result<(), ConfigError> {
+        let fails = |reason: String| ConfigError::refuse("experts", reason);
+        let Self { count, per_token, .. } = *self;
+        let all = count.saturating_mul(config.n_layers());
+        if per_token == 0 || per_token > count || all > Self::MOST {
+            return fails(format!("choosing {per_token} of {count} experts is not supported"));
+        }
+        if self.clipped.is_some() && !gated {
+            return fails("clipped gates require gated experts".into());
+        }
+        if self.clipped.is_some() && self.scales_inputs {
+            return fails("clipped gates can't be combined with `scales_inputs`".into());
+        }
+        if self.own_norms && (self.shared.is_none() || config.norm == NormKind::None) {
+            return fails("`own_norms` requires a shared expert and a norm".into());
+        }
+        if self.own_norms && config.stream_is_normalized() {
+            return fails("`own_norms` can't be combined with a normalized residual stream".into());
+        }
+        if let RouterFn::SparseMixer { jitter } = self.router
+            && (per_token != 2 || self.renormalize || !jitter.is_finite())
+        {
+            let reason = "SparseMixer requires two experts per token, no renormalization and a finite jitter";
+            return fails(reason.into());
+        }
+        if !(self.scale.is_finite() && self.scale != 0.0) {
+            return fails(format!("router weights can't be multiplied by {}", self.scale));
+        }
+        if let Some(own) = self.shared.filter(|own| !(1..=TransformerConfig::LARGEST).contains(&own.d_mlp)) {
+            return fails(format!("the shared expert can't have {} neurons", own.d_mlp));
+        }
+        self.groups.map_or(Ok(()), |groups| groups.check(count, per_token))
+    }
 }
 
 /// Mixture of attention heads (JetMoE): each expert has its own group of heads, with query and output projections, and
@@ -84,7 +124,7 @@ impl Experts {
 /// use hooklens::AttnExperts;
 /// let attn_experts = Some(AttnExperts { count: 3, per_token: 2 });
 /// let plain = TransformerConfig::new(1, 24, 6, 20, 8);
-/// let config = TransformerConfig { attn_experts, n_kv_heads: 2, ..plain };
+/// let config = plain.with_kv_heads(2).with_attn_experts(attn_experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.0.attn.hook_*")?;
 /// let shares = cache.get(hook::attn_expert_weights(0))?; // [batch, pos, expert]
@@ -101,13 +141,38 @@ pub struct AttnExperts {
     pub per_token: usize,
 }
 
+impl AttnExperts {
+    /// Checks the numbers, as attention of a model.
+    pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
+        let fails = |reason: String| ConfigError::refuse("attn_experts", reason);
+        let Self { count, per_token } = self;
+        if per_token == 0 || per_token > count {
+            return fails(format!("can't choose {per_token} of {count} experts per token"));
+        }
+        for kv_heads in config.attending().map(|layer| config.n_kv_heads_of(layer)) {
+            let (heads, n_heads) = (count.saturating_mul(kv_heads), config.n_heads);
+            if heads == 0 || !n_heads.is_multiple_of(heads) {
+                return fails(format!(
+                    "{count} experts with {kv_heads} heads each have {heads} heads in total, not {n_heads}"
+                ));
+            }
+        }
+        if config.latent.is_some() || config.attn_gates || config.positional == Positional::Shortformer {
+            let reason =
+                "attention experts can't be combined with latent attention, `attn_gates` or Shortformer positions";
+            return fails(reason.into());
+        }
+        Ok(())
+    }
+}
+
 /// How router scores become routing weights.
 ///
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::{Experts, RouterFn};
 /// let experts = Some(Experts { router: RouterFn::Sigmoid, ..Experts::new(4, 2) });
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let weights = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
 /// assert!(weights.max().into_scalar::<f32>() < 1.0); // separate sigmoids, whose sum may exceed one
@@ -136,7 +201,7 @@ pub enum RouterFn {
 /// use hooklens::{ExpertGroups, Experts, TransformerConfig};
 /// let groups = Some(ExpertGroups { count: 3, kept: 1, best: 2 });
 /// let experts = Some(Experts { groups, ..Experts::new(8, 2) });
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_gated_mlp(true).with_experts(experts);
 /// let message = config.validate().unwrap_err().to_string();
 /// assert_eq!(message, "invalid `experts`: 8 experts can't be divided into 3 groups");
 /// ```
@@ -150,13 +215,32 @@ pub struct ExpertGroups {
     pub best: usize,
 }
 
+impl ExpertGroups {
+    /// Checks that `per_token` of `experts` experts can be chosen from the groups.
+    fn check(self, experts: usize, per_token: usize) -> Result<(), ConfigError> {
+        let Self { count, kept, best } = self;
+        if count == 0 || !experts.is_multiple_of(count) {
+            return ConfigError::refuse("experts", format!("{experts} experts can't be divided into {count} groups"));
+        }
+        let each = experts / count;
+        if kept == 0 || kept > count || best == 0 || best > each || kept * each < per_token {
+            let reason = format!(
+                "can't choose {per_token} experts per token from {kept} of {count} groups of {each}, ranked by their \
+                 best {best}"
+            );
+            return ConfigError::refuse("experts", reason);
+        }
+        Ok(())
+    }
+}
+
 /// An expert that is applied to every token.
 ///
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::{Experts, SharedExpert};
 /// let experts = Some(Experts { shared: Some(SharedExpert { d_mlp: 24, gated: true }), ..Experts::new(4, 2) });
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let post = model.record([1, 2, 3], hook::shared_post(0))?.get(hook::shared_post(0))?;
 /// assert_eq!(post.dims(), [1, 3, 24]);
@@ -177,7 +261,7 @@ pub struct SharedExpert {
 /// use hooklens::{ClippedGate, Experts};
 /// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
 /// let experts = Some(Experts { clipped, ..Experts::new(4, 2) }); // as in GPT-OSS
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 20]);
 /// # Ok::<(), hooklens::Error>(())

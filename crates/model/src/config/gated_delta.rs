@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ConfigError;
+use super::short_conv::check_sizes;
+
 /// Sizes of a gated delta net, linear attention that keeps one state matrix per head instead of keys and values (Yang
 /// et al. 2024; Qwen 3 Next, Qwen 3.5).
 ///
@@ -11,10 +14,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, Mixer, NormKind};
+/// use hooklens::{GatedDelta, AttentionConfig, MixerConfig, NormKind};
 /// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let mixers = vec![Mixer::GatedDelta(net), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
-/// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// let mixers = vec![MixerConfig::GatedDeltaNet(net), MixerConfig::Attention(AttentionConfig::new(4, 8))];
+/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?.with_norm(NormKind::Rms);
 /// assert_eq!((config.attends(0), config.gated_delta_of(0)), (false, Some(net)));
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], ["blocks.0.linear_attn.hook_{q,v,beta}", "blocks.1.attn.hook_pattern"])?;
@@ -41,5 +44,18 @@ impl GatedDelta {
     /// Number of convolution channels: queries, keys, and values of all heads.
     pub fn channels(self) -> usize {
         2 * self.n_key_heads * self.d_key + self.n_value_heads * self.d_value
+    }
+
+    /// Checks the sizes, as the mixer of layer `layer`.
+    pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
+        let Self { n_key_heads, n_value_heads, d_key, d_value, width } = self;
+        check_sizes("gated delta net", layer, &[n_key_heads, n_value_heads, d_key, d_value], width)?;
+        if !n_value_heads.is_multiple_of(n_key_heads) {
+            let reason = format!(
+                "{n_value_heads} value heads of layer {layer} can't be divided evenly among {n_key_heads} key heads"
+            );
+            return ConfigError::refuse("mixers", reason);
+        }
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ pub struct Threshold {
 impl TransformerConfig {
     /// Context lengths beyond which the rotary frequencies of some layer change.
     pub fn rotation_thresholds(&self) -> Vec<Threshold> {
-        let rotaries = (0..self.n_layers).filter_map(|layer| self.rotary(layer));
+        let rotaries = (0..self.n_layers()).filter_map(|layer| self.rotary(layer));
         let thresholds = rotaries.filter_map(|rotary| match rotary.scaling {
             RopeScaling::Long { original_context, .. } => Some(Threshold { context: original_context, once: true }),
             RopeScaling::Dynamic { original_context, .. } => Some(Threshold { context: original_context, once: false }),

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{AttentionConfig, ConfigError, Positional, TransformerConfig};
+
 /// Multi-head latent attention: keys and values are projected from a low-rank latent, and in larger models queries from
 /// another (DeepSeek V2).
 ///
@@ -12,12 +14,7 @@ use serde::{Deserialize, Serialize};
 /// use hooklens::prelude::*;
 /// use hooklens::{Latent, NormKind, Positional, RopeScaling, Rotary};
 /// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig {
-///     norm: NormKind::Rms,
-///     positional: Positional::Rotary(rotary),
-///     latent: Some(Latent { q_rank: Some(12), kv_rank: 10, d_rope: 4, d_value: 6, eps: 1e-6 }),
-///     ..TransformerConfig::new(1, 16, 2, 20, 8)
-/// };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_rotary(rotary).with_norm(NormKind::Rms).with_latent(Latent { q_rank: Some(12), kv_rank: 10, d_rope: 4, d_value: 6, eps: 1e-6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], ["blocks.0.attn.hook_kv_latent", "k0", "v0"])?;
 /// assert_eq!(cache.get(hook::kv_latent(0))?.dims(), [1, 3, 10]);
@@ -36,4 +33,39 @@ pub struct Latent {
     pub d_value: usize,
     /// Epsilon of the latents' RMS norms.
     pub eps: f64,
+}
+
+impl Latent {
+    /// Checks the sizes, as attention of a model.
+    pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
+        let Self { q_rank, kv_rank, d_rope, d_value, eps } = self;
+        let valid = 1..=TransformerConfig::LARGEST;
+        let sizes = [Some(kv_rank), q_rank, Some(d_rope), Some(d_value)];
+        if let Some(size) = sizes.into_iter().flatten().find(|size| !valid.contains(size)) {
+            return ConfigError::refuse("latent", format!("{size} is not a valid width"));
+        }
+        if !(eps.is_finite() && eps >= 0.0) {
+            return ConfigError::refuse("latent", format!("{eps} is not a small positive number"));
+        }
+        let whole = AttentionConfig::new(config.n_heads, config.d_head());
+        for layer in &config.layers {
+            let own = layer.mixer.attention();
+            if own.is_none_or(|own| *own != AttentionConfig { window: own.window, ..whole.clone() }) {
+                let reason = "every layer must have attention with the same heads, and `n_kv_heads` equal to `n_heads`";
+                return ConfigError::refuse("latent", reason.into());
+            }
+        }
+        let rotates = matches!(&config.positional, Positional::Rotary(rotary) if rotary.dim == d_rope);
+        if !rotates || d_rope >= config.d_head() {
+            let d_head = config.d_head();
+            let reason = format!(
+                "every layer must rotate {d_rope} dimensions, and `d_head` ({d_head}) must be larger than that"
+            );
+            return ConfigError::refuse("latent", reason);
+        }
+        if config.qk_norm.is_some() {
+            return ConfigError::refuse("latent", "latent attention can't be combined with `qk_norm`".into());
+        }
+        Ok(())
+    }
 }

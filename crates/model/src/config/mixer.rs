@@ -2,39 +2,78 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GatedDelta, ShortConv, StateSpace};
+use super::{AttentionConfig, ConfigError, GatedDelta, ShortConv, StateSpace, TransformerConfig};
 
-/// The token mixer of one layer, for models whose layers differ.
+/// What moves information between the positions of a layer.
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::Mixer;
+/// use hooklens::{AttentionConfig, MixerConfig};
 /// // The second layer's heads are twice as wide, and share one head of keys and values.
-/// let wide = Mixer::Attention { n_kv_heads: 1, d_head: 16 };
-/// let mixers = vec![Mixer::Attention { n_kv_heads: 2, d_head: 8 }, wide];
-/// let config = TransformerConfig { n_kv_heads: 2, mixers, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// let mixers = [AttentionConfig::new(2, 8), AttentionConfig::new(1, 16)].map(MixerConfig::Attention);
+/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?;
 /// assert_eq!((config.n_kv_heads_of(1), config.d_head_of(1)), (1, 16));
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], ["q1", "k1"])?;
 /// assert_eq!((cache.get(hook::q(1))?.dims(), cache.get(hook::k(1))?.dims()), ([1, 3, 4, 16], [1, 3, 1, 16]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Mixer {
-    /// Attention, with sizes of this layer.
-    Attention {
-        /// Number of key/value heads.
-        n_kv_heads: usize,
-        /// Width of a head.
-        d_head: usize,
-    },
+pub enum MixerConfig {
+    /// Attention.
+    Attention(AttentionConfig),
     /// A gated delta net. It has no attention pattern, and its cache is a state matrix.
-    GatedDelta(GatedDelta),
+    GatedDeltaNet(GatedDelta),
     /// A Mamba 2 state space. It has no attention pattern, and its cache is a state matrix.
-    StateSpace(StateSpace),
+    Mamba2(StateSpace),
     /// A gated short convolution, which caches its last positions (LFM2).
-    ShortConv(ShortConv),
+    ShortConvolution(ShortConv),
+    /// Attention and a Mamba 2 state space that read the same normalized stream, and whose outputs are added
+    /// (Falcon-H1). The layer caches keys and values as well as a state.
+    AttentionAndMamba2(AttentionConfig, StateSpace),
     /// No mixer: the layer has only an MLP (Nemotron-H).
     None,
+}
+
+impl MixerConfig {
+    /// Attention, if the mixer has any.
+    ///
+    /// ```
+    /// use hooklens::{AttentionConfig, MixerConfig, StateSpace};
+    /// let own = AttentionConfig::new(2, 8);
+    /// assert_eq!(MixerConfig::AttentionAndMamba2(own.clone(), StateSpace::new(4, 8, 6)).attention(), Some(&own));
+    /// assert_eq!(MixerConfig::None.attention(), None);
+    /// ```
+    pub fn attention(&self) -> Option<&AttentionConfig> {
+        match self {
+            Self::Attention(own) | Self::AttentionAndMamba2(own, _) => Some(own),
+            Self::GatedDeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+        }
+    }
+
+    /// Attention, mutably, if the mixer has any.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionConfig> {
+        match self {
+            Self::Attention(own) | Self::AttentionAndMamba2(own, _) => Some(own),
+            Self::GatedDeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) | Self::None => None,
+        }
+    }
+
+    /// Whether the mixer has a recurrent state.
+    pub fn has_state(&self) -> bool {
+        !matches!(self, Self::Attention(_) | Self::None)
+    }
+
+    /// Checks the sizes, as the mixer of layer `layer` of a model.
+    pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
+        match self {
+            Self::Attention(own) => own.check(config, layer),
+            Self::GatedDeltaNet(own) => own.check(layer),
+            Self::Mamba2(own) => own.check(layer),
+            Self::ShortConvolution(own) => own.check(layer),
+            Self::AttentionAndMamba2(own, space) => own.check(config, layer).and_then(|()| space.check(layer)),
+            Self::None => Ok(()),
+        }
+    }
 }

@@ -11,11 +11,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use hooklens::prelude::*;
 /// use hooklens::{NormKind, PerLayerInputs};
-/// let config = TransformerConfig {
-///     norm: NormKind::Rms,
-///     per_layer_inputs: Some(PerLayerInputs { width: 6 }),
-///     ..TransformerConfig::new(2, 32, 4, 100, 32)
-/// };
+/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(PerLayerInputs { width: 6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.1.*per_layer*")?;
 /// assert_eq!(cache.get(hook::per_layer_input(1))?.dims(), [1, 3, 6]);

@@ -10,7 +10,7 @@ use super::Rotary;
 /// use hooklens::prelude::*;
 /// use hooklens::Positional;
 /// let has_vectors = |positional| {
-///     let config = TransformerConfig { positional, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+///     let config = TransformerConfig::new(1, 16, 2, 20, 8).with_positional(positional);
 ///     Ok::<_, hooklens::Error>(HookedTransformer::random(config, 0, &Device::flex())?.w_pos().is_some())
 /// };
 /// assert!(has_vectors(Positional::Learned)? && !has_vectors(Positional::Alibi)?);

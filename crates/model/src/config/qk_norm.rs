@@ -12,7 +12,7 @@ use super::NormKind;
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
 /// // StableLM 2: a layer norm, with separate weights for each head.
 /// let own = QkNorm { kind: NormKind::LayerNorm, weights: QkNormWeights::EachHead, ..QkNorm::HEADS };
-/// TransformerConfig { qk_norm: Some(own), ..plain }.validate()?;
+/// plain.with_qk_norm(own).validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

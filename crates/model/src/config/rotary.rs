@@ -9,10 +9,7 @@ use super::ConfigError;
 /// ```
 /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
 /// let rotary = Rotary { dim: 8, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig {
-///     positional: Positional::Rotary(rotary.clone()),
-///     ..TransformerConfig::new(2, 64, 4, 100, 32)
-/// };
+/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_rotary(rotary.clone());
 /// assert_eq!(config.rotary(1), Some(&rotary)); // rotates half of each head's 16 dimensions
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
@@ -29,6 +26,21 @@ pub struct Rotary {
     pub scaling: RopeScaling,
 }
 
+impl Rotary {
+    /// Checks the sizes, for heads of width `d_head`.
+    pub(super) fn check(&self, d_head: usize) -> Result<(), ConfigError> {
+        let Self { dim, base, ref scaling, .. } = *self;
+        if dim == 0 || dim > d_head || !dim.is_multiple_of(2) {
+            let reason = format!("{dim} is not a positive even number within d_head {d_head}");
+            return ConfigError::refuse("rotary.dim", reason);
+        }
+        if !(base.is_finite() && base > 0.0) {
+            return ConfigError::refuse("rotary.base", format!("{base} is not a positive number"));
+        }
+        scaling.validate(dim)
+    }
+}
+
 /// How rotary wavelengths are scaled for longer contexts.
 ///
 /// ```
@@ -37,7 +49,7 @@ pub struct Rotary {
 /// let model = |scaling| {
 ///     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling };
 ///     let positional = Positional::Rotary(rotary);
-///     let config = TransformerConfig { positional, ..TransformerConfig::new(1, 16, 2, 20, 64) };
+///     let config = TransformerConfig::new(1, 16, 2, 20, 64).with_positional(positional);
 ///     HookedTransformer::random(config, 0, &Device::flex())
 /// };
 /// let [near, far] = [model(RopeScaling::None)?, model(RopeScaling::Linear { factor: 4.0 })?];

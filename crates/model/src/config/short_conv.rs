@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{ConfigError, TransformerConfig};
+
 /// A gated short convolution that replaces attention (LFM2).
 ///
 /// The residual stream is projected to `B`, `C`, and `x`, each of width `d_model`. At each position `y = C * conv(B *
@@ -9,9 +11,9 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Mixer, NormKind, ShortConv};
-/// let mixers = vec![Mixer::ShortConv(ShortConv { width: 3 }), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
-/// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// use hooklens::{AttentionConfig, MixerConfig, NormKind, ShortConv};
+/// let mixers = vec![MixerConfig::ShortConvolution(ShortConv { width: 3 }), MixerConfig::Attention(AttentionConfig::new(4, 8))];
+/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?.with_norm(NormKind::Rms);
 /// assert_eq!((config.attends(0), config.short_conv_of(0)), (false, Some(ShortConv { width: 3 })));
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.0.conv.hook_{b,c,x,z}")?;
@@ -23,4 +25,24 @@ use serde::{Deserialize, Serialize};
 pub struct ShortConv {
     /// Kernel width of the convolution, including the current position; at least two.
     pub width: usize,
+}
+
+impl ShortConv {
+    /// Checks the size, as the mixer of layer `layer`.
+    pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
+        check_sizes("short convolution", layer, &[], self.width)
+    }
+}
+
+/// Checks the sizes of a mixer with a convolution over `width` positions.
+pub(super) fn check_sizes(kind: &str, layer: usize, sizes: &[usize], width: usize) -> Result<(), ConfigError> {
+    let valid = 1..=TransformerConfig::LARGEST;
+    if let Some(size) = sizes.iter().chain([&width]).find(|size| !valid.contains(size)) {
+        return ConfigError::refuse("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
+    }
+    if width < 2 {
+        let reason = format!("the convolution of layer {layer} covers fewer than two positions");
+        return ConfigError::refuse("mixers", reason);
+    }
+    Ok(())
 }

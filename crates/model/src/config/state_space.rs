@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ConfigError;
+use super::short_conv::check_sizes;
+
 /// Sizes of a Mamba 2 mixer, whose heads keep one state matrix each instead of keys and values (Dao and Gu 2024).
 ///
 /// At each position, a head decays its state `S` (`[d_state, d_head]`), adds the outer product of `B` and its input
@@ -10,10 +13,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Mixer, NormKind, StateSpace};
+/// use hooklens::{AttentionConfig, MixerConfig, NormKind, StateSpace};
 /// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
-/// let mixers = vec![Mixer::StateSpace(space), Mixer::Attention { n_kv_heads: 4, d_head: 8 }];
-/// let config = TransformerConfig { mixers, norm: NormKind::Rms, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+/// let mixers = vec![MixerConfig::Mamba2(space), MixerConfig::Attention(AttentionConfig::new(4, 8))];
+/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?.with_norm(NormKind::Rms);
 /// assert_eq!((config.attends(0), config.state_space_of(0)), (false, Some(space)));
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.0.ssm.hook_{x,b,dt}")?;
@@ -37,9 +40,37 @@ pub struct StateSpace {
     /// Number of channel groups normalized separately in the norm of the gated output (Nemotron-H: `n_groups`).
     #[serde(default = "one")]
     pub norm_groups: usize,
+    /// Norm of the heads' output, and its order with the gate.
+    #[serde(default, skip_serializing_if = "GatedNorm::is_default")]
+    pub norm: GatedNorm,
     /// Minimum step `dt`; smaller steps are clamped (Nemotron-H).
     #[serde(default)]
     pub least_step: f64,
+}
+
+/// RMS norm of the output of a Mamba 2 mixer's heads, which a gate multiplies.
+///
+/// ```
+/// use hooklens::{GatedNorm, StateSpace};
+/// let falcon = StateSpace { norm: GatedNorm::None, ..StateSpace::new(4, 8, 6) };
+/// assert_ne!(falcon.norm, GatedNorm::default());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum GatedNorm {
+    /// The product of output and gate is normalized (Mamba 2).
+    #[default]
+    AfterGate,
+    /// The output is normalized, then multiplied by the gate.
+    BeforeGate,
+    /// No norm (Falcon-H1).
+    None,
+}
+
+impl GatedNorm {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 fn one() -> usize {
@@ -56,11 +87,40 @@ impl StateSpace {
     /// assert_eq!((space.n_groups, space.width, space.norm_groups, space.least_step), (1, 4, 1, 0.0));
     /// ```
     pub fn new(n_heads: usize, d_head: usize, d_state: usize) -> Self {
-        Self { n_heads, d_head, n_groups: 1, d_state, width: 4, norm_groups: 1, least_step: 0.0 }
+        Self {
+            n_heads,
+            d_head,
+            n_groups: 1,
+            d_state,
+            width: 4,
+            norm_groups: 1,
+            norm: GatedNorm::AfterGate,
+            least_step: 0.0,
+        }
     }
 
     /// Number of convolution channels: inputs of all heads, then `B` and `C` of all groups.
     pub fn channels(self) -> usize {
         self.n_heads * self.d_head + 2 * self.n_groups * self.d_state
+    }
+
+    /// Checks the sizes, as the mixer of layer `layer`.
+    pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
+        let Self { n_heads, d_head, n_groups, d_state, width, norm_groups, least_step, .. } = self;
+        check_sizes("state space", layer, &[n_heads, d_head, n_groups, d_state], width)?;
+        if !n_heads.is_multiple_of(n_groups) {
+            let reason = format!("{n_heads} heads of layer {layer} can't be divided evenly into {n_groups} groups");
+            return ConfigError::refuse("mixers", reason);
+        }
+        let channels = n_heads * d_head;
+        if norm_groups == 0 || !channels.is_multiple_of(norm_groups) {
+            let reason =
+                format!("{channels} channels of layer {layer} can't be divided evenly into {norm_groups} norm groups");
+            return ConfigError::refuse("mixers", reason);
+        }
+        if !(least_step.is_finite() && least_step >= 0.0) {
+            return ConfigError::refuse("mixers", format!("the minimum step of layer {layer} can't be {least_step}"));
+        }
+        Ok(())
     }
 }

@@ -1,48 +1,41 @@
 //! [`TransformerConfig`]: fields, constructors, and per-layer values.
+//!
+//! Builder methods are in `builder.rs`.
 
 use serde::{Deserialize, Serialize};
 
+use super::flat::FlatConfig;
 use super::{
-    ActivationFn, AttnExperts, Experts, GatedDelta, Latent, Mixer, NormKind, PerLayerInputs, Positional, QkNorm,
-    QueryGrowth, Rotary, ShortConv, StateSpace, Window,
+    ActivationFn, AttnExperts, Experts, GatedDelta, Latent, LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind,
+    PerLayerInputs, Positional, QkNorm, QueryGrowth, ResidualScheme, Rotary, ShortConv, StateSpace, Window,
 };
 
 /// The sizes and architectural choices of a transformer.
 ///
 /// Every model family maps to a value of this type, which fully determines the model. Start from
-/// [`TransformerConfig::new`] and change what differs:
+/// [`TransformerConfig::new`] and change what differs, with methods or by assigning to fields. What layers are made of
+/// is in [`layers`](Self::layers); everything else holds for all of them.
 ///
 /// ```
 /// use hooklens::{Positional, TransformerConfig};
-/// let config = TransformerConfig {
-///     attn_only: true,
-///     positional: Positional::Shortformer,
-///     ..TransformerConfig::new(2, 64, 4, 100, 32)
-/// };
-/// assert_eq!(config.d_head, 16);
+/// let config =
+///     TransformerConfig::new(2, 64, 4, 100, 32).with_positional(Positional::Shortformer).with_attn_only(true);
+/// assert_eq!((config.n_layers(), config.d_head()), (2, 16));
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
+///
+/// Its JSON has one field per setting and a list for each setting that differs between layers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "FlatConfig", try_from = "FlatConfig")]
+#[non_exhaustive]
 pub struct TransformerConfig {
-    /// Number of blocks.
-    pub n_layers: usize,
+    /// The layers, first to last.
+    pub layers: Vec<LayerConfig>,
     /// Width of the residual stream.
     pub d_model: usize,
     /// Number of attention heads.
     pub n_heads: usize,
-    /// Number of key/value heads; fewer than `n_heads` means grouped-query attention.
-    pub n_kv_heads: usize,
-    /// Width of one head.
-    pub d_head: usize,
-    /// Token mixer of each layer, for models whose layers differ (Gemma 4). Empty if all layers have attention with the
-    /// sizes above.
-    pub mixers: Vec<Mixer>,
-    /// For each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own (Gemma 4). Empty
-    /// if all layers have their own.
-    pub shared_keys: Vec<Option<usize>>,
-    /// Number of neurons in the MLP, or in each expert of a mixture of experts.
-    pub d_mlp: usize,
     /// Vocabulary size.
     pub d_vocab: usize,
     /// Size of the last axis of the logits; usually `d_vocab`, and 0 for a model without an unembedding.
@@ -66,12 +59,8 @@ pub struct TransformerConfig {
     pub pre_norms: bool,
     /// Whether the outputs of attention and the MLP are normalized (Gemma 2).
     pub post_norms: bool,
-    /// Post-norm blocks as in BERT: the residual stream is normalized after each addition (OPT-350M, the first GPT).
-    /// Attention and the MLP read the stream directly, and `ln1` and `ln2` are applied to the sums.
-    pub residual_norms: bool,
-    /// Whether the outputs of attention and the MLP are added to their normalized inputs instead of to the residual
-    /// stream (Bloom's `apply_residual_connection_post_layernorm`).
-    pub normalized_residual: bool,
+    /// How blocks add to the residual stream.
+    pub residual: ResidualScheme,
     /// Whether there is no norm before the unembedding.
     pub no_final_norm: bool,
     /// Query and key norms, if any (Qwen 3).
@@ -98,17 +87,8 @@ pub struct TransformerConfig {
     pub most_keys: Option<usize>,
     /// Positional embedding.
     pub positional: Positional,
-    /// Per-layer rotary embeddings, `None` for layers without any (Gemma 3, SmolLM 3). Empty if all layers use the
-    /// same.
-    pub layer_rotary: Vec<Option<Rotary>>,
     /// The MLP's activation function.
     pub activation: ActivationFn,
-    /// Whether the MLP is gated: the activation is multiplied by a second projection.
-    pub gated_mlp: bool,
-    /// Whether blocks have no MLP.
-    pub attn_only: bool,
-    /// Whether attention and the MLP read the same residual stream (GPT-J, Pythia).
-    pub parallel: bool,
     /// Divisor of attention scores; usually the square root of `d_head`.
     pub attn_scale: f64,
     /// Whether scores are also divided by the layer index plus one.
@@ -119,14 +99,6 @@ pub struct TransformerConfig {
     pub output_logits_soft_cap: Option<f64>,
     /// Whether queries also attend to later keys.
     pub bidirectional: bool,
-    /// Attention window of each layer; `None` for full attention. Empty if no layer has a window.
-    pub windows: Vec<Option<Window>>,
-    /// Mixture of experts in place of the MLP.
-    pub experts: Option<Experts>,
-    /// In a mixture-of-experts model: for each layer, the width of the dense MLP that it has instead, or `None` if it
-    /// has experts (DeepSeek); empty if all layers have experts. In other models: the MLP width of layers that differ
-    /// from `d_mlp` (Gemma 4). A layer with 0 neurons has no MLP (Nemotron-H).
-    pub dense_mlps: Vec<Option<usize>>,
     /// Per-layer token embeddings, added after the MLP (Gemma 4).
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
@@ -141,7 +113,7 @@ impl TransformerConfig {
     /// ```
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32); // layers, width, heads, vocabulary, positions
-    /// assert_eq!((config.d_head, config.d_mlp, config.n_kv_heads), (16, 256, 4));
+    /// assert_eq!((config.d_head(), config.d_mlp(), config.n_kv_heads()), (16, 256, 4));
     /// // If `n_heads` does not divide `d_model`, set `d_head` and `attn_scale`.
     /// let message = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
     /// assert_eq!(message, "invalid `n_heads`: 2 heads do not divide a d_model of 15; set d_head and attn_scale");
@@ -149,15 +121,12 @@ impl TransformerConfig {
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
         let d_head = if shares { d_model / n_heads } else { 0 };
+        // More layers than this are refused by `validate`, which counts them.
+        let listed = n_layers.min(Self::MOST_LAYERS + 1);
         Self {
-            n_layers,
+            layers: vec![LayerConfig::plain(n_heads, d_head, d_model.saturating_mul(4)); listed],
             d_model,
             n_heads,
-            n_kv_heads: n_heads,
-            d_head,
-            mixers: Vec::new(),
-            shared_keys: Vec::new(),
-            d_mlp: d_model.saturating_mul(4),
             d_vocab,
             d_vocab_out: d_vocab,
             n_ctx,
@@ -169,8 +138,7 @@ impl TransformerConfig {
             embed_scale: None,
             pre_norms: true,
             post_norms: false,
-            residual_norms: false,
-            normalized_residual: false,
+            residual: ResidualScheme::Sequential,
             no_final_norm: false,
             qk_norm: None,
             alibi_bias_max: 8.0,
@@ -182,19 +150,12 @@ impl TransformerConfig {
             latent: None,
             most_keys: None,
             positional: Positional::Learned,
-            layer_rotary: Vec::new(),
             activation: ActivationFn::GeluNew,
-            gated_mlp: false,
-            attn_only: false,
-            parallel: false,
             attn_scale: (d_head as f64).sqrt(),
             scale_attn_by_inverse_layer_idx: false,
             attn_scores_soft_cap: None,
             output_logits_soft_cap: None,
             bidirectional: false,
-            windows: Vec::new(),
-            experts: None,
-            dense_mlps: Vec::new(),
             per_layer_inputs: None,
             layer_scalars: false,
             default_prepend_bos: true,
@@ -206,22 +167,61 @@ impl TransformerConfig {
     /// ```
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::gpt2_small();
-    /// assert_eq!((config.n_layers, config.d_model, config.d_vocab), (12, 768, 50_257));
+    /// assert_eq!((config.n_layers(), config.d_model, config.d_vocab), (12, 768, 50_257));
     /// ```
     pub fn gpt2_small() -> Self {
         Self::new(12, 768, 12, 50257, 1024)
+    }
+
+    /// Number of layers.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Number of key/value heads of the first layer with attention; 0 if there is none.
+    pub fn n_kv_heads(&self) -> usize {
+        self.attending().next().map_or(0, |layer| self.n_kv_heads_of(layer))
+    }
+
+    /// Width of a head in the first layer with attention; 0 if there is none.
+    pub fn d_head(&self) -> usize {
+        self.attending().next().map_or(0, |layer| self.d_head_of(layer))
+    }
+
+    /// Number of neurons of each expert in the first mixture of experts, or else of the first MLP; 0 without MLPs.
+    pub fn d_mlp(&self) -> usize {
+        let mixture = self.mlp_layers().find(|layer| self.experts_of(*layer).is_some());
+        mixture.or_else(|| self.mlp_layers().next()).map_or(0, |layer| self.d_mlp_of(layer))
+    }
+
+    /// The mixture of experts of the first layer that has one.
+    pub fn experts(&self) -> Option<Experts> {
+        self.layers.iter().find_map(|layer| layer.mlp.experts())
+    }
+
+    /// Whether no layer has an MLP.
+    pub fn attn_only(&self) -> bool {
+        self.layers.iter().all(|layer| layer.mlp == MlpConfig::None)
+    }
+
+    fn mixer(&self, layer: usize) -> &MixerConfig {
+        self.layers.get(layer).map_or(&MixerConfig::None, |layer| &layer.mixer)
+    }
+
+    fn mlp(&self, layer: usize) -> MlpConfig {
+        self.layers.get(layer).map_or(MlpConfig::None, |layer| layer.mlp)
     }
 
     /// Attention window of a layer, if any.
     ///
     /// ```
     /// use hooklens::{TransformerConfig, Window};
-    /// let windows = vec![Some(Window::Sliding(4)), None]; // one per layer
-    /// let config = TransformerConfig { windows, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_windows([Some(Window::Sliding(4)), None])?;
     /// assert_eq!((config.window(0), config.window(1)), (Some(Window::Sliding(4)), None));
+    /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn window(&self, layer: usize) -> Option<Window> {
-        self.windows.get(layer).copied().flatten()
+        self.mixer(layer).attention()?.window
     }
 
     /// Divisor of a layer's attention scores.
@@ -230,7 +230,7 @@ impl TransformerConfig {
     /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
     /// assert_eq!(config.score_divisor(1), 4.0); // the square root of `d_head`, 16
-    /// let by_layer = TransformerConfig { scale_attn_by_inverse_layer_idx: true, ..config };
+    /// let by_layer = config.with_scale_attn_by_inverse_layer_idx(true);
     /// assert_eq!(by_layer.score_divisor(1), 8.0);
     /// ```
     pub fn score_divisor(&self, layer: usize) -> f64 {
@@ -241,20 +241,20 @@ impl TransformerConfig {
     /// Rotary embeddings of a layer, if any.
     ///
     /// ```
-    /// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+    /// use hooklens::{RopeScaling, Rotary, TransformerConfig};
     /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
-    /// let config = TransformerConfig {
-    ///     positional: Positional::Rotary(rotary.clone()),
-    ///     layer_rotary: vec![Some(rotary.clone()), None], // the second layer has no rotary embeddings
-    ///     ..TransformerConfig::new(2, 64, 4, 100, 32)
-    /// };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32)
+    ///     .with_rotary(rotary.clone())
+    ///     .with_layer_rotary([Some(rotary.clone()), None])?; // the second layer has no rotary embeddings
     /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
+    /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn rotary(&self, layer: usize) -> Option<&Rotary> {
-        match &self.positional {
-            Positional::Rotary(rotary) if self.layer_rotary.is_empty() => Some(rotary),
-            Positional::Rotary(_) => self.layer_rotary.get(layer)?.as_ref(),
-            _ => None,
+        let Positional::Rotary(all) = &self.positional else { return None };
+        match &self.mixer(layer).attention()?.rotary {
+            LayerRotary::Model => Some(all),
+            LayerRotary::Own(own) => Some(own),
+            LayerRotary::None => None,
         }
     }
 
@@ -262,8 +262,8 @@ impl TransformerConfig {
     ///
     /// ```
     /// use hooklens::{QkNorm, TransformerConfig};
-    /// let qk_norm = Some(QkNorm { rotating_layers: true, ..QkNorm::HEADS });
-    /// let config = TransformerConfig { qk_norm, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let qk_norm = QkNorm { rotating_layers: true, ..QkNorm::HEADS };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_qk_norm(qk_norm);
     /// assert_eq!(config.qk_norm_of(0), None); // positions are learned, so no layer is rotary
     /// ```
     pub fn qk_norm_of(&self, layer: usize) -> Option<QkNorm> {
@@ -274,9 +274,9 @@ impl TransformerConfig {
     ///
     /// ```
     /// use hooklens::{QueryGrowth, TransformerConfig};
-    /// let query_growth = Some(QueryGrowth { rate: 0.1, context: 16, ahead: 0, still_layers: false });
-    /// let config = TransformerConfig { query_growth, ..TransformerConfig::new(2, 64, 4, 100, 32) };
-    /// assert_eq!(config.query_growth_of(1), query_growth);
+    /// let growth = QueryGrowth { rate: 0.1, context: 16, ahead: 0, still_layers: false };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_query_growth(growth);
+    /// assert_eq!(config.query_growth_of(1), Some(growth));
     /// ```
     pub fn query_growth_of(&self, layer: usize) -> Option<QueryGrowth> {
         self.query_growth.filter(|growth| !growth.still_layers || self.rotary(layer).is_none())
@@ -289,21 +289,21 @@ impl TransformerConfig {
     /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).gated_delta_of(0), None);
     /// ```
     pub fn gated_delta_of(&self, layer: usize) -> Option<GatedDelta> {
-        match self.mixers.get(layer) {
-            Some(Mixer::GatedDelta(net)) => Some(*net),
+        match *self.mixer(layer) {
+            MixerConfig::GatedDeltaNet(net) => Some(net),
             _ => None,
         }
     }
 
-    /// The Mamba 2 state space that a layer has in place of attention, if any.
+    /// The Mamba 2 state space that a layer has in place of attention or beside it, if any.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
     /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).state_space_of(0), None);
     /// ```
     pub fn state_space_of(&self, layer: usize) -> Option<StateSpace> {
-        match self.mixers.get(layer) {
-            Some(Mixer::StateSpace(space)) => Some(*space),
+        match *self.mixer(layer) {
+            MixerConfig::Mamba2(space) | MixerConfig::AttentionAndMamba2(_, space) => Some(space),
             _ => None,
         }
     }
@@ -315,8 +315,8 @@ impl TransformerConfig {
     /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).short_conv_of(0), None);
     /// ```
     pub fn short_conv_of(&self, layer: usize) -> Option<ShortConv> {
-        match self.mixers.get(layer) {
-            Some(Mixer::ShortConv(conv)) => Some(*conv),
+        match *self.mixer(layer) {
+            MixerConfig::ShortConvolution(conv) => Some(conv),
             _ => None,
         }
     }
@@ -328,25 +328,23 @@ impl TransformerConfig {
     /// assert!(TransformerConfig::new(2, 64, 4, 100, 32).attends(1));
     /// ```
     pub fn attends(&self, layer: usize) -> bool {
-        matches!(self.mixers.get(layer), None | Some(Mixer::Attention { .. }))
+        self.mixer(layer).attention().is_some()
     }
 
-    /// Whether any layer has a recurrent state instead of keys and values.
+    /// Whether any layer has a recurrent state.
     pub fn has_states(&self) -> bool {
-        self.mixers
-            .iter()
-            .any(|mixer| matches!(mixer, Mixer::GatedDelta(_) | Mixer::ShortConv(_) | Mixer::StateSpace(_)))
+        self.layers.iter().any(|layer| layer.mixer.has_state())
     }
 
     /// Whether layer `layer` has a token mixer.
     ///
     /// ```
     /// use hooklens::prelude::*;
-    /// use hooklens::{Mixer, NormKind};
+    /// use hooklens::{MixerConfig, MlpConfig};
     /// // As in Nemotron-H: a layer with only attention, then a layer with only an MLP.
-    /// let mixers = vec![Mixer::Attention { n_kv_heads: 4, d_head: 8 }, Mixer::None];
-    /// let dense_mlps = vec![Some(0), None];
-    /// let config = TransformerConfig { mixers, dense_mlps, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+    /// let mut config = TransformerConfig::new(2, 32, 4, 100, 32);
+    /// config.layers[0].mlp = MlpConfig::None;
+    /// config.layers[1].mixer = MixerConfig::None;
     /// assert_eq!((config.mixes(0), config.has_mlp(0)), (true, false));
     /// assert_eq!((config.mixes(1), config.has_mlp(1)), (false, true));
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
@@ -355,59 +353,53 @@ impl TransformerConfig {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn mixes(&self, layer: usize) -> bool {
-        !matches!(self.mixers.get(layer), Some(Mixer::None))
+        *self.mixer(layer) != MixerConfig::None
     }
 
     /// Whether layer `layer` has an MLP or a mixture of experts.
-    ///
-    /// ```
-    /// use hooklens::TransformerConfig;
-    /// let config = TransformerConfig { dense_mlps: vec![None, Some(0)], ..TransformerConfig::new(2, 64, 4, 100, 32) };
-    /// assert_eq!((config.has_mlp(0), config.has_mlp(1)), (true, false));
-    /// ```
     pub fn has_mlp(&self, layer: usize) -> bool {
-        !self.attn_only && self.dense_mlp(layer) != Some(0)
+        self.mlp(layer) != MlpConfig::None
     }
 
     /// The layers that have an MLP or a mixture of experts.
-    pub fn with_mlps(&self) -> impl Iterator<Item = usize> {
-        (0..self.n_layers).filter(|layer| self.has_mlp(*layer))
+    pub fn mlp_layers(&self) -> impl Iterator<Item = usize> {
+        (0..self.n_layers()).filter(|layer| self.has_mlp(*layer))
     }
 
     /// The layers that have attention.
     pub fn attending(&self) -> impl Iterator<Item = usize> {
-        (0..self.n_layers).filter(|layer| self.attends(*layer))
+        (0..self.n_layers()).filter(|layer| self.attends(*layer))
     }
 
     /// The earlier layer whose keys and values layer `layer` reuses, if any.
     ///
     /// ```
     /// use hooklens::prelude::*;
-    /// let config =
-    ///     TransformerConfig { shared_keys: vec![None, Some(0)], ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_shared_keys([None, Some(0)])?;
     /// assert_eq!((config.reads_keys_of(0), config.reads_keys_of(1)), (None, Some(0)));
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-    /// let attn = model.weights.blocks[1].attn.as_ref();
+    /// let attn = model.weights.blocks[1].attn();
     /// assert_eq!(attn.map(|attn| attn.k.weight.val().dims()), Some([64, 0]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn reads_keys_of(&self, layer: usize) -> Option<usize> {
-        self.shared_keys.get(layer).copied().flatten()
+        self.mixer(layer).attention()?.keys_of
+    }
+
+    /// Whether any layer reuses the keys and values of an earlier one.
+    pub fn shares_keys(&self) -> bool {
+        self.attending().any(|layer| self.reads_keys_of(layer).is_some())
     }
 
     /// Number of key/value heads in a layer; 0 if it has no attention.
     ///
     /// ```
     /// use hooklens::TransformerConfig;
-    /// let config = TransformerConfig { n_kv_heads: 2, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_kv_heads(2);
     /// assert_eq!(config.n_kv_heads_of(1), 2);
     /// ```
     pub fn n_kv_heads_of(&self, layer: usize) -> usize {
-        match self.mixers.get(layer) {
-            Some(Mixer::Attention { n_kv_heads, .. }) => *n_kv_heads,
-            Some(_) => 0,
-            None => self.n_kv_heads,
-        }
+        self.mixer(layer).attention().map_or(0, |own| own.n_kv_heads)
     }
 
     /// Width of a layer's query and key heads; 0 if it has no attention.
@@ -417,11 +409,7 @@ impl TransformerConfig {
     /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_head_of(1), 16);
     /// ```
     pub fn d_head_of(&self, layer: usize) -> usize {
-        match self.mixers.get(layer) {
-            Some(Mixer::Attention { d_head, .. }) => *d_head,
-            Some(_) => 0,
-            None => self.d_head,
-        }
+        self.mixer(layer).attention().map_or(0, |own| own.d_head)
     }
 
     /// Width of a layer's value heads: the same as for keys, except in latent attention.
@@ -439,30 +427,33 @@ impl TransformerConfig {
     pub fn cached_elements(&self) -> usize {
         let own = |layer: &usize| self.reads_keys_of(*layer).is_none();
         let of_layer = |layer| self.n_kv_heads_of(layer).saturating_mul(self.d_head_of(layer) + self.d_value_of(layer));
-        (0..self.n_layers).filter(own).map(of_layer).fold(0, usize::saturating_add)
+        (0..self.n_layers()).filter(own).map(of_layer).fold(0, usize::saturating_add)
     }
 
     /// Maximum width over all layers of key heads and of value heads.
     pub fn widest_heads(&self) -> [usize; 2] {
-        let widest = |of: &dyn Fn(usize) -> usize| (0..self.n_layers).map(of).max().unwrap_or(0);
+        let widest = |of: &dyn Fn(usize) -> usize| (0..self.n_layers()).map(of).max().unwrap_or(0);
         [widest(&|layer| self.d_head_of(layer)), widest(&|layer| self.d_value_of(layer))]
     }
 
     /// The mixture of experts of layer `layer`, if it has one.
     ///
     /// ```
-    /// use hooklens::{Experts, TransformerConfig};
-    /// let experts = Some(Experts::new(8, 2));
-    /// let dense_mlps = vec![Some(256), None]; // a plain MLP in the first layer
-    /// let config =
-    ///     TransformerConfig { experts, gated_mlp: true, dense_mlps, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// use hooklens::{Experts, MlpConfig, TransformerConfig};
+    /// let experts = Experts::new(8, 2);
+    /// let mut config = TransformerConfig::new(2, 64, 4, 100, 32).with_experts(experts);
+    /// config.layers[0].mlp = MlpConfig::Dense { d_mlp: 256 }; // a plain MLP in the first layer
     /// config.validate()?;
-    /// assert_eq!((config.experts_of(0), config.experts_of(1)), (None, experts));
-    /// assert_eq!(config.d_mlp_of(0), 256);
+    /// assert_eq!((config.experts_of(0), config.experts_of(1)), (None, Some(experts)));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn experts_of(&self, layer: usize) -> Option<Experts> {
-        self.experts.filter(|_| !self.attn_only && self.dense_mlp(layer).is_none())
+        self.mlp(layer).experts()
+    }
+
+    /// Whether a layer's MLP, or its experts, are gated: the activation is multiplied by a second projection.
+    pub fn is_gated(&self, layer: usize) -> bool {
+        self.mlp(layer).is_gated()
     }
 
     /// Number of neurons in a layer's MLP, or in each of its experts.
@@ -472,20 +463,16 @@ impl TransformerConfig {
     /// assert_eq!(TransformerConfig::new(2, 64, 4, 100, 32).d_mlp_of(1), 256);
     /// ```
     pub fn d_mlp_of(&self, layer: usize) -> usize {
-        self.dense_mlp(layer).unwrap_or(self.d_mlp)
+        self.mlp(layer).d_mlp()
     }
 
-    fn dense_mlp(&self, layer: usize) -> Option<usize> {
-        self.dense_mlps.get(layer).copied().flatten()
-    }
-
-    /// Norm on the inputs of attention and the MLP; with `residual_norms`, on the sums.
+    /// Norm on the inputs of attention and the MLP; with [`ResidualScheme::NormalizedSums`], on the sums.
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32);
     /// assert_eq!(config.pre_norm(), NormKind::LayerNorm);
-    /// assert_eq!(TransformerConfig { pre_norms: false, ..config }.pre_norm(), NormKind::None); // OLMo 2
+    /// assert_eq!(config.with_pre_norms(false).pre_norm(), NormKind::None); // OLMo 2
     /// ```
     pub fn pre_norm(&self) -> NormKind {
         if self.pre_norms { self.norm } else { NormKind::None }
@@ -500,19 +487,28 @@ impl TransformerConfig {
     /// in between.
     ///
     /// ```
-    /// use hooklens::TransformerConfig;
-    /// let config = TransformerConfig { residual_norms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// use hooklens::{ResidualScheme, TransformerConfig};
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_residual(ResidualScheme::NormalizedSums);
     /// assert!(config.stream_is_normalized());
     /// ```
     pub fn stream_is_normalized(&self) -> bool {
-        self.residual_norms || self.normalized_residual
+        matches!(self.residual, ResidualScheme::NormalizedSums | ResidualScheme::NormalizedInputs)
+    }
+
+    /// Whether blocks are a sequence of parts with only a norm before each, so that a layer can do without one of them.
+    pub(super) fn is_plain_sequence(&self) -> bool {
+        self.residual == ResidualScheme::Sequential
+            && !self.post_norms
+            && !self.layer_scalars
+            && self.per_layer_inputs.is_none()
+            && self.positional != Positional::Shortformer
     }
 
     /// Norm on the outputs of attention and the MLP. Its weights are never folded, because no linear map follows it.
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};
-    /// let config = TransformerConfig { norm: NormKind::RmsPre, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_norm(NormKind::RmsPre);
     /// assert_eq!((config.pre_norm(), config.post_norm()), (NormKind::RmsPre, NormKind::Rms));
     /// ```
     pub fn post_norm(&self) -> NormKind {
@@ -527,7 +523,7 @@ impl TransformerConfig {
     ///
     /// ```
     /// use hooklens::{NormKind, TransformerConfig};
-    /// let config = TransformerConfig { final_rms: true, ..TransformerConfig::new(2, 64, 4, 100, 32) };
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_final_rms(true);
     /// assert_eq!((config.pre_norm(), config.final_norm()), (NormKind::LayerNorm, NormKind::Rms));
     /// ```
     pub fn final_norm(&self) -> NormKind {

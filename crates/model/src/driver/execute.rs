@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, ModelIdentity, Record, Rows, Run, Silent, TextHashes};
 
-use crate::config::{Mixer, TransformerConfig};
+use crate::config::{MixerConfig, TransformerConfig};
 use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
@@ -95,21 +95,21 @@ pub fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize 
     }
     match axis {
         Axis::Head => c.n_heads,
-        Axis::KvHead => layer.map_or(c.n_kv_heads, |layer| c.n_kv_heads_of(layer)),
+        Axis::KvHead => layer.map_or(c.n_kv_heads(), |layer| c.n_kv_heads_of(layer)),
         Axis::DHead => d_head,
         Axis::DValue => layer.map_or(widest_value, |layer| c.d_value_of(layer)),
         Axis::QRank => c.latent.and_then(|latent| latent.q_rank).unwrap_or(0),
         Axis::KvRank => c.latent.map_or(0, |latent| latent.kv_rank),
         Axis::DRope => c.latent.map_or(0, |latent| latent.d_rope),
         Axis::DModel => c.d_model,
-        Axis::DMlp => layer.map_or(c.d_mlp, |layer| c.d_mlp_of(layer)),
+        Axis::DMlp => layer.map_or(c.d_mlp(), |layer| c.d_mlp_of(layer)),
         Axis::HeadDHead => c.n_heads.saturating_mul(d_head),
         Axis::Vocab => c.d_vocab_out,
-        Axis::DShared => c.experts.and_then(|experts| experts.shared).map_or(0, |shared| shared.d_mlp),
+        Axis::DShared => c.experts().and_then(|experts| experts.shared).map_or(0, |shared| shared.d_mlp),
         Axis::DPerLayer => c.per_layer_inputs.map_or(0, |own| own.width),
-        Axis::Expert => c.experts.map_or(0, |experts| experts.count),
+        Axis::Expert => c.experts().map_or(0, |experts| experts.count),
         Axis::AttnExpert => c.attn_experts.map_or(0, |experts| experts.count),
-        Axis::Choice => c.experts.map_or(0, |experts| experts.per_token),
+        Axis::Choice => c.experts().map_or(0, |experts| experts.per_token),
         _ => 0,
     }
 }
@@ -127,11 +127,15 @@ struct StateAxes {
 impl StateAxes {
     /// The axis lengths of a layer, if it has a recurrent state.
     fn of(c: &TransformerConfig, layer: usize) -> Option<Self> {
-        let [key_heads, value_heads, d_key, d_value, channels] = match *c.mixers.get(layer)? {
-            Mixer::GatedDelta(net) => [net.n_key_heads, net.n_value_heads, net.d_key, net.d_value, net.channels()],
-            Mixer::StateSpace(space) => [space.n_groups, space.n_heads, space.d_state, space.d_head, space.channels()],
-            Mixer::ShortConv(_) => [0, 1, 0, c.d_model, c.d_model],
-            Mixer::Attention { .. } | Mixer::None => return None,
+        let [key_heads, value_heads, d_key, d_value, channels] = match c.layers.get(layer)?.mixer {
+            MixerConfig::GatedDeltaNet(net) => {
+                [net.n_key_heads, net.n_value_heads, net.d_key, net.d_value, net.channels()]
+            }
+            MixerConfig::Mamba2(space) | MixerConfig::AttentionAndMamba2(_, space) => {
+                [space.n_groups, space.n_heads, space.d_state, space.d_head, space.channels()]
+            }
+            MixerConfig::ShortConvolution(_) => [0, 1, 0, c.d_model, c.d_model],
+            MixerConfig::Attention(_) | MixerConfig::None => return None,
         };
         Some(Self { key_heads, value_heads, d_key, d_value, channels })
     }

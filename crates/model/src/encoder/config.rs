@@ -175,8 +175,8 @@ impl EncoderConfig {
             n_layers,
             d_model,
             n_heads,
-            d_head: stack.d_head,
-            d_mlp: stack.d_mlp,
+            d_head: stack.d_head(),
+            d_mlp: stack.d_mlp(),
             d_vocab,
             n_ctx,
             norm: NormKind::LayerNorm,
@@ -220,26 +220,26 @@ impl EncoderConfig {
     }
 
     /// The part of the configuration that attention and MLP use.
-    pub fn stack(&self) -> TransformerConfig {
-        TransformerConfig {
-            d_head: self.d_head,
-            attn_scale: self.attn_scale,
-            d_mlp: self.d_mlp,
-            norm: self.norm,
-            eps: self.eps,
-            activation: self.activation,
-            gated_mlp: self.gated_mlp,
-            // Position embeddings belong to the embedding, not to the blocks.
-            positional: match &self.positional {
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a list has another length than there are layers.
+    pub fn stack(&self) -> Result<TransformerConfig, ConfigError> {
+        TransformerConfig::new(self.n_layers, self.d_model, self.n_heads, self.d_vocab, self.n_ctx)
+            .with_d_head(self.d_head)
+            .with_d_mlp(self.d_mlp)
+            .with_gated_mlp(self.gated_mlp)
+            .with_positional(match &self.positional {
                 rotary @ Positional::Rotary(_) => rotary.clone(),
                 _ => Positional::None,
-            },
-            layer_rotary: self.layer_rotary.clone(),
-            windows: self.windows.clone(),
-            bidirectional: true,
-            default_prepend_bos: false,
-            ..TransformerConfig::new(self.n_layers, self.d_model, self.n_heads, self.d_vocab, self.n_ctx)
-        }
+            })
+            .with_attn_scale(self.attn_scale)
+            .with_norm(self.norm)
+            .with_eps(self.eps)
+            .with_activation(self.activation)
+            .with_bidirectional(true)
+            .with_default_prepend_bos(false)
+            .with_layer_rotary(self.layer_rotary.clone())?
+            .with_windows(self.windows.clone())
     }
 
     /// Checks that the sizes are consistent.
@@ -256,7 +256,7 @@ impl EncoderConfig {
     /// # Errors
     /// [`ConfigError`] with the name of the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.stack().validate()?;
+        self.stack()?.validate()?;
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });
         if !matches!(self.positional, Positional::Learned | Positional::Rotary(_) | Positional::None) {
             return fails("positional", "an encoder's positions must be learned, rotary or none".into());

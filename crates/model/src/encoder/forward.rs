@@ -11,8 +11,8 @@ use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, execute, private};
 use crate::error::{Error, InputError, Result};
 use crate::model::{
-    Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, at_columns, attention_reads, narrowed,
-    position_bias, position_vectors, rows_of, token_vectors,
+    Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, TokenMixer, at_columns, attention_reads,
+    narrowed, position_bias, position_vectors, rows_of, token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
@@ -216,7 +216,7 @@ impl HookedEncoder {
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
         self.check_length(sequence.positions_needed())?;
-        let widest = self.stack.d_mlp.max(if wanted.mlm { self.config.d_vocab } else { 0 });
+        let widest = self.stack.d_mlp().max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
             points: &self.points,
             device: self.weights.embed.tokens.val().device(),

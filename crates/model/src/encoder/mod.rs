@@ -23,7 +23,7 @@ pub use tokens::EncoderTokens;
 pub(crate) use unembed::check_width;
 pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads, RelativeWeights};
 
-use crate::config::TransformerConfig;
+use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
 use crate::model::{Identities, LoadReport};
@@ -65,18 +65,21 @@ pub struct HookedEncoder {
 
 impl HookedEncoder {
     /// Assembles a model from its parts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a list of the configuration has another length than there are layers.
     pub fn assemble(
         config: EncoderConfig,
         weights: EncoderWeights,
         tokenizer: Option<Tokenizer>,
         sentences: std::result::Result<SentenceEmbedding, String>,
         report: LoadReport,
-    ) -> Self {
+    ) -> std::result::Result<Self, ConfigError> {
         let points = Arc::new(points_of(&config, weights.output_heads()));
-        let stack = Arc::new(config.stack());
+        let stack = Arc::new(config.stack()?);
         let (config, report) = (Arc::new(config), Arc::new(report));
         let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
-        Self { weights, config, stack, points, tokenizer, sentences, report, identities }
+        Ok(Self { weights, config, stack, points, tokenizer, sentences, report, identities })
     }
 
     /// Configuration of the model.

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Attention, Linear, Mlp, Norm};
+use crate::model::{Attention, DenseMlp, Linear, Norm};
 
 /// All weights of an encoder.
 ///
@@ -103,7 +103,7 @@ pub struct EncoderBlock {
     /// Norm before attention, or of the residual stream after it.
     pub ln1: Norm,
     /// The MLP.
-    pub mlp: Mlp,
+    pub mlp: DenseMlp,
     /// Norm before the MLP, or of the residual stream after it.
     pub ln2: Norm,
 }

@@ -9,8 +9,8 @@ use crate::config::NormKind;
 use crate::cpu;
 use crate::kv_cache::Keys;
 use crate::model::{
-    Attention, Mlp, Norm, NormPoints, Pass, ProjectionInput, attention_reads, mix, raw_scores, soft_capped,
-    softmax_rows,
+    Attention, DenseMlp, Norm, NormPoints, Pass, ProjectionInput, TokenMixer, attention_reads, mix, raw_scores,
+    soft_capped, softmax_rows,
 };
 use crate::points::{Site, Stack};
 
@@ -96,7 +96,7 @@ fn attended(
 /// Runs the MLP; returns the residual stream after it, and after the block's last norm if there is one. `number`
 /// selects the hook points of the MLP's output norm.
 fn transformed(
-    (mlp, post, number): (&Mlp, &Option<Norm>, usize),
+    (mlp, post, number): (&DenseMlp, &Option<Norm>, usize),
     last: Option<(&Norm, NormPoints)>,
     layer: usize,
     (read, resid): (Tensor<3>, Tensor<3>),
@@ -178,7 +178,7 @@ impl DecoderBlock {
         run: &mut Run<'_, '_>,
     ) -> Result<(Tensor<3>, (Tensor<4>, Tensor<4>)), Halt> {
         let at = |site| pass.points.at(layer, site);
-        let (attn, heads, kv_heads) = (&self.cross_attn, pass.config.n_heads, pass.config.n_kv_heads);
+        let (attn, heads, kv_heads) = (&self.cross_attn, pass.config.n_heads, pass.config.n_kv_heads());
         let q = run.fire(at(Site::Q), ProjectionInput::Shared(read).project(&attn.q, heads))?;
         let (k, v) = match known {
             Some(known) => known.clone(),

@@ -116,7 +116,10 @@ impl StackAttention {
 
 impl EncoderDecoderConfig {
     /// The part of the configuration that one stack's blocks use.
-    pub fn stack(&self, decodes: bool) -> TransformerConfig {
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a list has another length than there are layers.
+    pub fn stack(&self, decodes: bool) -> Result<TransformerConfig, ConfigError> {
         let (n_layers, d_model, n_heads, d_head, d_mlp, d_vocab) = match decodes {
             true => (
                 self.n_decoder_layers,
@@ -129,28 +132,26 @@ impl EncoderDecoderConfig {
             false => (self.n_encoder_layers, self.d_model, self.n_heads, self.d_head, self.d_mlp, self.d_vocab),
         };
         let own = if decodes { &self.decoder_attention } else { &self.attention };
-        TransformerConfig {
-            d_head,
-            n_kv_heads: own.n_kv_heads,
-            attn_scale: own.scale,
-            attn_scores_soft_cap: own.soft_cap,
-            windows: own.windows.clone(),
-            post_norms: self.post_norms,
-            d_mlp,
-            norm: self.norm,
-            eps: self.eps,
-            activation: self.activation,
-            gated_mlp: self.gated_mlp,
-            positional: match &self.positions {
+        TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, self.positions.n_ctx())
+            .with_kv_heads(own.n_kv_heads)
+            .with_d_head(d_head)
+            .with_d_mlp(d_mlp)
+            .with_gated_mlp(self.gated_mlp)
+            .with_positional(match &self.positions {
                 StackPositions::Rotary { encoder, decoder } => {
                     Positional::Rotary(if decodes { decoder } else { encoder }.clone())
                 }
                 _ => Positional::None,
-            },
-            bidirectional: !decodes,
-            default_prepend_bos: false,
-            ..TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, self.positions.n_ctx())
-        }
+            })
+            .with_attn_scale(own.scale)
+            .with_attn_scores_soft_cap(own.soft_cap)
+            .with_post_norms(self.post_norms)
+            .with_norm(self.norm)
+            .with_eps(self.eps)
+            .with_activation(self.activation)
+            .with_bidirectional(!decodes)
+            .with_default_prepend_bos(false)
+            .with_windows(own.windows.clone())
     }
 
     /// Kind of the final norm of each stack.
@@ -172,8 +173,8 @@ impl EncoderDecoderConfig {
     /// # Errors
     /// [`ConfigError`] with the name of the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.stack(false).validate()?;
-        self.stack(true).validate()?;
+        self.stack(false)?.validate()?;
+        self.stack(true)?.validate()?;
         self.positions.validate(self.d_model)?;
         if self.shared_embed && self.d_decoder_model != self.d_model {
             let reason = format!("the shared embedding has a width of {}, not {}", self.d_model, self.d_decoder_model);

@@ -381,7 +381,7 @@ impl HookedEncoderDecoder {
             Logits::None => 0,
         };
         let [shape, smaller] = [&self.encoder_stack, &self.decoder_stack];
-        let shape = if shape.d_mlp > smaller.d_mlp { shape } else { smaller };
+        let shape = if shape.d_mlp() > smaller.d_mlp() { shape } else { smaller };
         Plan {
             points: &self.points,
             device: self.weights.embed.val().device(),
@@ -390,7 +390,7 @@ impl HookedEncoderDecoder {
             silent,
             model,
             texts,
-            at_once: wide.max(tokens.saturating_mul(shape.d_mlp)),
+            at_once: wide.max(tokens.saturating_mul(shape.d_mlp())),
             shape,
             stop_when_done: logits == Logits::None,
         }

@@ -29,7 +29,7 @@ pub use rules::TokenRules;
 pub use sinusoids::Sinusoids;
 pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 
-use crate::config::TransformerConfig;
+use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::model::{Identities, LoadReport};
@@ -72,23 +72,26 @@ pub struct HookedEncoderDecoder {
 
 impl HookedEncoderDecoder {
     /// Assembles a model from its parts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a list of the configuration has another length than there are layers.
     pub fn assemble(
         config: EncoderDecoderConfig,
         weights: EncoderDecoderWeights,
         tokenizer: Option<Tokenizer>,
         report: LoadReport,
-    ) -> Self {
-        Self {
+    ) -> std::result::Result<Self, ConfigError> {
+        Ok(Self {
             identities: Identities::of(&weights),
             weights,
             points: Arc::new(points_of(&config)),
-            encoder_stack: Arc::new(config.stack(false)),
-            decoder_stack: Arc::new(config.stack(true)),
+            encoder_stack: Arc::new(config.stack(false)?),
+            decoder_stack: Arc::new(config.stack(true)?),
             config: Arc::new(config),
             tokenizer: tokenizer.map(Arc::new),
             ends: Arc::default(),
             report: Arc::new(report),
-        }
+        })
     }
 
     /// Sets the end-of-sequence tokens named in the model's files.

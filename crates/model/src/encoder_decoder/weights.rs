@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Attention, Linear, Mlp, Norm};
+use crate::model::{Attention, DenseMlp, Linear, Norm};
 
 /// All weights of an encoder-decoder.
 ///
@@ -68,7 +68,7 @@ pub struct EncoderBlock {
     /// Norm before the MLP, or of the residual stream after it.
     pub ln2: Norm,
     /// The MLP.
-    pub mlp: Mlp,
+    pub mlp: DenseMlp,
     /// Norm of the MLP output.
     pub ln2_post: Option<Norm>,
 }
@@ -100,7 +100,7 @@ pub struct DecoderBlock {
     /// Norm before the MLP, or of the residual stream after it.
     pub ln3: Norm,
     /// The MLP.
-    pub mlp: Mlp,
+    pub mlp: DenseMlp,
     /// Norm of the MLP output.
     pub ln3_post: Option<Norm>,
 }

@@ -225,6 +225,12 @@ pub enum InputError {
         /// What was requested.
         what: &'static str,
     },
+    /// A block's weights were exchanged for those of another kind of mixer or MLP.
+    #[error("the weights of layer {layer} are not of the kind of mixer and MLP that the configuration describes")]
+    OtherWeights {
+        /// The layer.
+        layer: usize,
+    },
     /// A residual stream was given where tokens are required.
     #[error("the input must be tokens or text, not a residual stream")]
     NeedsTokens,

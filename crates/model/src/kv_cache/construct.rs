@@ -195,13 +195,12 @@ impl KeyValueCache {
             if first > wanted {
                 return Err(CacheError::Dropped { layer, first, wanted });
             }
-            if let Some(state) = entry.state() {
-                new.set_state(state.clone(), entry.len());
-                continue;
-            }
             match entry.joined()? {
                 Some((keys, values)) => new.fill(keys, values, entry.first())?,
                 None => new.fill_with_nothing(entry.len(), entry.batch()),
+            }
+            if let Some(state) = entry.state() {
+                new.set_state(state.clone(), entry.len());
             }
             new.set_held_from(entry.held_from().to_vec());
         }

@@ -73,6 +73,10 @@ pub struct LayerData {
     pub keys: Option<TensorData>,
     /// Values, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
     pub values: Option<TensorData>,
+    /// Recurrent state of a layer that has one beside keys and values: convolution inputs, `[batch, position, 1,
+    /// channel]`, and memory. A layer with only a state has it in place of keys and values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<[TensorData; 2]>,
 }
 
 impl KeyValueCache {
@@ -88,7 +92,11 @@ impl KeyValueCache {
         let layer = |entry: &Entry| {
             let (keys, values) = entry.stored_tensors()?.unzip();
             let (keys, values) = (keys.map(read).transpose()?, values.map(read).transpose()?);
-            Ok(LayerData { first: entry.first(), held_from: entry.held_from().to_vec(), keys, values })
+            let state = match entry.stored_state() {
+                Some((before, memory)) => Some([read(before)?, read(memory)?]),
+                None => None,
+            };
+            Ok(LayerData { first: entry.first(), held_from: entry.held_from().to_vec(), keys, values, state })
         };
         Ok(CacheData {
             kind: self.kind,
@@ -159,8 +167,8 @@ impl KeyValueCache {
                 cache.entries[layer].fill_with_nothing(len, batch);
                 continue;
             };
-            let state = shape.state(layer);
-            if state.is_some() && held.first > 0 {
+            let (state, has_keys) = (shape.state(layer), shape.heads(layer)[0][0] > 0);
+            if state.is_some() && !has_keys && held.first > 0 {
                 return Err(wrong(format!(
                     "layer {layer} has a recurrent state, so it can't begin at position {}",
                     held.first
@@ -172,9 +180,23 @@ impl KeyValueCache {
                     held.first
                 )));
             };
-            for ((what, data), expected) in
-                [("keys", keys), ("values", values)].into_iter().zip(expected_of(shape, layer, batch, positions))
-            {
+            let kept = match (state, &held.state) {
+                (Some(state), Some([before, memory])) if has_keys => Some((state, before, memory)),
+                (Some(state), None) if !has_keys => Some((state, keys, values)),
+                (None, None) => None,
+                (None, Some(_)) | (Some(_), Some(_)) => {
+                    return Err(wrong(format!("layer {layer} has a second recurrent state, or none in its shape")));
+                }
+                (Some(_), None) => return Err(wrong(format!("layer {layer} lacks its recurrent state"))),
+            };
+            let of_keys = shape.heads(layer).map(|[heads, width]| [batch, positions, heads, width]);
+            let of_keys = has_keys.then(|| [("keys", keys), ("values", values)].into_iter().zip(of_keys));
+            let of_state = kept.map(|(StateShape { before, memory: [heads, d_key, d_value] }, inputs, memory)| {
+                let [positions, channels] = before;
+                let shapes = [[batch, positions, 1, channels], [batch, heads, d_key, d_value]];
+                [("convolution inputs", inputs), ("memory", memory)].into_iter().zip(shapes)
+            });
+            for ((what, data), expected) in of_keys.into_iter().flatten().chain(of_state.into_iter().flatten()) {
                 let (dtype, given) = (data.dtype(), data.shape().to_vec());
                 let whole = data.as_bytes().len() == given.iter().product::<usize>() * dtype.size();
                 if !dtype.is_float() || !whole || given != expected {
@@ -187,14 +209,15 @@ impl KeyValueCache {
             }
             let device = device(layer);
             let tensor = |data: &TensorData| Tensor::from_data(data.clone(), (&device, data.dtype()));
-            if let Some(StateShape { before: [positions, channels], .. }) = state {
-                let before: Tensor<4> = tensor(keys);
-                let state = RecurrentState::new(before.reshape([batch, positions, channels]), tensor(values));
-                cache.entries[layer].set_state(state, len);
-                continue;
+            if has_keys {
+                cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
+                cache.entries[layer].set_held_from(from.clone());
             }
-            cache.entries[layer].fill(tensor(keys), tensor(values), held.first)?;
-            cache.entries[layer].set_held_from(from.clone());
+            if let Some((StateShape { before: [positions, channels], .. }, inputs, memory)) = kept {
+                let inputs: Tensor<4> = tensor(inputs);
+                let state = RecurrentState::new(inputs.reshape([batch, positions, channels]), tensor(memory));
+                cache.entries[layer].set_state(state, len);
+            }
         }
         if len > 0 {
             cache.given_mask.clone_from(mask);
@@ -295,15 +318,5 @@ impl KeyValueCache {
         }
         cache.append_attention_mask(&mask)?;
         Ok(cache)
-    }
-}
-
-/// Expected shapes of a layer's tensors in the data.
-fn expected_of(shape: &CacheShape, layer: usize, batch: usize, positions: usize) -> [[usize; 4]; 2] {
-    match shape.state(layer) {
-        Some(StateShape { before: [positions, channels], memory: [heads, d_key, d_value] }) => {
-            [[batch, positions, 1, channels], [batch, heads, d_key, d_value]]
-        }
-        None => shape.heads(layer).map(|[heads, width]| [batch, positions, heads, width]),
     }
 }

@@ -112,6 +112,10 @@ impl KeyValueCache {
                 tensors.push((format!("layers.{layer}.keys"), keys.into()));
                 tensors.push((format!("layers.{layer}.values"), values.into()));
             }
+            if let Some((before, memory)) = entry.stored_state() {
+                tensors.push((format!("layers.{layer}.state.before"), before.into()));
+                tensors.push((format!("layers.{layer}.state.memory"), memory.into()));
+            }
         }
         let named = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
         write_safetensors(path.as_ref(), named, HashMap::from([(FORMAT.to_string(), header)]))?;
@@ -178,7 +182,11 @@ impl KeyValueCache {
         for (layer, first) in header.first.iter().enumerate() {
             let keys = read(format!("layers.{layer}.keys"))?;
             let held_from = header.held_from.get(layer).cloned().unwrap_or_default();
-            layers.push(LayerData { first: *first, held_from, keys, values: read(format!("layers.{layer}.values"))? });
+            let values = read(format!("layers.{layer}.values"))?;
+            let state =
+                read(format!("layers.{layer}.state.before"))?.zip(read(format!("layers.{layer}.state.memory"))?);
+            let state = state.map(|(before, memory)| [before, memory]);
+            layers.push(LayerData { first: *first, held_from, keys, values, state });
         }
         let Header { kind, shape, mask, hidden_before, frozen, interventions, tokens, rotated_for, .. } = header;
         let data = CacheData {

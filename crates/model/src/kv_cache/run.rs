@@ -92,8 +92,8 @@ impl KeyValueCache {
         dtype: DType,
         device: impl Fn(usize) -> Device,
     ) -> Result<(), CacheError> {
-        if self.entries.len() != config.n_layers {
-            return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers });
+        if self.entries.len() != config.n_layers() {
+            return Err(CacheError::Layers { cache: self.entries.len(), model: config.n_layers() });
         }
         self.check_batch(batch)?;
         let len = self.len();

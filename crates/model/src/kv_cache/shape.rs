@@ -33,7 +33,8 @@ pub struct CacheShape {
     /// reuses the keys and values of an earlier one has 0 heads: its entry counts positions and stores nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layer_heads: Vec<[[usize; 2]; 2]>,
-    /// Recurrent state of each layer that has one instead of keys and values; empty if none has.
+    /// Recurrent state of each layer that has one; empty if none has. Such a layer has keys and values only if
+    /// `layer_heads` says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<Option<StateShape>>,
     /// Attention window of each layer.
@@ -115,7 +116,7 @@ impl CacheShape {
         let shape = Self::unchecked(config, batch);
         let at_least = |size: usize| if config.attending().next().is_none() { size.max(1) } else { size };
         let [kv_heads, d_head] = [shape.kv_heads, shape.d_head].map(at_least);
-        Self::new(batch, config.n_layers, kv_heads, d_head)?
+        Self::new(batch, config.n_layers(), kv_heads, d_head)?
             .values(at_least(shape.value_heads), at_least(shape.d_value))?;
         Ok(shape)
     }
@@ -124,24 +125,27 @@ impl CacheShape {
     pub(super) fn unchecked(config: &TransformerConfig, batch: usize) -> Self {
         let heads = |layer| heads_of(config, layer);
         let [[kv_heads, d_head], [value_heads, d_value]] = heads(config.attending().next().unwrap_or(0));
-        // Layers with a recurrent state are described by `states` instead.
-        let keyless = (0..config.n_layers).any(|layer| !config.mixes(layer));
-        let differ =
-            keyless || config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
-        let layer_heads = if differ { (0..config.n_layers).map(heads).collect() } else { Vec::new() };
         let state = |layer| StateShape::of(config, layer);
-        let states = if config.has_states() { (0..config.n_layers).map(state).collect() } else { Vec::new() };
-        let windows = (0..config.n_layers).map(|layer| config.window(layer)).collect();
+        // Layers with only a recurrent state are described by `states` instead.
+        let keyless = (0..config.n_layers()).any(|layer| !config.mixes(layer));
+        let both = config.attending().any(|layer| state(layer).is_some());
+        let differ = keyless
+            || both
+            || config.attending().any(|layer| heads(layer) != [[kv_heads, d_head], [value_heads, d_value]]);
+        let layer_heads = if differ { (0..config.n_layers()).map(heads).collect() } else { Vec::new() };
+        let states = if config.has_states() { (0..config.n_layers()).map(state).collect() } else { Vec::new() };
+        let windows = (0..config.n_layers()).map(|layer| config.window(layer)).collect();
         Self { batch, kv_heads, d_head, value_heads, d_value, layer_heads, states, windows, pad_token_id: None }
     }
 
     /// `[head, width]` of a layer's keys and values.
     pub(super) fn heads(&self, layer: usize) -> [[usize; 2]; 2] {
         let all = [[self.kv_heads, self.d_head], [self.value_heads, self.d_value]];
-        if self.state(layer).is_some() { [[0; 2]; 2] } else { self.layer_heads.get(layer).copied().unwrap_or(all) }
+        let otherwise = if self.state(layer).is_some() { [[0; 2]; 2] } else { all };
+        self.layer_heads.get(layer).copied().unwrap_or(otherwise)
     }
 
-    /// The recurrent state of a layer that has one instead of keys and values.
+    /// The recurrent state of a layer, if it has one.
     pub(super) fn state(&self, layer: usize) -> Option<StateShape> {
         self.states.get(layer).copied().flatten()
     }
@@ -151,7 +155,7 @@ impl CacheShape {
 /// of an earlier layer or has no token mixer.
 pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2]; 2] {
     if !config.mixes(layer) {
-        return [[0, config.d_head]; 2];
+        return [[0, config.d_head().max(1)]; 2];
     }
     let kv_heads = if config.reads_keys_of(layer).is_some() { 0 } else { config.n_kv_heads_of(layer) };
     [[kv_heads, config.d_head_of(layer)], [kv_heads, config.d_value_of(layer)]]

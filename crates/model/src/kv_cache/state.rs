@@ -1,21 +1,21 @@
 //! Recurrent states of gated delta nets, Mamba 2, and short convolutions, which a cache holds instead of keys and
-//! values.
+//! values, or beside them.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, KeyValueCache};
-use crate::config::{GatedDelta, Mixer, ShortConv, StateSpace, TransformerConfig};
+use crate::config::{GatedDelta, MixerConfig, ShortConv, StateSpace, TransformerConfig};
 use crate::error::CacheError;
 
 /// The recurrent state that a gated delta net, Mamba 2, or a short convolution has instead of keys and values.
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, Mixer};
+/// use hooklens::{GatedDelta, MixerConfig};
 /// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let config = TransformerConfig { mixers: vec![Mixer::GatedDelta(net)], ..TransformerConfig::new(1, 32, 4, 100, 32) };
+/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::GatedDeltaNet(net)])?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.prefill([5, 6, 7, 8, 9])?;
 /// let held = cache[0].state().map(|state| (state.before.dims(), state.memory.dims()));
@@ -66,11 +66,11 @@ impl StateShape {
 
     /// State of a model's layer, if it has one.
     pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
-        match *config.mixers.get(layer)? {
-            Mixer::GatedDelta(net) => Some(Self::of_net(net)),
-            Mixer::StateSpace(space) => Some(Self::of_space(space)),
-            Mixer::ShortConv(conv) => Some(Self::of_convolution(conv, config.d_model)),
-            Mixer::Attention { .. } | Mixer::None => None,
+        match config.layers.get(layer)?.mixer {
+            MixerConfig::GatedDeltaNet(net) => Some(Self::of_net(net)),
+            MixerConfig::Mamba2(space) | MixerConfig::AttentionAndMamba2(_, space) => Some(Self::of_space(space)),
+            MixerConfig::ShortConvolution(conv) => Some(Self::of_convolution(conv, config.d_model)),
+            MixerConfig::Attention(_) | MixerConfig::None => None,
         }
     }
 }
@@ -89,6 +89,11 @@ impl RecurrentState {
             before: Tensor::zeros([batch, positions, channels], (device, dtype)),
             memory: Tensor::zeros([batch, heads, d_key, d_value], (device, wide)),
         }
+    }
+
+    /// Both parts as a file stores them.
+    fn stored_tensors(&self) -> (Tensor<4>, Tensor<4>) {
+        (self.before.clone().unsqueeze_dim(2), self.memory.clone())
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -136,23 +141,33 @@ impl Entry {
         self.state.as_ref()
     }
 
-    /// Whether the layer has a recurrent state instead of keys and values.
-    pub(super) fn is_recurrent(&self) -> bool {
+    /// Whether the layer has a recurrent state.
+    pub(super) fn has_state(&self) -> bool {
         self.recurrent.is_some()
     }
 
     /// The tensors that a file stores for the layer: keys and values, or the two parts of its state.
     pub(super) fn stored_tensors(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
         match &self.state {
-            Some(state) => Ok(Some((state.before.clone().unsqueeze_dim(2), state.memory.clone()))),
-            None => self.joined(),
+            Some(state) if !self.has_keys() => Ok(Some(state.stored_tensors())),
+            _ => self.joined(),
         }
+    }
+
+    /// The two parts of a state that the layer has beside keys and values.
+    pub(super) fn stored_state(&self) -> Option<(Tensor<4>, Tensor<4>)> {
+        self.state.as_ref().filter(|_| self.has_keys()).map(RecurrentState::stored_tensors)
     }
 
     /// Sets the state after a run of new positions. The old state is kept until the run succeeds.
     fn advance(&mut self, state: RecurrentState, shape: [usize; 2]) -> Result<(), CacheError> {
         let first = self.len == 0;
-        self.pass_over(shape)?;
+        if self.has_keys() {
+            // The layer's attention has advanced the length.
+            self.check_rows(shape[0])?;
+        } else {
+            self.pass_over(shape)?;
+        }
         if self.frozen {
             return Ok(());
         }
@@ -187,7 +202,7 @@ impl KeyValueCache {
 
     /// Returns an error if a layer has a recurrent state, which can't be restored to an earlier position.
     pub(super) fn check_without_states(&self, what: &'static str) -> Result<(), CacheError> {
-        match self.entries.iter().position(Entry::is_recurrent) {
+        match self.entries.iter().position(Entry::has_state) {
             Some(layer) => Err(CacheError::State { what, layer }),
             None => Ok(()),
         }

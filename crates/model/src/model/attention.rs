@@ -24,7 +24,7 @@ use crate::points::Site;
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let attention = model.weights.blocks[0].attn.as_ref().unwrap(); // a layer may have none
+/// let attention = model.weights.blocks[0].attn().unwrap(); // a layer may have none
 /// let per_head = attention.q.weight.val().reshape([64, 4, 16]).swap_dims(0, 1); // [head, d_model, d_head]
 /// let gap = per_head - model.w_q().narrow(0, 0, 1).squeeze_dim::<3>(0);
 /// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
@@ -76,7 +76,7 @@ impl AttentionInputs {
     }
 
     /// The normalized residual stream shared by all heads, `[batch, pos, d_model]`.
-    fn stream(&self) -> Tensor<3> {
+    pub(super) fn stream(&self) -> Tensor<3> {
         match self {
             AttentionInputs::One(stream) | AttentionInputs::Each { whole: stream, .. } => (**stream).clone(),
         }
@@ -109,24 +109,11 @@ pub(crate) fn by_head(projected: Tensor<3>, heads: usize) -> Tensor<4> {
 }
 
 impl Attention {
-    /// All linear maps.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        let latent = self.latent.iter().flat_map(|latent| latent.maps());
-        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.gate).chain(&self.router).chain(latent)
-    }
-
-    /// All linear maps, mutably.
-    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Self { q, k, v, o, gate, router, latent, .. } = self;
-        let latent = latent.iter_mut().flat_map(|latent| latent.maps_mut());
-        [q, k, v, o].into_iter().chain(gate).chain(router).chain(latent)
-    }
-
-    /// Computes the attention output.
+    /// Computes the attention output of a layer with its own keys and values.
     ///
     /// # Shapes
     /// - output: `[batch, pos, d_model]`
-    pub(crate) fn forward(
+    pub(super) fn forward_owning(
         &self,
         layer: usize,
         reads: AttentionInputs,
@@ -134,9 +121,6 @@ impl Attention {
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
         let config = pass.config;
-        if let Some(from) = config.reads_keys_of(layer) {
-            return self.forward_reading(layer, from, reads, pass, run);
-        }
         let at = |site| pass.points.at(layer, site);
         let gate = self.gated_by(layer, &reads, pass, run)?;
         let [mut q, mut k, mut v] = match &self.latent {
@@ -166,7 +150,7 @@ impl Attention {
         }
         let rotation = pass.rotary(layer);
         if let Some(table) = &rotation {
-            let skip = config.latent.map_or(0, |latent| config.d_head - latent.d_rope);
+            let skip = config.latent.map_or(0, |latent| config.d_head() - latent.d_rope);
             (q, k) = (table.rotate_behind(skip, q), table.rotate_behind(skip, k));
         }
         if !norm_first {

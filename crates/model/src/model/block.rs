@@ -1,21 +1,21 @@
-//! One block: attention and MLP around the residual stream.
+//! One block: a token mixer and an MLP around the residual stream.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, AttentionInputs, ProjectionInput};
-use super::gated_delta_net::GatedDeltaNet;
+use super::dense_mlp::DenseMlp;
 use super::linear::Linear;
-use super::mamba2::Mamba2;
+use super::mixer::{Mixer, TokenMixer};
 use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints, narrowed};
 use super::pass::Pass;
 use super::per_layer::PerLayer;
-use super::short_convolution::ShortConvolution;
-use crate::config::{Mixer, NormKind};
+use crate::config::{NormKind, ResidualScheme};
 use crate::cpu;
+use crate::error::InputError;
 use crate::points::Site;
 
 /// Weights of one block. Components that the configuration does not include are `None`.
@@ -24,29 +24,21 @@ use crate::points::Site;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let block = &model.weights.blocks[0];
-/// assert!(block.mlp.is_some() && block.moe.is_none() && block.ln1_post.is_none());
+/// assert!(block.attn().is_some() && block.dense_mlp().is_some() && block.ln1_post.is_none());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
 pub struct Block {
-    /// Norm before attention.
+    /// Norm before the token mixer.
     pub ln1: Norm,
-    /// Attention.
-    pub attn: Option<Attention>,
-    /// Gated delta net, in place of attention.
-    pub delta: Option<GatedDeltaNet>,
-    /// Mamba 2 mixer, in place of attention.
-    pub ssm: Option<Mamba2>,
-    /// Short convolution, in place of attention.
-    pub conv: Option<ShortConvolution>,
+    /// The token mixer.
+    pub mixer: Option<Mixer>,
     /// Norm on the token mixer's output.
     pub ln1_post: Option<Norm>,
     /// Norm before the MLP.
     pub ln2: Option<Norm>,
     /// The MLP.
     pub mlp: Option<Mlp>,
-    /// Mixture of experts, in place of the MLP.
-    pub moe: Option<Moe>,
     /// Norm on the MLP's output.
     pub ln2_post: Option<Norm>,
     /// Per-layer input, added after the MLP.
@@ -55,41 +47,88 @@ pub struct Block {
     pub scalar: Option<Param<Tensor<1>>>,
 }
 
+/// The parts of a kind.
+impl Block {
+    /// Attention, if the mixer has any.
+    pub fn attn(&self) -> Option<&Attention> {
+        match self.mixer.as_ref()? {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::AttentionAndMamba2(both) => Some(&both.attention),
+            Mixer::GatedDeltaNet(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => None,
+        }
+    }
+
+    /// Attention, mutably, if the mixer has any.
+    pub fn attn_mut(&mut self) -> Option<&mut Attention> {
+        match self.mixer.as_mut()? {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::AttentionAndMamba2(both) => Some(&mut both.attention),
+            Mixer::GatedDeltaNet(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) => None,
+        }
+    }
+
+    /// The MLP, unless it is a mixture of experts.
+    pub fn dense_mlp(&self) -> Option<&DenseMlp> {
+        match self.mlp.as_ref()? {
+            Mlp::Dense(mlp) => Some(mlp),
+            Mlp::Experts(_) => None,
+        }
+    }
+
+    /// The MLP, mutably, unless it is a mixture of experts.
+    pub fn dense_mlp_mut(&mut self) -> Option<&mut DenseMlp> {
+        match self.mlp.as_mut()? {
+            Mlp::Dense(mlp) => Some(mlp),
+            Mlp::Experts(_) => None,
+        }
+    }
+
+    /// The mixture of experts, if the MLP is one.
+    pub fn moe(&self) -> Option<&Moe> {
+        match self.mlp.as_ref()? {
+            Mlp::Experts(moe) => Some(moe),
+            Mlp::Dense(_) => None,
+        }
+    }
+
+    /// The mixture of experts, mutably, if the MLP is one.
+    pub fn moe_mut(&mut self) -> Option<&mut Moe> {
+        match self.mlp.as_mut()? {
+            Mlp::Experts(moe) => Some(moe),
+            Mlp::Dense(_) => None,
+        }
+    }
+}
+
 impl Block {
     /// All linear maps.
     pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        let mlp = self.mlp.iter().flat_map(|mlp| [&mlp.input, &mlp.output].into_iter().chain(&mlp.gate));
-        let mixture =
-            self.moe.iter().flat_map(|moe| moe.experts.iter().flat_map(|expert| expert.maps()).chain([&moe.router]));
-        let shared = self.moe.iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
+        let mlp = self.mlp.iter().flat_map(Mlp::maps);
         let per_layer = self.per_layer.iter().flat_map(|own| own.maps());
-        self.mixer_maps().chain(mlp).chain(mixture).chain(shared).chain(per_layer)
+        self.mixer_maps().chain(mlp).chain(per_layer)
     }
 
     /// Linear maps of the token mixer.
     pub fn mixer_maps(&self) -> impl Iterator<Item = &Linear> {
-        let attn = self.attn.iter().flat_map(Attention::maps);
-        let net = self.delta.iter().flat_map(GatedDeltaNet::maps);
-        let ssm = self.ssm.iter().flat_map(Mamba2::maps);
-        let conv = self.conv.iter().flat_map(ShortConvolution::maps);
-        attn.chain(net).chain(ssm).chain(conv)
+        self.mixer.iter().flat_map(TokenMixer::maps)
     }
 
     /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let attn = self.attn.iter_mut().flat_map(Attention::maps_mut);
-        let net = self.delta.iter_mut().flat_map(GatedDeltaNet::maps_mut);
-        let ssm = self.ssm.iter_mut().flat_map(Mamba2::maps_mut);
-        let conv = self.conv.iter_mut().flat_map(ShortConvolution::maps_mut);
-        let mlp =
-            self.mlp.iter_mut().flat_map(|mlp| [&mut mlp.input, &mut mlp.output].into_iter().chain(&mut mlp.gate));
-        let mixture = self.moe.iter_mut().flat_map(|moe| {
-            let Moe { router, experts, shared, .. } = moe;
-            let shared = shared.iter_mut().flat_map(|shared| shared.maps_mut());
-            experts.iter_mut().flat_map(|expert| expert.maps_mut()).chain([router]).chain(shared)
-        });
-        let per_layer = self.per_layer.iter_mut().flat_map(|own| own.maps_mut());
-        attn.chain(net).chain(ssm).chain(conv).chain(mlp).chain(mixture).chain(per_layer)
+        let mixer = self.mixer.iter_mut().flat_map(TokenMixer::maps_mut);
+        let mlp = self.mlp.iter_mut().flat_map(Mlp::maps_mut);
+        mixer.chain(mlp).chain(self.per_layer.iter_mut().flat_map(|own| own.maps_mut()))
+    }
+
+    /// The point of the input of each of the mixer's output projections, `[batch, pos, head, d_head]`, without the
+    /// layer in its name, and the projection.
+    pub fn mixer_outputs(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
+        self.mixer.iter().flat_map(TokenMixer::outputs).map(|(site, map)| (site.suffix(), map))
+    }
+
+    /// The mixer's output projections, mutably.
+    pub(crate) fn mixer_outputs_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        self.mixer.iter_mut().flat_map(TokenMixer::outputs_mut)
     }
 
     /// Device of the weights, taken from the first linear map.
@@ -113,36 +152,58 @@ impl Block {
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
 
         let resid = run.fire(at(Site::ResidPre), resid)?;
-        if pass.config.residual_norms {
-            return self.normalizing_sums(layer, resid, pass, run);
+        if self.mixer.is_some() != pass.config.mixes(layer) {
+            return Err(InputError::OtherWeights { layer }.into());
         }
-        if !pass.config.mixes(layer) {
+        let Some(mixer) = &self.mixer else {
             if let Some(cache) = &mut pass.kv_cache {
                 let [batch, pos, _] = resid.dims();
                 cache.pass_over(layer, [batch, pos])?;
             }
-            let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
-            return run.fire(at(Site::ResidPost), cpu::sum(resid, mlp_out));
+            return self.with_mlp(layer, resid, pass, run);
+        };
+        if pass.config.residual == ResidualScheme::NormalizedSums {
+            return self.normalizing_sums(mixer, layer, resid, pass, run);
         }
-        let (resid, mut out) = self.mixer_output(layer, resid, pass, run)?;
+        let (inputs, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
+        let mut out = mixer.forward(layer, inputs, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
         }
+        let resid = normalized.unwrap_or(resid);
         let attn_out = run.fire(at(Site::AttnOut), out)?;
         if !pass.config.has_mlp(layer) {
             return run.fire(at(Site::ResidPost), cpu::sum(resid, attn_out));
         }
-        if pass.config.parallel {
-            let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
-            return run.fire(at(Site::ResidPost), cpu::sum(cpu::sum(resid, attn_out), mlp_out));
+        match pass.config.residual {
+            ResidualScheme::Parallel => {
+                let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
+                run.fire(at(Site::ResidPost), cpu::sum(cpu::sum(resid, attn_out), mlp_out))
+            }
+            ResidualScheme::NormalizedInputs => {
+                let stream = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
+                let mut read = run.fire(at(Site::MlpIn), stream)?;
+                if let Some(ln2) = &self.ln2 {
+                    read = ln2.forward(read, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
+                }
+                let mlp_out = self.mlp_of(layer, read.clone(), None, pass, run)?;
+                run.fire(at(Site::ResidPost), cpu::sum(read, mlp_out))
+            }
+            ResidualScheme::Sequential | ResidualScheme::NormalizedSums => {
+                let resid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
+                self.with_mlp(layer, resid, pass, run)
+            }
         }
-        let resid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
-        if let (true, Some(ln2)) = (pass.config.normalized_residual, &self.ln2) {
-            let stream = run.fire(at(Site::MlpIn), resid)?;
-            let read = ln2.forward(stream, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
-            let mlp_out = self.mlp_of(layer, read.clone(), None, pass, run)?;
-            return run.fire(at(Site::ResidPost), cpu::sum(read, mlp_out));
-        }
+    }
+
+    /// Adds the MLP, and what follows it, to the residual stream.
+    fn with_mlp(
+        &self,
+        layer: usize,
+        resid: Tensor<3>,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
         let mlp_out = self.mlp_out(layer, resid.clone(), pass, run)?;
         let mut resid = cpu::sum(resid, mlp_out);
         if let Some(own) = &self.per_layer {
@@ -152,49 +213,13 @@ impl Block {
             let scalar = narrowed(scalar.val(), resid.dtype());
             resid = resid * scalar.unsqueeze();
         }
-        run.fire(at(Site::ResidPost), resid)
-    }
-
-    /// Output projection of the token mixer.
-    pub fn output_projection(&self) -> Option<&Linear> {
-        let (net, ssm) = (self.delta.as_ref().map(|net| &net.o), self.ssm.as_ref().map(|ssm| &ssm.o));
-        self.attn.as_ref().map(|attn| &attn.o).or(net).or(ssm).or(self.conv.as_ref().map(|conv| &conv.o))
-    }
-
-    /// Output projection of the token mixer, mutably.
-    pub(crate) fn output_projection_mut(&mut self) -> Option<&mut Linear> {
-        let (net, ssm) = (self.delta.as_mut().map(|net| &mut net.o), self.ssm.as_mut().map(|ssm| &mut ssm.o));
-        self.attn.as_mut().map(|attn| &mut attn.o).or(net).or(ssm).or(self.conv.as_mut().map(|conv| &mut conv.o))
-    }
-
-    /// Computes the stream that outputs are added to, and the token mixer's output.
-    fn mixer_output(
-        &self,
-        layer: usize,
-        resid: Tensor<3>,
-        pass: &mut Pass<'_>,
-        run: &mut Run<'_, '_>,
-    ) -> Result<(Tensor<3>, Tensor<3>), Halt> {
-        let Some(attn) = &self.attn else {
-            let at = |site| pass.points.at(layer, site);
-            let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
-            let read = self.ln1.forward(resid.clone(), points, run)?;
-            let out = match (&self.delta, &self.ssm, &self.conv, pass.config.mixers.get(layer).copied()) {
-                (Some(net), _, _, Some(Mixer::GatedDelta(sizes))) => net.forward(layer, read, sizes, pass, run)?,
-                (_, Some(ssm), _, Some(Mixer::StateSpace(sizes))) => ssm.forward(layer, read, sizes, pass, run)?,
-                (_, _, Some(conv), Some(Mixer::ShortConv(sizes))) => conv.forward(layer, read, sizes, pass, run)?,
-                _ => resid.zeros_like(),
-            };
-            return Ok((resid, out));
-        };
-        let (reads, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
-        let out = attn.forward(layer, reads, pass, run)?;
-        Ok((normalized.unwrap_or(resid), out))
+        run.fire(pass.points.at(layer, Site::ResidPost), resid)
     }
 
     /// Computes the normalized residual stream after a post-norm block.
     fn normalizing_sums(
         &self,
+        mixer: &Mixer,
         layer: usize,
         resid: Tensor<3>,
         pass: &mut Pass<'_>,
@@ -204,11 +229,8 @@ impl Block {
         let at = |site| points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
-        let (reads, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
-        let attn_out = match &self.attn {
-            Some(attn) => attn.forward(layer, reads, pass, run)?,
-            None => resid.zeros_like(),
-        };
+        let (inputs, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
+        let attn_out = mixer.forward(layer, inputs, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
         let mid = run.fire(at(Site::MlpIn), mid)?;
@@ -239,7 +261,7 @@ impl Block {
         self.mlp_of(layer, x, stream, pass, run)
     }
 
-    /// Applies the MLP, or the mixture of experts. Experts with their own norms read `stream`.
+    /// Applies the MLP. Experts with their own norms read `stream`.
     fn mlp_of(
         &self,
         layer: usize,
@@ -251,12 +273,9 @@ impl Block {
         let at = |site| pass.points.at(layer, site);
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let x = run.fire(at(Site::MlpReads), x)?;
-        let mut out = match (&self.mlp, &self.moe, pass.config.experts_of(layer)) {
-            (Some(mlp), _, _) => mlp.forward(layer, x, pass, run)?,
-            (None, Some(moe), Some(mixture)) => moe.forward(layer, x, stream, mixture, pass, run)?,
-            _ => x.zeros_like(),
-        };
-        out = run.fire(at(Site::MlpWrites), out)?;
+        let mlp = self.mlp.as_ref().ok_or(InputError::OtherWeights { layer })?;
+        let out = mlp.forward(layer, x, stream, pass, run)?;
+        let mut out = run.fire(at(Site::MlpWrites), out)?;
         if let Some(post) = &self.ln2_post {
             out = post.forward(out, norm(Site::Ln2PostScale, Site::Ln2PostNormalized), run)?;
         }
@@ -298,7 +317,7 @@ pub(crate) fn attention_reads(
 
     let points = NormPoints { scale: at(Site::Ln1Scale), normalized: at(Site::Ln1Normalized) };
     let shared = ln1.forward(resid.clone(), points, run)?;
-    let kept = pass.config.normalized_residual.then(|| shared.clone());
+    let kept = (pass.config.residual == ResidualScheme::NormalizedInputs).then(|| shared.clone());
     if pass.shortformer.is_none() && own.iter().all(Option::is_none) {
         return Ok((AttentionInputs::One(Box::new(shared)), kept));
     }

@@ -3,7 +3,8 @@
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
-use super::{Attention, Embed, GatedDeltaNet, HookedTransformer, Linear, Mamba2, Norm, ShortConvolution};
+use super::mixer::TokenMixer;
+use super::{Embed, HookedTransformer, Linear, Norm};
 
 impl HookedTransformer {
     /// Calls `see` with every weight and its name in a `WeightTable`.
@@ -29,19 +30,8 @@ impl HookedTransformer {
             ] {
                 norm(&name(part), which, see);
             }
-            if let Some(attn) = &block.attn {
-                each_of_attention(&name("attn"), attn, dtype, see);
-            }
-            if let Some(net) = &block.delta {
-                each_of_gated_delta(&name("linear_attn"), net, dtype, see);
-            }
-            if let Some(ssm) = &block.ssm {
-                each_of_mamba2(&name("ssm"), ssm, dtype, see);
-            }
-            if let Some(conv) = &block.conv {
-                each_of_convolution(&name("conv"), conv, dtype, see);
-            }
-            if let Some(mlp) = &block.mlp {
+            block.mixer.iter().for_each(|mixer| mixer.each_weight(&format!("blocks.{layer}"), dtype, see));
+            if let Some(mlp) = block.dense_mlp() {
                 linear(&name("mlp"), "in", &mlp.input, dtype, see);
                 linear(&name("mlp"), "out", &mlp.output, dtype, see);
                 if let Some(gate) = &mlp.gate {
@@ -55,7 +45,7 @@ impl HookedTransformer {
                 }
                 norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
             }
-            if let Some(moe) = &block.moe {
+            if let Some(moe) = block.moe() {
                 linear(&name("mlp"), "gate", &moe.router, dtype, see);
                 for (number, expert) in moe.experts.iter().enumerate() {
                     let name = name(&format!("mlp.experts.{number}"));
@@ -103,61 +93,8 @@ impl HookedTransformer {
     }
 }
 
-fn each_of_attention(name: &str, attn: &Attention, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
-    for (letter, which) in [("Q", &attn.q), ("K", &attn.k), ("V", &attn.v), ("O", &attn.o)] {
-        // A layer that reuses an earlier layer's keys and values has no K and V.
-        if which.shape()[1] > 0 {
-            linear(name, letter, which, dtype, see);
-        }
-    }
-    attn.gate.iter().for_each(|gate| linear(name, "gate", gate, dtype, see));
-    attn.router.iter().for_each(|router| linear(name, "router", router, dtype, see));
-    norm(&format!("{name}.q_norm"), attn.q_norm.as_ref(), see);
-    norm(&format!("{name}.k_norm"), attn.k_norm.as_ref(), see);
-    if let Some(latent) = &attn.latent {
-        linear(name, "KV_down", &latent.kv_down, dtype, see);
-        linear(name, "K_rope", &latent.k_rope, dtype, see);
-        latent.q_down.iter().for_each(|down| linear(name, "Q_down", down, dtype, see));
-        norm(&format!("{name}.q_latent_norm"), latent.q_norm.as_ref(), see);
-        norm(&format!("{name}.kv_latent_norm"), Some(&latent.kv_norm), see);
-    }
-    if let Some(sinks) = &attn.sinks {
-        see(format!("{name}.sinks"), Weight::Vector(sinks.val()));
-    }
-}
-
-fn each_of_gated_delta(name: &str, net: &GatedDeltaNet, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
-    let maps = [("Q", &net.q), ("K", &net.k), ("V", &net.v), ("gate", &net.gate), ("beta", &net.beta)];
-    for (letter, which) in maps.into_iter().chain([("decay", &net.decay), ("O", &net.o)]) {
-        linear(name, letter, which, dtype, see);
-    }
-    see(format!("{name}.conv"), Weight::Matrix(net.conv.val()));
-    see(format!("{name}.A_log"), Weight::Vector(net.a_log.val()));
-    see(format!("{name}.dt_bias"), Weight::Vector(net.dt_bias.val()));
-    norm(&format!("{name}.norm"), Some(&net.norm), see);
-}
-
-fn each_of_mamba2(name: &str, ssm: &Mamba2, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
-    let maps = [("x", &ssm.x), ("B", &ssm.b), ("C", &ssm.c), ("gate", &ssm.gate), ("dt", &ssm.dt), ("O", &ssm.o)];
-    for (letter, which) in maps {
-        linear(name, letter, which, dtype, see);
-    }
-    filters(name, &ssm.conv, ssm.conv_bias.as_ref(), dtype, see);
-    for (part, own) in [("A_log", &ssm.a_log), ("dt_bias", &ssm.dt_bias), ("D", &ssm.d)] {
-        see(format!("{name}.{part}"), Weight::Vector(own.val()));
-    }
-    norm(&format!("{name}.norm"), Some(&ssm.norm), see);
-}
-
-fn each_of_convolution(name: &str, own: &ShortConvolution, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
-    for (letter, which) in [("B", &own.b), ("C", &own.c), ("x", &own.x), ("O", &own.o)] {
-        linear(name, letter, which, dtype, see);
-    }
-    filters(name, &own.conv, own.conv_bias.as_ref(), dtype, see);
-}
-
 /// Visits a convolution's filters and bias.
-fn filters(
+pub(super) fn filters(
     name: &str,
     conv: &Param<Tensor<2>>,
     bias: Option<&Param<Tensor<1>>>,
@@ -185,7 +122,7 @@ pub enum Weight<'w> {
     Vector(Tensor<1>),
 }
 
-fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+pub(super) fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
     let options = (&linear.device(), dtype);
     let none = || Tensor::zeros([linear.shape()[1]], options);
     let bias = linear.bias.as_ref().map_or_else(none, |bias| bias.val());
@@ -193,7 +130,7 @@ fn linear(name: &str, letter: &str, linear: &Linear, dtype: DType, see: &mut dyn
     see(format!("{name}.b_{letter}"), Weight::Vector(bias));
 }
 
-fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight<'_>)) {
+pub(super) fn norm(name: &str, norm: Option<&Norm>, see: &mut dyn FnMut(String, Weight<'_>)) {
     let Some(norm) = norm else { return };
     if let Some(w) = &norm.w {
         see(format!("{name}.w"), Weight::Vector(w.val()));

@@ -11,7 +11,7 @@ use super::pass::Pass;
 use super::sequence::{Sequence, at_columns};
 use super::soft_cap::soft_capped;
 use super::transformer::HookedTransformer;
-use crate::config::{Positional, Threshold};
+use crate::config::{Positional, ResidualScheme, Threshold};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, execute};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::{Entry, KeyValueCache, MadeBy, Transaction};
@@ -68,7 +68,7 @@ impl HookedTransformer {
         }
         // A growing cache must see every layer.
         let growing = kv_cache.as_ref().is_some_and(|cache| !cache.is_frozen());
-        if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers)) {
+        if growing && (layers.start.is_some() || layers.stop.is_some_and(|stop| stop < self.config.n_layers())) {
             return Err(CacheError::Partial.into());
         }
 
@@ -141,7 +141,7 @@ impl HookedTransformer {
     }
 
     fn layers(&self, options: &ForwardOptions<'_>) -> Result<Layers, InputError> {
-        let n_layers = self.config.n_layers;
+        let n_layers = self.config.n_layers();
         let place = |layer: isize, last: usize| {
             let placed = if layer < 0 { layer + n_layers as isize } else { layer };
             let fits = (0..=last as isize).contains(&placed);
@@ -196,7 +196,7 @@ impl HookedTransformer {
         }
         let first = layers.start.unwrap_or(0);
         let reader = |layer: &usize| self.config.reads_keys_of(*layer).is_some_and(|from| from < first);
-        let mut run = first..layers.stop.unwrap_or(self.config.n_layers);
+        let mut run = first..layers.stop.unwrap_or(self.config.n_layers());
         if let Some(layer) = run.find(reader) {
             let from = self.config.reads_keys_of(layer).unwrap_or(layer);
             return Err(InputError::KeysOfEarlierLayer { layer, from });
@@ -215,7 +215,7 @@ impl HookedTransformer {
     fn at_once(&self, sequence: &Sequence, logits: Logits) -> usize {
         let tokens = sequence.batch.saturating_mul(sequence.len);
         let rows = if logits == Logits::All { tokens } else { sequence.batch };
-        let widest = self.config.dense_mlps.iter().flatten().fold(self.config.d_mlp, |most, own| most.max(*own));
+        let widest = self.config.layers.iter().map(|layer| layer.mlp.d_mlp()).max().unwrap_or(0);
         let (logits, mlp) = (rows.saturating_mul(self.config.d_vocab_out), tokens.saturating_mul(widest));
         logits.max(mlp)
     }
@@ -319,7 +319,7 @@ impl HookedTransformer {
     /// Rejects runs that edit both a head's input and the norm. An edited head input is normalized separately, so the
     /// edit of the stream's norm would not apply to it.
     fn check_conflicts(&self, run: &Run<'_, '_>) -> Result<(), HookError> {
-        let layers = if self.config.residual_norms { 0 } else { self.config.n_layers };
+        let layers = if self.config.residual == ResidualScheme::NormalizedSums { 0 } else { self.config.n_layers() };
         for layer in 0..layers {
             let edited = |sites: &[Site]| {
                 let ids = sites.iter().map(|site| self.points.stack(0).at(layer, *site));
@@ -391,7 +391,7 @@ impl HookedTransformer {
             _ => {}
         }
 
-        let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers);
+        let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers());
         for layer in blocks {
             let block = &self.weights.blocks[layer];
             resid = pass.enter(&block.device(), resid);

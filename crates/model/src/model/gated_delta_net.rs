@@ -1,16 +1,19 @@
 //! Gated delta net: convolved queries, keys, and values, a recurrence with the gated delta rule, and a gated norm.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{DType, Tensor, activation};
 use hooklens_hooks::{Halt, Run};
 
-use super::attention::by_head;
+use super::attention::{AttentionInputs, by_head};
 use super::convolution::Carried;
+use super::each_weight::{Weight, linear, norm};
 use super::linear::Linear;
+use super::mixer::{MixerKind, TokenMixer, sizes_of};
 use super::norm::{Norm, narrowed, widened};
 use super::pass::Pass;
 use super::recurrence::{Steps, flat, for_each_head, softplus};
-use crate::config::GatedDelta;
+use super::source::WeightSource;
+use crate::config::{GatedDelta, NormKind, TransformerConfig};
 use crate::kv_cache::StateShape;
 use crate::points::Site;
 
@@ -18,9 +21,9 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, Mixer};
+/// use hooklens::{GatedDelta, MixerConfig};
 /// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let config = TransformerConfig { mixers: vec![Mixer::GatedDelta(net)], ..TransformerConfig::new(1, 32, 4, 100, 32) };
+/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::GatedDeltaNet(net)])?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let block = &model.weights.blocks[0];
 /// assert!(block.attn.is_none());
@@ -55,28 +58,61 @@ pub struct GatedDeltaNet {
 }
 
 impl GatedDeltaNet {
-    /// All linear maps.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        [&self.q, &self.k, &self.v, &self.gate, &self.beta, &self.decay, &self.o].into_iter()
-    }
+    /// Name of the weights in a block.
+    const NAME: &'static str = "linear_attn";
 
-    /// All linear maps, mutably.
-    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Self { q, k, v, gate, beta, decay, o, .. } = self;
-        [q, k, v, gate, beta, decay, o].into_iter()
-    }
+    /// The points of this mixer.
+    pub(super) const KIND: MixerKind = MixerKind {
+        sites: &[
+            Site::QPreConv,
+            Site::KPreConv,
+            Site::VPreConv,
+            Site::LinearQ,
+            Site::LinearK,
+            Site::LinearV,
+            Site::BetaLogit,
+            Site::Beta,
+            Site::LogDecay,
+            Site::RecurrenceOut,
+            Site::GateInput,
+            Site::LinearZ,
+        ],
+        is_in: |config, layer| config.gated_delta_of(layer).is_some(),
+        absent: "this layer has no gated delta net",
+        instead: "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others",
+    };
 
-    /// The linear maps that read the residual stream, mutably.
-    pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 6] {
-        let Self { q, k, v, gate, beta, decay, .. } = self;
-        [q, k, v, gate, beta, decay]
+    /// Creates the mixer from `source`, in the block named `block`.
+    pub(super) fn build<S: WeightSource>(
+        source: &mut S,
+        block: &str,
+        c: &TransformerConfig,
+        sizes: GatedDelta,
+    ) -> Result<Self, S::Error> {
+        let name = format!("{block}.{}", Self::NAME);
+        let heads = sizes.n_value_heads;
+        let (keys, values) = (sizes.n_key_heads * sizes.d_key, heads * sizes.d_value);
+        let mut linear = |part: &str, width| source.linear(&name, part, [c.d_model, width]);
+        Ok(Self {
+            q: linear("Q", keys)?,
+            k: linear("K", keys)?,
+            v: linear("V", values)?,
+            gate: linear("gate", values)?,
+            beta: linear("beta", heads)?,
+            decay: linear("decay", heads)?,
+            conv: source.filters(format!("{name}.conv"), [sizes.width, sizes.channels()])?,
+            a_log: source.vector(format!("{name}.A_log"), heads, 0.0)?,
+            dt_bias: source.vector(format!("{name}.dt_bias"), heads, 0.0)?,
+            norm: source.norm(format!("{name}.norm"), NormKind::Rms, sizes.d_value, c.eps)?,
+            o: source.linear(&name, "O", [values, c.d_model])?,
+        })
     }
 
     /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
-    pub(crate) fn forward(
+    fn mix(
         &self,
         layer: usize,
         x: Tensor<3>,
@@ -126,5 +162,52 @@ impl GatedDeltaNet {
         let z = self.norm.without_hooks(widened(read)) * activation::silu(widened(gate));
         let z = run.fire(at(Site::LinearZ), narrowed(z, dtype))?;
         Ok(self.o.forward(flat(z)))
+    }
+}
+
+impl TokenMixer for GatedDeltaNet {
+    fn forward(
+        &self,
+        layer: usize,
+        inputs: AttentionInputs,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let sizes = sizes_of(pass.config.gated_delta_of(layer), layer)?;
+        self.mix(layer, inputs.stream(), sizes, pass, run)
+    }
+
+    fn maps(&self) -> Vec<&Linear> {
+        vec![&self.q, &self.k, &self.v, &self.gate, &self.beta, &self.decay, &self.o]
+    }
+
+    fn maps_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { q, k, v, gate, beta, decay, o, .. } = self;
+        vec![q, k, v, gate, beta, decay, o]
+    }
+
+    fn readers_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { q, k, v, gate, beta, decay, .. } = self;
+        vec![q, k, v, gate, beta, decay]
+    }
+
+    fn outputs(&self) -> Vec<(Site, &Linear)> {
+        vec![(Site::LinearZ, &self.o)]
+    }
+
+    fn outputs_mut(&mut self) -> Vec<&mut Linear> {
+        vec![&mut self.o]
+    }
+
+    fn each_weight(&self, block: &str, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+        let name = format!("{block}.{}", Self::NAME);
+        let maps = [("Q", &self.q), ("K", &self.k), ("V", &self.v), ("gate", &self.gate), ("beta", &self.beta)];
+        for (letter, map) in maps.into_iter().chain([("decay", &self.decay), ("O", &self.o)]) {
+            linear(&name, letter, map, dtype, see);
+        }
+        see(format!("{name}.conv"), Weight::Matrix(self.conv.val()));
+        see(format!("{name}.A_log"), Weight::Vector(self.a_log.val()));
+        see(format!("{name}.dt_bias"), Weight::Vector(self.dt_bias.val()));
+        norm(&format!("{name}.norm"), Some(&self.norm), see);
     }
 }

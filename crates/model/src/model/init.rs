@@ -1,5 +1,6 @@
 //! Random initialization, for training and tests.
 
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Param;
@@ -8,19 +9,19 @@ use hooklens_hooks::DType;
 
 use super::attention::Attention;
 use super::block::Block;
-use super::gated_delta_net::GatedDeltaNet;
+use super::dense_mlp::{DenseMlp, Slopes};
 use super::latent::LatentMaps;
 use super::linear::Linear;
-use super::mamba2::Mamba2;
-use super::mlp::{Mlp, Slopes};
+use super::mixer::Mixer;
+use super::mlp::Mlp;
 use super::moe::{Expert, Moe, MoeNorms, SharedMlp};
 use super::norm::Norm;
 use super::per_layer::{PerLayer, PerLayerEmbed};
 use super::report::LoadReport;
-use super::short_convolution::ShortConvolution;
+use super::source::WeightSource;
 use super::transformer::HookedTransformer;
 use super::weights::{Embed, Weights};
-use crate::config::{ActivationFn, GatedDelta, NormKind, StateSpace, TransformerConfig};
+use crate::config::{ActivationFn, Experts, NormKind, TransformerConfig};
 use crate::cpu::Weight;
 use crate::error::Result;
 
@@ -46,28 +47,28 @@ impl HookedTransformer {
         let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         device.seed(seed);
         let c = &config;
-        let draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
+        let mut draw = Draw { std: 0.8 / (c.d_model as f64).sqrt(), device };
         let embed = Embed::new(
             Weight::Plain(draw.matrix(c.d_vocab, c.d_model)),
             c.positional.has_table().then(|| draw.matrix(c.n_ctx, c.d_model)),
-            c.post_embedding_norm.then(|| draw.norm(NormKind::LayerNorm, c.d_model, c.eps)),
+            c.post_embedding_norm.then(|| draw.norm_of(NormKind::LayerNorm, c.d_model, c.eps)),
             device,
         );
         let weights = Weights {
             embed,
             per_layer_embed: c.per_layer_inputs.map(|own| {
-                let all = c.n_layers * own.width;
+                let all = c.n_layers() * own.width;
                 PerLayerEmbed {
                     vectors: Embed::new(Weight::Plain(draw.matrix(c.d_vocab, all)), None, None, device),
-                    projection: draw.linear(c.d_model, all),
-                    norm: draw.norm(NormKind::Rms, own.width, c.eps),
+                    projection: draw.map(c.d_model, all),
+                    norm: draw.norm_of(NormKind::Rms, own.width, c.eps),
                 }
             }),
-            blocks: (0..c.n_layers).map(|layer| draw.block(c, layer)).collect(),
-            ln_final: draw.norm(c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps)),
+            blocks: (0..c.n_layers()).map(|layer| draw.block(c, layer)).collect(),
+            ln_final: draw.norm_of(c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps)),
             unembed: match c.d_vocab_out {
                 0 => Linear::new(Tensor::zeros([c.d_model, 0], device), None),
-                rows => draw.linear(c.d_model, rows),
+                rows => draw.map(c.d_model, rows),
             },
         };
         Ok(Self::assemble(config, weights, None, LoadReport::default(), DType::F32))
@@ -84,14 +85,18 @@ impl Draw<'_> {
         Tensor::random([rows, columns], Distribution::Normal(0.0, self.std), self.device)
     }
 
-    fn linear(&self, d_in: usize, d_out: usize) -> Linear {
+    fn map(&self, d_in: usize, d_out: usize) -> Linear {
         Linear::new(self.matrix(d_in, d_out), Some(Tensor::zeros([d_out], self.device)))
     }
 
-    fn norm(&self, kind: NormKind, width: usize, eps: f64) -> Norm {
+    fn norm_of(&self, kind: NormKind, width: usize, eps: f64) -> Norm {
         let w = kind.has_weight().then(|| Tensor::ones([width], self.device));
         let b = (kind == NormKind::LayerNorm).then(|| Tensor::zeros([width], self.device));
         Norm::new(kind, eps, w, b)
+    }
+
+    fn constant(&self, len: usize, value: f64) -> Param<Tensor<1>> {
+        Param::from_tensor(Tensor::full([len], value, self.device))
     }
 
     /// Slopes of 0.8 on both sides.
@@ -101,61 +106,12 @@ impl Draw<'_> {
         Slopes { alpha_p, alpha_n }
     }
 
-    fn gated_delta(&self, c: &TransformerConfig, net: GatedDelta) -> GatedDeltaNet {
-        let (keys, values) = (net.n_key_heads * net.d_key, net.n_value_heads * net.d_value);
-        let vector = || Param::from_tensor(Tensor::zeros([net.n_value_heads], self.device));
-        GatedDeltaNet {
-            q: self.linear(c.d_model, keys),
-            k: self.linear(c.d_model, keys),
-            v: self.linear(c.d_model, values),
-            gate: self.linear(c.d_model, values),
-            beta: self.linear(c.d_model, net.n_value_heads),
-            decay: self.linear(c.d_model, net.n_value_heads),
-            conv: Param::from_tensor(self.matrix(net.width, net.channels())),
-            a_log: vector(),
-            dt_bias: vector(),
-            norm: self.norm(NormKind::Rms, net.d_value, c.eps),
-            o: self.linear(values, c.d_model),
-        }
-    }
-
-    fn short_convolution(&self, d_model: usize, width: usize) -> ShortConvolution {
-        let map = || self.linear(d_model, d_model);
-        ShortConvolution {
-            b: map(),
-            c: map(),
-            x: map(),
-            conv: Param::from_tensor(self.matrix(width, d_model)),
-            conv_bias: Some(Param::from_tensor(Tensor::zeros([d_model], self.device))),
-            o: map(),
-        }
-    }
-
-    fn mamba2(&self, c: &TransformerConfig, space: StateSpace) -> Mamba2 {
-        let (all, shared) = (space.n_heads * space.d_head, space.n_groups * space.d_state);
-        let vector = |len| Param::from_tensor(Tensor::zeros([len], self.device));
-        Mamba2 {
-            x: self.linear(c.d_model, all),
-            b: self.linear(c.d_model, shared),
-            c: self.linear(c.d_model, shared),
-            gate: self.linear(c.d_model, all),
-            dt: self.linear(c.d_model, space.n_heads),
-            conv: Param::from_tensor(self.matrix(space.width, space.channels())),
-            conv_bias: Some(vector(space.channels())),
-            a_log: vector(space.n_heads),
-            dt_bias: vector(space.n_heads),
-            d: Param::from_tensor(Tensor::ones([space.n_heads], self.device)),
-            norm: self.norm(NormKind::Rms, all, c.eps),
-            o: self.linear(all, c.d_model),
-        }
-    }
-
-    fn block(&self, c: &TransformerConfig, layer: usize) -> Block {
+    fn attention_of(&self, c: &TransformerConfig, layer: usize) -> Attention {
         let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
         let own_keys = c.reads_keys_of(layer).is_none();
         // Absent weights must not draw random numbers.
         let keys = |d_in, width| match own_keys {
-            true => self.linear(d_in, width),
+            true => self.map(d_in, width),
             false => Linear::new(Tensor::zeros([d_in, 0], self.device), None),
         };
         let width = c.n_heads * d_head;
@@ -163,72 +119,113 @@ impl Draw<'_> {
         let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
         let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
         let head_norm = |heads: usize| {
-            c.qk_norm_of(layer).map(|norm| self.norm(norm.kind, norm.weights.width(heads, d_head), c.eps))
+            c.qk_norm_of(layer).map(|norm| self.norm_of(norm.kind, norm.weights.width(heads, d_head), c.eps))
         };
-        let (mixture, d_mlp) = (c.experts_of(layer), c.d_mlp_of(layer));
-        let plain = c.has_mlp(layer) && mixture.is_none();
-        Block {
-            ln1: self.norm(c.ln1_kind(layer), c.d_model, c.eps),
-            attn: c.attends(layer).then(|| Attention {
-                q: self.linear(q_in, width),
-                k: keys(kv_in, kv_width),
-                v: keys(kv_in, kv_heads * d_value),
-                o: self.linear(c.n_heads * d_value, c.d_model),
-                q_norm: head_norm(c.n_heads),
-                k_norm: head_norm(kv_heads).filter(|_| own_keys),
-                sinks: c.attn_sinks.then(|| Param::from_tensor(Tensor::zeros([c.n_heads], self.device))),
-                gate: c.attn_gates.then(|| self.linear(c.d_model, width)),
-                router: c.attn_experts.map(|experts| self.linear(c.d_model, experts.count)),
-                latent: c.latent.map(|own| LatentMaps {
-                    q_down: own.q_rank.map(|rank| self.linear(c.d_model, rank)),
-                    q_norm: own.q_rank.map(|rank| self.norm(NormKind::Rms, rank, own.eps)),
-                    kv_down: self.linear(c.d_model, own.kv_rank),
-                    kv_norm: self.norm(NormKind::Rms, own.kv_rank, own.eps),
-                    k_rope: self.linear(c.d_model, own.d_rope),
-                }),
+        Attention {
+            q: self.map(q_in, width),
+            k: keys(kv_in, kv_width),
+            v: keys(kv_in, kv_heads * d_value),
+            o: self.map(c.n_heads * d_value, c.d_model),
+            q_norm: head_norm(c.n_heads),
+            k_norm: head_norm(kv_heads).filter(|_| own_keys),
+            sinks: c.attn_sinks.then(|| self.constant(c.n_heads, 0.0)),
+            gate: c.attn_gates.then(|| self.map(c.d_model, width)),
+            router: c.attn_experts.map(|experts| self.map(c.d_model, experts.count)),
+            latent: c.latent.map(|own| LatentMaps {
+                q_down: own.q_rank.map(|rank| self.map(c.d_model, rank)),
+                q_norm: own.q_rank.map(|rank| self.norm_of(NormKind::Rms, rank, own.eps)),
+                kv_down: self.map(c.d_model, own.kv_rank),
+                kv_norm: self.norm_of(NormKind::Rms, own.kv_rank, own.eps),
+                k_rope: self.map(c.d_model, own.d_rope),
             }),
-            delta: c.gated_delta_of(layer).map(|net| self.gated_delta(c, net)),
-            ssm: c.state_space_of(layer).map(|space| self.mamba2(c, space)),
-            conv: c.short_conv_of(layer).map(|conv| self.short_convolution(c.d_model, conv.width)),
-            ln1_post: c.post_norms.then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
-            ln2: c.has_mlp(layer).then(|| self.norm(c.pre_norm(), c.d_model, c.eps)),
-            mlp: plain.then(|| Mlp {
-                input: self.linear(c.d_model, d_mlp),
-                gate: c.gated_mlp.then(|| self.linear(c.d_model, d_mlp)),
-                norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm(solu_norm(c.norm), d_mlp, c.eps)),
-                slopes: (c.activation == ActivationFn::Xielu).then(|| self.slopes()),
-                output: self.linear(d_mlp, c.d_model),
-            }),
-            moe: mixture.map(|e| Moe {
-                router: self.linear(c.d_model, e.count),
-                experts: (0..e.count)
-                    .map(|_| Expert {
-                        gate: c.gated_mlp.then(|| self.linear(c.d_model, d_mlp)),
-                        input: self.linear(c.d_model, d_mlp),
-                        output: self.linear(d_mlp, c.d_model),
-                    })
-                    .collect(),
-                choice_bias: e.choice_bias.then(|| Param::from_tensor(Tensor::zeros([e.count], self.device))),
-                shared: e.shared.map(|own| SharedMlp {
-                    gate: c.gated_mlp.then(|| self.linear(c.d_model, own.d_mlp)),
-                    input: self.linear(c.d_model, own.d_mlp),
-                    output: self.linear(own.d_mlp, c.d_model),
-                    share: own.gated.then(|| self.linear(c.d_model, 1)),
-                }),
-                scales: e.own_scales.then(|| Param::from_tensor(Tensor::ones([e.count], self.device))),
-                norms: e.own_norms.then(|| {
-                    let norm = || self.norm(NormKind::Rms, c.d_model, c.eps);
-                    MoeNorms { router: norm(), experts: norm(), shared_post: norm(), experts_post: norm() }
-                }),
-            }),
-            ln2_post: (c.has_mlp(layer) && c.post_norms).then(|| self.norm(c.post_norm(), c.d_model, c.eps)),
-            per_layer: c.per_layer_inputs.map(|own| PerLayer {
-                gate: self.linear(c.d_model, own.width),
-                output: self.linear(own.width, c.d_model),
-                post: self.norm(NormKind::Rms, c.d_model, c.eps),
-            }),
-            scalar: c.layer_scalars.then(|| Param::from_tensor(Tensor::ones([1], self.device))),
         }
+    }
+
+    fn mlp(&self, c: &TransformerConfig, layer: usize) -> Option<Mlp> {
+        let (d_mlp, gated) = (c.d_mlp_of(layer), c.is_gated(layer));
+        if let Some(mixture) = c.experts_of(layer) {
+            return Some(Mlp::Experts(self.moe(c, mixture, d_mlp, gated)));
+        }
+        c.has_mlp(layer).then(|| {
+            Mlp::Dense(DenseMlp {
+                input: self.map(c.d_model, d_mlp),
+                gate: gated.then(|| self.map(c.d_model, d_mlp)),
+                norm: (c.activation == ActivationFn::SoluLn).then(|| self.norm_of(solu_norm(c.norm), d_mlp, c.eps)),
+                slopes: (c.activation == ActivationFn::Xielu).then(|| self.slopes()),
+                output: self.map(d_mlp, c.d_model),
+            })
+        })
+    }
+
+    fn moe(&self, c: &TransformerConfig, e: Experts, d_mlp: usize, gated: bool) -> Moe {
+        Moe {
+            router: self.map(c.d_model, e.count),
+            experts: (0..e.count)
+                .map(|_| Expert {
+                    gate: gated.then(|| self.map(c.d_model, d_mlp)),
+                    input: self.map(c.d_model, d_mlp),
+                    output: self.map(d_mlp, c.d_model),
+                })
+                .collect(),
+            choice_bias: e.choice_bias.then(|| self.constant(e.count, 0.0)),
+            shared: e.shared.map(|own| SharedMlp {
+                gate: gated.then(|| self.map(c.d_model, own.d_mlp)),
+                input: self.map(c.d_model, own.d_mlp),
+                output: self.map(own.d_mlp, c.d_model),
+                share: own.gated.then(|| self.map(c.d_model, 1)),
+            }),
+            scales: e.own_scales.then(|| self.constant(e.count, 1.0)),
+            norms: e.own_norms.then(|| {
+                let norm = || self.norm_of(NormKind::Rms, c.d_model, c.eps);
+                MoeNorms { router: norm(), experts: norm(), shared_post: norm(), experts_post: norm() }
+            }),
+        }
+    }
+
+    fn block(&mut self, c: &TransformerConfig, layer: usize) -> Block {
+        let Ok(mixer) = Mixer::build(self, &format!("blocks.{layer}"), c, layer);
+        Block {
+            ln1: self.norm_of(c.ln1_kind(layer), c.d_model, c.eps),
+            mixer,
+            ln1_post: c.post_norms.then(|| self.norm_of(c.post_norm(), c.d_model, c.eps)),
+            ln2: c.has_mlp(layer).then(|| self.norm_of(c.pre_norm(), c.d_model, c.eps)),
+            mlp: self.mlp(c, layer),
+            ln2_post: (c.has_mlp(layer) && c.post_norms).then(|| self.norm_of(c.post_norm(), c.d_model, c.eps)),
+            per_layer: c.per_layer_inputs.map(|own| PerLayer {
+                gate: self.map(c.d_model, own.width),
+                output: self.map(own.width, c.d_model),
+                post: self.norm_of(NormKind::Rms, c.d_model, c.eps),
+            }),
+            scalar: c.layer_scalars.then(|| self.constant(1, 1.0)),
+        }
+    }
+}
+
+impl WeightSource for Draw<'_> {
+    type Error = Infallible;
+
+    fn attention(&mut self, _: &str, c: &TransformerConfig, layer: usize) -> Result<Attention, Infallible> {
+        Ok(self.attention_of(c, layer))
+    }
+
+    fn linear(&mut self, _: &str, _: &str, [d_in, d_out]: [usize; 2]) -> Result<Linear, Infallible> {
+        Ok(self.map(d_in, d_out))
+    }
+
+    fn filters(&mut self, _: String, [width, channels]: [usize; 2]) -> Result<Param<Tensor<2>>, Infallible> {
+        Ok(Param::from_tensor(self.matrix(width, channels)))
+    }
+
+    fn vector(&mut self, _: String, len: usize, initial: f64) -> Result<Param<Tensor<1>>, Infallible> {
+        Ok(self.constant(len, initial))
+    }
+
+    fn optional_vector(&mut self, _: String, len: usize) -> Result<Option<Param<Tensor<1>>>, Infallible> {
+        Ok(Some(self.constant(len, 0.0)))
+    }
+
+    fn norm(&mut self, _: String, kind: NormKind, width: usize, eps: f64) -> Result<Norm, Infallible> {
+        Ok(self.norm_of(kind, width, eps))
     }
 }
 

@@ -17,13 +17,9 @@ use crate::points::Site;
 /// use hooklens::prelude::*;
 /// use hooklens::{Latent, Positional, RopeScaling, Rotary};
 /// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig {
-///     positional: Positional::Rotary(rotary),
-///     latent: Some(Latent { q_rank: None, kv_rank: 10, d_rope: 4, d_value: 8, eps: 1e-6 }),
-///     ..TransformerConfig::new(1, 16, 2, 20, 8)
-/// };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_rotary(rotary).with_latent(Latent { q_rank: None, kv_rank: 10, d_rope: 4, d_value: 8, eps: 1e-6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let latent = model.weights.blocks[0].attn.as_ref().and_then(|attn| attn.latent.as_ref());
+/// let latent = model.weights.blocks[0].attn().and_then(|attn| attn.latent.as_ref());
 /// assert_eq!(latent.map(|latent| latent.kv_down.weight.val().dims()), Some([16, 10]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -117,7 +113,7 @@ impl LatentMaps {
         let ([d_model, width], [_, d_rope]) = (made.dims(), turned.dims());
         let made = made.reshape([d_model, c.n_heads, width / c.n_heads]);
         let turned = turned.unsqueeze_dim::<3>(1).expand([d_model, c.n_heads, d_rope]);
-        Tensor::cat(vec![made, turned], 2).reshape([d_model, c.n_heads * c.d_head])
+        Tensor::cat(vec![made, turned], 2).reshape([d_model, c.n_heads * c.d_head()])
     }
 
     /// Combined value projection of all heads, without the scale of the latent's norm, `[d_model, head * d_value]`.

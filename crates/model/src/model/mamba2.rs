@@ -1,16 +1,19 @@
 //! Mamba 2 mixer: convolved inputs, decaying states, and a gated norm.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{DType, Tensor, activation};
 use hooklens_hooks::{Halt, Run};
 
-use super::attention::by_head;
+use super::attention::{AttentionInputs, by_head};
 use super::convolution::Carried;
+use super::each_weight::{Weight, filters, linear, norm};
 use super::linear::Linear;
+use super::mixer::{MixerKind, TokenMixer, sizes_of};
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::recurrence::{Steps, flat, for_each_head, softplus};
-use crate::config::StateSpace;
+use super::source::WeightSource;
+use crate::config::{GatedNorm, NormKind, StateSpace, TransformerConfig};
 use crate::kv_cache::StateShape;
 use crate::points::Site;
 
@@ -18,9 +21,9 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Mixer, StateSpace};
+/// use hooklens::{MixerConfig, StateSpace};
 /// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
-/// let config = TransformerConfig { mixers: vec![Mixer::StateSpace(space)], ..TransformerConfig::new(1, 32, 4, 100, 32) };
+/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::Mamba2(space)])?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let block = &model.weights.blocks[0];
 /// let own = block.ssm.as_ref().map(|ssm| (ssm.x.weight.val().dims(), ssm.conv.val().dims(), ssm.d.val().dims()));
@@ -49,35 +52,66 @@ pub struct Mamba2 {
     pub dt_bias: Param<Tensor<1>>,
     /// Skip connection: the factor on each head's input that is added to its output, `[head]`.
     pub d: Param<Tensor<1>>,
-    /// Norm of the gated head outputs, `[head * d_head]`.
+    /// Norm of the head outputs, before or after they are gated, `[head * d_head]`.
     pub norm: Norm,
     /// Output projection, `[head * d_head, d_model]`.
     pub o: Linear,
 }
 
 impl Mamba2 {
-    /// All linear maps.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        [&self.x, &self.b, &self.c, &self.gate, &self.dt, &self.o].into_iter()
-    }
+    /// Name of the weights in a block.
+    const NAME: &'static str = "ssm";
 
-    /// All linear maps, mutably.
-    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Self { x, b, c, gate, dt, o, .. } = self;
-        [x, b, c, gate, dt, o].into_iter()
-    }
+    /// The points of this mixer.
+    pub(super) const KIND: MixerKind = MixerKind {
+        sites: &[
+            Site::SsmPreConv,
+            Site::SsmX,
+            Site::SsmB,
+            Site::SsmC,
+            Site::SsmDt,
+            Site::SsmLogDecay,
+            Site::SsmOut,
+            Site::SsmGate,
+            Site::SsmZ,
+        ],
+        is_in: |config, layer| config.state_space_of(layer).is_some(),
+        absent: "this layer has no state space",
+        instead: "this layer has a state space, not attention; its points are ssm.hook_x and others",
+    };
 
-    /// The linear maps that read the residual stream, mutably.
-    pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 5] {
-        let Self { x, b, c, gate, dt, .. } = self;
-        [x, b, c, gate, dt]
+    /// Creates the mixer from `source`, in the block named `block`.
+    pub(super) fn build<S: WeightSource>(
+        source: &mut S,
+        block: &str,
+        c: &TransformerConfig,
+        sizes: StateSpace,
+    ) -> Result<Self, S::Error> {
+        let name = format!("{block}.{}", Self::NAME);
+        let (heads, all, shared) = (sizes.n_heads, sizes.n_heads * sizes.d_head, sizes.n_groups * sizes.d_state);
+        let kind = if sizes.norm == GatedNorm::None { NormKind::None } else { NormKind::Rms };
+        let mut linear = |part: &str, width| source.linear(&name, part, [c.d_model, width]);
+        Ok(Self {
+            x: linear("x", all)?,
+            b: linear("B", shared)?,
+            c: linear("C", shared)?,
+            gate: linear("gate", all)?,
+            dt: linear("dt", heads)?,
+            conv: source.filters(format!("{name}.conv"), [sizes.width, sizes.channels()])?,
+            conv_bias: source.optional_vector(format!("{name}.conv_bias"), sizes.channels())?,
+            a_log: source.vector(format!("{name}.A_log"), heads, 0.0)?,
+            dt_bias: source.vector(format!("{name}.dt_bias"), heads, 0.0)?,
+            d: source.vector(format!("{name}.D"), heads, 1.0)?,
+            norm: source.norm(format!("{name}.norm"), kind, all, c.eps)?,
+            o: source.linear(&name, "O", [all, c.d_model])?,
+        })
     }
 
     /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
-    pub(crate) fn forward(
+    fn mix(
         &self,
         layer: usize,
         stream: Tensor<3>,
@@ -121,14 +155,71 @@ impl Mamba2 {
         let passed = widened(x) * widened(self.d.val()).reshape([1, 1, n_heads, 1]);
         let read = run.fire(at(Site::SsmOut), narrowed(read + passed, dtype))?;
         let gate = run.fire(at(Site::SsmGate), by_head(self.gate.forward(stream), n_heads))?;
-        let gated = flat(widened(read) * activation::silu(widened(gate)));
-        let none = NormPoints { scale: None, normalized: None };
-        let z = match sizes.norm_groups {
-            1 => self.norm.without_hooks(gated),
-            groups => flat(self.norm.forward_by_head(by_head(gated, groups), none, run)?),
+        let (read, gate) = (flat(widened(read)), activation::silu(flat(widened(gate))));
+        let z = match sizes.norm {
+            GatedNorm::AfterGate => self.normed(read * gate, sizes.norm_groups, run)?,
+            GatedNorm::BeforeGate => self.normed(read, sizes.norm_groups, run)? * gate,
+            GatedNorm::None => read * gate,
         };
         let z = narrowed(z, dtype);
         let z = run.fire(at(Site::SsmZ), by_head(z, n_heads))?;
         Ok(self.o.forward(flat(z)))
+    }
+
+    /// Normalizes `x`, `[batch, pos, head * d_head]`, in groups of channels.
+    fn normed(&self, x: Tensor<3>, groups: usize, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
+        let none = NormPoints { scale: None, normalized: None };
+        match groups {
+            1 => Ok(self.norm.without_hooks(x)),
+            groups => Ok(flat(self.norm.forward_by_head(by_head(x, groups), none, run)?)),
+        }
+    }
+}
+
+impl TokenMixer for Mamba2 {
+    fn forward(
+        &self,
+        layer: usize,
+        inputs: AttentionInputs,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let sizes = sizes_of(pass.config.state_space_of(layer), layer)?;
+        self.mix(layer, inputs.stream(), sizes, pass, run)
+    }
+
+    fn maps(&self) -> Vec<&Linear> {
+        vec![&self.x, &self.b, &self.c, &self.gate, &self.dt, &self.o]
+    }
+
+    fn maps_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { x, b, c, gate, dt, o, .. } = self;
+        vec![x, b, c, gate, dt, o]
+    }
+
+    fn readers_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { x, b, c, gate, dt, .. } = self;
+        vec![x, b, c, gate, dt]
+    }
+
+    fn outputs(&self) -> Vec<(Site, &Linear)> {
+        vec![(Site::SsmZ, &self.o)]
+    }
+
+    fn outputs_mut(&mut self) -> Vec<&mut Linear> {
+        vec![&mut self.o]
+    }
+
+    fn each_weight(&self, block: &str, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+        let name = format!("{block}.{}", Self::NAME);
+        let maps = [("x", &self.x), ("B", &self.b), ("C", &self.c), ("gate", &self.gate), ("dt", &self.dt)];
+        for (letter, map) in maps.into_iter().chain([("O", &self.o)]) {
+            linear(&name, letter, map, dtype, see);
+        }
+        filters(&name, &self.conv, self.conv_bias.as_ref(), dtype, see);
+        for (part, own) in [("A_log", &self.a_log), ("dt_bias", &self.dt_bias), ("D", &self.d)] {
+            see(format!("{name}.{part}"), Weight::Vector(own.val()));
+        }
+        norm(&format!("{name}.norm"), Some(&self.norm), see);
     }
 }

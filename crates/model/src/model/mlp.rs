@@ -1,104 +1,79 @@
-//! The MLP: plain, gated, or with a norm inside.
+//! The MLP of a block: dense, or a mixture of experts.
 
-use burn::module::{Module, Param};
-use burn::tensor::{Tensor, activation};
+use burn::module::Module;
+use burn::tensor::Tensor;
 use hooklens_hooks::{Halt, Run};
 
-use super::function::xielu;
+use super::dense_mlp::DenseMlp;
 use super::linear::Linear;
-use super::norm::{Norm, NormPoints, widened};
+use super::mixer::sizes_of;
+use super::moe::Moe;
 use super::pass::Pass;
-use crate::cpu;
-use crate::points::Site;
 
-/// Weights of one MLP.
-///
-/// Plain: `out(act(in(x)))`. Gated: `out(act(gate(x)) * in(x))`. Both biases of a gated MLP
-/// act before the product.
+/// Weights of a block's MLP.
 ///
 /// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let mlp = model.weights.blocks[0].mlp.as_ref();
-/// assert_eq!(mlp.map(|mlp| mlp.input.weight.val().dims()), Some([64, 256]));
-/// assert!(mlp.is_some_and(|mlp| mlp.gate.is_none()));
+/// use hooklens::prelude::*;
+/// use hooklens::Mlp;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// assert!(matches!(model.weights.blocks[0].mlp, Some(Mlp::Dense(_))));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
-pub struct Mlp {
-    /// Input projection, `[d_model, d_mlp]`; fires `hook_pre`, or `hook_pre_linear` when gated.
-    pub input: Linear,
-    /// Gate projection, `[d_model, d_mlp]`; fires `hook_pre`.
-    pub gate: Option<Linear>,
-    /// Norm over neurons, for `solu_ln`.
-    pub norm: Option<Norm>,
-    /// Learned slopes of `xielu`.
-    pub slopes: Option<Slopes>,
-    /// Output projection, `[d_mlp, d_model]`.
-    pub output: Linear,
-}
-
-/// Learned parameters of an MLP's `xielu`.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// use hooklens::ActivationFn;
-/// let config = TransformerConfig { activation: ActivationFn::Xielu, ..TransformerConfig::new(1, 16, 2, 20, 8) };
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let slopes = model.weights.blocks[0].mlp.as_ref().and_then(|mlp| mlp.slopes.as_ref());
-/// assert_eq!(slopes.map(|slopes| slopes.alpha_p.val().dims()), Some([1]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Module, Debug)]
-pub struct Slopes {
-    /// Slope above zero, before softplus, `[1]`.
-    pub alpha_p: Param<Tensor<1>>,
-    /// Slope below zero minus one half, before softplus, `[1]`.
-    pub alpha_n: Param<Tensor<1>>,
-}
-
-impl Slopes {
-    fn apply(&self, x: Tensor<3>) -> Tensor<3> {
-        let positive = |alpha: &Param<Tensor<1>>| activation::softplus(widened(alpha.val()), 1.0);
-        xielu(x, positive(&self.alpha_p), positive(&self.alpha_n) + 0.5)
-    }
+#[expect(clippy::large_enum_variant, reason = "a model has one per layer, and a box is no module")]
+pub enum Mlp {
+    /// A dense MLP, plain or gated.
+    Dense(DenseMlp),
+    /// A mixture of experts.
+    Experts(Moe),
 }
 
 impl Mlp {
-    /// Computes the MLP output.
+    /// All linear maps.
+    pub(crate) fn maps(&self) -> Vec<&Linear> {
+        match self {
+            Self::Dense(mlp) => mlp.maps().collect(),
+            Self::Experts(moe) => moe.maps().collect(),
+        }
+    }
+
+    /// All linear maps, mutably.
+    pub(crate) fn maps_mut(&mut self) -> Vec<&mut Linear> {
+        match self {
+            Self::Dense(mlp) => mlp.maps_mut().collect(),
+            Self::Experts(moe) => moe.maps_mut().collect(),
+        }
+    }
+
+    /// The linear maps that write to the residual stream, mutably.
+    pub(crate) fn outputs_mut(&mut self) -> Vec<&mut Linear> {
+        match self {
+            Self::Dense(mlp) => vec![&mut mlp.output],
+            Self::Experts(moe) => {
+                let experts = moe.experts.iter_mut().map(|expert| &mut expert.output);
+                experts.chain(moe.shared.iter_mut().map(|shared| &mut shared.output)).collect()
+            }
+        }
+    }
+
+    /// Computes the output from the normalized residual stream `x`. Experts with their own norms read `stream`.
     ///
     /// # Shapes
-    /// - input and output: `[batch, pos, d_model]`
-    pub(crate) fn forward(
+    /// - inputs and output: `[batch, pos, d_model]`
+    pub(super) fn forward(
         &self,
         layer: usize,
         x: Tensor<3>,
+        stream: Option<Tensor<3>>,
         pass: &Pass<'_>,
         run: &mut Run<'_, '_>,
     ) -> Result<Tensor<3>, Halt> {
-        let at = |site| pass.points.at(layer, site);
-        let act = |pre| match &self.slopes {
-            Some(slopes) => slopes.apply(pre),
-            None => pass.config.activation.apply(pre),
-        };
-        let post = if let Some(gate) = &self.gate {
-            let [pre, linear] = Linear::forward_each([gate, &self.input], x);
-            let pre = run.fire(at(Site::Pre), pre)?;
-            let linear = run.fire(at(Site::PreLinear), linear)?;
-            cpu::product(act(pre), linear)
-        } else {
-            let pre = run.fire(at(Site::Pre), self.input.forward(x))?;
-            act(pre)
-        };
-        let post = match &self.norm {
-            Some(norm) => {
-                let mid = run.fire(at(Site::Mid), post)?;
-                let points = NormPoints { scale: at(Site::MlpLnScale), normalized: at(Site::MlpLnNormalized) };
-                norm.forward(mid, points, run)?
+        match self {
+            Self::Dense(mlp) => mlp.forward(layer, x, pass, run),
+            Self::Experts(moe) => {
+                let mixture = sizes_of(pass.config.experts_of(layer), layer)?;
+                moe.forward(layer, x, stream, mixture, pass, run)
             }
-            None => post,
-        };
-        let post = run.fire(at(Site::Post), post)?;
-        Ok(self.output.forward(post))
+        }
     }
 }

@@ -18,9 +18,9 @@ use crate::points::Site;
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
 /// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let moe = model.weights.blocks[0].moe.as_ref();
+/// let moe = model.weights.blocks[0].moe();
 /// assert_eq!(moe.map(|moe| (moe.experts.len(), moe.router.weight.val().dims())), Some((4, [16, 4])));
 /// // The router's weights for each token.
 /// let shares = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
@@ -51,14 +51,9 @@ pub struct Moe {
 /// use hooklens::{Experts, NormKind, SharedExpert};
 /// let shared = Some(SharedExpert { d_mlp: 24, gated: false });
 /// let experts = Some(Experts { shared, own_norms: true, ..Experts::new(4, 2) });
-/// let config = TransformerConfig {
-///     experts,
-///     gated_mlp: true,
-///     norm: NormKind::Rms,
-///     ..TransformerConfig::new(1, 16, 2, 20, 8)
-/// };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts).with_norm(NormKind::Rms);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let norms = model.weights.blocks[0].moe.as_ref().and_then(|moe| moe.norms.as_ref());
+/// let norms = model.weights.blocks[0].moe().and_then(|moe| moe.norms.as_ref());
 /// assert!(norms.is_some_and(|norms| norms.router.w.is_some()));
 /// let cache = model.record([1, 2, 3], "blocks.0.mlp.*_out")?;
 /// let sum = cache.get(hook::experts_out(0))? + cache.get(hook::shared_out(0))?;
@@ -83,9 +78,9 @@ pub struct MoeNorms {
 /// use hooklens::prelude::*;
 /// use hooklens::Experts;
 /// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let expert = model.weights.blocks[0].moe.as_ref().map(|moe| &moe.experts[3]);
+/// let expert = model.weights.blocks[0].moe().map(|moe| &moe.experts[3]);
 /// assert_eq!(expert.map(|expert| expert.input.weight.val().dims()), Some([16, 64]));
 /// assert!(expert.is_some_and(|expert| expert.gate.is_some()));
 /// # Ok::<(), hooklens::Error>(())
@@ -119,9 +114,9 @@ impl Expert {
 /// use hooklens::prelude::*;
 /// use hooklens::{Experts, SharedExpert};
 /// let experts = Some(Experts { shared: Some(SharedExpert { d_mlp: 24, gated: true }), ..Experts::new(4, 2) });
-/// let config = TransformerConfig { experts, gated_mlp: true, ..TransformerConfig::new(1, 16, 2, 20, 8) };
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let shared = model.weights.blocks[0].moe.as_ref().and_then(|moe| moe.shared.as_ref());
+/// let shared = model.weights.blocks[0].moe().and_then(|moe| moe.shared.as_ref());
 /// assert_eq!(shared.map(|shared| shared.output.weight.val().dims()), Some([24, 16]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -165,6 +160,19 @@ impl SharedMlp {
 }
 
 impl Moe {
+    /// All linear maps.
+    pub fn maps(&self) -> impl Iterator<Item = &Linear> {
+        let experts = self.experts.iter().flat_map(|expert| expert.maps());
+        experts.chain([&self.router]).chain(self.shared.iter().flat_map(|shared| shared.maps()))
+    }
+
+    /// All linear maps, mutably.
+    pub(super) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
+        let Self { router, experts, shared, .. } = self;
+        let experts = experts.iter_mut().flat_map(|expert| expert.maps_mut());
+        experts.chain([router]).chain(shared.iter_mut().flat_map(|shared| shared.maps_mut()))
+    }
+
     /// Computes the mixture's output: for each token, the sum of the chosen experts' outputs weighted by the router,
     /// plus the shared expert's output.
     ///

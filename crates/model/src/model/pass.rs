@@ -87,7 +87,7 @@ impl<'p> Pass<'p> {
             let all_one = factors.iter().all(|factor| *factor == 1.0);
             (!all_one).then(|| upload(TensorData::new(factors, shape), (&self.device, dtype)))
         });
-        for own in (0..self.config.n_layers).filter_map(|layer| self.config.rotary(layer)) {
+        for own in (0..self.config.n_layers()).filter_map(|layer| self.config.rotary(layer)) {
             if !self.rotary.iter().any(|(made, _)| *made == own) {
                 let (positions, rows) = (self.sequence.query_positions(), self.sequence.position_rows());
                 self.rotary.push((own, RotaryTable::new(own, &positions, rows, &self.device, self.dtype)));

@@ -20,7 +20,7 @@ use crate::tokens::Tokens;
 /// use hooklens::{NormKind, PerLayerInputs};
 /// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
 /// let config =
-///     TransformerConfig { norm: NormKind::Rms, per_layer_inputs, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+///     TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(per_layer_inputs);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let embed = model.weights.per_layer_embed.as_ref();
 /// assert_eq!(embed.map(|embed| embed.vectors.tokens.val().dims()), Some([100, 12])); // both layers' side by side
@@ -59,7 +59,7 @@ impl PerLayerEmbed {
 /// use hooklens::{NormKind, PerLayerInputs};
 /// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
 /// let config =
-///     TransformerConfig { norm: NormKind::Rms, per_layer_inputs, ..TransformerConfig::new(2, 32, 4, 100, 32) };
+///     TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(per_layer_inputs);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let own = model.weights.blocks[1].per_layer.as_ref();
 /// assert_eq!(own.map(|own| own.gate.weight.val().dims()), Some([32, 6]));

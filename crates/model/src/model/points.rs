@@ -1,12 +1,13 @@
 //! Hook points of a decoder with a given configuration.
 
-use crate::config::{ActivationFn, Mixer, NormKind, Positional, QkNormWeights, TransformerConfig};
+use super::mixer::KINDS;
+use crate::config::{ActivationFn, NormKind, Positional, QkNormWeights, ResidualScheme, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
 /// The points of a decoder with this configuration.
 pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     let mut points = PointsBuilder::new(
-        config.n_layers,
+        config.n_layers(),
         match config.norm {
             NormKind::LayerNormPre | NormKind::RmsPre => "norms are folded into the weights behind them",
             _ => "norms keep their weights",
@@ -15,10 +16,10 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     for outer in [Outer::Tokens, Outer::EmbedLnScale, Outer::EmbedLnNormalized, Outer::Embed, Outer::PosEmbed] {
         points.outer(outer, why_not_outer(config, outer));
     }
-    let stack = points.stack(config.n_layers);
-    for layer in 0..config.n_layers {
+    let stack = points.stack(config.n_layers());
+    for layer in 0..config.n_layers() {
         let block = format!("blocks.{layer}");
-        for site in decoder_sites(config.residual_norms) {
+        for site in decoder_sites(config.residual == ResidualScheme::NormalizedSums) {
             let info = site.info(&block, layer);
             let whole = config.qk_norm.is_some_and(|norm| norm.weights == QkNormWeights::Whole);
             let info = if whole { site.over_all_heads(info) } else { info };
@@ -29,7 +30,7 @@ pub(crate) fn points_of(config: &TransformerConfig) -> Points {
             };
             points.site(stack, layer, site, info, why_not(config, layer, site));
             if let (Site::ExpertIndices, Some(experts)) = (site, config.experts_of(layer)) {
-                points.experts(stack, layer, experts.count, config.gated_mlp);
+                points.experts(stack, layer, experts.count, config.is_gated(layer));
             }
         }
     }
@@ -63,41 +64,10 @@ const NO_MIXER: &str = "this layer has only an MLP";
 
 /// The reason why a layer with a given token mixer can't fire one of the mixer points.
 fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'static str> {
+    if let Some(kind) = KINDS.iter().find(|kind| kind.sites.contains(&site)) {
+        return (!(kind.is_in)(config, layer)).then_some(kind.absent);
+    }
     match site {
-        Site::QPreConv
-        | Site::KPreConv
-        | Site::VPreConv
-        | Site::LinearQ
-        | Site::LinearK
-        | Site::LinearV
-        | Site::BetaLogit
-        | Site::Beta
-        | Site::LogDecay
-        | Site::RecurrenceOut
-        | Site::GateInput
-        | Site::LinearZ
-            if config.gated_delta_of(layer).is_none() =>
-        {
-            Some("this layer has no gated delta net")
-        }
-        Site::SsmPreConv
-        | Site::SsmX
-        | Site::SsmB
-        | Site::SsmC
-        | Site::SsmDt
-        | Site::SsmLogDecay
-        | Site::SsmOut
-        | Site::SsmGate
-        | Site::SsmZ
-            if config.state_space_of(layer).is_none() =>
-        {
-            Some("this layer has no state space")
-        }
-        Site::ConvB | Site::ConvX | Site::ConvPre | Site::ConvOut | Site::ConvC | Site::ConvZ
-            if config.short_conv_of(layer).is_none() =>
-        {
-            Some("this layer has no short convolution")
-        }
         Site::AttnIn
         | Site::QInput
         | Site::KInput
@@ -121,18 +91,8 @@ fn why_not_mixer(config: &TransformerConfig, layer: usize, site: Site) -> Option
         | Site::Result
             if !config.attends(layer) =>
         {
-            Some(match config.mixers.get(layer) {
-                Some(Mixer::StateSpace(_)) => {
-                    "this layer has a state space, not attention; its points are ssm.hook_x and others"
-                }
-                Some(Mixer::ShortConv(_)) => {
-                    "this layer has a short convolution, not attention; its points are conv.hook_x and others"
-                }
-                Some(Mixer::GatedDelta(_)) => {
-                    "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others"
-                }
-                _ => NO_MIXER,
-            })
+            let other = KINDS.iter().find(|kind| (kind.is_in)(config, layer));
+            Some(other.map_or(NO_MIXER, |kind| kind.instead))
         }
         Site::Ln1Scale | Site::Ln1Normalized | Site::AttnOut | Site::ResidMid if !config.mixes(layer) => Some(NO_MIXER),
         Site::ZGate if !config.attn_gates => Some("its head outputs are not gated"),
@@ -206,11 +166,11 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::Ln1PostScale | Site::Ln1PostNormalized if !config.post_norms => {
             Some("it does not normalize attention's output")
         }
-        Site::NormalizedResidPost if !config.residual_norms => {
+        Site::NormalizedResidPost if config.residual != ResidualScheme::NormalizedSums => {
             Some("it does not normalize the residual stream after a block")
         }
         Site::ResidMid if !config.has_mlp(layer) => Some(NO_MLP),
-        Site::ResidMid if config.parallel => {
+        Site::ResidMid if config.residual == ResidualScheme::Parallel => {
             Some("attention and the MLP run in parallel: there is no residual stream between them")
         }
         Site::MlpIn
@@ -244,7 +204,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::Pre | Site::PreLinear | Site::Post if moe => {
             Some("its MLP is a mixture of experts; use mlp.experts.N.hook_gate, hook_pre and hook_post")
         }
-        Site::PreLinear if !config.gated_mlp => Some("its MLP is not gated"),
+        Site::PreLinear if !config.is_gated(layer) => Some("its MLP is not gated"),
         Site::Mid | Site::MlpLnScale | Site::MlpLnNormalized if config.activation != ActivationFn::SoluLn => {
             Some("its activation function has no norm")
         }
@@ -252,7 +212,7 @@ fn why_not(config: &TransformerConfig, layer: usize, site: Site) -> Option<&'sta
         Site::SharedGate | Site::SharedPre | Site::SharedPost | Site::SharedShare if shared.is_none() => {
             Some("it has no shared expert")
         }
-        Site::SharedGate if !config.gated_mlp => Some("its shared expert is not gated"),
+        Site::SharedGate if !config.is_gated(layer) => Some("its shared expert is not gated"),
         Site::SharedShare if shared.is_some_and(|shared| !shared.gated) => {
             Some("its shared expert's output is added without a gate")
         }

@@ -12,7 +12,7 @@ use crate::points::Site;
 impl Pass<'_> {
     /// Keeps a layer's keys and values if a later layer reuses them.
     pub(crate) fn keep_keys(&mut self, layer: usize, keys: &Keys) {
-        if self.config.shared_keys.contains(&Some(layer)) {
+        if self.config.attending().any(|later| self.config.reads_keys_of(later) == Some(layer)) {
             self.shared_keys.push((layer, keys.clone()));
         }
     }

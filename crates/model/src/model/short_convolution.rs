@@ -1,16 +1,19 @@
 //! Gated short convolution, in place of attention.
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Halt, Run};
 
-use super::attention::by_head;
+use super::attention::{AttentionInputs, by_head};
 use super::convolution::Carried;
+use super::each_weight::{Weight, filters, linear};
 use super::linear::Linear;
+use super::mixer::{MixerKind, TokenMixer, sizes_of};
 use super::norm::narrowed;
 use super::pass::Pass;
 use super::recurrence::flat;
-use crate::config::ShortConv;
+use super::source::WeightSource;
+use crate::config::{ShortConv, TransformerConfig};
 use crate::kv_cache::StateShape;
 use crate::points::Site;
 
@@ -18,9 +21,9 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Mixer, ShortConv};
-/// let mixers = vec![Mixer::ShortConv(ShortConv { width: 3 })];
-/// let config = TransformerConfig { mixers, ..TransformerConfig::new(1, 32, 4, 100, 32) };
+/// use hooklens::{MixerConfig, ShortConv};
+/// let mixers = vec![MixerConfig::ShortConvolution(ShortConv { width: 3 })];
+/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers(mixers)?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let own = model.weights.blocks[0].conv.as_ref().map(|conv| (conv.b.weight.val().dims(), conv.conv.val().dims()));
 /// assert_eq!(own, Some(([32, 32], [3, 32])));
@@ -43,28 +46,41 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// All linear maps.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = &Linear> {
-        [&self.b, &self.c, &self.x, &self.o].into_iter()
-    }
+    /// Name of the weights in a block.
+    const NAME: &'static str = "conv";
 
-    /// All linear maps, mutably.
-    pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let Self { b, c, x, o, .. } = self;
-        [b, c, x, o].into_iter()
-    }
+    /// The points of this mixer.
+    pub(super) const KIND: MixerKind = MixerKind {
+        sites: &[Site::ConvB, Site::ConvX, Site::ConvPre, Site::ConvOut, Site::ConvC, Site::ConvZ],
+        is_in: |config, layer| config.short_conv_of(layer).is_some(),
+        absent: "this layer has no short convolution",
+        instead: "this layer has a short convolution, not attention; its points are conv.hook_x and others",
+    };
 
-    /// The linear maps that read the residual stream, mutably.
-    pub(crate) fn readers_mut(&mut self) -> [&mut Linear; 3] {
-        let Self { b, c, x, .. } = self;
-        [b, c, x]
+    /// Creates the mixer from `source`, in the block named `block`.
+    pub(super) fn build<S: WeightSource>(
+        source: &mut S,
+        block: &str,
+        c: &TransformerConfig,
+        sizes: ShortConv,
+    ) -> Result<Self, S::Error> {
+        let (name, d_model) = (format!("{block}.{}", Self::NAME), c.d_model);
+        let mut linear = |part: &str| source.linear(&name, part, [d_model, d_model]);
+        Ok(Self {
+            b: linear("B")?,
+            c: linear("C")?,
+            x: linear("x")?,
+            conv: source.filters(format!("{name}.conv"), [sizes.width, d_model])?,
+            conv_bias: source.optional_vector(format!("{name}.conv_bias"), d_model)?,
+            o: source.linear(&name, "O", [d_model, d_model])?,
+        })
     }
 
     /// Computes the mixer output from the normalized residual stream.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, d_model]`
-    pub(crate) fn forward(
+    fn mix(
         &self,
         layer: usize,
         stream: Tensor<3>,
@@ -89,5 +105,48 @@ impl ShortConvolution {
         let c = run.fire(at(Site::ConvC), c)?;
         let z = run.fire(at(Site::ConvZ), by_head(c * output_projection, 1))?;
         Ok(self.o.forward(flat(z)))
+    }
+}
+
+impl TokenMixer for ShortConvolution {
+    fn forward(
+        &self,
+        layer: usize,
+        inputs: AttentionInputs,
+        pass: &mut Pass<'_>,
+        run: &mut Run<'_, '_>,
+    ) -> Result<Tensor<3>, Halt> {
+        let sizes = sizes_of(pass.config.short_conv_of(layer), layer)?;
+        self.mix(layer, inputs.stream(), sizes, pass, run)
+    }
+
+    fn maps(&self) -> Vec<&Linear> {
+        vec![&self.b, &self.c, &self.x, &self.o]
+    }
+
+    fn maps_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { b, c, x, o, .. } = self;
+        vec![b, c, x, o]
+    }
+
+    fn readers_mut(&mut self) -> Vec<&mut Linear> {
+        let Self { b, c, x, .. } = self;
+        vec![b, c, x]
+    }
+
+    fn outputs(&self) -> Vec<(Site, &Linear)> {
+        vec![(Site::ConvZ, &self.o)]
+    }
+
+    fn outputs_mut(&mut self) -> Vec<&mut Linear> {
+        vec![&mut self.o]
+    }
+
+    fn each_weight(&self, block: &str, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
+        let name = format!("{block}.{}", Self::NAME);
+        for (letter, map) in [("B", &self.b), ("C", &self.c), ("x", &self.x), ("O", &self.o)] {
+            linear(&name, letter, map, dtype, see);
+        }
+        filters(&name, &self.conv, self.conv_bias.as_ref(), dtype, see);
     }
 }

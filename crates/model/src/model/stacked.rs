@@ -99,7 +99,7 @@ impl HookedTransformer {
         let (heads, [_, widest]) = (self.config().n_heads, self.config().widest_heads());
         self.stacked(|layer, block| {
             let d_model = self.config().d_model;
-            let Some(attn) = &block.attn else { return self.nothing(block, [heads, widest, d_model]) };
+            let Some(attn) = block.attn() else { return self.nothing(block, [heads, widest, d_model]) };
             let weight = attn.o.weight_in(self.compute_type());
             widened_to(weight.reshape([heads, self.config().d_value_of(layer), d_model]), 1, widest)
         })
@@ -138,12 +138,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_in(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.input.weight_in(self.compute_type())))
+        self.of_mlps(|block| Some(block.dense_mlp()?.input.weight_in(self.compute_type())))
     }
 
     /// Gate weights of gated MLPs, `[layer, d_model, d_mlp]`.
     pub fn w_gate(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.gate.as_ref()?.weight_in(self.compute_type())))
+        self.of_mlps(|block| Some(block.dense_mlp()?.gate.as_ref()?.weight_in(self.compute_type())))
     }
 
     /// MLP output weights, `[layer, d_mlp, d_model]`.
@@ -156,17 +156,17 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_out(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.mlp.as_ref()?.output.weight_in(self.compute_type())))
+        self.of_mlps(|block| Some(block.dense_mlp()?.output.weight_in(self.compute_type())))
     }
 
     /// MLP input biases, `[layer, d_mlp]`.
     pub fn b_in(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.input)))
+        self.of_mlps(|block| Some(self.bias(&block.dense_mlp()?.input)))
     }
 
     /// MLP output biases, `[layer, d_model]`.
     pub fn b_out(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(self.bias(&block.mlp.as_ref()?.output)))
+        self.of_mlps(|block| Some(self.bias(&block.dense_mlp()?.output)))
     }
 
     /// One label per head: `L0H0`, `L0H1`, ...
@@ -179,7 +179,7 @@ impl HookedTransformer {
     /// ```
     pub fn head_labels(&self) -> Vec<String> {
         let heads = |layer| (0..self.config().n_heads).map(move |head| format!("L{layer}H{head}"));
-        (0..self.config().n_layers).flat_map(heads).collect()
+        (0..self.config().n_layers()).flat_map(heads).collect()
     }
 
     /// The block whose keys and values layer `layer` reads.
@@ -215,7 +215,7 @@ impl HookedTransformer {
     /// Zeros if the layer has no attention.
     fn columns(&self, layer: usize, block: &Block, which: char) -> Tensor<3> {
         let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
-        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, self.config().d_model, widest]) };
+        let Some(attn) = block.attn() else { return self.nothing(block, [n_heads, self.config().d_model, widest]) };
         let weight = self.of_stream(attn, which);
         let [d_model, width] = weight.dims();
         let by_head = weight.reshape([d_model, width / own, own]).permute([1, 0, 2]);
@@ -243,13 +243,13 @@ impl HookedTransformer {
         let ([width], options) = (own.dims(), (&own.device(), own.dtype()));
         let turned = Tensor::<2>::zeros([heads, latent.d_rope], options);
         let whole = Tensor::cat(vec![own.reshape([heads, width / heads]), turned], 1);
-        whole.reshape([heads * self.config().d_head])
+        whole.reshape([heads * self.config().d_head()])
     }
 
     /// A layer's query, key or value biases by head, `[head, d_head]`; zeros if it has no attention.
     fn biases(&self, layer: usize, block: &Block, which: char) -> Tensor<2> {
         let (n_heads, [own, widest]) = (self.config().n_heads, self.widths(layer, which));
-        let Some(attn) = &block.attn else { return self.nothing(block, [n_heads, widest]) };
+        let Some(attn) = block.attn() else { return self.nothing(block, [n_heads, widest]) };
         let bias = match which {
             'q' => self.bias(&attn.q),
             'k' => self.key_bias(attn),
@@ -273,12 +273,10 @@ impl HookedTransformer {
         wide.reshape([heads, rows, columns])
     }
 
-    /// The output bias of attention or of a gated delta net.
+    /// The output bias of a block's token mixer.
     pub fn output_bias(&self, block: &Block) -> Tensor<1> {
-        match block.output_projection() {
-            Some(output_projection) => self.bias(output_projection),
-            None => self.nothing(block, [self.config().d_model]),
-        }
+        let biases = block.mixer_outputs().map(|(_, map)| self.bias(map));
+        biases.reduce(|all, bias| all + bias).unwrap_or_else(|| self.nothing(block, [self.config().d_model]))
     }
 
     /// The bias of a linear layer; zeros if there is none.

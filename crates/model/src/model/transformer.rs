@@ -7,6 +7,7 @@ use hooklens_hooks::{Catalog, DType, ModelIdentity};
 
 use super::block::Block;
 use super::identity::Identities;
+use super::mixer::Mixer;
 use super::output::Output;
 use super::paging::Paging;
 use super::points::points_of;
@@ -173,7 +174,7 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex().autodiff()]);
     /// let gradients = model.loss("When Mary and John")?.backward();
-    /// let by_values = model.weights.blocks[2].attn.as_ref().unwrap().v.weight.grad(&gradients); // [d_model, head * d_head]
+    /// let by_values = model.weights.blocks[2].attn().unwrap().v.weight.grad(&gradients); // [d_model, head * d_head]
     /// assert_eq!(by_values.map(|gradient| gradient.dims()), Some([64, 64]));
     /// let plain = model.to_devices(&[Device::flex()]);
     /// assert!(!plain.loss("When Mary and John")?.is_tracked());
@@ -217,7 +218,7 @@ impl HookedTransformer {
         let parts = [
             (c.per_layer_inputs.is_some(), "per-layer inputs (`per_layer_inputs`)"),
             (c.layer_scalars, "layers that scale the residual stream (`layer_scalars`)"),
-            (c.experts.is_some_and(|experts| experts.own_norms), "experts with their own norms (`experts`)"),
+            (c.experts().is_some_and(|experts| experts.own_norms), "experts with their own norms (`experts`)"),
         ];
         match parts.into_iter().find(|(there, _)| *there) {
             Some((_, with)) => Err(InputError::NotDefined { what, with }),
@@ -225,18 +226,21 @@ impl HookedTransformer {
         }
     }
 
-    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention or reuses the keys of
-    /// an earlier one, if values are normalized, or if head outputs are gated or weighted by a router.
+    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, has another mixer
+    /// beside it, or reuses the keys of an earlier one, if values are normalized, or if head outputs are gated or weighted by a router.
     pub fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
         self.check_plain_writes(what)?;
         self.check_attends(what)?;
+        if self.weights.blocks.iter().any(|block| matches!(block.mixer, Some(Mixer::AttentionAndMamba2(_)))) {
+            return Err(InputError::NotDefined { what, with: "a Mamba 2 state space beside attention" });
+        }
         if self.config.attn_gates {
             return Err(InputError::NotDefined { what, with: "gated head outputs (`attn_gates`)" });
         }
         if self.config.attn_experts.is_some() {
             return Err(InputError::NotDefined { what, with: "attention experts (`attn_experts`)" });
         }
-        let shared = self.config.shared_keys.iter().any(Option::is_some);
+        let shared = self.config.shares_keys();
         match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {
             (true, _) => Err(InputError::NotDefined {
                 what,
@@ -249,7 +253,7 @@ impl HookedTransformer {
 
     /// Returns an error if a layer has no attention.
     pub fn check_attends(&self, what: &'static str) -> Result<(), InputError> {
-        match (0..self.config.n_layers).find(|layer| !self.config.attends(*layer)) {
+        match (0..self.config.n_layers()).find(|layer| !self.config.attends(*layer)) {
             Some(layer) => Err(InputError::NoAttention { what, layer }),
             None => Ok(()),
         }
@@ -275,7 +279,7 @@ impl HookedTransformer {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let config = TransformerConfig { default_prepend_bos: true, ..TransformerConfig::new(1, 16, 2, 63, 32) };
+    /// let config = TransformerConfig::new(1, 16, 2, 63, 32).with_default_prepend_bos(true);
     /// let random = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let random = random.with_tokenizer(model.tokenizer()?.clone());
     /// assert_eq!(random.forward("red fox")?.dims(), [1, 3, 63]);

@@ -20,7 +20,7 @@ macro_rules! sites {
 
         impl Site {
             /// Name of the point within its block.
-            pub(super) fn suffix(self) -> &'static str {
+            pub(crate) fn suffix(self) -> &'static str {
                 match self {
                     $(Site::$site => $suffix,)*
                 }

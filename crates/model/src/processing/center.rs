@@ -5,7 +5,7 @@ use burn::tensor::DType;
 use super::change_vector;
 use super::matrix::{Matrix, change_matrix};
 use crate::config::Positional;
-use crate::model::{HookedTransformer, Linear};
+use crate::model::{HookedTransformer, Linear, Mlp};
 
 /// Centers every weight that writes to the residual stream; layer norms ignore the mean.
 pub(super) fn writing_weights(model: &mut HookedTransformer) {
@@ -18,18 +18,8 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
         change_matrix(positions, dtype, Matrix::center_outputs);
     }
     for block in &mut weights.blocks {
-        if let Some(mixed) = block.output_projection_mut() {
-            output(mixed, dtype);
-        }
-        if let Some(mlp) = &mut block.mlp {
-            output(&mut mlp.output, dtype);
-        }
-        for expert in block.moe.iter_mut().flat_map(|moe| &mut moe.experts) {
-            output(&mut expert.output, dtype);
-        }
-        if let Some(shared) = block.moe.as_mut().and_then(|moe| moe.shared.as_mut()) {
-            output(&mut shared.output, dtype);
-        }
+        block.mixer_outputs_mut().for_each(|map| output(map, dtype));
+        block.mlp.iter_mut().flat_map(Mlp::outputs_mut).for_each(|map| output(map, dtype));
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
         }
         Positional::Shortformer => Some("queries and keys read a different input than values"),
         _ if c.qk_norm.is_some() => Some("queries and keys are normalized"),
-        _ if (0..c.n_layers).any(|layer| c.n_kv_heads_of(layer) != c.n_heads) => Some("heads share keys and values"),
+        _ if (0..c.n_layers()).any(|layer| c.n_kv_heads_of(layer) != c.n_heads) => Some("heads share keys and values"),
         _ => None,
     }
 }
@@ -32,7 +32,7 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     // Fold the value biases into the output bias first, because `W_V` and `W_O` are refactored.
     super::fold_values::apply(model);
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
-        let Some(attn) = &mut block.attn else { continue };
+        let Some(attn) = block.attn_mut() else { continue };
         let lost = |source: BoxError| ProcessingError::Unreadable { step: STEP, layer, source };
         let read = || Ok((PerHead::with_bias(&attn.q, heads)?, PerHead::with_bias(&attn.k, heads)?));
         let (mut q, mut k) = read().map_err(lost)?;

@@ -9,40 +9,16 @@ use burn::tensor::DType;
 
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
-use crate::model::{Attention, HookedTransformer, Linear, Norm, points_of};
+use crate::model::{HookedTransformer, Linear, Mlp, Norm, TokenMixer, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
-    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
-        if let Some(attn) = &mut block.attn {
-            let Attention { q, k, v, gate, router, latent, .. } = attn;
-            match latent {
-                None => {
-                    let mut readers = vec![q];
-                    if model.config.reads_keys_of(layer).is_none() {
-                        readers.extend([k, v]);
-                    }
-                    readers.extend(gate.iter_mut().chain(router));
-                    fold(&mut block.ln1, &mut readers, dtype);
-                }
-                Some(latent) => {
-                    let mut readers = vec![&mut latent.kv_down, &mut latent.k_rope];
-                    readers.push(latent.q_down.as_mut().unwrap_or(q));
-                    fold(&mut block.ln1, &mut readers, dtype);
-                }
-            }
-        }
-        if let Some(net) = &mut block.delta {
-            fold(&mut block.ln1, &mut net.readers_mut(), dtype);
-        }
-        if let Some(ssm) = &mut block.ssm {
-            fold(&mut block.ln1, &mut ssm.readers_mut(), dtype);
-        }
-        if let Some(conv) = &mut block.conv {
-            fold(&mut block.ln1, &mut conv.readers_mut(), dtype);
+    for block in &mut model.weights.blocks {
+        if let Some(mixer) = &mut block.mixer {
+            fold(&mut block.ln1, &mut mixer.readers_mut(), dtype);
         }
         let Some(ln2) = &mut block.ln2 else { continue };
-        if let Some(mlp) = &mut block.mlp {
+        if let Some(Mlp::Dense(mlp)) = &mut block.mlp {
             // A gated MLP reads the norm twice; TransformerLens 2.16 omits the gate's bias.
             match &mut mlp.gate {
                 Some(gate) => fold(ln2, &mut [&mut mlp.input, gate], dtype),
@@ -52,7 +28,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
                 fold(norm, &mut [&mut mlp.output], dtype);
             }
         }
-        if let Some(moe) = &mut block.moe {
+        if let Some(Mlp::Experts(moe)) = &mut block.mlp {
             let mut readers = Vec::new();
             // Router and experts may have their own norms, which keep their weights.
             if moe.norms.is_none() {

@@ -11,7 +11,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
     for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
         let (kv_heads, d_head) = (model.config.n_kv_heads_of(layer), model.config.d_value_of(layer));
-        let Some(attn) = &mut block.attn else { continue };
+        let Some(attn) = block.attn_mut() else { continue };
         let Some(bias) = attn.v.bias.take() else { continue };
         let shared = bias.val().reshape([kv_heads, 1, d_head]).expand([kv_heads, heads / kv_heads, d_head]);
         let extra = times(shared.reshape([heads * d_head]), &attn.o);

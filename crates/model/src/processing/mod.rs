@@ -83,7 +83,7 @@ impl Step {
         match self {
             Step::FoldNorm => model.config.norm.has_weight(),
             Step::FoldValueBiases => {
-                model.weights.blocks.iter().any(|block| block.attn.as_ref().is_some_and(|attn| attn.v.bias.is_some()))
+                model.weights.blocks.iter().any(|block| block.attn().is_some_and(|attn| attn.v.bias.is_some()))
             }
             _ => true,
         }
@@ -102,7 +102,7 @@ impl Step {
             Step::FoldNorm if shortformer => {
                 Some("position vectors are added after the norm, so folding its weights would change them")
             }
-            Step::FoldNorm if c.norm.centers() && c.experts.as_ref().is_some_and(|experts| experts.scales_inputs) => {
+            Step::FoldNorm if c.norm.centers() && c.experts().as_ref().is_some_and(|experts| experts.scales_inputs) => {
                 Some("experts read the norm's output, including its bias, scaled by their router weights")
             }
             Step::CenterWriting if !c.norm.centers() || !c.final_norm().centers() => {
@@ -115,7 +115,7 @@ impl Step {
                 Some("what is written to the residual stream is the output of a norm, not of a weight matrix")
             }
             Step::CenterWriting
-                if c.per_layer_inputs.is_some() || c.experts.is_some_and(|experts| experts.own_norms) =>
+                if c.per_layer_inputs.is_some() || c.experts().is_some_and(|experts| experts.own_norms) =>
             {
                 Some("some of what is written to the residual stream is the output of a norm, not of a weight matrix")
             }
@@ -131,9 +131,7 @@ impl Step {
             Step::FoldValueBiases if c.qk_norm.is_some_and(|norm| norm.values) => {
                 Some("values are normalized after their biases are added")
             }
-            Step::FoldValueBiases if c.shared_keys.iter().any(Option::is_some) => {
-                Some("later layers reuse the values, including their biases")
-            }
+            Step::FoldValueBiases if c.shares_keys() => Some("later layers reuse the values, including their biases"),
             Step::FoldValueBiases if c.attn_sinks => Some(
                 "sinks receive part of the attention, so a bias added to the values does not reach the output in full",
             ),
@@ -363,5 +361,5 @@ fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
 /// Configuration after the norms' weights were folded.
 fn folded(c: &TransformerConfig) -> TransformerConfig {
     let final_rms = c.final_rms && c.norm != NormKind::None;
-    TransformerConfig { norm: c.norm.folded(), final_rms, ..c.clone() }
+    c.clone().with_norm(c.norm.folded()).with_final_rms(final_rms)
 }

@@ -64,19 +64,19 @@ impl Show for HookedTransformer {
         let points = self.catalog().points().len();
         let what = format!(
             "HookedTransformer: {} layers of {} heads, d_model {}, {} hook points",
-            config.n_layers,
+            config.n_layers(),
             config.n_heads,
             grouped(config.d_model),
             grouped(points)
         );
         let devices: Vec<String> = self.devices().iter().map(|device| format!("{device:?}")).collect();
         let rows = [
-            ("layers", grouped(config.n_layers)),
+            ("layers", grouped(config.n_layers())),
             ("heads", grouped(config.n_heads)),
-            ("key/value heads", grouped(config.n_kv_heads)),
+            ("key/value heads", grouped(config.n_kv_heads())),
             ("d_model", grouped(config.d_model)),
             ("d_head", grouped(config.widest_heads()[0])),
-            ("d_mlp", grouped(config.d_mlp)),
+            ("d_mlp", grouped(config.d_mlp())),
             ("vocabulary", grouped(config.d_vocab)),
             ("context", grouped(config.n_ctx)),
             ("parameters", grouped(burn::module::Module::num_params(&self.weights))),

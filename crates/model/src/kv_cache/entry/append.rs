@@ -174,7 +174,7 @@ impl Entry {
 
     /// Starts prefetching the entry if it is offloaded.
     pub(in crate::kv_cache) fn start_prefetch(&mut self) {
-        if self.is_recurrent()
+        if !self.has_keys()
             || self.prefetch.is_begun()
             || self.held() == 0
             || !self.shards.iter().any(HeadShard::is_away)

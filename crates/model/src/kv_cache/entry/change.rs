@@ -68,10 +68,12 @@ impl Entry {
         Ok(())
     }
 
-    /// Sets the recurrent state after `len` columns.
+    /// Sets the recurrent state after `len` columns. Keys and values of the layer, if any, must be filled before.
     pub(in crate::kv_cache) fn set_state(&mut self, state: RecurrentState, len: usize) {
-        self.clear();
-        (self.len, self.batch, self.came_from) = (len, state.rows(), Some(state.memory.device()));
+        if !self.has_keys() {
+            self.clear();
+            (self.len, self.batch, self.came_from) = (len, state.rows(), Some(state.memory.device()));
+        }
         self.state = Some(state);
     }
 
@@ -93,8 +95,9 @@ impl Entry {
         shift: [usize; 2],
     ) -> Result<Self, CacheError> {
         let mut made = self.clone();
-        if self.is_recurrent() {
-            (made.state, made.len) = (self.state_with_rows(row, other), columns);
+        let state = if self.has_state() { self.state_with_rows(row, other) } else { None };
+        if self.has_state() && !self.has_keys() {
+            (made.state, made.len) = (state, columns);
             return Ok(made);
         }
         if !self.holds() {
@@ -137,6 +140,7 @@ impl Entry {
         let mut held_from: Vec<usize> = (0..self.batch).map(|row| moved(self, row, shift[0])).collect();
         (0..other.batch).for_each(|at| held_from[row + at] = moved(other, at, shift[1]));
         made.held_from = if held_from.iter().all(|first| *first == made.first()) { Vec::new() } else { held_from };
+        made.state = state;
         Ok(made)
     }
 }

@@ -139,7 +139,7 @@ impl Entry {
     pub(super) fn fix(&mut self, dtype: Option<DType>, device: Option<&Device>) {
         self.dtype = dtype.or(self.dtype);
         self.device = device.cloned().or_else(|| self.device.take());
-        if let (Some(dtype), Some(device), true) = (self.dtype, &self.device, self.heads[0][0] > 0) {
+        if let (Some(dtype), Some(device), true) = (self.dtype, &self.device, self.has_keys()) {
             self.shards.iter_mut().for_each(|shard| shard.reserve(self.rows, self.heads, dtype, device));
         }
     }
@@ -164,9 +164,14 @@ impl Entry {
         }
     }
 
-    /// Number of columns held. A recurrent state counts as all columns seen.
+    /// Number of columns held. A recurrent state alone counts as all columns seen.
     pub(super) fn held(&self) -> usize {
-        if self.recurrent.is_some() { self.len } else { self.shards[0].held() }
+        if self.has_state() && !self.has_keys() { self.len } else { self.shards[0].held() }
+    }
+
+    /// Whether the entry stores keys and values.
+    pub(super) fn has_keys(&self) -> bool {
+        self.heads[0][0] > 0
     }
 
     /// The contents as blocks on the computing device.
@@ -176,7 +181,7 @@ impl Entry {
 
     /// The contents, concatenated into one tensor of keys and one of values.
     pub(super) fn joined(&self) -> Result<Option<(Tensor<4>, Tensor<4>)>, CacheError> {
-        let there = self.held() > 0 && !self.is_recurrent();
+        let there = self.held() > 0 && self.has_keys();
         let Some(device) = self.came_from.as_ref().filter(|_| there) else { return Ok(None) };
         let blocks = self.blocks(device)?;
         Ok((!blocks.is_empty()).then(|| Keys { blocks, dropped: 0 }.joined()))
@@ -280,7 +285,7 @@ impl Entry {
 
     /// Whether the entry stores keys and values or a state. Entries of layers that reuse another layer's keys don't.
     pub(super) fn holds(&self) -> bool {
-        self.is_recurrent() || self.heads[0][0] > 0
+        self.has_state() || self.has_keys()
     }
 
     /// `[heads, width]` of keys and values.

@@ -7,8 +7,8 @@ use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::config::{
-    ActivationFn, GatedDelta, Latent, Mixer, NormKind, Positional, RopeScaling, Rotary, ShortConv, StateSpace,
-    TransformerConfig, Window,
+    ActivationFn, AttentionConfig, GatedDelta, Latent, MixerConfig, NormKind, Positional, RopeScaling, Rotary,
+    ShortConv, StateSpace, TransformerConfig, Window,
 };
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::encoder_decoder::{
@@ -61,24 +61,24 @@ fn kinds() -> Vec<CacheKind> {
 fn configs() -> Vec<(&'static str, TransformerConfig)> {
     let plain = TransformerConfig::new(3, 16, 2, 20, 64);
     let windows = vec![Some(Window::Sliding(3)), None, Some(Window::Chunked(4))];
-    let net = Mixer::GatedDelta(GatedDelta { n_key_heads: 2, n_value_heads: 2, d_key: 5, d_value: 6, width: 3 });
-    let space = Mixer::StateSpace(StateSpace { width: 3, ..StateSpace::new(2, 6, 5) });
-    let conv = Mixer::ShortConv(ShortConv { width: 3 });
-    let attention = Mixer::Attention { n_kv_heads: 2, d_head: 8 };
+    let net =
+        MixerConfig::GatedDeltaNet(GatedDelta { n_key_heads: 2, n_value_heads: 2, d_key: 5, d_value: 6, width: 3 });
+    let space = MixerConfig::Mamba2(StateSpace { width: 3, ..StateSpace::new(2, 6, 5) });
+    let conv = MixerConfig::ShortConvolution(ShortConv { width: 3 });
+    let attention = MixerConfig::Attention(AttentionConfig::new(2, 8));
     let latent = Latent { q_rank: None, kv_rank: 5, d_rope: 4, d_value: 6, eps: 1e-6 };
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 1000.0, adjacent_pairs: false, scaling: RopeScaling::None });
     vec![
         (
             "states and a window",
-            TransformerConfig {
-                n_layers: 4,
-                mixers: vec![net, attention, space, conv],
-                windows: vec![None, Some(Window::Sliding(3)), None, None],
-                ..plain.clone()
-            },
+            TransformerConfig::new(4, 16, 2, 20, 64)
+                .with_mixers([net, attention, space, conv])
+                .unwrap()
+                .with_windows([None, Some(Window::Sliding(3)), None, None])
+                .unwrap(),
         ),
-        ("latents", TransformerConfig { latent: Some(latent), positional: rotary, ..plain.clone() }),
-        ("windows", TransformerConfig { windows, ..plain }),
+        ("latents", plain.clone().with_positional(rotary).with_latent(latent)),
+        ("windows", plain.with_windows(windows).unwrap()),
     ]
 }
 
@@ -220,21 +220,21 @@ fn encoder_decoder() -> HookedEncoderDecoder {
     let block = |at: usize| weights.blocks[at].clone();
     let encoder = |at: usize| EncoderBlock {
         ln1: block(at).ln1,
-        attn: block(at).attn.unwrap(),
+        attn: block(at).attn().unwrap().clone(),
         ln1_post: None,
         ln2: block(at).ln2.unwrap(),
-        mlp: block(at).mlp.unwrap(),
+        mlp: block(at).dense_mlp().unwrap().clone(),
         ln2_post: None,
     };
     let decoder = |at: usize| DecoderBlock {
         ln1: block(at).ln1,
-        attn: block(at).attn.unwrap(),
+        attn: block(at).attn().unwrap().clone(),
         ln1_post: None,
         ln2: block(at).ln2.unwrap(),
-        cross_attn: block(at - 2).attn.unwrap(),
+        cross_attn: block(at - 2).attn().unwrap().clone(),
         ln2_post: None,
         ln3: block(at - 2).ln1,
-        mlp: block(at).mlp.unwrap(),
+        mlp: block(at).dense_mlp().unwrap().clone(),
         ln3_post: None,
     };
     let weights = EncoderDecoderWeights {
@@ -252,7 +252,7 @@ fn encoder_decoder() -> HookedEncoderDecoder {
         decoder_ln: weights.ln_final.clone(),
         unembed: weights.unembed.clone(),
     };
-    HookedEncoderDecoder::assemble(config, weights, None, LoadReport::default())
+    HookedEncoderDecoder::assemble(config, weights, None, LoadReport::default()).unwrap()
 }
 
 #[test]

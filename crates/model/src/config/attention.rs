@@ -1,0 +1,121 @@
+//! Attention settings of one layer.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, Rotary, TransformerConfig, Window};
+
+/// Attention of one layer: its key/value heads, window, and rotation. Settings that hold for all layers, such as
+/// `n_heads` and `attn_scale`, are fields of [`TransformerConfig`].
+///
+/// ```
+/// use hooklens::{AttentionConfig, Window};
+/// let own = AttentionConfig::new(2, 64).with_window(Window::Sliding(4096));
+/// assert_eq!((own.n_kv_heads, own.d_head, own.window), (2, 64, Some(Window::Sliding(4096))));
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttentionConfig {
+    /// Number of key/value heads; fewer than `n_heads` means grouped-query attention.
+    pub n_kv_heads: usize,
+    /// Width of one head.
+    pub d_head: usize,
+    /// Attention window; `None` for full attention.
+    pub window: Option<Window>,
+    /// Rotary embeddings of the layer, in a model with rotary positions.
+    pub rotary: LayerRotary,
+    /// The earlier layer whose keys and values are reused, if any (Gemma 4).
+    pub keys_of: Option<usize>,
+}
+
+/// Rotary embeddings of one layer, in a model with [`Positional::Rotary`](super::Positional::Rotary).
+///
+/// ```
+/// use hooklens::{LayerRotary, RopeScaling, Rotary, TransformerConfig};
+/// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
+/// let mut config = TransformerConfig::new(2, 64, 4, 100, 32).with_rotary(rotary.clone());
+/// if let Some(attention) = config.layers[1].mixer.attention_mut() {
+///     attention.rotary = LayerRotary::None; // as in SmolLM 3
+/// }
+/// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LayerRotary {
+    /// The model's.
+    #[default]
+    Model,
+    /// Different ones (Gemma 3).
+    Own(Rotary),
+    /// None: queries and keys have no positions (SmolLM 3).
+    None,
+}
+
+impl AttentionConfig {
+    /// Full attention with these key/value heads and the model's rotary embeddings.
+    pub fn new(n_kv_heads: usize, d_head: usize) -> Self {
+        Self { n_kv_heads, d_head, window: None, rotary: LayerRotary::Model, keys_of: None }
+    }
+
+    /// Sets the window.
+    #[must_use]
+    pub fn with_window(self, window: impl Into<Option<Window>>) -> Self {
+        Self { window: window.into(), ..self }
+    }
+
+    /// Sets the rotary embeddings.
+    #[must_use]
+    pub fn with_rotary(self, rotary: LayerRotary) -> Self {
+        Self { rotary, ..self }
+    }
+
+    /// Checks the sizes, as attention of layer `layer` of a model.
+    pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
+        let Self { n_kv_heads, d_head, window, .. } = *self;
+        if n_kv_heads == 0 || !config.n_heads.is_multiple_of(n_kv_heads) {
+            let heads = config.n_heads;
+            return ConfigError::refuse(
+                "n_kv_heads",
+                format!("{heads} heads of layer {layer} can't be divided evenly among {n_kv_heads} key/value heads"),
+            );
+        }
+        if !(1..=TransformerConfig::LARGEST).contains(&d_head) {
+            let reason = format!("the heads of layer {layer} have an invalid width: {d_head}");
+            return ConfigError::refuse("d_head", reason);
+        }
+        if let Some(rotary) = config.rotary(layer) {
+            rotary.check(d_head)?;
+        }
+        match window {
+            Some(window) if window.width() == 0 => {
+                ConfigError::refuse("windows", format!("layer {layer} has a window of 0, which covers no position"))
+            }
+            Some(Window::Chunked(_)) if config.bidirectional => {
+                ConfigError::refuse("windows", "chunks are defined for causal attention only".into())
+            }
+            Some(Window::Around(_)) if !config.bidirectional => {
+                ConfigError::refuse("windows", "a window on both sides requires bidirectional attention".into())
+            }
+            _ => self.check_keys(config, layer),
+        }
+    }
+
+    /// Checks the layer whose keys and values are reused, if any.
+    fn check_keys(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
+        let Some(from) = self.keys_of else { return Ok(()) };
+        let other = config.layers.get(from).filter(|_| from < layer).and_then(|other| other.mixer.attention());
+        let Some(other) = other.filter(|other| other.keys_of.is_none()) else {
+            let reason = format!("layer {from} has no keys for layer {layer} to reuse");
+            return ConfigError::refuse("shared_keys", reason);
+        };
+        let heads = |own: &Self, of| (own.n_kv_heads, own.d_head, own.window, config.rotary(of).cloned());
+        if heads(self, layer) != heads(other, from) {
+            let reason = format!("heads, window or rotation of layers {layer} and {from} differ");
+            return ConfigError::refuse("shared_keys", reason);
+        }
+        if config.latent.is_some() || config.bidirectional {
+            let reason = "sharing keys requires causal attention without latents";
+            return ConfigError::refuse("shared_keys", reason.into());
+        }
+        Ok(())
+    }
+}
