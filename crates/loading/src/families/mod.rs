@@ -28,6 +28,7 @@ mod esm;
 mod exaone;
 mod fairseq;
 mod falcon;
+mod falcon_h1;
 mod flex_olmo;
 mod gemma;
 mod gemma4;
@@ -179,6 +180,7 @@ static FAMILIES: &[&Family] = &[
     &exaone::FOUR,
     &exaone::THREE,
     &falcon::FAMILY,
+    &falcon_h1::FAMILY,
     &flex_olmo::FAMILY,
     &gemma::GEMMA,
     &gemma::GEMMA2,
