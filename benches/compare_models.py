@@ -3,7 +3,7 @@
     pip install torch==2.9.1 transformer-lens==2.16.1 transformers==4.57.1 datasets==3.6.0 "huggingface-hub<1" "pyarrow<20"
     cargo build --release
     python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
-        [--work forward,decode] [--dtype file,bf16] [--peer-dtype bfloat16]
+        [--work forward,decode] [--dtype file,bf16] [--peer-dtype bfloat16] [--peer NAME[=PYTHON]]...
 
 FOLDER contains a model. TransformerLens is included if it has GPT-2's architecture. `python benches/compare_models.py
 --random gpt2 FOLDER` first writes random weights with GPT-2 small's shape there, and `--random llama-1b` with the shape of
@@ -11,12 +11,23 @@ Llama 3.2 1B in bf16. All libraries use every core. The others compute in f32 un
 in each of `--dtype`, where `file` means f32 arithmetic on weights as stored in the files. A ratio is the median of hooklens over the median of the other
 library. Hugging Face neither records nor patches activations, so it is left out of those workloads. Several devices for
 hooklens are measured alternately, too; `--peers cuda` puts the other libraries on the GPU.
+
+`--peer` chooses the other libraries: `hugging-face`, `transformer-lens` (2.16.1) and `transformer-lens-4` (4.3's
+`TransformerBridge`, for every architecture that it has). The two versions of TransformerLens need two environments, so a
+peer may run in another one, whose interpreter follows its name. To compare with both:
+
+    python -m venv venv4 && venv4/bin/pip install torch==2.9.1 transformer-lens==4.3.0 transformers==5.23.0
+    python benches/compare_models.py FOLDER --peer transformer-lens --peer transformer-lens-4=venv4/bin/python
+
+transformers must be 5.23.0: with 5.24.0, 4.3 ignores key-value caches.
 """
 
 import argparse
 import json
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
 
 import torch
@@ -32,7 +43,9 @@ parser.add_argument("--peers", default="cpu", help="device for the other librari
 parser.add_argument("--work", default="forward,cache,gradients,decode,prefix,patch", help="as in hooklens bench")
 parser.add_argument("--dtype", default="file", help="dtypes for hooklens, separated by commas: file, f32, bf16, f16")
 parser.add_argument("--peer-dtype", default="float32", help="dtype for the other libraries, as named in torch")
+parser.add_argument("--peer", action="append", help="a library to compare with: hugging-face, transformer-lens, transformer-lens-4")
 parser.add_argument("--random", choices=["gpt2", "llama-1b"])
+parser.add_argument("--serve", help=argparse.SUPPRESS)  # time this peer's workloads as named on standard input
 args = parser.parse_args()
 
 torch.set_grad_enabled(False)
@@ -93,16 +106,56 @@ FORWARD = ["forward, 128 tokens", "forward, 512 tokens"]
 RECORD, DECODE = "recording every point, 128 tokens", "decoding 32 tokens behind 128"
 GRADIENTS = [f"gradients of every resid_pre, {n} tokens" for n in (16, 128, 512)]
 PREFIX, PATCH = "32 x 8 tokens behind 256 shared", f"patching {hf.config.num_hidden_layers} x 16 resid_pre"
-peers = {
-    "Hugging Face": {
+
+
+def hugging_face():
+    return {
         FORWARD[0]: lambda: timed(lambda: hf(short, use_cache=False)),
         FORWARD[1]: lambda: timed(lambda: hf(long, use_cache=False)),
         DECODE: hf_decode,
         PREFIX: hf_prefix,
     }
-}
 
-if hf.config.model_type == "gpt2":
+
+def of_both_versions(tl, patching):
+    """Workloads that are the same in TransformerLens 2.16.1 and 4.3."""
+    layers = hf.config.num_hidden_layers
+
+    def patch():
+        _, clean = tl.run_with_cache(torch.tensor([row(0, 16)], device=args.peers))
+        metric = lambda logits: logits[0, -1, 0]
+        return timed(lambda: patching.get_act_patch_resid_pre(tl, torch.tensor([row(1, 16)], device=args.peers), clean, metric))
+
+    def gradients(length):
+        tokens, seen = torch.tensor([row(0, length)], device=args.peers), {}
+
+        def keep(value, hook):
+            seen[hook.name] = value.detach()
+
+        def track(value, hook):
+            return value.requires_grad_(True)
+
+        with torch.set_grad_enabled(True):
+            start = time.perf_counter()
+            points = [f"blocks.{layer}.hook_resid_pre" for layer in range(layers)]
+            with tl.hooks(fwd_hooks=[("hook_embed", track)] + [(p, keep) for p in points], bwd_hooks=[(p, lambda g, hook: keep(g, hook)) for p in points]):
+                tl(tokens)[0, -1, 0].backward()
+            took = since(start)
+        assert len(seen) == layers, seen.keys()
+        return took
+
+    for parameter in tl.parameters():
+        parameter.requires_grad_(False)  # otherwise, the gradients of weights would be computed, too
+    return {
+        **{name: lambda n=n: gradients(n) for name, n in zip(GRADIENTS, (16, 128, 512))},
+        FORWARD[0]: lambda: timed(lambda: tl(short)),
+        FORWARD[1]: lambda: timed(lambda: tl(long)),
+        RECORD: lambda: timed(lambda: tl.run_with_cache(short)),
+        PATCH: patch,
+    }
+
+
+def transformer_lens():
     from transformer_lens import HookedTransformer, HookedTransformerConfig, HookedTransformerKeyValueCache, patching
     from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
 
@@ -115,7 +168,7 @@ if hf.config.model_type == "gpt2":
     tl = HookedTransformer(config).eval()
     tl.load_state_dict(convert_gpt2_weights(hf, config), strict=False)
 
-    def tl_decode():
+    def decode():
         cache = HookedTransformerKeyValueCache.init_cache(config, args.peers, 1)
         logits = tl(short, past_kv_cache=cache, attention_mask=torch.ones_like(short))
         start = time.perf_counter()
@@ -124,7 +177,7 @@ if hf.config.model_type == "gpt2":
             logits = tl(token, past_kv_cache=cache, attention_mask=torch.ones_like(token))
         return since(start)
 
-    def tl_prefix():
+    def prefix():
         cache = HookedTransformerKeyValueCache.init_cache(config, args.peers, 1)
         tl(torch.tensor([row(0, 256)], device=args.peers), past_kv_cache=cache, attention_mask=torch.ones(1, 256, dtype=torch.int, device=args.peers))
         start = time.perf_counter()
@@ -135,39 +188,74 @@ if hf.config.model_type == "gpt2":
         tl(suffixes, past_kv_cache=cache, attention_mask=torch.ones(32, 8, dtype=torch.int, device=args.peers))
         return since(start)
 
-    def tl_patch():
-        _, clean = tl.run_with_cache(torch.tensor([row(0, 16)], device=args.peers))
-        metric = lambda logits: logits[0, -1, 0]
-        return timed(lambda: patching.get_act_patch_resid_pre(tl, torch.tensor([row(1, 16)], device=args.peers), clean, metric))
+    return of_both_versions(tl, patching) | {DECODE: decode, PREFIX: prefix}
 
-    def tl_gradients(length):
-        tokens, seen = torch.tensor([row(0, length)], device=args.peers), {}
 
-        def keep(value, hook):
-            seen[hook.name] = value.detach()
+def transformer_lens_4():
+    from tokenizers import Tokenizer, models
+    from transformer_lens import patching
+    from transformer_lens.model_bridge import TransformerBridge
 
-        def track(value, hook):
-            return value.requires_grad_(True)
+    with tempfile.TemporaryDirectory() as folder:  # the bridge does not open a model without a tokenizer
+        special = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "a")
+        words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+        transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        bridge = TransformerBridge.boot_transformers(args.folder, device=args.peers, dtype=hf.dtype, tokenizer=tokenizer).eval()
 
-        with torch.set_grad_enabled(True):
-            start = time.perf_counter()
-            points = [f"blocks.{layer}.hook_resid_pre" for layer in range(config.n_layers)]
-            with tl.hooks(fwd_hooks=[("hook_embed", track)] + [(p, keep) for p in points], bwd_hooks=[(p, lambda g, hook: keep(g, hook)) for p in points]):
-                tl(tokens)[0, -1, 0].backward()
-            return since(start)
+    def cached(tokens, cache=None):
+        return bridge(tokens, return_type="logits_and_cache", past_key_values=cache)
 
-    for parameter in tl.parameters():
-        parameter.requires_grad_(False)  # otherwise, the gradients of weights would be computed, too
+    _, filled = cached(short)
+    assert filled.get_seq_length() == short.shape[1], "this version of transformers does not fill the bridge's cache"
 
-    peers["TransformerLens"] = {
-        **{name: lambda n=n: tl_gradients(n) for name, n in zip(GRADIENTS, (16, 128, 512))},
-        FORWARD[0]: lambda: timed(lambda: tl(short)),
-        FORWARD[1]: lambda: timed(lambda: tl(long)),
-        RECORD: lambda: timed(lambda: tl.run_with_cache(short)),
-        DECODE: tl_decode,
-        PREFIX: tl_prefix,
-        PATCH: tl_patch,
-    }
+    def decode():
+        logits, cache = cached(short)
+        start = time.perf_counter()
+        for _ in range(32):
+            logits, cache = cached(logits[:, -1:].argmax(-1), cache)
+        return since(start)
+
+    def prefix():
+        _, cache = cached(torch.tensor([row(0, 256)], device=args.peers))
+        start = time.perf_counter()
+        cache.batch_repeat_interleave(32)
+        cached(suffixes, cache)
+        return since(start)
+
+    return of_both_versions(bridge, patching) | {DECODE: decode, PREFIX: prefix}
+
+
+def elsewhere(name, python):
+    """A peer in another interpreter, which times a workload whenever it is sent the workload's name."""
+    command = [python, __file__, args.folder, "--serve", name, "--peers", args.peers, "--peer-dtype", args.peer_dtype]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(request):
+        print(request, file=child.stdin, flush=True)
+        answer = child.stdout.readline()
+        if not answer:
+            sys.exit(f"{name} in {python} ended with code {child.wait()}")
+        return json.loads(answer)
+
+    return {work: lambda work=work: ask(work) for work in ask("")}
+
+
+makers = {"hugging-face": hugging_face, "transformer-lens": transformer_lens, "transformer-lens-4": transformer_lens_4}
+if args.serve:
+    workloads, answers = makers[args.serve](), sys.stdout
+    sys.stdout = sys.stderr  # what libraries print must not mix with the answers
+    for line in sys.stdin:
+        request = line.rstrip("\n")
+        print(json.dumps(workloads[request]() if request else list(workloads)), file=answers, flush=True)
+    sys.exit()
+wanted = args.peer or ["hugging-face"] + (["transformer-lens"] if hf.config.model_type == "gpt2" else [])
+peers = {}
+for peer in wanted:
+    name, _, python = peer.partition("=")
+    if name not in makers:
+        sys.exit(f"--peer {name}: expected one of {', '.join(makers)}")
+    peers[name] = elsewhere(name, python) if python else makers[name]()
 
 kinds = {"forward": FORWARD, "cache": [RECORD], "gradients": GRADIENTS, "decode": [DECODE], "prefix": [PREFIX], "patch": [PATCH]}
 chosen = [name for kind in args.work.split(",") for name in kinds[kind]]
@@ -192,11 +280,11 @@ for number in range(args.rounds + 1):
 for (device, dtype), times in ours.items():
     where = f"hooklens on {device} ({dtype}), the others on {args.peers} ({args.peer_dtype})"
     print(f"median ms, {torch.get_num_threads()} threads, {where}")
-    print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>16} {'ratio':>6}" for peer in peers))
+    print(f"{'':38} {'hooklens':>10}" + "".join(f" {peer:>18} {'ratio':>6}" for peer in peers))
     for name, taken in times.items():
         mine = statistics.median(taken)
         line = f"{name:38} {mine:10.1f}"
         for peer in peers:
             others = theirs[peer].get(name)
-            line += f" {statistics.median(others):16.1f} {mine / statistics.median(others):6.2f}" if others else " " * 24
+            line += f" {statistics.median(others):18.1f} {mine / statistics.median(others):6.2f}" if others else " " * 26
         print(line)
