@@ -6,12 +6,12 @@ use std::fs;
 
 use crate::support::root;
 
-fn guide() -> String {
+pub(crate) fn guide() -> String {
     fs::read_to_string(root().join("docs/transformer_lens.md")).unwrap()
 }
 
 /// Names between backticks in one column of the guide's tables.
-fn code(guide: &str, column: usize) -> impl Iterator<Item = &str> {
+pub(crate) fn code(guide: &str, column: usize) -> impl Iterator<Item = &str> {
     let cells = guide.lines().filter(|line| line.starts_with("| ")).filter_map(move |row| row.split('|').nth(column));
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2))
 }

@@ -101,5 +101,6 @@ mod tokens;
 mod top_examples;
 mod trained;
 mod training;
+mod transformer_lens_4;
 mod variants;
 mod writers;
