@@ -18,7 +18,8 @@ use hooklens::{DType, Experts, SharedExpert, WeightFiles};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::support::{any_plain, cases, cross_layer, device, fixtures, random_model};
+use crate::seeded::fixture;
+use crate::support::{any_plain, cases, cross_layer, device, fixtures, fixtures_with, random_model};
 
 pub(crate) fn tokens() -> Vec<u32> {
     vec![3, 9, 1, 7, 9, 2]
@@ -189,14 +190,10 @@ fn refused(model: &HookedTransformer) -> bool {
 /// Fixtures that are decoders and that graphs support.
 fn decoders() -> Vec<(String, HookedTransformer)> {
     let mut all = Vec::new();
-    for entry in std::fs::read_dir(fixtures()).unwrap() {
-        let path = entry.unwrap().path();
-        if !path.join("golden.safetensors").is_file() {
-            continue;
-        }
-        let Ok(model) = HookedTransformer::from_pretrained(path.to_str().unwrap()) else { continue };
+    for name in fixtures_with("golden.safetensors") {
+        let Ok(model) = HookedTransformer::from_pretrained(fixture(&name).to_str().unwrap()) else { continue };
         if !model.config().bidirectional && !refused(&model) {
-            all.push((path.file_name().unwrap().to_string_lossy().into_owned(), model));
+            all.push((name, model));
         }
     }
     assert!(all.len() > 60, "{}", all.len());

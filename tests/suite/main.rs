@@ -87,6 +87,7 @@ mod readme;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
+mod seeded;
 #[cfg(feature = "remote")]
 mod serve_guard;
 mod shell;

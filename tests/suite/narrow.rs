@@ -9,13 +9,14 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::parity::Golden;
-use crate::support::{assert_close, device, fixtures, log_probs, skipped};
+use crate::seeded::fixture;
+use crate::support::{assert_close, device, fixtures_with, log_probs, skipped};
 
 /// A fixture's folder with its weights rounded to this dtype.
 fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
-    let bytes = fs::read(fixtures().join(case).join("model.safetensors")).ok()?;
+    let bytes = fs::read(fixture(case).join("model.safetensors")).ok()?;
     let folder = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(fixtures().join(case)).unwrap() {
+    for entry in fs::read_dir(fixture(case)).unwrap() {
         let path = entry.unwrap().path();
         fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
@@ -59,11 +60,7 @@ fn every_family_computes_as_if_widened() {
         return;
     }
     let mut compared = 0;
-    for entry in fs::read_dir(fixtures()).unwrap() {
-        let case = entry.unwrap().file_name().into_string().unwrap();
-        if !fixtures().join(&case).join("golden.safetensors").is_file() {
-            continue;
-        }
+    for case in fixtures_with("golden.safetensors") {
         let dtype = if case.len() % 2 == 0 { DType::BF16 } else { DType::F16 };
         let Some(folder) = rounded(&case, dtype) else { continue };
         let golden = Golden::read(&case);

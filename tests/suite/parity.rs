@@ -10,7 +10,8 @@ use hooklens::{AttnExperts, RopeScaling};
 use ndarray::{Array1, ArrayD, Axis, IxDyn};
 use safetensors::{Dtype, SafeTensors};
 
-use crate::support::{device, distance, fixtures, has, rounding, values};
+use crate::seeded::fixture;
+use crate::support::{device, distance, fixtures, fixtures_with, has, rounding, values};
 
 const TOLERANCE: f32 = 1e-4;
 
@@ -91,7 +92,7 @@ impl Tally {
 }
 
 pub(crate) fn load(case: &str, options: LoadOptions) -> HookedTransformer {
-    HookedTransformer::from_pretrained_with(fixtures().join(case).to_str().unwrap(), options).unwrap()
+    HookedTransformer::from_pretrained_with(fixture(case).to_str().unwrap(), options).unwrap()
 }
 
 /// The model as processed by TransformerLens.
@@ -274,11 +275,7 @@ fn bf16_is_as_near_to_f32_as_hugging_face_is() {
         return;
     }
     let (mut compared, mut problems) = (0, vec![]);
-    for entry in fs::read_dir(fixtures()).unwrap() {
-        let case = entry.unwrap().file_name().into_string().unwrap();
-        if !fixtures().join(&case).join("golden.safetensors").is_file() {
-            continue;
-        }
+    for case in fixtures_with("golden.safetensors") {
         let golden = Golden::read(&case);
         let (Some(exact), Some(theirs)) = (golden.get("logits"), golden.get("bf16.logits")) else { continue };
         let model = load(&case, LoadOptions::new().dtype(DType::BF16));
@@ -316,13 +313,7 @@ fn losses(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
 /// Every fixture, and every tensor in it.
 #[test]
 fn every_point_of_every_fixture_agrees() {
-    let mut cases: Vec<String> = fs::read_dir(fixtures())
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().join("golden.safetensors").is_file())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    cases.sort();
+    let cases = fixtures_with("golden.safetensors");
     assert!(cases.len() >= 35, "only {} fixtures found", cases.len());
     let mut total = 0;
     let mut problems = vec![];
@@ -341,9 +332,8 @@ fn every_point_of_every_fixture_agrees() {
 #[test]
 fn points_fire_in_transformer_lens_order() {
     let mut checked = 0;
-    for entry in fs::read_dir(fixtures()).unwrap() {
-        let case = entry.unwrap().file_name().into_string().unwrap();
-        let Ok(bytes) = fs::read(fixtures().join(&case).join("golden.safetensors")) else { continue };
+    for case in fixtures_with("golden.safetensors") {
+        let bytes = fs::read(fixtures().join(&case).join("golden.safetensors")).unwrap();
         let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
         let Some(orders) = metadata.metadata().as_ref().and_then(|m| m.get("orders")) else { continue };
         let orders: serde_json::Value = serde_json::from_str(orders).unwrap();

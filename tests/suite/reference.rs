@@ -9,10 +9,11 @@ use hooklens_cli::parity_check::compare;
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
+use crate::seeded::fixture;
 use crate::support::{fixtures, has};
 
 fn path(case: &str) -> String {
-    fixtures().join(case).to_str().unwrap().to_string()
+    fixture(case).to_str().unwrap().to_string()
 }
 
 /// A fixture's golden file in the format of `scripts/reference_dump.py`.

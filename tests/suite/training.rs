@@ -1,7 +1,5 @@
 //! Trainable weights: gradients of every weight of every model, and use of a model after training.
 
-use std::fs;
-
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Gradients, TensorData};
@@ -11,9 +9,10 @@ use hooklens::prelude::*;
 use hooklens::{ActivationFn, Linear, Norm, NormKind, Weights};
 use proptest::prelude::*;
 
+use crate::seeded::fixture;
 use crate::support::{
-    any_config, assert_close, cases, device, distance, fixtures, has, has_states, precise, random_model, rounding,
-    smooth, values,
+    any_config, assert_close, cases, device, distance, fixtures, fixtures_with, has, has_states, precise, random_model,
+    rounding, smooth, values,
 };
 
 /// Rows of token ids below 20.
@@ -33,14 +32,7 @@ fn load(case: &str, options: LoadOptions) -> HookedTransformer {
 }
 
 fn path(case: &str) -> String {
-    fixtures().join(case).to_str().unwrap().to_string()
-}
-
-/// The fixtures that are decoders.
-fn decoders() -> Vec<String> {
-    let entries = fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap());
-    let decoders = entries.filter(|entry| entry.path().join("golden.safetensors").is_file());
-    decoders.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    fixture(case).to_str().unwrap().to_string()
 }
 
 /// A weight and its gradient.
@@ -204,7 +196,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
 /// Every decoder, as published and processed, loads with autodiff, and a loss has a finite gradient for every weight.
 fn every_decoder_trains(processing: Processing) {
     let (mut cases, mut failed) = (0, vec![]);
-    for case in decoders() {
+    for case in fixtures_with("golden.safetensors") {
         let load = |options: LoadOptions| load(&case, options.process(processing));
         let plain = load(LoadOptions::new());
         let given = std::panic::catch_unwind(|| load(tracked()));
