@@ -37,6 +37,7 @@ mod errors;
 mod evaluation;
 mod features;
 mod fingerprint;
+mod fixture_sizes;
 mod gated_delta;
 mod gemma4;
 mod generation;
