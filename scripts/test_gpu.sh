@@ -25,5 +25,9 @@ names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
   names=(gpu:: devices:: prefix:: contract:: generation:: cache:: cache_laws:: laws:: encoders:: lens:: embedded:: dump::)
 fi
-HOOKLENS_DEVICE=wgpu HOOKLENS_TEST_CASES="${HOOKLENS_TEST_CASES:-3}" \
-  cargo test --release "${levels[@]}" --features wgpu --test suite -- --test-threads 2 "${names[@]}"
+suite=(cargo test --release "${levels[@]}" --features wgpu --test suite --)
+tests="$("${suite[@]}" --list)"
+for name in "${names[@]}"; do
+  grep -qF -- "$name" <<<"$tests" || { echo "no test has \`$name\` in its name" >&2; exit 1; }
+done
+HOOKLENS_DEVICE=wgpu HOOKLENS_TEST_CASES="${HOOKLENS_TEST_CASES:-3}" "${suite[@]}" --test-threads 2 "${names[@]}"

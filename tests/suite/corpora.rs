@@ -177,104 +177,6 @@ fn dump(folder: &Path, arguments: &[&str], input: Stdio) -> (bool, String) {
     (output.status.success(), said)
 }
 
-/// Commands accept the same inputs: a pattern of compressed files, a selection, and endless standard input.
-#[test]
-fn commands_read_corpora() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    for number in 0..3 {
-        let lines = (0..5).map(|_| "{\"body\": \"red fox\"}\n").collect::<String>();
-        fs::write(path.join(format!("{number}.jsonl.gz")), gzipped(lines.as_bytes())).unwrap();
-    }
-    let corpus = ["--prompts", "*.jsonl.gz", "--field", "body"];
-    let some = |more: &[&str]| dump(path, &[&corpus[..], more].concat(), Stdio::null());
-    assert!(some(&[]).1.starts_with("15 prompts"));
-    assert!(some(&["--skip", "4", "--limit", "10", "--sample", "6"]).1.starts_with("6 prompts"));
-    assert!(
-        dump(path, &["--prompts", "0.jsonl.gz", "2.jsonl.gz", "--field", "body"], Stdio::null())
-            .1
-            .starts_with("10 prompts")
-    );
-    // Inputs are not overwritten, however they were named.
-    fs::write(path.join("corpus_keep.safetensors"), "red fox\n").unwrap();
-    let (done, said) = dump(path, &["--prompts", "corpus_k*", "--out", "corpus_keep.safetensors"], Stdio::null());
-    assert!(!done && fs::read(path.join("corpus_keep.safetensors")).unwrap() == b"red fox\n", "{said}");
-    let (done, said) = some(&["--field", "title"]);
-    assert!(!done && !said.contains("panicked"), "{said}");
-    for (arguments, endless) in [(&["--field", "text"][..], "{\"text\": \"red fox\"}"), (&[], "tea owl")] {
-        let mut source = Command::new("yes").arg(endless).stdout(Stdio::piped()).spawn().unwrap();
-        let input = Stdio::from(source.stdout.take().unwrap());
-        let (done, said) = dump(path, &[&["--prompts", "-", "--limit", "3"], arguments].concat(), input);
-        source.kill().unwrap();
-        source.wait().unwrap();
-        assert!(done && said.starts_with("3 prompts"), "{said}");
-    }
-    let (done, said) = dump(path, &["--prompt", "red fox", "--limit", "1"], Stdio::null());
-    assert!(!done && said.contains("--prompts"), "{said}");
-    if !cfg!(feature = "arrow") {
-        fs::write(path.join("a.parquet"), "PAR1").unwrap();
-        let (done, said) = dump(path, &["--prompts", "a.parquet"], Stdio::null());
-        assert!(!done && said.contains("--features arrow"), "{said}");
-    }
-}
-
-/// When a command rejects a prompt, it names the file and line, anywhere in the corpus.
-#[test]
-fn a_prompt_that_is_refused_is_named_by_its_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    fs::write(path.join("a.jsonl"), "\"red fox\"\n[0, 1, 2]\n").unwrap();
-    let long = format!("{:?}", [1; 80]);
-    let of = |bad: &str, before: usize| {
-        let lines = "[1, 2]\n\n".repeat(before) + bad + "\n[1]\n";
-        fs::write(path.join("b.jsonl.gz"), gzipped(lines.as_bytes())).unwrap();
-        format!("b.jsonl.gz:{}: ", 2 * before + 1)
-    };
-    let train =
-        ["features", "train", "--at", "blocks.1.hook_resid_post", "--latents", "4", "--tokens", "8", "--out", "sae"];
-    let show = ["features", "show", "--heads", "0", "--out", "page.html"];
-    let ran = |command: &[&str], more: &[&str]| {
-        let files = ["--prompts", "a.jsonl", "b.jsonl.gz", "--model", "embedded:induction"];
-        let output = program().current_dir(path).args(command).args(files).args(more).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && !said.contains("panicked"), "{said}");
-        said
-    };
-    let dump = ["dump", "--out", "out"];
-    for (command, more, bad, words) in [
-        (&dump[..], &[][..], "\"quux\"", "lacks `quux`"),
-        (&dump, &[], "[]", "it is empty"),
-        (&dump, &["--skip", "2"], "[4, 99]", "token 99"),
-        (&dump, &["--concatenate", "2"], "[4, 99]", "token 99"),
-        (&dump, &["--sample", "99"], long.as_str(), "80 positions"),
-        (&dump, &["--positions", "1"], "[7]", "1 positions"),
-        (&train, &[], "\"quux\"", "lacks `quux`"),
-        (&train, &[], "[]", "the prompt is empty"),
-        (&train, &["--concatenate", "2"], "[4, 99]", "token 99"),
-        (&show, &[], "[4, 99]", "token 99"),
-        (&show, &["--skip", "1"], long.as_str(), "80 positions"),
-        (&show, &[], "{}", "expected a string"),
-    ] {
-        for before in [0, 3] {
-            let place = of(bad, before);
-            let said = ran(command, more);
-            assert!(said.contains(&place) && said.contains(words), "{command:?} {more:?} {bad}, not {place}: {said}");
-            assert!(!path.join("out/manifest.json").exists() && !path.join("sae").exists());
-        }
-    }
-    let eval =
-        ["features", "eval", "--dictionary", "embedded:ioi-sae", "--model", "embedded:ioi", "--prompts", "c.txt"];
-    fs::write(path.join("c.txt"), "Mary and John\n\nquux\n").unwrap();
-    let output = program().current_dir(path).args(eval).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("c.txt:3: ") && said.contains("`quux`"), "{said}");
-    // Prompts from the command line are identified by their number.
-    let mut told = program();
-    told.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
-    let output = told.args(["--prompt", "red", "quux"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("prompt 2: "));
-}
-
 /// Tables as written by other programs.
 #[cfg(feature = "arrow")]
 #[test]
@@ -473,4 +375,119 @@ fn tables_are_folders_like_others() {
     let columns = hooklens::corpus::Corpus::new(&whole.files[..1]).field("blocks.1.hook_resid_post").prompts();
     let told = columns.unwrap().next().unwrap().unwrap_err().to_string();
     assert!(told.contains("expected lists of token ids"), "{told}");
+}
+
+mod once {
+    use super::*;
+
+    /// Commands accept the same inputs: a pattern of compressed files, a selection, and endless standard input.
+    #[test]
+    fn commands_read_corpora() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for number in 0..3 {
+            let lines = (0..5).map(|_| "{\"body\": \"red fox\"}\n").collect::<String>();
+            fs::write(path.join(format!("{number}.jsonl.gz")), gzipped(lines.as_bytes())).unwrap();
+        }
+        let corpus = ["--prompts", "*.jsonl.gz", "--field", "body"];
+        let some = |more: &[&str]| dump(path, &[&corpus[..], more].concat(), Stdio::null());
+        assert!(some(&[]).1.starts_with("15 prompts"));
+        assert!(some(&["--skip", "4", "--limit", "10", "--sample", "6"]).1.starts_with("6 prompts"));
+        assert!(
+            dump(path, &["--prompts", "0.jsonl.gz", "2.jsonl.gz", "--field", "body"], Stdio::null())
+                .1
+                .starts_with("10 prompts")
+        );
+        // Inputs are not overwritten, however they were named.
+        fs::write(path.join("corpus_keep.safetensors"), "red fox\n").unwrap();
+        let (done, said) = dump(path, &["--prompts", "corpus_k*", "--out", "corpus_keep.safetensors"], Stdio::null());
+        assert!(!done && fs::read(path.join("corpus_keep.safetensors")).unwrap() == b"red fox\n", "{said}");
+        let (done, said) = some(&["--field", "title"]);
+        assert!(!done && !said.contains("panicked"), "{said}");
+        for (arguments, endless) in [(&["--field", "text"][..], "{\"text\": \"red fox\"}"), (&[], "tea owl")] {
+            let mut source = Command::new("yes").arg(endless).stdout(Stdio::piped()).spawn().unwrap();
+            let input = Stdio::from(source.stdout.take().unwrap());
+            let (done, said) = dump(path, &[&["--prompts", "-", "--limit", "3"], arguments].concat(), input);
+            source.kill().unwrap();
+            source.wait().unwrap();
+            assert!(done && said.starts_with("3 prompts"), "{said}");
+        }
+        let (done, said) = dump(path, &["--prompt", "red fox", "--limit", "1"], Stdio::null());
+        assert!(!done && said.contains("--prompts"), "{said}");
+        if !cfg!(feature = "arrow") {
+            fs::write(path.join("a.parquet"), "PAR1").unwrap();
+            let (done, said) = dump(path, &["--prompts", "a.parquet"], Stdio::null());
+            assert!(!done && said.contains("--features arrow"), "{said}");
+        }
+    }
+
+    /// When a command rejects a prompt, it names the file and line, anywhere in the corpus.
+    #[test]
+    fn a_prompt_that_is_refused_is_named_by_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        fs::write(path.join("a.jsonl"), "\"red fox\"\n[0, 1, 2]\n").unwrap();
+        let long = format!("{:?}", [1; 80]);
+        let of = |bad: &str, before: usize| {
+            let lines = "[1, 2]\n\n".repeat(before) + bad + "\n[1]\n";
+            fs::write(path.join("b.jsonl.gz"), gzipped(lines.as_bytes())).unwrap();
+            format!("b.jsonl.gz:{}: ", 2 * before + 1)
+        };
+        let train = [
+            "features",
+            "train",
+            "--at",
+            "blocks.1.hook_resid_post",
+            "--latents",
+            "4",
+            "--tokens",
+            "8",
+            "--out",
+            "sae",
+        ];
+        let show = ["features", "show", "--heads", "0", "--out", "page.html"];
+        let ran = |command: &[&str], more: &[&str]| {
+            let files = ["--prompts", "a.jsonl", "b.jsonl.gz", "--model", "embedded:induction"];
+            let output = program().current_dir(path).args(command).args(files).args(more).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && !said.contains("panicked"), "{said}");
+            said
+        };
+        let dump = ["dump", "--out", "out"];
+        for (command, more, bad, words) in [
+            (&dump[..], &[][..], "\"quux\"", "lacks `quux`"),
+            (&dump, &[], "[]", "it is empty"),
+            (&dump, &["--skip", "2"], "[4, 99]", "token 99"),
+            (&dump, &["--concatenate", "2"], "[4, 99]", "token 99"),
+            (&dump, &["--sample", "99"], long.as_str(), "80 positions"),
+            (&dump, &["--positions", "1"], "[7]", "1 positions"),
+            (&train, &[], "\"quux\"", "lacks `quux`"),
+            (&train, &[], "[]", "the prompt is empty"),
+            (&train, &["--concatenate", "2"], "[4, 99]", "token 99"),
+            (&show, &[], "[4, 99]", "token 99"),
+            (&show, &["--skip", "1"], long.as_str(), "80 positions"),
+            (&show, &[], "{}", "expected a string"),
+        ] {
+            for before in [0, 3] {
+                let place = of(bad, before);
+                let said = ran(command, more);
+                assert!(
+                    said.contains(&place) && said.contains(words),
+                    "{command:?} {more:?} {bad}, not {place}: {said}"
+                );
+                assert!(!path.join("out/manifest.json").exists() && !path.join("sae").exists());
+            }
+        }
+        let eval =
+            ["features", "eval", "--dictionary", "embedded:ioi-sae", "--model", "embedded:ioi", "--prompts", "c.txt"];
+        fs::write(path.join("c.txt"), "Mary and John\n\nquux\n").unwrap();
+        let output = program().current_dir(path).args(eval).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("c.txt:3: ") && said.contains("`quux`"), "{said}");
+        // Prompts from the command line are identified by their number.
+        let mut told = program();
+        told.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
+        let output = told.args(["--prompt", "red", "quux"]).output().unwrap();
+        assert!(String::from_utf8(output.stderr).unwrap().contains("prompt 2: "));
+    }
 }

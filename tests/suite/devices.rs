@@ -34,18 +34,6 @@ fn a_device_that_can_not_be_used_says_why() {
     }
 }
 
-/// Sizes beyond any machine's memory are an error, and do not end the process.
-#[test]
-fn logits_too_large_for_memory_are_refused() {
-    let config = TransformerConfig::new(1, 4, 1, 10, 1000).with_d_vocab_out(10_000_000);
-    let model = HookedTransformer::random(config, 0, &Device::flex()).unwrap();
-    let rows = vec![vec![1u32; 10]; 1_000_000];
-    match model.forward(rows) {
-        Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, "400000000000000 bytes"),
-        other => panic!("{:?}", other.map(|logits| logits.dims())),
-    }
-}
-
 /// LibTorch panics when its allocator fails. A run turns the panic into an error.
 #[cfg(feature = "libtorch")]
 #[test]
@@ -150,4 +138,20 @@ fn blocks_on_several_devices() {
     // An analysis combines weights of several layers, so it requires a model on one device.
     assert_eq!(values(&spread.w_q()), values(&whole.w_q()));
     assert!(matches!(spread.analyze(&cache), Err(Error::Input(InputError::Spread { .. }))));
+}
+
+mod once {
+    use super::*;
+
+    /// Sizes beyond any machine's memory are an error, and do not end the process.
+    #[test]
+    fn logits_too_large_for_memory_are_refused() {
+        let config = TransformerConfig::new(1, 4, 1, 10, 1000).with_d_vocab_out(10_000_000);
+        let model = HookedTransformer::random(config, 0, &Device::flex()).unwrap();
+        let rows = vec![vec![1u32; 10]; 1_000_000];
+        match model.forward(rows) {
+            Err(Error::OutOfMemory { asked, .. }) => assert_eq!(asked, "400000000000000 bytes"),
+            other => panic!("{:?}", other.map(|logits| logits.dims())),
+        }
+    }
 }

@@ -280,54 +280,6 @@ fn labels_are_kept_by_layer_and_checked() {
     assert!(unclear.ends_with("must be in one file per layer, such as labels_0.json"), "{unclear}");
 }
 
-/// On the command line, labels from a file appear in evaluations, pages, found latents and converted files.
-#[test]
-fn labels_from_the_command_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    write("prompts.txt", "When Mary and John went to the store, John gave a drink to\nMary went to the park.\n");
-    write("labels.csv", "latent,label\n153,\"speaks for \"\"Mary\"\", mostly\"\n202,John\n");
-    write("beyond.csv", "256,none\n");
-    write("layers.csv", "layer,latent,label\n1,4,commas\n");
-    let run = |arguments: &[&str]| {
-        let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
-        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (output.status.code(), told, warned)
-    };
-    let common = ["--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae"];
-    let done = |arguments: &[&str]| {
-        let (code, told, warned) = run(arguments);
-        assert_eq!(code, Some(0), "{arguments:?}: {warned}");
-        told
-    };
-    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-    done(&[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "e.csv"]].concat());
-    let measures = read("e.csv");
-    assert!(measures.lines().next().unwrap().ends_with(",label") && measures.lines().count() == 257, "{measures}");
-    let line = measures.lines().find(|line| line.starts_with("153,")).unwrap();
-    assert!(line.ends_with(",\"speaks for \"\"Mary\"\", mostly\""), "{line}");
-    done(
-        &[&["show"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "p.html"]].concat(),
-    );
-    assert!(read("p.html").contains("speaks for \\\"Mary\\\", mostly"));
-    let text = "When Mary and John went to the store, John gave a drink to";
-    let found = [&["find"], &common[..], &["--prompt", text, "--answer", "Mary", "--labels", "labels.csv"]].concat();
-    assert!(done(&found).contains("speaks for \"Mary\", mostly"));
-    // A label with two lines.
-    write("lines.csv", "latent,label\r\n153,\"two,\r\nlines\"\r\n");
-    done(&[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "lines.csv", "--out", "l.csv"]].concat());
-    assert!(read("l.csv").contains(",\"two,\r\nlines\"\n"));
-    for command in ["show", "eval"] {
-        let out = if command == "show" { "x.html" } else { "x.csv" };
-        let arguments =
-            [&[command], &common[..], &["--prompts", "prompts.txt", "--labels", "beyond.csv", "--out", out]];
-        let (code, _, warned) = run(&arguments.concat());
-        assert!(code == Some(1) && warned.contains("has no latent 256"), "{command}: {warned}");
-    }
-    done(&["convert", "embedded:ioi-transcoders", "--labels", "layers.csv", "--out", "set"]);
-    assert_eq!(read("set/labels_1.json"), "{\n  \"4\": \"commas\"\n}\n");
-}
-
 /// Positions of `find` are validated as given, and an empty result is reported.
 #[test]
 fn what_find_lacks_is_told() {
@@ -397,5 +349,65 @@ fn python_reads_sparse_dumps() {
         let expected = values(&spliced.record(vec![prompt.clone()], &acts).unwrap().get(&acts).unwrap());
         let given = &numbers[row * 5 * 256..][..expected.len()];
         assert!(given.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {row}");
+    }
+}
+
+mod once {
+    use super::*;
+
+    /// On the command line, labels from a file appear in evaluations, pages, found latents and converted files.
+    #[test]
+    fn labels_from_the_command_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("prompts.txt", "When Mary and John went to the store, John gave a drink to\nMary went to the park.\n");
+        write("labels.csv", "latent,label\n153,\"speaks for \"\"Mary\"\", mostly\"\n202,John\n");
+        write("beyond.csv", "256,none\n");
+        write("layers.csv", "layer,latent,label\n1,4,commas\n");
+        let run = |arguments: &[&str]| {
+            let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
+            let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+            (output.status.code(), told, warned)
+        };
+        let common = ["--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae"];
+        let done = |arguments: &[&str]| {
+            let (code, told, warned) = run(arguments);
+            assert_eq!(code, Some(0), "{arguments:?}: {warned}");
+            told
+        };
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        done(
+            &[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "e.csv"]]
+                .concat(),
+        );
+        let measures = read("e.csv");
+        assert!(measures.lines().next().unwrap().ends_with(",label") && measures.lines().count() == 257, "{measures}");
+        let line = measures.lines().find(|line| line.starts_with("153,")).unwrap();
+        assert!(line.ends_with(",\"speaks for \"\"Mary\"\", mostly\""), "{line}");
+        done(
+            &[&["show"], &common[..], &["--prompts", "prompts.txt", "--labels", "labels.csv", "--out", "p.html"]]
+                .concat(),
+        );
+        assert!(read("p.html").contains("speaks for \\\"Mary\\\", mostly"));
+        let text = "When Mary and John went to the store, John gave a drink to";
+        let found =
+            [&["find"], &common[..], &["--prompt", text, "--answer", "Mary", "--labels", "labels.csv"]].concat();
+        assert!(done(&found).contains("speaks for \"Mary\", mostly"));
+        // A label with two lines.
+        write("lines.csv", "latent,label\r\n153,\"two,\r\nlines\"\r\n");
+        done(
+            &[&["eval"], &common[..], &["--prompts", "prompts.txt", "--labels", "lines.csv", "--out", "l.csv"]]
+                .concat(),
+        );
+        assert!(read("l.csv").contains(",\"two,\r\nlines\"\n"));
+        for command in ["show", "eval"] {
+            let out = if command == "show" { "x.html" } else { "x.csv" };
+            let arguments =
+                [&[command], &common[..], &["--prompts", "prompts.txt", "--labels", "beyond.csv", "--out", out]];
+            let (code, _, warned) = run(&arguments.concat());
+            assert!(code == Some(1) && warned.contains("has no latent 256"), "{command}: {warned}");
+        }
+        done(&["convert", "embedded:ioi-transcoders", "--labels", "layers.csv", "--out", "set"]);
+        assert_eq!(read("set/labels_1.json"), "{\n  \"4\": \"commas\"\n}\n");
     }
 }

@@ -139,40 +139,6 @@ fn model() -> HookedTransformer {
     random_model(TransformerConfig::new(1, 16, 2, 20, 16), 3)
 }
 
-/// A file counts as finished only if its contents on disk are what was written.
-#[test]
-fn a_damaged_shard_is_made_again() {
-    let model = model();
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
-    let rows: Vec<Vec<u32>> = (0..6).map(|i| vec![i, i + 1, i + 2]).collect();
-    let dump = Dump::new("*hook_z").batch_size(2);
-    dump.run(&model, &rows, &out).unwrap();
-    let shard = |number: usize| out.join(format!("shard-{number:05}.safetensors"));
-    let before = fs::read(shard(1)).unwrap();
-    assert!(!out.join("shards.jsonl").exists());
-
-    fs::write(shard(1), vec![0; before.len()]).unwrap();
-    let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
-    assert_eq!((resumed.resumed, resumed.tokens), (1, 12));
-    assert_eq!(fs::read(shard(1)).unwrap(), before);
-
-    // Interrupted while writing the log: the truncated line does not count.
-    let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&manifest).unwrap();
-    let line = |number: usize| json["shards"][number].to_string();
-    let half = &line(1)[..20];
-    fs::write(out.join("shards.jsonl"), format!("{}\n{half}", line(0))).unwrap();
-    fs::write(out.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
-    let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
-    assert_eq!(resumed.resumed, 1);
-
-    // Other weights under the same name are a different model.
-    let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
-    let error = dump.clone().resume(true).run(&other, &rows, &out).unwrap_err();
-    assert!(matches!(error.downcast_ref(), Some(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
-}
-
 /// Handles an interrupted start, a second writer, a log out of order, and a file left by a killed run.
 #[test]
 fn folders_are_kept_in_order() {
@@ -422,91 +388,6 @@ fn shards_merged_are_the_whole() {
     assert!(error(&[1, 2, 3]).contains("missing or was modified"), "{}", error(&[1, 2, 3]));
 }
 
-/// A finished file with any byte changed is recomputed, and is not merged.
-#[test]
-fn damaged_files_are_seen() {
-    use hooklens::dump::{Shard, merge, merge_unverified};
-    let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![row, 2, 3]).collect();
-    let dump = |index| Dump::new("*hook_z").batch_size(1).resume(true).shard(Shard::new(index, 2).unwrap());
-    let shards = [1, 2].map(|index| folder.path().join(index.to_string()));
-    let mut whole = Vec::new();
-    for (index, out) in shards.iter().enumerate() {
-        whole.extend(dump(index + 1).run(&model(), &rows, out).unwrap().files);
-    }
-    for (number, file) in whole.iter().enumerate() {
-        let before = fs::read(file).unwrap();
-        for at in [8, before.len() / 2, before.len() - 1] {
-            let mut damaged = before.clone();
-            damaged[at] ^= 1;
-            fs::write(file, damaged).unwrap();
-            let error = merge(folder.path(), &shards).unwrap_err().to_string();
-            assert!(error.contains("missing or was modified") && error.contains("shard-0"), "{error}");
-            let (index, done) = (1 + number / 3, number % 3);
-            let out = &shards[index - 1];
-            assert_eq!(dump(index).verify(false).run(&model(), &rows, out).unwrap().resumed, 3);
-            assert_eq!(dump(index).run(&model(), &rows, out).unwrap().resumed, done);
-            assert_eq!(fs::read(file).unwrap(), before);
-        }
-    }
-    let last = whole.last().unwrap();
-    let mut damaged = fs::read(last).unwrap();
-    *damaged.last_mut().unwrap() ^= 1;
-    fs::write(last, damaged).unwrap();
-    assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows, 6);
-    // A merged dump can be resumed like one that was written as a whole.
-    let all = Dump::new("*hook_z").batch_size(1).resume(true);
-    assert_eq!(all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap().resumed, 6);
-    assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
-}
-
-/// The same command on a small model writes the same bytes, for any number of threads.
-#[test]
-fn threads_do_not_show() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = "When Mary and John went to the store, John gave a drink to";
-    let run = |threads: Option<&str>, arguments: &[&str], out: &str| {
-        let mut command = crate::support::program();
-        command.args(arguments).current_dir(folder.path()).env("HOOKLENS_DEVICE", "flex");
-        command.env_remove("RAYON_NUM_THREADS");
-        if let Some(threads) = threads {
-            command.env("RAYON_NUM_THREADS", threads);
-        }
-        let done = command.output().unwrap();
-        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-        if out.is_empty() { done.stdout } else { fs::read(folder.path().join(out)).unwrap() }
-    };
-    let sampled = ["generate", "--model", "embedded:ioi", "--prompt", text, "--temperature", "0.9", "--seed", "3"];
-    let commands: [(Vec<&str>, &str); 5] = [
-        (
-            vec![
-                "dump",
-                "--model",
-                "embedded:ioi",
-                "--prompt",
-                text,
-                "--logits",
-                "all",
-                "--hooks",
-                "*",
-                "--out",
-                "o.safetensors",
-            ],
-            "o.safetensors",
-        ),
-        ([&sampled[..], &["--max-new-tokens", "20", "--json"]].concat(), ""),
-        (vec!["patch", "--model", "embedded:ioi", "--ioi", "4", "--out", "p.json"], "p.json"),
-        (vec!["attribute", "--model", "embedded:ioi", "--to", "edges", "--ioi", "4", "--out", "e.csv"], "e.csv"),
-        (vec!["lens", "--model", "embedded:ioi", "--prompt", text, "--out", "l.svg"], "l.svg"),
-    ];
-    for (arguments, out) in &commands {
-        let expected = run(None, arguments, out);
-        for threads in ["1", "2", "3", "8"] {
-            assert!(run(Some(threads), arguments, out) == expected, "{arguments:?} with {threads} threads");
-        }
-    }
-}
-
 /// A folder's lock and log are not trusted: links and foreign files are left alone, and the log must match the prompts.
 #[test]
 fn locks_and_logs_of_strangers() {
@@ -678,4 +559,127 @@ fn points_chosen_by_a_predicate_are_compared() {
     assert_eq!(dump(0).run(&model, &rows, folder.path()).unwrap().resumed, 1);
     let error = dump(1).run(&model, &rows, folder.path());
     assert!(matches!(failure(error), Some(DumpError::Mismatch { what, .. }) if what == "hooks"));
+}
+
+mod once {
+    use super::*;
+
+    /// A file counts as finished only if its contents on disk are what was written.
+    #[test]
+    fn a_damaged_shard_is_made_again() {
+        let model = model();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let rows: Vec<Vec<u32>> = (0..6).map(|i| vec![i, i + 1, i + 2]).collect();
+        let dump = Dump::new("*hook_z").batch_size(2);
+        dump.run(&model, &rows, &out).unwrap();
+        let shard = |number: usize| out.join(format!("shard-{number:05}.safetensors"));
+        let before = fs::read(shard(1)).unwrap();
+        assert!(!out.join("shards.jsonl").exists());
+
+        fs::write(shard(1), vec![0; before.len()]).unwrap();
+        let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
+        assert_eq!((resumed.resumed, resumed.tokens), (1, 12));
+        assert_eq!(fs::read(shard(1)).unwrap(), before);
+
+        // Interrupted while writing the log: the truncated line does not count.
+        let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+        let line = |number: usize| json["shards"][number].to_string();
+        let half = &line(1)[..20];
+        fs::write(out.join("shards.jsonl"), format!("{}\n{half}", line(0))).unwrap();
+        fs::write(out.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
+        let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
+        assert_eq!(resumed.resumed, 1);
+
+        // Other weights under the same name are a different model.
+        let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
+        let error = dump.clone().resume(true).run(&other, &rows, &out).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(DumpError::Mismatch { what, .. }) if what == "weights"), "{error}");
+    }
+
+    /// A finished file with any byte changed is recomputed, and is not merged.
+    #[test]
+    fn damaged_files_are_seen() {
+        use hooklens::dump::{Shard, merge, merge_unverified};
+        let folder = tempfile::tempdir().unwrap();
+        let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![row, 2, 3]).collect();
+        let dump = |index| Dump::new("*hook_z").batch_size(1).resume(true).shard(Shard::new(index, 2).unwrap());
+        let shards = [1, 2].map(|index| folder.path().join(index.to_string()));
+        let mut whole = Vec::new();
+        for (index, out) in shards.iter().enumerate() {
+            whole.extend(dump(index + 1).run(&model(), &rows, out).unwrap().files);
+        }
+        for (number, file) in whole.iter().enumerate() {
+            let before = fs::read(file).unwrap();
+            for at in [8, before.len() / 2, before.len() - 1] {
+                let mut damaged = before.clone();
+                damaged[at] ^= 1;
+                fs::write(file, damaged).unwrap();
+                let error = merge(folder.path(), &shards).unwrap_err().to_string();
+                assert!(error.contains("missing or was modified") && error.contains("shard-0"), "{error}");
+                let (index, done) = (1 + number / 3, number % 3);
+                let out = &shards[index - 1];
+                assert_eq!(dump(index).verify(false).run(&model(), &rows, out).unwrap().resumed, 3);
+                assert_eq!(dump(index).run(&model(), &rows, out).unwrap().resumed, done);
+                assert_eq!(fs::read(file).unwrap(), before);
+            }
+        }
+        let last = whole.last().unwrap();
+        let mut damaged = fs::read(last).unwrap();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(last, damaged).unwrap();
+        assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows, 6);
+        // A merged dump can be resumed like one that was written as a whole.
+        let all = Dump::new("*hook_z").batch_size(1).resume(true);
+        assert_eq!(all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap().resumed, 6);
+        assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
+    }
+
+    /// The same command on a small model writes the same bytes, for any number of threads.
+    #[test]
+    fn threads_do_not_show() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "When Mary and John went to the store, John gave a drink to";
+        let run = |threads: Option<&str>, arguments: &[&str], out: &str| {
+            let mut command = crate::support::program();
+            command.args(arguments).current_dir(folder.path()).env("HOOKLENS_DEVICE", "flex");
+            command.env_remove("RAYON_NUM_THREADS");
+            if let Some(threads) = threads {
+                command.env("RAYON_NUM_THREADS", threads);
+            }
+            let done = command.output().unwrap();
+            assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+            if out.is_empty() { done.stdout } else { fs::read(folder.path().join(out)).unwrap() }
+        };
+        let sampled = ["generate", "--model", "embedded:ioi", "--prompt", text, "--temperature", "0.9", "--seed", "3"];
+        let commands: [(Vec<&str>, &str); 5] = [
+            (
+                vec![
+                    "dump",
+                    "--model",
+                    "embedded:ioi",
+                    "--prompt",
+                    text,
+                    "--logits",
+                    "all",
+                    "--hooks",
+                    "*",
+                    "--out",
+                    "o.safetensors",
+                ],
+                "o.safetensors",
+            ),
+            ([&sampled[..], &["--max-new-tokens", "20", "--json"]].concat(), ""),
+            (vec!["patch", "--model", "embedded:ioi", "--ioi", "4", "--out", "p.json"], "p.json"),
+            (vec!["attribute", "--model", "embedded:ioi", "--to", "edges", "--ioi", "4", "--out", "e.csv"], "e.csv"),
+            (vec!["lens", "--model", "embedded:ioi", "--prompt", text, "--out", "l.svg"], "l.svg"),
+        ];
+        for (arguments, out) in &commands {
+            let expected = run(None, arguments, out);
+            for threads in ["1", "2", "3", "8"] {
+                assert!(run(Some(threads), arguments, out) == expected, "{arguments:?} with {threads} threads");
+            }
+        }
+    }
 }

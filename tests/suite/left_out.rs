@@ -184,7 +184,7 @@ fn dashboards_show_nothing_at_tokens_that_are_left_out() {
         assert!(values(&[more, with].concat()).iter().any(|(value, _)| *value != 0.0), "{more:?}");
     }
     let page = show(&dictionary, "page.html");
-    let data: Value = crate::dashboards::data(&page);
+    let data: Value = crate::once::dashboards::data(&page);
     let strings = data["strings"].as_array().unwrap();
     let bos = strings.iter().position(|text| text == "<bos>").unwrap();
     let mut beginnings = 0;

@@ -7,7 +7,6 @@ mod adapters;
 mod analysis;
 mod analysis_parity;
 mod architecture;
-mod attention_view;
 mod attn_experts;
 mod attribution;
 mod belonging;
@@ -15,17 +14,13 @@ mod cache;
 mod cache_laws;
 mod cache_systems;
 mod circuits;
-mod cli;
-mod clusters;
 mod contract;
 mod corpora;
-mod dashboards;
 mod decoder_cache_laws;
 mod dense;
 mod devices;
 mod dictionaries_in_use;
 mod dictionary_files;
-mod dictionary_training;
 mod documents;
 mod dump;
 mod dumped_models;
@@ -41,32 +36,20 @@ mod fixture_sizes;
 mod gated_delta;
 mod gemma4;
 mod generation;
-mod gguf;
 #[cfg(feature = "wgpu")]
 mod gpu;
 mod gradients;
-mod graph_command;
 mod graphs;
 mod guide;
-mod hostile;
-#[cfg(feature = "hub")]
-mod hub;
-// Commands to be killed run on the CPU. With LibTorch built in, they would test nothing more.
-#[cfg(all(unix, not(feature = "libtorch")))]
-mod interrupted;
 mod laws;
 mod left_out;
 mod lens;
-mod limits;
 mod loading;
 mod lone_parts;
 mod marian;
-mod model_kinds;
 mod narrow;
 mod neuronpedia;
 mod newer_files;
-mod notebook;
-mod notebook_twins;
 mod nulls;
 mod numpy;
 mod object_stores;
@@ -76,7 +59,6 @@ mod parity;
 mod parts_by_name;
 mod patch_kinds;
 mod patching;
-mod pictures;
 mod plot;
 mod positions;
 mod prefix;
@@ -91,8 +73,6 @@ mod remote;
 mod seeded;
 #[cfg(feature = "remote")]
 mod serve_guard;
-mod shell;
-mod special_files;
 mod splice;
 mod support;
 mod svg;
@@ -106,3 +86,31 @@ mod training;
 mod transformer_lens_4;
 mod variants;
 mod writers;
+
+/// Tests that do not depend on the device: of file formats, commands (each of which starts a process), and pages. CI runs
+/// them on the CPU only. A single test like that is in a module `once` of its file.
+#[path = "."]
+mod once {
+    mod attention_view;
+    mod cli;
+    mod clusters;
+    pub(crate) mod dashboards;
+    mod dictionary_training;
+    mod gguf;
+    mod graph_command;
+    mod hostile;
+    #[cfg(feature = "hub")]
+    mod hub;
+    // Commands to be killed run on the CPU. With LibTorch built in, they would test nothing more.
+    #[cfg(all(unix, not(feature = "libtorch")))]
+    mod interrupted;
+    mod limits;
+    mod model_kinds;
+    mod notebook;
+    pub(crate) mod notebook_twins;
+    mod pictures;
+    mod shell;
+    mod special_files;
+}
+// The notebooks' twins use this path.
+use once::notebook_twins;

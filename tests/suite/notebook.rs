@@ -111,7 +111,7 @@ fn evcxr_finds_the_forms_between_its_marks() {
         return;
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["notebook::evcxr_finds_the_forms_between_its_marks", "--exact", "--nocapture"])
+        .args(["once::notebook::evcxr_finds_the_forms_between_its_marks", "--exact", "--nocapture"])
         .env("HOOKLENS_TEST_DISPLAY", "1")
         .stderr(Stdio::null())
         .output()
