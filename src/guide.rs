@@ -50,6 +50,9 @@ mod models {}
 #[doc = include_str!("../docs/notebooks.md")]
 mod notebooks {}
 
+#[doc = include_str!("../docs/own_models.md")]
+mod own_models {}
+
 #[doc = include_str!("../docs/patching.md")]
 mod patching {}
 

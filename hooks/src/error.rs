@@ -186,6 +186,18 @@ pub enum HookError {
         /// The hook.
         hook: String,
     },
+    /// The differentiated scalar does not depend on any recorded activation.
+    #[error("the scalar does not depend on a recorded activation; compute it from the run's output, without detaching")]
+    NoGradient,
+    /// A record slices, converts or moves activations, but gradients need them whole.
+    #[error("a run with gradients records whole activations; slice, convert or move them afterwards")]
+    GradientsOfParts,
+    /// The model's own forward pass failed.
+    #[error("the model's forward pass failed")]
+    Model {
+        /// What the model reported.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The activation is not in the cache.
     #[error("`{name}` was not recorded; the cache holds {held} points{}", did_you_mean(nearest))]
     NotRecorded {

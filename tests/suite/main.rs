@@ -54,6 +54,7 @@ mod nulls;
 mod numpy;
 mod object_stores;
 mod outputs;
+mod own_models;
 mod pairs_that_differ;
 mod parity;
 mod parts_by_name;

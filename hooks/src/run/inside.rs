@@ -33,12 +33,7 @@ impl Inside<'_, '_, '_> {
     /// [`Run::fire`](super::Run::fire).
     pub fn fire<const D: usize>(&mut self, suffix: &str, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         let id = self.id(suffix)?;
-        let info = self.run.info(id);
-        if info.rank() != D {
-            let (point, rank, axes) = (info.name.to_string(), info.rank(), info.axes_label());
-            return Err(HookError::Rank { point, rank, axes, asked: D }.into());
-        }
-        self.run.fire(Some(id), tensor)
+        self.run.fire_checked(id, tensor)
     }
 
     /// Whether a hook or a recording watches one of the part's points. If not, a tensor that is only needed for the

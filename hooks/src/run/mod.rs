@@ -430,6 +430,41 @@ impl<'r, 'h> Run<'r, 'h> {
         }
     }
 
+    /// Like [`Run::fire`], for the point with this full name. It is convenient for small models; a model with many
+    /// points should keep the ids that [`CatalogBuilder::add`](crate::CatalogBuilder::add) returns, because a look-up
+    /// by name costs more than an unused point.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// # let rows = Rows::new(1, 3);
+    /// let mut hooks = [at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0)];
+    /// let mut run = Run::new(&catalog, &mut hooks, Record::default(), rows, &|_| None)?;
+    /// let ones = Tensor::<3>::ones([1, 3, 4], &Device::flex());
+    /// let doubled = run.fire_named("hook_embed", ones.clone()).map(|x| x.max().into_scalar::<f32>());
+    /// assert_eq!(doubled.ok(), Some(2.0));
+    /// assert!(matches!(run.fire_named("hook_embd", ones), Err(Halt::Error(HookError::UnknownPoint { .. }))));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Run::fire`], [`HookError::UnknownPoint`] for a name that is not in the model's catalog, and
+    /// [`HookError::Rank`] if the catalog lists another rank.
+    pub fn fire_named<const D: usize>(&mut self, name: &str, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
+        self.fire_checked(self.catalog.find(name)?, tensor)
+    }
+
+    /// Like [`Run::fire`], for a point that was found by name, so that its rank may be another.
+    fn fire_checked<const D: usize>(&mut self, id: PointId, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
+        let info = self.info(id);
+        if info.rank() != D {
+            let (point, rank, axes) = (info.name.to_string(), info.rank(), info.axes_label());
+            return Err(HookError::Rank { point, rank, axes, asked: D }.into());
+        }
+        self.fire(Some(id), tensor)
+    }
+
     /// Like [`Run::fire`], for an integer tensor.
     ///
     /// # Errors

@@ -253,9 +253,6 @@ pub enum InputError {
     /// The loss has nothing to predict: no unmasked token follows another.
     #[error("the loss predicts each next token, so it needs two consecutive unmasked tokens")]
     NothingToPredict,
-    /// The differentiated scalar does not depend on any recorded activation.
-    #[error("the scalar does not depend on a recorded activation; compute it from the run's output, without detaching")]
-    NoGradient,
     /// A hook ran the model of its own hook scope.
     #[error("a hook ran the model of its own hook scope; inside a hook, run the scope's `model()`, which has no hooks")]
     Reentered,
