@@ -22,3 +22,4 @@ pub use hooklens_data::dump::{
     ActivationBatch, ActivationStore, Batches, Dump, DumpModel, DumpReport, DumpedModel, ForeignShard, Prompt, Seen,
     Shard, Shards, UnfinishedShard, Watcher, merge, merge_unverified, read_prompts, shards_in,
 };
+pub use hooklens_data::error::ShardError;

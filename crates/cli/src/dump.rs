@@ -167,7 +167,7 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
         return Err(Failure::Usage("--no-verify requires --resume or --shard auto".into()));
     }
     spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
-    let shard = args.shard.map(ShardArg::shard).transpose().map_err(Failure::Usage)?;
+    let shard = args.shard.map(ShardArg::shard).transpose()?;
     if let Some((arg, shard)) = args.shard.zip(shard) {
         arg.check(shard, &args.out)?;
     }

@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use super::{CliResult, Failure};
 use hooklens_data::dump::{Shard, folders};
+use hooklens_data::error::ShardError;
 use hooklens_io::object_stores::is_url;
-use hooklens_model::error::Error;
+use hooklens_model::error::{Error, error_chain};
 
 /// A shard that is given explicitly or taken from the job's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +29,7 @@ impl FromStr for ShardArg {
                     .map(|of| Self::Auto(Some(of)))
                     .ok_or_else(|| format!("`{text}` is not a valid shard; expected auto or auto/N, such as auto/8"))
             }
-            None => text.parse().map(Self::Given),
+            None => text.parse().map(Self::Given).map_err(|error: ShardError| error.to_string()),
         }
     }
 }
@@ -46,10 +47,10 @@ pub(super) fn shares_of(name: &str) -> Option<usize> {
 }
 
 impl ShardArg {
-    pub(super) fn shard(self) -> Result<Shard, String> {
+    pub(super) fn shard(self) -> Result<Shard, Failure> {
         match self {
             Self::Given(shard) => Ok(shard),
-            Self::Auto(of) => Shard::of_job(of),
+            Self::Auto(of) => Shard::of_job(of).map_err(|error| Failure::Usage(error_chain(&error))),
         }
     }
 

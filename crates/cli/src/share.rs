@@ -97,7 +97,7 @@ impl ShareArgs {
                 out.display()
             )));
         }
-        let shard = arg.shard().map_err(Failure::Usage)?;
+        let shard = arg.shard()?;
         arg.check(shard, out)?;
         Ok(Some(shard))
     }

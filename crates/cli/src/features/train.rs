@@ -268,7 +268,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let mut place = Place { out: args.out.clone(), resume: args.resume };
     let prompts = || if args.dump.is_empty() { args.corpus.rows(&model, None) } else { Ok(Vec::new()) };
     if let Some(arg) = args.shard {
-        let shard = arg.shard().map_err(Failure::Usage)?;
+        let shard = arg.shard()?;
         let own = shard.share_of(folders.len());
         (folders, trainings) = (folders[own.clone()].to_vec(), trainings[own].to_vec());
         let resume = args.resume || arg.resumes();

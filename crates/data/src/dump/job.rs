@@ -3,6 +3,7 @@
 use std::env;
 
 use super::Shard;
+use crate::error::ShardError;
 
 /// Environment variables that identify a task. `INDEX` is set by Kubernetes, the others by Slurm.
 const ARRAY: [&str; 4] =
@@ -18,52 +19,46 @@ impl Shard {
     /// provide the number of tasks, so `of` must.
     ///
     /// ```
-    /// use hooklens::dump::Shard;
+    /// use hooklens::dump::{Shard, ShardError};
     /// // Outside a job, none of the variables are set.
-    /// let message = Shard::of_job(Some(8)).unwrap_err();
-    /// assert!(message.contains("SLURM_ARRAY_TASK_ID") && message.contains("JOB_COMPLETION_INDEX"));
+    /// let error = Shard::of_job(Some(8)).unwrap_err();
+    /// assert!(matches!(error, ShardError::NoJob { .. }) && error.to_string().contains("SLURM_ARRAY_TASK_ID"));
     /// ```
     ///
     /// # Errors
-    /// Says what is missing or inconsistent: none of these variables are set, the number of tasks differs from `of`, or
-    /// the array's task ids are not evenly spaced.
-    pub fn of_job(of: Option<usize>) -> Result<Self, String> {
+    /// [`ShardError`] names what is missing or inconsistent: none of these variables are set, the number of tasks differs
+    /// from `of`, or the array's task ids are not evenly spaced.
+    pub fn of_job(of: Option<usize>) -> Result<Self, ShardError> {
         of_variables(|name| env::var(name).ok(), of)
     }
 }
 
-fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) -> Result<Shard, String> {
-    let number = |name: &str| match variable(name).filter(|value| !value.is_empty()) {
+fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) -> Result<Shard, ShardError> {
+    let number = |name: &'static str| match variable(name).filter(|value| !value.is_empty()) {
         None => Ok(None),
-        Some(value) => {
-            value.trim().parse::<usize>().map(Some).map_err(|_| format!("{name} is `{value}`, not a number"))
-        }
+        Some(value) => match value.trim().parse::<usize>() {
+            Ok(number) => Ok(Some(number)),
+            Err(source) => Err(ShardError::NotANumber { variable: name, value, source }),
+        },
     };
-    let needed = |name: &str| number(name)?.ok_or_else(|| format!("{} is set, but {name} is not", ARRAY[0]));
-    let explicit = "use --shard I/N";
+    let needed = |name| number(name)?.ok_or(ShardError::Missing { set: ARRAY[0], missing: name });
     let array = match number(ARRAY[0])? {
         None => None,
         Some(id) => {
             let [min, step, count] = [needed(ARRAY[1])?, number(ARRAY[2])?.unwrap_or(1), needed(ARRAY[3])?];
             if step == 0 {
-                return Err(format!("{} is 0; {explicit}", ARRAY[2]));
+                return Err(ShardError::NoStep { variable: ARRAY[2] });
             }
             // For ids 0, 1, 2 and 9, the first three tasks would otherwise pass.
             let even =
                 number(LAST)?.is_none_or(|last| last.checked_sub(min).is_some_and(|all| all / step + 1 == count));
             let place = id.checked_sub(min).filter(|place| even && place % step == 0 && place / step < count);
-            let uneven = || {
-                format!("the array's task ids are not evenly spaced (task {id}; {count} tasks from {min}); {explicit}")
-            };
-            Some((place.ok_or_else(uneven)? / step, count))
+            Some((place.ok_or(ShardError::Uneven { id, min, count })? / step, count))
         }
     };
     let tasks = match (number(TASK[0])?, number(TASK[1])?) {
-        (Some(task), Some(count)) if task >= count => {
-            return Err(format!("{} is {task}, but {} is {count}; {explicit}", TASK[0], TASK[1]));
-        }
-        (Some(task), None) if task > 0 => {
-            return Err(format!("{} is {task}, but {} is not set; {explicit}", TASK[0], TASK[1]));
+        (Some(task), count) if count.map_or(task > 0, |count| task >= count) => {
+            return Err(ShardError::Task { variable: TASK[0], task, total: TASK[1], count });
         }
         (Some(task), Some(count)) if count > 1 => Some((task, count)),
         _ => None,
@@ -72,19 +67,16 @@ fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) ->
         (Some((place, count)), Some((task, tasks)), _) => (place * tasks + task, count * tasks),
         (Some(only), None, _) | (None, Some(only), _) => only,
         (None, None, Some(index)) => {
-            let of = of.ok_or_else(|| format!("{INDEX} does not include the number of tasks; use --shard auto/N"))?;
-            return Shard::new(index.saturating_add(1), of)
-                .map_err(|_| format!("{INDEX} is {index}, which is not an index of {of} shards, counted from 0"));
+            let of = of.ok_or(ShardError::NoCount { variable: INDEX })?;
+            return Shard::new(index.saturating_add(1), of).map_err(|error| match error {
+                ShardError::Index { .. } => ShardError::JobIndex { variable: INDEX, index, of },
+                other => other,
+            });
         }
-        (None, None, None) => {
-            return Err(format!(
-                "not running as a task of a cluster job: none of {}, {} and {INDEX} is set; {explicit}",
-                ARRAY[0], TASK[0]
-            ));
-        }
+        (None, None, None) => return Err(ShardError::NoJob { variables: [ARRAY[0], TASK[0], INDEX] }),
     };
     match of.filter(|of| *of != count) {
-        Some(of) => Err(format!("the job has {count} tasks, not {of}; {explicit}")),
+        Some(of) => Err(ShardError::Tasks { given: count, expected: of }),
         None => Shard::new(index + 1, count),
     }
 }
@@ -95,7 +87,7 @@ mod tests {
 
     fn shard(variables: &[(&str, &str)], of: Option<usize>) -> Result<String, String> {
         let find = |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_string());
-        of_variables(find, of).map(|shard| shard.to_string())
+        of_variables(find, of).map(|shard| shard.to_string()).map_err(|error| error.to_string())
     }
 
     fn array(

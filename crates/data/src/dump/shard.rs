@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::ShardError;
+
 /// Maximum number of shards. No cluster runs as many jobs, and each missing shard is listed.
 const MOST: usize = 1_000_000;
 
@@ -18,7 +20,7 @@ const MOST: usize = 1_000_000;
 /// use hooklens::dump::Shard;
 /// assert_eq!("3/8".parse::<Shard>()?, Shard::new(3, 8)?);
 /// assert!("9/8".parse::<Shard>().is_err());
-/// # Ok::<(), String>(())
+/// # Ok::<(), hooklens::dump::ShardError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored")]
@@ -35,9 +37,9 @@ struct Stored {
 }
 
 impl TryFrom<Stored> for Shard {
-    type Error = String;
+    type Error = ShardError;
 
-    fn try_from(stored: Stored) -> Result<Self, String> {
+    fn try_from(stored: Stored) -> Result<Self, ShardError> {
         Self::new(stored.index, stored.of)
     }
 }
@@ -46,16 +48,16 @@ impl Shard {
     /// Creates shard `index` of `of`.
     ///
     /// # Errors
-    /// Returns a message that says what is wrong if there is no such shard.
-    pub fn new(index: usize, of: usize) -> Result<Self, String> {
+    /// [`ShardError::Zero`], [`ShardError::TooMany`], or [`ShardError::Index`] if there is no such shard.
+    pub fn new(index: usize, of: usize) -> Result<Self, ShardError> {
         if of == 0 {
-            return Err("the number of shards must be at least 1".into());
+            return Err(ShardError::Zero);
         }
         if of > MOST {
-            return Err(format!("{of} shards are too many; at most {MOST} are supported"));
+            return Err(ShardError::TooMany { of, most: MOST });
         }
         if index == 0 || index > of {
-            return Err(format!("there is no shard {index} of {of}; shards go from 1/{of} to {of}/{of}"));
+            return Err(ShardError::Index { index, of });
         }
         Ok(Self { index, of })
     }
@@ -78,12 +80,11 @@ impl Shard {
 }
 
 impl FromStr for Shard {
-    type Err = String;
+    type Err = ShardError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ShardError> {
         let numbers = text.split_once('/').and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
-        let (index, of) =
-            numbers.ok_or_else(|| format!("`{text}` is not a shard; write 3/8 for the third of eight"))?;
+        let (index, of) = numbers.ok_or_else(|| ShardError::Text { text: text.to_string() })?;
         Self::new(index, of)
     }
 }

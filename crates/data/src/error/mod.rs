@@ -1,13 +1,21 @@
 //! The error types of this crate.
 
 mod dump;
+mod shard;
 
 use hooklens_model::error::Error;
 
 pub use dump::DumpError;
+pub use shard::ShardError;
 
 impl From<DumpError> for Error {
     fn from(error: DumpError) -> Self {
+        Error::other(error)
+    }
+}
+
+impl From<ShardError> for Error {
+    fn from(error: ShardError) -> Self {
         Error::other(error)
     }
 }
