@@ -86,7 +86,8 @@ impl Catalog {
         self.absent.iter().map(|(name, why)| (name.as_str(), *why))
     }
 
-    /// Looks up the point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`.
+    /// Looks up the point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`. For shorthands and other
+    /// ways to name a point, see [`Selection::resolve_one`](crate::Selection::resolve_one).
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

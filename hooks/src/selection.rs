@@ -114,6 +114,28 @@ impl Selection {
         Ok(Selection { asked })
     }
 
+    /// The full name of the selected point, with shorthands spelled out, where no catalog is at hand. A layer counted
+    /// from the end stays negative, because its number depends on the model. Of several names, patterns or a predicate,
+    /// it returns a description, which no point has as its name.
+    ///
+    /// ```
+    /// use hooklens_hooks::{Point, Selection};
+    /// let name = |point: Selection| point.full_name();
+    /// assert_eq!(name("resid_post1".into()), "blocks.1.hook_resid_post");
+    /// assert_eq!(name(("q", -1).into()), "blocks.-1.attn.hook_q");
+    /// assert_eq!(name(Point::<3>::in_layer(1, "hook_mlp_out").into()), "blocks.1.hook_mlp_out");
+    /// assert_eq!(name("resid_pre7.hook_sae_acts_post".into()), "blocks.7.hook_resid_pre.hook_sae_acts_post");
+    /// assert_eq!(name("layers.0.hook_pre".into()), "layers.0.hook_pre");
+    /// ```
+    pub fn full_name(&self) -> String {
+        match &self.asked[..] {
+            // A full name has no layer before its first dot: `blocks.0.hook_resid_pre`, `embed.ln.hook_scale`.
+            [Asked::Text(text)] if is_pattern(text) || is_full(text) => text.clone(),
+            [Asked::Text(text)] => expanded(text),
+            _ => self.words(),
+        }
+    }
+
     /// The selection as the user wrote it.
     pub(crate) fn words(&self) -> String {
         self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")
@@ -245,7 +267,7 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
     if text == "*" {
         return Ok(pick(catalog, silent, |p| !p.on_request));
     }
-    if !text.contains(['*', '?', '[', '{']) {
+    if !is_pattern(text) {
         let id = find_named(text, catalog)?;
         let point = catalog.info(id);
         return match silent(point) {
@@ -275,20 +297,33 @@ fn resolve_text(text: &str, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec
     some_of(text, catalog, silent, matching)
 }
 
+/// Whether a text is a glob instead of a name.
+fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{'])
+}
+
+/// Whether a name is dotted, and what precedes the first dot is not a shorthand with a layer (`resid_pre7`).
+fn is_full(name: &str) -> bool {
+    name.split_once('.').is_some_and(|(first, _)| !first.contains(|c: char| c.is_ascii_digit()))
+}
+
 /// Looks up a name, first as written, so that errors quote what the user wrote.
 fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     let as_written = catalog.find(text);
     if as_written.is_ok() {
         return as_written;
     }
-    // A point inside a part spliced in at a shorthand: `resid_pre7.hook_sae_acts_post`.
-    let expanded = match text.split_once('.') {
-        Some((point, inner)) => format!("{}.{inner}", expand_shorthand(point, None, None)),
-        None => expand_shorthand(text, None, None),
-    };
-    match catalog.find(&expanded) {
+    match catalog.find(&expanded(text)) {
         found @ (Ok(_) | Err(HookError::CannotFire { .. } | HookError::Layer { .. })) => found,
         Err(_) => as_written,
+    }
+}
+
+/// Spells out a shorthand, also in the name of a point inside a part: `resid_pre7.hook_sae_acts_post`.
+fn expanded(text: &str) -> String {
+    match text.split_once('.') {
+        Some((point, inner)) => format!("{}.{inner}", expand_shorthand(point, None, None)),
+        None => expand_shorthand(text, None, None),
     }
 }
 

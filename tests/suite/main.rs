@@ -61,6 +61,7 @@ mod parts_by_name;
 mod patch_kinds;
 mod patching;
 mod plot;
+mod point_names;
 mod positions;
 mod prefix;
 mod prelude;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{DType, Device, Tensor};
+use hooklens_hooks::Selection;
 use hooklens_kernels::latents::Keep;
 
 use super::architecture::Architecture;
@@ -229,8 +230,8 @@ impl Dictionary {
 
     /// Sets the point that the dictionary reads.
     #[must_use]
-    pub fn at(self, point: impl Into<String>) -> Self {
-        let metadata = Metadata { reads: Some(point.into()), ..self.metadata.clone() };
+    pub fn at(self, point: impl Into<Selection>) -> Self {
+        let metadata = Metadata { reads: Some(point.into().full_name()), ..self.metadata.clone() };
         self.with_metadata(metadata)
     }
 

@@ -1,5 +1,6 @@
 //! [`Metadata`]: information about the model that a dictionary was trained on.
 
+use hooklens_hooks::Selection;
 use serde_json::{Map, Value};
 
 use hooklens_model::driver::HookedModel;
@@ -106,14 +107,14 @@ pub struct Metadata {
 
 impl Metadata {
     /// Metadata of a dictionary that reads and reconstructs this point.
-    pub fn at(point: impl Into<String>) -> Self {
-        Self { reads: Some(point.into()), ..Self::default() }
+    pub fn at(point: impl Into<Selection>) -> Self {
+        Self { reads: Some(point.into().full_name()), ..Self::default() }
     }
 
     /// Metadata of a transcoder from one point to another.
     #[must_use]
-    pub fn between(read: impl Into<String>, write: impl Into<String>) -> Self {
-        Self { writes: Some(write.into()), ..Self::at(read) }
+    pub fn between(read: impl Into<Selection>, write: impl Into<Selection>) -> Self {
+        Self { writes: Some(write.into().full_name()), ..Self::at(read) }
     }
 
     /// Whether SAELens flattens heads before encoding. It never does for queries, keys, values or transcoders, and

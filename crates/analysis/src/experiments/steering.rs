@@ -119,8 +119,8 @@ impl SteeringVector {
     /// assert!(logit(vec![push.hook(5.0)])? > logit(vec![])?);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn new(point: impl Into<String>, vector: Tensor<1>) -> Self {
-        Self { point: point.into(), vector, model: None }
+    pub fn new(point: impl Into<Selection>, vector: Tensor<1>) -> Self {
+        Self { point: point.into().full_name(), vector, model: None }
     }
 
     /// The direction, `[d]`.

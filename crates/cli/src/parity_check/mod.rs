@@ -25,7 +25,7 @@ use std::fmt;
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, Record};
+use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, Record, Selection};
 use ndarray::ArrayD;
 
 use hooklens_loading::loading::{LoadOptions, ModelConfig, inspect};
@@ -177,7 +177,7 @@ pub fn compare(model: impl AsRef<str>, options: LoadOptions, reference: impl AsR
 /// Records these points, or fails if one does not exist.
 fn record(catalog: &Catalog, points: &[String]) -> Result<Record> {
     for point in points {
-        catalog.find(point)?;
+        Selection::from(point).resolve_one(catalog)?;
     }
     Ok(if points.is_empty() { Record::default() } else { Record::new(points.to_vec()) })
 }

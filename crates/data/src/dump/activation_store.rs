@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use hooklens_hooks::{HookError, nearest};
+use hooklens_hooks::{HookError, Selection, nearest};
 use ndarray::ArrayView2;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -122,13 +122,14 @@ struct Reading {
 impl ActivationStore {
     /// Creates a store of these points' vectors from dumps: files, folders, or folders of shards. With the feature
     /// `object-stores`, dumps may also be in an object store (`s3://bucket/folder`, `gs://`, `az://`).
-    pub fn new<P: AsRef<Path>, N: Into<String>>(
+    /// The points are named as in every selection; a layer counted from the end requires a model, which a dump is not.
+    pub fn new<P: AsRef<Path>, N: Into<Selection>>(
         dumps: impl IntoIterator<Item = P>,
         points: impl IntoIterator<Item = N>,
     ) -> Self {
         Self {
             dumps: dumps.into_iter().map(|dump| dump.as_ref().to_path_buf()).collect(),
-            points: points.into_iter().map(Into::into).collect(),
+            points: points.into_iter().map(|point| point.into().full_name()).collect(),
             batch: 1024,
             buffer: 1 << 16,
             seed: 0,
@@ -531,7 +532,8 @@ impl ActivationBatch {
     ///
     /// # Errors
     /// Fails if the store does not read this point.
-    pub fn vectors(&self, point: &str) -> Result<ArrayView2<'_, f32>> {
+    pub fn vectors(&self, point: impl Into<Selection>) -> Result<ArrayView2<'_, f32>> {
+        let point = &point.into().full_name();
         let vectors = self.numbers(point)?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
         ArrayView2::from_shape(shape, vectors).map_err(|_| self.lacks(point))
@@ -541,8 +543,8 @@ impl ActivationBatch {
     ///
     /// # Errors
     /// Fails as [`ActivationBatch::vectors`] does.
-    pub fn tensor(&self, point: &str, device: &Device) -> Result<Tensor<2>> {
-        let vectors = self.numbers(point)?;
+    pub fn tensor(&self, point: impl Into<Selection>, device: &Device) -> Result<Tensor<2>> {
+        let vectors = self.numbers(&point.into().full_name())?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
         Ok(Tensor::from_data(TensorData::new(vectors.to_vec(), shape), device))
     }

@@ -1,6 +1,7 @@
 //! [`Units`] of dashboards: latents of a dictionary, neurons, heads, or directions.
 
 use burn::tensor::Tensor;
+use hooklens_hooks::Selection;
 
 use super::gather::Gathered;
 use crate::dictionary::Dictionary;
@@ -77,8 +78,8 @@ impl Units {
     /// assert_eq!(shown.len(), 1);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn directions(point: impl Into<String>, directions: Tensor<2>) -> Self {
-        Self { kind: Kind::Directions(directions), point: point.into(), labels: Labels::default() }
+    pub fn directions(point: impl Into<Selection>, directions: Tensor<2>) -> Self {
+        Self { kind: Kind::Directions(directions), point: point.into().full_name(), labels: Labels::default() }
     }
 
     /// Sets labels of the units. If a label belongs to a unit that does not exist, [`dashboards`](super::dashboards)

@@ -189,7 +189,7 @@ mod tests {
     use crate::{Objective, Training};
 
     fn trainers() -> Vec<Trainer> {
-        let settings = |seed| Training::autoencoder("x", 6).objective(Objective::jump_relu(2.0)).seed(seed);
+        let settings = |seed| Training::autoencoder("hook_x", 6).objective(Objective::jump_relu(2.0)).seed(seed);
         [1, 2].map(|seed| Trainer::new(&settings(seed), 5, 5)).to_vec()
     }
 

@@ -196,13 +196,13 @@ mod tests {
     /// Every setting and kind is compared, and the difference is named.
     #[test]
     fn every_setting_is_compared() {
-        let base = || Training::autoencoder("x", 64);
+        let base = || Training::autoencoder("hook_x", 64);
         let tanh = JumpReluSparsity::Tanh { coefficient: 1.0, scale: 4.0 };
         let jump = |sparsity| Objective::JumpRelu { sparsity, bandwidth: 0.5, threshold: 0.1 };
         let others = [
-            ("sites", Training::autoencoder("y", 64).named("x")),
-            ("sites", Training::transcoder("x", "x", 64)),
-            ("latents", Training::autoencoder("x", 65)),
+            ("sites", Training::autoencoder("hook_y", 64).named("hook_x")),
+            ("sites", Training::transcoder("hook_x", "hook_x", 64)),
+            ("latents", Training::autoencoder("hook_x", 65)),
             ("objective", base().k(31.0)),
             ("objective", base().objective(Objective::TopK { k: 32 })),
             ("objective", base().objective(Objective::Matryoshka { k: 32.0, widths: vec![8] })),
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn settings_of_other_versions_are_refused_as_such() {
-        let now = Training::autoencoder("x", 64).described();
+        let now = Training::autoencoder("hook_x", 64).described();
         let told = |file: Value| match different_settings(&file, &now) {
             Some(Difference::Version(told)) => told,
             other => panic!("{other:?}"),

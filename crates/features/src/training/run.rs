@@ -17,6 +17,7 @@ use crate::error::FeatureError;
 use crate::opened::Opened;
 use crate::transcoders::Transcoders;
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
+use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, LoadError, Result};
 use hooklens_model::model::HookedTransformer;
 
@@ -34,7 +35,7 @@ const FILE: &str = "checkpoint.safetensors";
 ///     .iter()
 ///     .map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec()))
 ///     .collect::<Result<_, hooklens::Error>>()?;
-/// let sae = |layer| Training::autoencoder(hook::resid_post(layer).name(), 64).k(4.0).tokens(4_000).batch_size(400);
+/// let sae = |layer| Training::autoencoder(hook::resid_post(layer), 64).k(4.0).tokens(4_000).batch_size(400);
 /// let trained = TrainingRun::new([sae(1), sae(2)]).on_model(&model, &prompts, |_| {})?;
 /// assert!((trained[0].held_out[0].l0 - 4.0).abs() < 0.4); // measured on the dictionary as it is saved
 /// let Opened::Dictionary(sae) = &trained[1].dictionary else { return Ok(()) };
@@ -158,7 +159,7 @@ impl TrainingRun {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// # let folder = tempfile::tempdir()?;
     /// # let prompts = vec![(1..11).collect::<Vec<u32>>(); 8];
-    /// let sae = Training::autoencoder(hook::resid_post(1).name(), 64).tokens(400).batch_size(40);
+    /// let sae = Training::autoencoder("resid_post1", 64).tokens(400).batch_size(40);
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let run = TrainingRun::new([sae]).checkpoints(folder.path(), 1_000_000).resume(true);
     /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |progress| {
@@ -190,7 +191,7 @@ impl TrainingRun {
         prompts: &[Vec<u32>],
         progress: impl FnMut(Progress),
     ) -> Result<Vec<Trained>> {
-        self.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
+        self.resolved(model)?.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
     }
 
     /// Trains on dumps: folders or files written by [`Dump`](hooklens_data::dump::Dump), read on demand like an
@@ -209,7 +210,7 @@ impl TrainingRun {
 
     /// Identity of each dictionary's training on a model's activations.
     pub fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>> {
-        self.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
+        self.resolved(model)?.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
     }
 
     /// Identity of each dictionary's training on dumps. Reads all tokens of the dumps.
@@ -218,6 +219,12 @@ impl TrainingRun {
         dumps: impl IntoIterator<Item = P>,
     ) -> Result<Vec<TrainingIdentity>> {
         self.identities(&mut FromDumps::new(dumps, &self.left_out))
+    }
+
+    /// The run with the model's own names of the points.
+    fn resolved(&self, model: &HookedTransformer) -> Result<Self> {
+        let trainings = self.trainings.iter().map(|training| training.resolved(model.catalog()));
+        Ok(Self { trainings: trainings.collect::<Result<_>>()?, ..self.clone() })
     }
 
     fn identities(&self, source: &mut dyn Source) -> Result<Vec<TrainingIdentity>> {

@@ -1,5 +1,7 @@
 //! [`Training`]: settings for training a dictionary.
 
+use hooklens_hooks::{Catalog, Selection};
+
 use super::objective::Objective;
 use crate::error::FeatureError;
 use crate::splice::host;
@@ -86,13 +88,13 @@ impl Training {
     }
 
     /// Settings for a sparse autoencoder at a point. Defaults to BatchTopK with k 32, and a million tokens.
-    pub fn autoencoder(point: impl Into<String>, latents: usize) -> Self {
-        Self::new(Sites::Autoencoder(point.into()), latents)
+    pub fn autoencoder(point: impl Into<Selection>, latents: usize) -> Self {
+        Self::new(Sites::Autoencoder(point.into().full_name()), latents)
     }
 
     /// A transcoder from one point to another.
-    pub fn transcoder(read: impl Into<String>, write: impl Into<String>, latents: usize) -> Self {
-        Self::new(Sites::Transcoder(read.into(), write.into()), latents)
+    pub fn transcoder(read: impl Into<Selection>, write: impl Into<Selection>, latents: usize) -> Self {
+        Self::new(Sites::Transcoder(read.into().full_name(), write.into().full_name()), latents)
     }
 
     /// A cross-layer transcoder for a model with this number of layers, with `latents` latents per layer: from the
@@ -107,15 +109,28 @@ impl Training {
     /// use hooklens::features::Training;
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert!(Training::check_point(&model, "blocks.1.attn.hook_z").is_ok());
+    /// assert!(Training::check_point(&model, ("z", -1)).is_ok());
     /// assert!(Training::check_point(&model, "blocks.1.attn.hook_pattern").is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`FeatureError::Place`] if it does not.
-    pub fn check_point<M: HookedModel>(model: &M, point: &str) -> Result<()> {
-        host(model.catalog(), "the dictionary to train", point).map(drop)
+    pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
+        host(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
+    }
+
+    /// The settings with the model's own names of the points, in which a layer counted from the end is a number.
+    pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
+        let own = |point: &str| Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string());
+        let sites = match &self.sites {
+            Sites::Autoencoder(point) => Sites::Autoencoder(own(point)?),
+            Sites::Transcoder(read, write) => Sites::Transcoder(own(read)?, own(write)?),
+            Sites::CrossLayer(..) => self.sites.clone(),
+        };
+        let default = |sites: &Sites| Self::new(sites.clone(), self.latents).name;
+        let name = if self.name == default(&self.sites) { default(&sites) } else { self.name.clone() };
+        Ok(Self { sites, name, ..self.clone() })
     }
 
     /// Sets the activation function and sparsity loss. [`Objective::JumpRelu`] sets Adam's first beta to 0.

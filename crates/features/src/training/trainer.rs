@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn gradients_are_slopes() {
-        let of = |objective: Objective| Training::autoencoder("x", 12).objective(objective).revive(0.0);
+        let of = |objective: Objective| Training::autoencoder("hook_x", 12).objective(objective).revive(0.0);
         check(of(Objective::BatchTopK { k: 4.0 }), [7, 7], &[]);
         check(of(Objective::TopK { k: 3 }), [7, 7], &[]);
         check(of(Objective::Matryoshka { k: 4.0, widths: vec![3, 7] }), [7, 7], &[]);
@@ -590,7 +590,7 @@ mod tests {
         }
         // The gate's auxiliary reconstruction treats the decoder as a constant.
         check(of(Objective::Gated { coefficient: 0.3 }), [7, 7], &["decoder", "center"]);
-        let transcoder = |latents| Training::transcoder("x", "y", latents).k(4.0).revive(0.0);
+        let transcoder = |latents| Training::transcoder("hook_x", "hook_y", latents).k(4.0).revive(0.0);
         check(transcoder(12), [7, 5], &[]);
         let (mut skipping, inputs, outputs) = random(transcoder(12).skip(true), 7, 5);
         let [i, o] = [&inputs, &outputs].map(|all| all.iter().map(|rows| &rows[..]).collect::<Vec<_>>());
@@ -611,7 +611,7 @@ mod tests {
         let quadratic = JumpReluSparsity::Quadratic { coefficient, target };
         for sparsity in [step, JumpReluSparsity::Tanh { coefficient, scale }, quadratic] {
             let objective = Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 };
-            let (mut trainer, inputs, outputs) = random(Training::autoencoder("x", count).objective(objective), d, d);
+            let (mut trainer, inputs, outputs) = random(Training::autoencoder("hook_x", count).objective(objective), d, d);
             let (measured, _) = trainer.gradients(&[&inputs[0]], &[&outputs[0]]);
             let coder = &trainer.coders[0];
             let thresholds = &coder.thresholds.value;
@@ -669,7 +669,7 @@ mod tests {
     /// Dead latents receive gradients of the auxiliary loss, in which the residual is a constant.
     #[test]
     fn dead_latents_get_slopes_of_what_is_missed() {
-        let (trainer, inputs, _) = random(Training::autoencoder("x", 12).k(2.0), 7, 7);
+        let (trainer, inputs, _) = random(Training::autoencoder("hook_x", 12).k(2.0), 7, 7);
         let mut coder = trainer.coders[0].clone();
         let dead: Vec<bool> = (0..12).map(|latent| latent % 2 == 0).collect();
         let missed: Vec<f32> = inputs[0].iter().map(|x| 0.3 - x).collect();
