@@ -44,7 +44,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
         let mut dk = unsafe { dk.alias() }.tile((b * keys, keys), columns);
         // SAFETY: as above.
         let mut dv = unsafe { dv.alias() }.tile((b * keys, keys), columns);
-        let mut room = Room::default();
+        let mut scratch = Scratch::default();
         for h in kv_head * group..(kv_head + 1) * group {
             let head = Head { attention, isa, b, h, keys, queries };
             for start in (0..queries).step_by(ROWS) {
@@ -52,7 +52,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
                 // SAFETY: each task uses only the columns of its own heads, in its own batch row, of this handle.
                 let dq = unsafe { dq.alias() }.tile((b * queries + start, count), (h * dh, dh));
                 let block = Block { head, kv_head, rows: (start, count) };
-                block.back([q, k, v, dz], dq, &mut dk, &mut dv, &mut room);
+                block.back([q, k, v, dz], dq, &mut dk, &mut dv, &mut scratch);
             }
         }
     });
@@ -60,7 +60,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
 
 /// Scratch buffers of one task.
 #[derive(Default)]
-struct Room {
+struct Scratch {
     pattern: Vec<f32>,
     slopes: Vec<f32>,
     raw: Vec<f32>,
@@ -82,7 +82,7 @@ impl Block<'_> {
         mut dq: OutTile,
         dk: &mut OutTile,
         dv: &mut OutTile,
-        room: &mut Room,
+        scratch: &mut Scratch,
     ) {
         let Head { attention, isa, b, h, .. } = self.head;
         let (start, count) = self.rows;
@@ -94,7 +94,7 @@ impl Block<'_> {
         let (dh, span) = (attention.dh, high - low);
         let (q, dz) = (q.matrix(b, h, (start, count), dh), dz.matrix(b, h, (start, count), dh));
         let (k, v) = (k.matrix(b, self.kv_head, (low, span), dh), v.matrix(b, self.kv_head, (low, span), dh));
-        let Room { pattern, slopes, raw, turned, part } = room;
+        let Scratch { pattern, slopes, raw, turned, part } = scratch;
         for buffer in [&mut *pattern, &mut *slopes, &mut *turned] {
             buffer.resize(count * span, 0.0);
         }

@@ -151,7 +151,7 @@ pub struct AttributionGraph {
     pub(super) prompts: usize,
     pub(super) prompt: String,
     /// Targets of the graph; empty if it combines several prompts.
-    pub(super) goals: Vec<(GraphTarget, f32)>,
+    pub(super) chosen_targets: Vec<(GraphTarget, f32)>,
     /// Options that the graph was computed with; `None` if it combines several prompts.
     pub(super) options: Option<GraphOptions>,
 }
@@ -183,7 +183,7 @@ impl AttributionGraph {
             units,
             prompts: 1,
             prompt: String::new(),
-            goals: Vec::new(),
+            chosen_targets: Vec::new(),
             options: None,
         };
         let influence = graph.influence_of(|_, _| true);

@@ -17,7 +17,7 @@ use super::host;
 use super::mlp_run::{self, Maps, MlpRun};
 use super::neurons::Neurons;
 use super::place::{Decoder, Place, Skip};
-use super::ratios::Ratios;
+use super::secant_slopes::SecantSlopes;
 use super::replacement::{Kind, Replacement};
 use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, Site, Sort, lengths};
 use super::stacked::Stacked;
@@ -356,9 +356,9 @@ impl Run<'_> {
         if let Some(norm) = mlp.norm.as_ref().filter(|_| !features) {
             inner = Some(self.norm(norm, &format!("blocks.{layer}.mlp.ln.hook_scale"))?);
         }
-        let ratios = Ratios::new(&pre, &post, linear.as_deref(), neurons);
+        let slopes = SecantSlopes::new(&pre, &post, linear.as_deref(), neurons);
         let pre = if linear.is_some() { post.clone() } else { pre };
-        Ok(vec![MlpRun { maps, ratios, post, pre, shares, inner }])
+        Ok(vec![MlpRun { maps, slopes, post, pre, shares, inner }])
     }
 
     /// The norm between the stream and a point before an MLP, and the step at which the stream is read.
@@ -558,7 +558,7 @@ impl Run<'_> {
                             |(neuron, ((post, pre), norm))| ((first + neuron) as u32, *post, *pre, post.abs() * norm),
                         ));
                     }
-                    if let (Some(bias), Some(row)) = (bias, run.ratios.row(pos)) {
+                    if let (Some(bias), Some(row)) = (bias, run.slopes.row(pos)) {
                         constant.iter_mut().zip(bias).for_each(|(x, bias)| *x += run.shares[row] * bias);
                     }
                     first += run.neurons();

@@ -115,7 +115,7 @@ impl Measured {
             }
         };
         let target = |(target, _): &(GraphTarget, f32)| target.of(&logits, &read);
-        let targets = graph.goals.iter().map(target).collect();
+        let targets = graph.chosen_targets.iter().map(target).collect();
         Ok(Self { pre: made.pre_activations.into_iter().map(host).collect(), targets })
     }
 

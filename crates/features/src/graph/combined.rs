@@ -253,7 +253,7 @@ fn empty(graph: &AttributionGraph) -> AttributionGraph {
         values: zeros(&graph.values),
         deviations: zeros(&graph.deviations),
         prompts: 0,
-        goals: Vec::new(),
+        chosen_targets: Vec::new(),
         options: None,
         tokens: graph.tokens.clone(),
         token_texts: graph.token_texts.clone(),

@@ -8,9 +8,9 @@ use hooklens_kernels::view::View2;
 use super::held_norm::HeldNorm;
 use super::host;
 use super::mlp_run::MlpRun;
-use super::ratios::Ratios;
+use super::secant_slopes::SecantSlopes;
 
-/// Neurons whose activations equal their pre-activations times the ratios recorded in the run. A gated neuron is a
+/// Neurons whose activations equal their pre-activations times the secant slopes recorded in the run. A gated neuron is a
 /// product of two factors, and half of the activation is attributed to each (the half rule of layer-wise relevance
 /// propagation; RelP, Jafari et al. 2025), so that the two sum to the activation.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ struct Part {
     biases: [Option<Vec<f32>>; 2],
     output_bias: Option<Vec<f32>>,
     /// Multiplier of each row's output bias, such as the routing weight. For the neurons' outputs, this factor is
-    /// included in the ratios.
+    /// included in the slopes.
     shares: Vec<f32>,
-    ratios: Ratios,
+    slopes: SecantSlopes,
     inner: Option<HeldNorm>,
 }
 
@@ -45,7 +45,7 @@ impl FrozenMlp {
         let width = runs.first().map_or(0, |run| run.maps.input.shape()[0]);
         let mut mlp = Self { parts: Vec::new(), width, constant: Vec::new(), experts };
         for run in runs {
-            if (0..positions).all(|pos| run.ratios.row(pos).is_none()) {
+            if (0..positions).all(|pos| run.slopes.row(pos).is_none()) {
                 continue;
             }
             mlp.parts.push(Part {
@@ -55,7 +55,7 @@ impl FrozenMlp {
                 biases: [vector(&run.maps.input.bias), run.maps.gate.and_then(|gate| vector(&gate.bias))],
                 output_bias: vector(&run.maps.output.bias),
                 shares: run.shares,
-                ratios: run.ratios,
+                slopes: run.slopes,
                 inner: run.inner,
             });
         }
@@ -67,14 +67,14 @@ impl FrozenMlp {
     pub(super) fn bytes(&self) -> usize {
         let part = |part: &Part| {
             let twice = 1 + usize::from(part.gate.is_some());
-            twice * (part.input.len() + part.ratios.input.len()) + part.output.len()
+            twice * (part.input.len() + part.slopes.input.len()) + part.output.len()
         };
         4 * (self.parts.iter().map(part).sum::<usize>() + self.constant.len())
     }
 
-    /// The ratios of an MLP that is not a mixture.
-    pub(super) fn ratios(&self) -> Option<&Ratios> {
-        self.parts.first().map(|part| &part.ratios).filter(|_| !self.experts)
+    /// The slopes of an MLP that is not a mixture.
+    pub(super) fn slopes(&self) -> Option<&SecantSlopes> {
+        self.parts.first().map(|part| &part.slopes).filter(|_| !self.experts)
     }
 
     /// The output for a zero input.
@@ -97,7 +97,7 @@ impl FrozenMlp {
         let mut back = vec![0.0; rows.len()];
         for part in &self.parts {
             let used: Vec<(usize, usize)> =
-                (0..rows.len() / width.max(1)).filter_map(|row| Some((row, part.ratios.row(pos(row))?))).collect();
+                (0..rows.len() / width.max(1)).filter_map(|row| Some((row, part.slopes.row(pos(row))?))).collect();
             if used.len() * width == rows.len() {
                 let own = part.back(rows, |row| used[row].1, &pos, width);
                 back.iter_mut().zip(own).for_each(|(x, more)| *x += more);
@@ -115,27 +115,27 @@ impl FrozenMlp {
 
 impl Part {
     fn neurons(&self) -> usize {
-        self.ratios.neurons
+        self.slopes.neurons
     }
 
     /// The output for an input, both `[pos, d_model]`.
     fn forward(&self, x: &[f32], width: usize) -> Vec<f32> {
         let (positions, neurons) = (x.len() / width.max(1), self.neurons());
-        let used: Vec<(usize, usize)> = (0..positions).filter_map(|pos| Some((pos, self.ratios.row(pos)?))).collect();
+        let used: Vec<(usize, usize)> = (0..positions).filter_map(|pos| Some((pos, self.slopes.row(pos)?))).collect();
         let rows: Vec<f32> = used.iter().flat_map(|(pos, _)| &x[pos * width..][..width]).copied().collect();
         let mut inside = vec![0.0; used.len() * neurons];
-        let ratios = [Some(&self.ratios.input), self.ratios.gate.as_ref()];
+        let slopes = [Some(&self.slopes.input), self.slopes.gate.as_ref()];
         let inputs = [Some(&self.input), self.gate.as_ref()];
-        for ((matrix, ratios), bias) in inputs.into_iter().zip(ratios).zip(&self.biases) {
-            let (Some(matrix), Some(ratios)) = (matrix, ratios) else { continue };
+        for ((matrix, slopes), bias) in inputs.into_iter().zip(slopes).zip(&self.biases) {
+            let (Some(matrix), Some(slopes)) = (matrix, slopes) else { continue };
             let mut made = vec![0.0; inside.len()];
             let (a, b) = (View2::row_major(&rows, used.len(), width), View2::row_major(matrix, width, neurons));
             gemm(a, b, bias.as_deref(), &mut made, neurons);
             for ((inside, made), (_, row)) in
                 inside.chunks_exact_mut(neurons).zip(made.chunks_exact(neurons)).zip(&used)
             {
-                let ratios = &ratios[row * neurons..][..neurons];
-                inside.iter_mut().zip(made).zip(ratios).for_each(|((x, made), ratio)| *x += made * ratio);
+                let slopes = &slopes[row * neurons..][..neurons];
+                inside.iter_mut().zip(made).zip(slopes).for_each(|((x, made), slope)| *x += made * slope);
             }
         }
         if let Some(norm) = &self.inner {
@@ -155,7 +155,7 @@ impl Part {
         out
     }
 
-    /// Propagates gradients backward from output to input, given the ratio row and the position of each gradient row.
+    /// Propagates gradients backward from output to input, given the slope row and the position of each gradient row.
     fn back(
         &self,
         rows: &[f32],
@@ -170,19 +170,19 @@ impl Part {
         if let Some(norm) = &self.inner {
             inside.chunks_exact_mut(neurons).enumerate().for_each(|(row, x)| norm.back(x, pos(row)));
         }
-        let times = |ratios: &[f32], by: &[f32]| {
+        let times = |slopes: &[f32], by: &[f32]| {
             let mut scaled = inside.clone();
             for (row, x) in scaled.chunks_exact_mut(neurons).enumerate() {
-                x.iter_mut().zip(&ratios[row_of(row) * neurons..]).for_each(|(x, ratio)| *x *= ratio);
+                x.iter_mut().zip(&slopes[row_of(row) * neurons..]).for_each(|(x, slope)| *x *= slope);
             }
             let mut back = vec![0.0; count * width];
             let by = View2::row_major(by, width, neurons).t();
             gemm(View2::row_major(&scaled, count, neurons), by, None, &mut back, width);
             back
         };
-        let mut back = times(&self.ratios.input, &self.input);
-        if let (Some(ratios), Some(gate)) = (&self.ratios.gate, &self.gate) {
-            back.iter_mut().zip(times(ratios, gate)).for_each(|(x, more)| *x += more);
+        let mut back = times(&self.slopes.input, &self.input);
+        if let (Some(slopes), Some(gate)) = (&self.slopes.gate, &self.gate) {
+            back.iter_mut().zip(times(slopes, gate)).for_each(|(x, more)| *x += more);
         }
         back
     }

@@ -341,7 +341,7 @@ pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
         _ => None,
     });
     let vocabulary = vocabulary.max().map_or(0, |id| id as usize + 1);
-    let mut goal = 0;
+    let mut target = 0;
     let id = |node: &super::GraphNode| {
         let (layer, pos) = (node.layer.unwrap_or(0), node.position);
         let id = match node.kind {
@@ -349,8 +349,8 @@ pub(super) fn ids(graph: &AttributionGraph) -> Vec<String> {
             NodeKind::Token { id } => format!("E_{id}_{pos}"),
             NodeKind::Position => format!("P_{pos}_{pos}"),
             NodeKind::Logit { token, .. } => {
-                goal += 1;
-                let number = token.map_or(vocabulary + goal, |id| id as usize);
+                target += 1;
+                let number = token.map_or(vocabulary + target, |id| id as usize);
                 format!("{}_{number}_{pos}", layer + 1)
             }
             _ => format!("{layer}_{}_{pos}", node.unit().unwrap_or(0)),

@@ -6,7 +6,7 @@ use super::capture::{Captured, capture};
 use super::frozen::Batch;
 use super::replacement::Replacement;
 use super::site::{POST, STEPS};
-use super::target::goals;
+use super::target::prepared_targets;
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
@@ -96,10 +96,10 @@ impl AttributionGraph {
         let positions = [own.position];
         let batch = match (own.kind, own.site, own.unit()) {
             (NodeKind::Logit { .. }, ..) => {
-                let goals = goals(model, &captured, &self.goals, (1, 1.0))?;
+                let targets = prepared_targets(model, &captured, &self.chosen_targets, (1, 1.0))?;
                 let width = frozen.width;
                 let place = node - self.first_logit();
-                let vectors = goals.vectors[place * width..][..width].to_vec();
+                let vectors = targets.vectors[place * width..][..width].to_vec();
                 Batch { vectors, positions: &positions, start: Some((frozen.layers.len() - 1) * STEPS + POST) }
             }
             (_, Some(site), Some(unit)) => {

@@ -12,7 +12,7 @@ pub(super) fn influence(rows: &mut RowStore, order: &[usize], weights: &[f32], c
     let mut influence = vec![0f64; columns];
     for row in order {
         let own = match rows.of(*row) {
-            RowOf::Goal(goal) => f64::from(weights[goal]),
+            RowOf::Target(target) => f64::from(weights[target]),
             RowOf::Feature(feature) => influence[feature],
         };
         if own == 0.0 {

@@ -14,7 +14,7 @@ use super::host;
 use super::mlp_run;
 use super::neurons::Neurons;
 use super::place::Place;
-use super::ratios::Ratios;
+use super::secant_slopes::SecantSlopes;
 use super::replacement::Replacement;
 use super::site::{Coder, Site};
 use crate::Normalization;
@@ -365,7 +365,7 @@ impl<'m> Intervention<'m> {
         match own.coder {
             Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
             // This includes neurons whose outputs are too small to be features. Expert activations are computed from
-            // the frozen ratios.
+            // the frozen slopes.
             Coder::Neurons(ref neurons) if neurons.experts() => {
                 let x = host(self.clean.get::<3>(&*own.read_points()[0])?.narrow(1, pos, 1));
                 let (row, constant) = neurons.reads(&[latent as u32], &[pos]);
@@ -657,12 +657,12 @@ impl<'m> Intervention<'m> {
         }));
     }
 
-    /// Adds hooks that keep the activation ratios of MLPs without features.
+    /// Adds hooks that keep the slopes of MLPs without features.
     fn hold_mlps<'h>(&'h self, hooks: &mut Vec<Hook<'h>>) {
         for (layer, own) in self.captured.frozen.layers.iter().enumerate() {
             let MlpPart::Linear(mlp, _) = &own.mlp else { continue };
             let name = |suffix: &str| format!("blocks.{layer}.mlp.{suffix}");
-            let Some(ratios) = mlp.ratios() else {
+            let Some(slopes) = mlp.slopes() else {
                 let input: Rc<RefCell<Vec<f32>>> = Rc::default();
                 let read = input.clone();
                 hooks.push(hook::at(name("hook_in")).read(move |x: Tensor<3>, _| *read.borrow_mut() = host(x)));
@@ -674,7 +674,7 @@ impl<'m> Intervention<'m> {
             };
             let behind = if self.clean.activation(&*name("hook_mid")).is_ok() { "hook_mid" } else { "hook_post" };
             let inputs: Rc<RefCell<[Option<Vec<f32>>; 2]>> = Rc::default();
-            let gated = ratios.gate.is_some();
+            let gated = slopes.gate.is_some();
             for (place, suffix) in ["hook_pre", "hook_pre_linear"].into_iter().enumerate().take(1 + usize::from(gated))
             {
                 let inputs = inputs.clone();
@@ -684,18 +684,18 @@ impl<'m> Intervention<'m> {
             }
             hooks.push(hook::at(name(behind)).edit(move |x: Tensor<3>, _| {
                 let inputs = inputs.borrow();
-                let values = ratios.applied([inputs[0].as_deref(), inputs[1].as_deref()]);
+                let values = slopes.applied([inputs[0].as_deref(), inputs[1].as_deref()]);
                 Tensor::<3>::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F32)).cast(x.dtype())
             }));
         }
     }
 }
 
-impl Ratios {
+impl SecantSlopes {
     /// Computes activations from pre-activations and, for a gated MLP, the linear factor.
     pub(super) fn applied(&self, [pre, linear]: [Option<&[f32]>; 2]) -> Vec<f32> {
-        let times = |ratios: &[f32], x: Option<&[f32]>| -> Vec<f32> {
-            ratios.iter().zip(x.unwrap_or_default()).map(|(ratio, x)| ratio * x).collect()
+        let times = |slopes: &[f32], x: Option<&[f32]>| -> Vec<f32> {
+            slopes.iter().zip(x.unwrap_or_default()).map(|(slope, x)| slope * x).collect()
         };
         match &self.gate {
             None => times(&self.input, pre),
@@ -723,7 +723,7 @@ impl Site {
             Coder::Neurons(neurons) if neurons.experts() => vec![format!("blocks.{}.mlp.hook_in", self.layer)],
             Coder::Neurons(neurons) => {
                 let names =
-                    ["hook_pre", "hook_pre_linear"].into_iter().take(1 + usize::from(neurons.ratios().is_some()));
+                    ["hook_pre", "hook_pre_linear"].into_iter().take(1 + usize::from(neurons.slopes().is_some()));
                 names.map(|suffix| format!("blocks.{}.mlp.{suffix}", self.layer)).collect()
             }
         }
@@ -767,12 +767,12 @@ impl Site {
                 let values = TensorData::new(neurons.held(&host(x), len), [len, neurons.count()]);
                 Ok(Tensor::from_data(values, (&device, DType::F32)))
             }
-            Coder::Neurons(neurons) => match neurons.ratios() {
+            Coder::Neurons(neurons) => match neurons.slopes() {
                 None => flat(&points[0]),
-                Some(ratios) => {
+                Some(slopes) => {
                     let (pre, linear) = (flat(&points[0])?, flat(&points[1])?);
                     let (shape, device) = (pre.dims(), pre.device());
-                    let values = ratios.applied([Some(&host(pre)), Some(&host(linear))]);
+                    let values = slopes.applied([Some(&host(pre)), Some(&host(linear))]);
                     Ok(Tensor::from_data(TensorData::new(values, shape), (&device, DType::F32)))
                 }
             },

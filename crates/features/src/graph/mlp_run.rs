@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 
 use super::held_norm::HeldNorm;
 use super::host;
-use super::ratios::{Ratios, Routed};
+use super::secant_slopes::{SecantSlopes, Routed};
 use hooklens_model::config::{Experts, TransformerConfig};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DenseMlp, Expert, Linear, Moe, SharedMlp};
@@ -21,7 +21,7 @@ pub(super) struct Maps<'m> {
 #[derive(Debug)]
 pub(super) struct MlpRun<'m> {
     pub(super) maps: Maps<'m>,
-    pub(super) ratios: Ratios,
+    pub(super) slopes: SecantSlopes,
     /// Activations that multiply the output weights, `[row, neuron]`. For experts, multiplied by the routing weight.
     pub(super) post: Vec<f32>,
     /// Pre-activations, `[row, neuron]`. For gated neurons, which are products of two factors, the same as `post`.
@@ -39,7 +39,7 @@ impl MlpRun<'_> {
 
     /// Activations and pre-activations at a position; `None` if the neurons are not used there.
     pub(super) fn at(&self, pos: usize) -> Option<[&[f32]; 2]> {
-        let (row, count) = (self.ratios.row(pos)?, self.neurons());
+        let (row, count) = (self.slopes.row(pos)?, self.neurons());
         Some([&self.post, &self.pre].map(|values| &values[row * count..][..count]))
     }
 }
@@ -82,12 +82,12 @@ pub(super) fn experts<'m>(
             row.iter_mut().for_each(|x| *x *= share);
         }
         let shared = number == moe.experts.len();
-        let ratios = match mixture.clipped.filter(|_| !shared) {
-            None => Ratios::new(&gate, &post, maps.gate.map(|_| &linear[..]), neurons),
-            Some(clipped) => Ratios::clipped(&gate, &post, &linear, clipped.limit as f32, neurons),
+        let slopes = match mixture.clipped.filter(|_| !shared) {
+            None => SecantSlopes::new(&gate, &post, maps.gate.map(|_| &linear[..]), neurons),
+            Some(clipped) => SecantSlopes::clipped(&gate, &post, &linear, clipped.limit as f32, neurons),
         };
         let pre = post.clone();
-        MlpRun { maps, ratios: ratios.routed(routed), post, pre, shares, inner: None }
+        MlpRun { maps, slopes: slopes.routed(routed), post, pre, shares, inner: None }
     };
     Ok(maps.zip(runs).enumerate().map(of).collect())
 }

@@ -24,7 +24,7 @@ mod options;
 mod outline;
 mod paths;
 mod place;
-mod ratios;
+mod secant_slopes;
 mod replacement;
 mod row_file;
 mod row_of;

@@ -2,7 +2,7 @@
 
 use super::host;
 use super::mlp_run::MlpRun;
-use super::ratios::Ratios;
+use super::secant_slopes::SecantSlopes;
 use super::stacked::Stacked;
 use hooklens_model::model::Linear;
 
@@ -14,8 +14,8 @@ pub(super) struct Neurons {
     gate: Option<Stacked>,
     /// Biases of inputs and gates, `[neuron]`.
     biases: [Vec<f32>; 2],
-    /// Activation ratios of gated neurons, for each expert.
-    ratios: Option<Vec<Ratios>>,
+    /// Secant slopes of gated neurons, for each expert.
+    slopes: Option<Vec<SecantSlopes>>,
     experts: bool,
 }
 
@@ -27,7 +27,7 @@ impl Neurons {
             None => vec![0.0; neurons],
         };
         let gates: Option<Vec<_>> = runs.iter().map(|run| run.maps.gate.map(rows)).collect();
-        let ratios = gates.is_some().then(|| runs.iter().map(|run| run.ratios.clone()).collect());
+        let slopes = gates.is_some().then(|| runs.iter().map(|run| run.slopes.clone()).collect());
         Self {
             input: Stacked::new(runs.iter().map(|run| rows(run.maps.input)).collect()),
             gate: gates.map(Stacked::new),
@@ -35,7 +35,7 @@ impl Neurons {
                 runs.iter().flat_map(|run| bias(Some(run.maps.input), run.neurons())).collect(),
                 runs.iter().flat_map(|run| bias(run.maps.gate, run.neurons())).collect(),
             ],
-            ratios,
+            slopes,
             experts,
         }
     }
@@ -49,9 +49,9 @@ impl Neurons {
         self.experts
     }
 
-    /// The activation ratios, for a gated MLP that is not a mixture.
-    pub(super) fn ratios(&self) -> Option<&Ratios> {
-        self.ratios.as_ref().filter(|_| !self.experts)?.first()
+    /// The secant slopes, for a gated MLP that is not a mixture.
+    pub(super) fn slopes(&self) -> Option<&SecantSlopes> {
+        self.slopes.as_ref().filter(|_| !self.experts)?.first()
     }
 
     /// The expert of a neuron, and its index in the expert.
@@ -66,11 +66,11 @@ impl Neurons {
         let width = rows.len() / latents.len().max(1);
         let bias = |which: usize, latent: u32| f64::from(self.biases[which][latent as usize]);
         let mut constants: Vec<f64> = latents.iter().map(|latent| bias(0, *latent)).collect();
-        let (Some(gates), Some(ratios)) = (&self.gate, &self.ratios) else { return (rows, constants) };
+        let (Some(gates), Some(slopes)) = (&self.gate, &self.slopes) else { return (rows, constants) };
         let gates = gates.gather(latents);
         for (place, (row, gate)) in rows.chunks_exact_mut(width).zip(gates.chunks_exact(width)).enumerate() {
             let (part, own) = self.input.place(latents[place] as usize);
-            let [input, by_gate] = ratios[part].at(positions[place], own);
+            let [input, by_gate] = slopes[part].at(positions[place], own);
             row.iter_mut().zip(gate).for_each(|(x, g)| *x = *x * input + g * by_gate);
             constants[place] = constants[place] * f64::from(input) + bias(1, latents[place]) * f64::from(by_gate);
         }
@@ -81,10 +81,10 @@ impl Neurons {
     pub(super) fn held(&self, x: &[f32], positions: usize) -> Vec<f32> {
         let (count, width) = (self.count(), x.len() / positions.max(1));
         let mut all = vec![0.0; positions * count];
-        let Some(ratios) = &self.ratios else { return all };
+        let Some(slopes) = &self.slopes else { return all };
         for (pos, row) in x.chunks_exact(width.max(1)).enumerate() {
             for (part, range) in self.input.parts().enumerate() {
-                if ratios[part].row(pos).is_none() {
+                if slopes[part].row(pos).is_none() {
                     continue;
                 }
                 let latents: Vec<u32> = range.map(|neuron| neuron as u32).collect();

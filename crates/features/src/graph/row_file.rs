@@ -42,7 +42,7 @@ impl Entry {
     fn bytes(self, effects: &[u8], seed: u64) -> [u8; ENTRY] {
         let of = match self.of {
             RowOf::Feature(feature) => feature as u64,
-            RowOf::Goal(goal) => u64::MAX - goal as u64,
+            RowOf::Target(target) => u64::MAX - target as u64,
         };
         let mut bytes = [0; ENTRY];
         let words = [of, self.batch, self.constant.to_bits(), self.size.to_bits(), xxh3_64(effects)];
@@ -62,7 +62,7 @@ impl Entry {
             return None;
         }
         let of = word(0);
-        let of = if of > u64::MAX / 2 { RowOf::Goal((u64::MAX - of) as usize) } else { RowOf::Feature(of as usize) };
+        let of = if of > u64::MAX / 2 { RowOf::Target((u64::MAX - of) as usize) } else { RowOf::Feature(of as usize) };
         let entry = Self { of, batch: word(1), constant: f64::from_bits(word(2)), size: f64::from_bits(word(3)) };
         Some((entry, word(4)))
     }

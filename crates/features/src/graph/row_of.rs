@@ -4,5 +4,5 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum RowOf {
     Feature(usize),
-    Goal(usize),
+    Target(usize),
 }

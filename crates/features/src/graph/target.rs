@@ -79,7 +79,7 @@ pub(super) fn name(model: &HookedTransformer, id: u32) -> String {
 
 /// Targets prepared for computation.
 #[derive(Debug, Default)]
-pub(super) struct Goals {
+pub(super) struct PreparedTargets {
     /// The targets and their weights.
     pub(super) chosen: Vec<(GraphTarget, f32)>,
     pub(super) labels: Vec<String>,
@@ -116,12 +116,12 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
 }
 
 /// The targets of a prompt.
-pub(super) fn goals(
+pub(super) fn prepared_targets(
     model: &HookedTransformer,
     captured: &Captured,
     given: &[(GraphTarget, f32)],
     (most, share): (usize, f64),
-) -> Result<Goals> {
+) -> Result<PreparedTargets> {
     let [uncapped, logits] = &captured.logits;
     let probabilities = softmax(logits);
     if probabilities.iter().any(|p| p.is_nan()) {
@@ -141,7 +141,7 @@ pub(super) fn goals(
     let average = |of: &[f32]| of.iter().map(|x| f64::from(*x)).sum::<f64>() / of.len().max(1) as f64;
     let bias_mean = bias.as_deref().map_or(0.0, average);
     let turned = matrix.transpose();
-    let mut goals = Goals::default();
+    let mut targets = PreparedTargets::default();
     for (target, weight) in chosen {
         let (mut vector, mut constant, mut value) = (vec![0.0; mean.len()], 0.0, 0.0);
         match &target.what {
@@ -177,16 +177,16 @@ pub(super) fn goals(
             constant += vector.iter().zip(bias).map(|(x, b)| f64::from(*x) * f64::from(*b)).sum::<f64>();
         }
         captured.last.back(&mut vector, pos);
-        goals.tokens.push(match &target.what {
+        targets.tokens.push(match &target.what {
             What::Tokens(tokens) if tokens.len() == 1 => Some(tokens[0].0),
             _ => None,
         });
-        goals.labels.push(target.label.clone());
-        goals.weights.push(weight);
-        goals.vectors.extend(vector);
-        goals.constants.push(constant);
-        goals.values.push(value);
-        goals.chosen.push((target, weight));
+        targets.labels.push(target.label.clone());
+        targets.weights.push(weight);
+        targets.vectors.extend(vector);
+        targets.constants.push(constant);
+        targets.values.push(value);
+        targets.chosen.push((target, weight));
     }
-    Ok(goals)
+    Ok(targets)
 }

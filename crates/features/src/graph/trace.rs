@@ -16,7 +16,7 @@ use super::replacement::Replacement;
 use super::row_of::RowOf;
 use super::rows::{Cone, RowStore};
 use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
-use super::target::{Goals, goals, name};
+use super::target::{PreparedTargets, name, prepared_targets};
 use crate::error::GraphError;
 use crate::{Dictionary, Units};
 use hooklens_model::driver::Input;
@@ -69,12 +69,12 @@ struct Trace<'c> {
 }
 
 impl<'c> Trace<'c> {
-    fn new(captured: &'c Captured, goals: &Goals, options: &GraphOptions) -> Result<Self> {
+    fn new(captured: &'c Captured, targets: &PreparedTargets, options: &GraphOptions) -> Result<Self> {
         let columns = captured.frozen.columns(&captured.active);
         let rows = match &options.folder {
             None => RowStore::new(options.memory),
-            Some(folder) => RowStore::in_folder(folder, identity(captured, goals), |of| {
-                captured.columns_of(of, goals.weights.len())
+            Some(folder) => RowStore::in_folder(folder, identity(captured, targets), |of| {
+                captured.columns_of(of, targets.weights.len())
             })?,
         };
         let left = (0..rows.len()).map(|row| ((rows.of(row), rows.batch(row)), row)).collect();
@@ -113,18 +113,18 @@ impl<'c> Trace<'c> {
         whole
     }
 
-    fn add_goals(&mut self, goals: &Goals) -> Result<()> {
+    fn add_targets(&mut self, targets: &PreparedTargets) -> Result<()> {
         let (frozen, active) = (&self.captured.frozen, &self.captured.active);
-        let count = goals.weights.len();
-        let all: Vec<RowOf> = (0..count).map(RowOf::Goal).collect();
+        let count = targets.weights.len();
+        let all: Vec<RowOf> = (0..count).map(RowOf::Target).collect();
         if self.was_left_whole(&all, GOALS) {
             return Ok(());
         }
         let positions = vec![active.len - 1; count];
         let start = Some((frozen.layers.len() - 1) * STEPS + POST);
         let mut effects =
-            frozen.effects(Batch { vectors: goals.vectors.clone(), positions: &positions, start }, active)?;
-        effects.constants.iter_mut().zip(&goals.constants).for_each(|(x, own)| *x += own);
+            frozen.effects(Batch { vectors: targets.vectors.clone(), positions: &positions, start }, active)?;
+        effects.constants.iter_mut().zip(&targets.constants).for_each(|(x, own)| *x += own);
         self.add(effects, &all, GOALS)
     }
 
@@ -196,10 +196,10 @@ impl<'c> Trace<'c> {
     }
 
     /// The influence of every column, given the rows known so far.
-    fn influence(&mut self, goals: &Goals) -> Result<Vec<f64>> {
+    fn influence(&mut self, targets: &PreparedTargets) -> Result<Vec<f64>> {
         let mut order = self.traced.clone();
         order.sort_unstable_by_key(|row| std::cmp::Reverse(self.rows.of(*row)));
-        influence(&mut self.rows, &order, &goals.weights, self.columns)
+        influence(&mut self.rows, &order, &targets.weights, self.columns)
     }
 }
 
@@ -216,7 +216,7 @@ fn rows_together(tokens: usize) -> usize {
 }
 
 /// The identity of a graph: a 128-bit XXH3 hash of everything that its effects depend on.
-fn identity(captured: &Captured, goals: &Goals) -> u128 {
+fn identity(captured: &Captured, targets: &PreparedTargets) -> u128 {
     let Captured { frozen, active, sites, .. } = captured;
     let mut hash = Xxh3::new();
     let add = |hash: &mut Xxh3, values: &[f32]| {
@@ -229,7 +229,7 @@ fn identity(captured: &Captured, goals: &Goals) -> u128 {
             active.latents(site, pos).iter().for_each(|latent| hash.update(&latent.to_le_bytes()));
         }
     }
-    for values in [&active.acts, &active.pre, &frozen.tokens, &goals.weights, &goals.vectors] {
+    for values in [&active.acts, &active.pre, &frozen.tokens, &targets.weights, &targets.vectors] {
         add(&mut hash, values);
     }
     // The errors depend on everything that features write.
@@ -239,10 +239,10 @@ fn identity(captured: &Captured, goals: &Goals) -> u128 {
 
 impl Captured {
     /// The columns of a row that may be nonzero; `None` if there is no such feature or target.
-    fn columns_of(&self, of: RowOf, goals: usize) -> Option<Vec<Range<usize>>> {
+    fn columns_of(&self, of: RowOf, targets: usize) -> Option<Vec<Range<usize>>> {
         let Self { active, frozen, sites, .. } = self;
         let cone = match of {
-            RowOf::Goal(goal) if goal < goals => Cone { sites: sites.len(), pos: active.len - 1 },
+            RowOf::Target(target) if target < targets => Cone { sites: sites.len(), pos: active.len - 1 },
             RowOf::Feature(feature) if feature < active.count() => {
                 let (site, pos) = active.place(feature);
                 Cone { sites: site, pos }
@@ -300,22 +300,22 @@ fn trace(
     check(options, tokens)?;
     let left_out = options.left_out.unwrap_or_else(|| special(model, tokens));
     let captured = capture(model, tokens, replacement, left_out)?;
-    let goals = goals(model, &captured, &options.targets, options.likely)?;
+    let targets = prepared_targets(model, &captured, &options.targets, options.likely)?;
     let active = &captured.active;
     let (of, all) = (options.max_nodes.min(active.count()), active.count());
-    let mut trace = Trace::new(&captured, &goals, options)?;
+    let mut trace = Trace::new(&captured, &targets, options)?;
     let begun = Instant::now();
-    trace.add_goals(&goals)?;
+    trace.add_targets(&targets)?;
     let (bytes, damaged) = (trace.bytes(of, options.memory), trace.rows.damaged());
     let mut told = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
-    told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (goals.weights.len() * active.len) as f64;
+    told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (targets.weights.len() * active.len) as f64;
     progress(told);
     let mut known = vec![false; all];
     while told.done < of {
         let next: Vec<usize> = if of == all {
             (0..all).collect()
         } else {
-            let influence = trace.influence(&goals)?;
+            let influence = trace.influence(&targets)?;
             let mut rest: Vec<usize> = (0..all).filter(|feature| !known[*feature]).collect();
             let count = options.ranked_every.unwrap_or_else(|| (told.done / 4).max(128)).min(of - told.done);
             let order = |a: &usize, b: &usize| influence[*b].total_cmp(&influence[*a]).then(a.cmp(b));
@@ -332,7 +332,7 @@ fn trace(
         })?;
     }
     trace.rows.sync()?;
-    let mut graph = assemble(model, tokens, &captured, &goals, trace, &known, left_out)?;
+    let mut graph = assemble(model, tokens, &captured, &targets, trace, &known, left_out)?;
     graph.options = Some(options.clone());
     Ok(graph)
 }
@@ -353,7 +353,7 @@ fn assemble(
     model: &HookedTransformer,
     tokens: &[u32],
     captured: &Captured,
-    goals: &Goals,
+    targets: &PreparedTargets,
     mut trace: Trace<'_>,
     known: &[bool],
     left_out: usize,
@@ -391,7 +391,7 @@ fn assemble(
     if frozen.positions.is_some() {
         (0..active.len).for_each(|pos| node(NodeKind::Position, None, pos, String::new(), None));
     }
-    for ((label, token), weight) in goals.labels.iter().zip(&goals.tokens).zip(&goals.weights) {
+    for ((label, token), weight) in targets.labels.iter().zip(&targets.tokens).zip(&targets.weights) {
         let kind = NodeKind::Logit { token: *token, weight: *weight };
         node(kind, Some(frozen.layers.len()), active.len - 1, label.clone(), None);
     }
@@ -401,7 +401,7 @@ fn assemble(
     order.sort_unstable_by_key(|row| trace.rows.of(*row));
     let mut effects = vec![0f32; order.len() * columns];
     let (mut constants, mut values, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
-    let usual = usual_sizes(captured, goals, &features)?;
+    let usual = usual_sizes(captured, targets, &features)?;
     for ((row, to), usual) in order.iter().zip(effects.chunks_exact_mut(columns.max(1))).zip(usual) {
         let (mut sum, mut largest) = (0f64, 0f64);
         trace.rows.each(*row, |range, entries| {
@@ -416,7 +416,7 @@ fn assemble(
         let constant = trace.rows.constant(*row);
         let value = match trace.rows.of(*row) {
             RowOf::Feature(feature) => f64::from(active.pre[feature]),
-            RowOf::Goal(goal) => goals.values[goal],
+            RowOf::Target(target) => targets.values[target],
         };
         // Rounding errors of a sum scale with its largest terms. A dot product of vectors that nearly cancel, which may
         // be the only term of a row (at the first token), is only as accurate as the vectors' norms allow, in the model
@@ -435,13 +435,13 @@ fn assemble(
         (active.count(), left_out, frozen.layers.len()),
         sites.iter().map(Site::units).collect::<Result<_>>()?,
     );
-    graph.goals.clone_from(&goals.chosen);
+    graph.chosen_targets.clone_from(&targets.chosen);
     graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
     Ok(graph)
 }
 
 /// Typical magnitudes of the values of features, then targets, if nothing cancels.
-fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result<Vec<f64>> {
+fn usual_sizes(captured: &Captured, targets: &PreparedTargets, features: &[usize]) -> Result<Vec<f64>> {
     let (active, width) = (&captured.active, captured.frozen.width);
     let mut sizes = Vec::new();
     for own in features.chunk_by(|a, b| active.place(*a).0 == active.place(*b).0) {
@@ -452,7 +452,7 @@ fn usual_sizes(captured: &Captured, goals: &Goals, features: &[usize]) -> Result
         }
     }
     let stream = lengths(&captured.stream, width).first().copied().unwrap_or(0.0);
-    sizes.extend(goals.vectors.chunks_exact(width.max(1)).map(|row| usual(row, f64::from(stream))));
+    sizes.extend(targets.vectors.chunks_exact(width.max(1)).map(|row| usual(row, f64::from(stream))));
     Ok(sizes)
 }
 

@@ -1,8 +1,8 @@
-//! Ratios of activations to pre-activations: what freezing an MLP keeps of its nonlinearity.
+//! Secant slopes, activations divided by pre-activations: what freezing an MLP keeps of its nonlinearity.
 
-/// Ratios of activations to pre-activations, `[row, neuron]`.
+/// Slopes of the secants from the origin to each neuron: activation over pre-activation, `[row, neuron]`.
 #[derive(Debug, Clone)]
-pub(super) struct Ratios {
+pub(super) struct SecantSlopes {
     pub(super) input: Vec<f32>,
     pub(super) gate: Option<Vec<f32>>,
     /// The row of each position.
@@ -14,8 +14,8 @@ fn over(x: f32, y: f32) -> f32 {
     if y == 0.0 { 0.0 } else { x / y }
 }
 
-impl Ratios {
-    /// Computes ratios from a run's pre-activations and activations, `[pos, neuron]`, and the linear factor of a gated
+impl SecantSlopes {
+    /// Computes slopes from a run's pre-activations and activations, `[pos, neuron]`, and the linear factor of a gated
     /// MLP.
     pub(super) fn new(pre: &[f32], post: &[f32], linear: Option<&[f32]>, neurons: usize) -> Self {
         let each = |below: &[f32], half: f32| post.iter().zip(below).map(|(x, y)| half * over(*x, *y)).collect();
@@ -26,7 +26,7 @@ impl Ratios {
         Self { input, gate, routed: Routed::default(), neurons }
     }
 
-    /// Computes ratios for gated neurons whose linear factor is clamped to `limit` and increased by one. The half rule
+    /// Computes slopes for gated neurons whose linear factor is clamped to `limit` and increased by one. The half rule
     /// applies to the product with the clamped value; the contribution of the constant one belongs to the gate.
     pub(super) fn clipped(gate: &[f32], post: &[f32], linear: &[f32], limit: f32, neurons: usize) -> Self {
         let (mut input, mut by_gate) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ impl Ratios {
         self.routed.row(pos)
     }
 
-    /// The ratios of a neuron's input and gate at a position.
+    /// The slopes of a neuron's input and gate at a position.
     pub(super) fn at(&self, pos: usize, neuron: usize) -> [f32; 2] {
         let Some(row) = self.row(pos) else { return [0.0; 2] };
         let at = row * self.neurons + neuron;
