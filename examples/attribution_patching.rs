@@ -49,8 +49,8 @@ fn main() -> hooklens::Result<()> {
 
     for (name, gradient) in [("EAP", Gradient::AtBase), ("EAP-IG", Gradient::Integrated(10))] {
         println!("{name}, strongest edges:");
-        for (writer, reader, score) in patching.edges(gradient)?.largest(5) {
-            println!("  {writer} -> {reader}  {score:+.2}");
+        for (sender, receiver, score) in patching.edges(gradient)?.largest(5) {
+            println!("  {sender} -> {receiver}  {score:+.2}");
         }
     }
     Ok(())

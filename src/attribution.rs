@@ -28,4 +28,4 @@
 
 pub mod graph;
 
-pub use hooklens_analysis::attribution::{Attribution, EdgeScores, Gradient, Reads, Writes};
+pub use hooklens_analysis::attribution::{Attribution, EdgeScores, Gradient, Sender};

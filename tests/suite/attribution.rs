@@ -1,7 +1,6 @@
 //! Attribution compared with the patching effects that it estimates, and scores of edges compared with scores of nodes.
 
-use hooklens::ResidualScheme;
-use hooklens::attribution::{EdgeScores, Gradient, Reads, Writes};
+use hooklens::attribution::{EdgeScores, Gradient, Sender};
 use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Metric, Patching, Sites};
@@ -25,7 +24,7 @@ fn patching(model: &HookedTransformer) -> Patching<'_> {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// The edges of a writer sum to the estimated effect of patching it.
+    /// The edges of a sender sum to the estimated effect of patching it.
     #[test]
     fn edges_of_a_writer_add_up_to_its_node(config in any_plain(), seed in any::<u64>()) {
         // A norm after the heads is not linear in them.
@@ -40,17 +39,17 @@ proptest! {
         let heads = nodes.attn_head_out_all_pos().unwrap();
         let embed = nodes.sweep(&Sites::new("hook_embed")).unwrap();
         let mlps = (!model.config().attn_only()).then(|| nodes.sweep(&Sites::new("*hook_mlp_out")).unwrap());
-        for (from, writer) in edges.writers().iter().enumerate() {
+        for (from, sender) in edges.senders().iter().enumerate() {
             for example in 0..2 {
-                let sum: f64 = (0..edges.readers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
-                let estimated = match writer {
-                    Writes::Head(layer, head) => heads.values().values()[[*layer, *head, example]],
-                    Writes::Embed => embed.values().values()[[0, example]],
-                    Writes::Mlp(layer) => mlps.as_ref().unwrap().values().values()[[*layer, example]],
+                let sum: f64 = (0..edges.receivers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
+                let estimated = match sender {
+                    Sender::Head(layer, head) => heads.values().values()[[*layer, *head, example]],
+                    Sender::Embed => embed.values().values()[[0, example]],
+                    Sender::Mlp(layer) => mlps.as_ref().unwrap().values().values()[[*layer, example]],
                     _ => unreachable!(),
                 };
                 let node = estimated - heads.baseline()[example];
-                prop_assert!((sum - node).abs() < 1e-4 * node.abs().max(1.0), "{writer}: {sum} for {node}");
+                prop_assert!((sum - node).abs() < 1e-4 * node.abs().max(1.0), "{sender}: {sum} for {node}");
             }
         }
     }
@@ -80,9 +79,9 @@ fn integrated_edges_of_the_embedding_are_complete() {
         let patching = patching(&model);
         let edges = patching.edges(Gradient::Integrated(50)).unwrap();
         let swept = patching.resid_pre().unwrap();
-        let from = edges.writers().iter().position(|writer| *writer == Writes::Embed).unwrap();
+        let from = edges.senders().iter().position(|sender| *sender == Sender::Embed).unwrap();
         for example in 0..2 {
-            let sum: f64 = (0..edges.readers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
+            let sum: f64 = (0..edges.receivers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
             let whole = swept.source().unwrap()[example] - swept.baseline()[example];
             assert!((sum - whole).abs() < 0.02 * whole.abs().max(0.1), "{sum} for {whole}");
         }
@@ -101,7 +100,7 @@ fn joined_edges_are_those_of_all_examples() {
         serde_json::from_value::<EdgeScores>(serde_json::to_value(scores).unwrap()).unwrap()
     };
     let joined = EdgeScores::joined([share(0), share(1)]).unwrap();
-    assert_eq!((joined.writers(), joined.readers()), (whole.writers(), whole.readers()));
+    assert_eq!((joined.senders(), joined.receivers()), (whole.senders(), whole.receivers()));
     assert_eq!(joined.values().axes(), whole.values().axes());
     let scale = whole.values().values().iter().fold(0f64, |most, x| most.max(x.abs()));
     for (given, wanted) in joined.values().values().iter().zip(whole.values().values()) {
@@ -117,12 +116,12 @@ fn joined_edges_are_those_of_all_examples() {
 fn keys_and_values_are_read_once_a_group() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 3);
     let edges = patching(&model).edges(Gradient::AtBase).unwrap();
-    let count = |is: fn(&Reads) -> bool| edges.readers().iter().filter(|reader| is(reader)).count();
-    assert_eq!(count(|reader| matches!(reader, Reads::Query(..))), 8);
-    assert_eq!(count(|reader| matches!(reader, Reads::Key(..))), 4);
-    assert_eq!(count(|reader| matches!(reader, Reads::Value(..))), 4);
-    assert!(edges.score(Writes::Head(1, 0), Reads::Query(1, 0)).is_none());
-    assert!(edges.score(Writes::Head(1, 0), Reads::Mlp(1)).is_some());
+    let count = |is: fn(&Receiver) -> bool| edges.receivers().iter().filter(|receiver| is(receiver)).count();
+    assert_eq!(count(|receiver| matches!(receiver, Receiver::Query(..))), 8);
+    assert_eq!(count(|receiver| matches!(receiver, Receiver::Key(..))), 4);
+    assert_eq!(count(|receiver| matches!(receiver, Receiver::Value(..))), 4);
+    assert!(edges.score(Sender::Head(1, 0), Receiver::Query(1, 0)).is_none());
+    assert!(edges.score(Sender::Head(1, 0), Receiver::Mlp(1)).is_some());
     assert_eq!(edges.largest(5).len(), 5);
 }
 

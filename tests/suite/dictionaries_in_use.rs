@@ -7,7 +7,7 @@ use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hooklens::attribution::{Gradient, Reads};
+use hooklens::attribution::Gradient;
 use hooklens::experiments::SharedPrefix;
 use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, SpliceOptions, Transcoders};
 use hooklens::generation::GenerateOptions;
@@ -83,7 +83,7 @@ fn spliced_models_share_prefixes() {
     }
 }
 
-/// Edges to readers after a dictionary with its error term equal those of the model. For readers before the dictionary,
+/// Edges to receivers after a dictionary with its error term equal those of the model. For receivers before the dictionary,
 /// the gradient passes only through its latents, because the error is a constant.
 #[test]
 fn edges_of_a_spliced_model() {
@@ -105,7 +105,7 @@ fn edges_of_a_spliced_model() {
     for (name, to, score) in edges(&spliced) {
         let gap = (score - own[&name]).abs() / largest;
         match to {
-            Reads::Query(2, _) | Reads::Key(2, _) | Reads::Value(2, _) | Reads::Mlp(2) | Reads::Logits => {
+            Receiver::Query(2, _) | Receiver::Key(2, _) | Receiver::Value(2, _) | Receiver::Mlp(2) | Receiver::Logits => {
                 behind += 1;
                 assert!(gap < 1e-5 + f64::from(rounding()), "{name}: {score} for {}", own[&name]);
             }
@@ -115,7 +115,7 @@ fn edges_of_a_spliced_model() {
     assert!(behind > 20 && before > 10, "{behind} {before}");
 }
 
-/// Writes a sparse tensor file: a header, followed by a hole instead of data.
+/// Sender a sparse tensor file: a header, followed by a hole instead of data.
 fn hollow(path: &Path, tensors: &[(&str, &[usize])]) {
     let (mut header, mut end) = (serde_json::Map::new(), 0);
     for (name, shape) in tensors {

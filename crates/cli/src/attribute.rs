@@ -59,7 +59,7 @@ pub(super) enum ToArg {
     Heads,
     /// What each neuron contributes to the logit
     Neurons,
-    /// Edges from writers to readers, by edge attribution patching
+    /// Edges from senders to receivers, by edge attribution patching
     Edges,
 }
 
@@ -192,12 +192,12 @@ fn report(scores: &EdgeScores, told: &ReportOptions<'_>, out: Option<&OutFile>) 
     }
     let mut to = stdout();
     writeln!(to, "{count} prompts; edges:")?;
-    for (writer, reader, score) in scores.largest(told.top) {
+    for (sender, receiver, score) in scores.largest(told.top) {
         writeln!(
             to,
-            "{writer:<8} -> {reader:<8} {score:+.3}",
-            writer = writer.to_string(),
-            reader = reader.to_string()
+            "{sender:<8} -> {receiver:<8} {score:+.3}",
+            sender = sender.to_string(),
+            receiver = receiver.to_string()
         )?;
     }
     drop(to);

@@ -1,4 +1,4 @@
-//! Edge attribution patching: scores each (writer, reader) edge of the residual stream.
+//! Edge attribution patching: scores each (sender, receiver) edge of the residual stream.
 
 use crate::activations::Analyze;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis};
-use crate::patching::{Example, Patching};
+use crate::patching::{Example, Patching, Receiver};
 use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
@@ -21,44 +21,25 @@ use hooklens_model::model::{HookedTransformer, Norm};
 /// A component that writes to the residual stream.
 ///
 /// ```
-/// use hooklens::attribution::{Reads, Writes};
+/// use hooklens::attribution::Sender;
+/// use hooklens::patching::Receiver;
 /// use hooklens::TransformerConfig;
 /// let config = TransformerConfig::gpt2_small();
-/// let late = [Reads::Query(3, 0), Reads::Mlp(2), Reads::Logits];
-/// assert!(late.iter().all(|reader| Writes::Head(2, 5).comes_before(*reader, &config)));
-/// assert!(!Writes::Mlp(2).comes_before(Reads::Key(2, 0), &config));
-/// assert_eq!(Writes::Head(2, 5).to_string(), "L2H5");
+/// let late = [Receiver::Query(3, 0), Receiver::Mlp(2), Receiver::Logits];
+/// assert!(late.iter().all(|receiver| Sender::Head(2, 5).comes_before(*receiver, &config)));
+/// assert!(!Sender::Mlp(2).comes_before(Receiver::Key(2, 0), &config));
+/// assert!(Sender::Mlp(10).comes_before(Receiver::Key(-1, 0), &config)); // the last of 12 layers
+/// assert_eq!(Sender::Head(2, 5).to_string(), "L2H5");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Writes {
+pub enum Sender {
     /// The embedding, including position embeddings.
     Embed,
     /// A head: layer, head.
     Head(usize, usize),
     /// A layer's MLP.
     Mlp(usize),
-}
-
-/// A component that reads from the residual stream.
-///
-/// ```
-/// use hooklens::attribution::Reads;
-/// assert_eq!([Reads::Query(3, 0), Reads::Logits].map(|reader| reader.to_string()), ["L3H0.q", "logits"]);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Reads {
-    /// A head's queries: layer, head.
-    Query(usize, usize),
-    /// A head's keys: layer, key/value head.
-    Key(usize, usize),
-    /// A head's values: layer, key/value head.
-    Value(usize, usize),
-    /// A layer's MLP.
-    Mlp(usize),
-    /// The unembedding.
-    Logits,
 }
 
 /// Where the gradient of the metric is taken.
@@ -87,10 +68,10 @@ pub enum Gradient {
     Integrated(usize),
 }
 
-/// Estimated change of the metric for each edge, if the reader received the writer's output from the source run.
+/// Estimated change of the metric for each edge, if the receiver read the sender's output from the source run.
 ///
 /// ```
-/// # use hooklens::attribution::{Gradient, Reads, Writes};
+/// # use hooklens::attribution::{Gradient, Sender};
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
 /// # use hooklens::hook::Axis;
 /// # use hooklens::prelude::*;
@@ -100,61 +81,50 @@ pub enum Gradient {
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// let edges = patching.edges(Gradient::AtBase)?;
-/// assert_eq!((edges.writers().len(), edges.readers().len()), (1 + 16 + 4, 3 * 16 + 4 + 1));
+/// assert_eq!((edges.senders().len(), edges.receivers().len()), (1 + 16 + 4, 3 * 16 + 4 + 1));
 /// assert_eq!(edges.mean().values().shape(), [21, 53]);
-/// let (writer, reader, score) = edges.largest(1)[0];
-/// assert_eq!(edges.score(writer, reader), Some(score));
-/// assert_eq!(edges.score(Writes::Mlp(3), Reads::Query(0, 0)), None); // the MLP writes after the query is read
+/// let (sender, receiver, score) = edges.largest(1)[0];
+/// assert_eq!(edges.score(sender, receiver), Some(score));
+/// assert_eq!(edges.score(Sender::Mlp(3), Receiver::Query(0, 0)), None); // the MLP writes after the query is read
+/// assert_eq!(edges.score(Sender::Embed, Receiver::Mlp(-1)), edges.score(Sender::Embed, Receiver::Mlp(3)));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EdgeScores {
-    writers: Vec<Writes>,
-    readers: Vec<Reads>,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
     parallel: bool,
     scores: LabeledArray,
 }
 
-impl Writes {
-    /// Whether the writer writes before the reader reads.
-    pub fn comes_before(self, reader: Reads, config: &TransformerConfig) -> bool {
-        before(self, reader, config.residual == ResidualScheme::Parallel)
+impl Sender {
+    /// Whether the sender writes before the receiver reads.
+    pub fn comes_before(self, receiver: Receiver, config: &TransformerConfig) -> bool {
+        before(self, receiver.in_model(config.n_layers()), config.residual == ResidualScheme::Parallel)
     }
 }
 
-fn before(writer: Writes, reader: Reads, parallel: bool) -> bool {
+fn before(sender: Sender, receiver: Receiver, parallel: bool) -> bool {
     // Number the writes and reads in order: twice the layer, plus one for the second half of a block.
-    let written = match writer {
-        Writes::Embed => 0,
-        Writes::Head(layer, _) => 2 * layer + if parallel { 2 } else { 1 },
-        Writes::Mlp(layer) => 2 * layer + 2,
+    let written = match sender {
+        Sender::Embed => 0,
+        Sender::Head(layer, _) => 2 * layer as isize + if parallel { 2 } else { 1 },
+        Sender::Mlp(layer) => 2 * layer as isize + 2,
     };
-    let read = match reader {
-        Reads::Query(layer, _) | Reads::Key(layer, _) | Reads::Value(layer, _) => 2 * layer,
-        Reads::Mlp(layer) => 2 * layer + usize::from(!parallel),
-        Reads::Logits => usize::MAX,
+    let read = match receiver {
+        Receiver::Query(layer, _) | Receiver::Key(layer, _) | Receiver::Value(layer, _) => 2 * layer,
+        Receiver::Mlp(layer) => 2 * layer + isize::from(!parallel),
+        Receiver::Logits => isize::MAX,
     };
     written <= read
 }
 
-impl fmt::Display for Writes {
+impl fmt::Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Writes::Embed => f.write_str("embed"),
-            Writes::Head(layer, head) => write!(f, "L{layer}H{head}"),
-            Writes::Mlp(layer) => write!(f, "{layer}_mlp"),
-        }
-    }
-}
-
-impl fmt::Display for Reads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reads::Query(layer, head) => write!(f, "L{layer}H{head}.q"),
-            Reads::Key(layer, head) => write!(f, "L{layer}H{head}.k"),
-            Reads::Value(layer, head) => write!(f, "L{layer}H{head}.v"),
-            Reads::Mlp(layer) => write!(f, "{layer}_mlp"),
-            Reads::Logits => f.write_str("logits"),
+            Sender::Embed => f.write_str("embed"),
+            Sender::Head(layer, head) => write!(f, "L{layer}H{head}"),
+            Sender::Mlp(layer) => write!(f, "{layer}_mlp"),
         }
     }
 }
@@ -172,7 +142,7 @@ impl EdgeScores {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.edges(Gradient::AtBase);
     /// let both = EdgeScores::joined([share()?, share()?])?;
-    /// assert_eq!(both.values().values().shape(), [21, 53, 2]); // writer, reader, example
+    /// assert_eq!(both.values().values().shape(), [21, 53, 2]); // sender, receiver, example
     /// assert_eq!(both.mean(), share()?.mean());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -182,11 +152,11 @@ impl EdgeScores {
     pub fn joined(shares: impl IntoIterator<Item = Self>) -> Result<Self, PatchError> {
         let wrong = |what: &'static str| PatchError::Shares { what };
         let mut shares = shares.into_iter();
-        let Self { writers, readers, parallel, scores } =
+        let Self { senders, receivers, parallel, scores } =
             shares.next().ok_or_else(|| wrong("no results were given"))?;
         let mut all = vec![scores];
         for share in shares {
-            if (&share.writers, &share.readers, share.parallel) != (&writers, &readers, parallel) {
+            if (&share.senders, &share.receivers, share.parallel) != (&senders, &receivers, parallel) {
                 return Err(wrong("their edges differ"));
             }
             all.push(share.scores);
@@ -195,42 +165,47 @@ impl EdgeScores {
         let values = ndarray::concatenate(ndarray::Axis(2), &views).map_err(|_| wrong("their edges differ"))?;
         // The scores may have been read from a file.
         let [from, to, examples] = *values.shape() else {
-            return Err(wrong("their axes are not [writer, reader, example]"));
+            return Err(wrong("their axes are not [sender, receiver, example]"));
         };
-        if [from, to] != [writers.len(), readers.len()] {
+        if [from, to] != [senders.len(), receivers.len()] {
             return Err(wrong("their edges differ"));
         }
-        let scores = LabeledArray::of(axes(&writers, &readers, examples), values);
-        Ok(Self { writers, readers, parallel, scores })
+        let scores = LabeledArray::of(axes(&senders, &receivers, examples), values);
+        Ok(Self { senders, receivers, parallel, scores })
     }
 
-    /// The scores, `[writer, reader, example]`; 0 where the writer writes after the reader has read.
+    /// The scores, `[sender, receiver, example]`; 0 where the sender writes after the receiver has read.
     pub fn values(&self) -> &LabeledArray {
         &self.scores
     }
 
-    /// The mean scores over examples, `[writer, reader]`.
+    /// The mean scores over examples, `[sender, receiver]`.
     pub fn mean(&self) -> LabeledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
         LabeledArray::of(self.scores.axes()[..2].to_vec(), mean)
     }
 
-    /// The writers, in the order of the first axis.
-    pub fn writers(&self) -> &[Writes] {
-        &self.writers
+    /// The senders, in the order of the first axis.
+    pub fn senders(&self) -> &[Sender] {
+        &self.senders
     }
 
-    /// The readers, in the order of the second axis.
-    pub fn readers(&self) -> &[Reads] {
-        &self.readers
+    /// The receivers, in the order of the second axis.
+    pub fn receivers(&self) -> &[Receiver] {
+        &self.receivers
     }
 
     /// The mean score of one edge over examples; `None` if there is no such edge.
-    pub fn score(&self, writer: Writes, reader: Reads) -> Option<f64> {
-        let from = self.writers.iter().position(|own| *own == writer)?;
-        let to = self.readers.iter().position(|own| *own == reader)?;
-        before(writer, reader, self.parallel).then(|| self.mean_of(from, to))
+    pub fn score(&self, sender: Sender, receiver: Receiver) -> Option<f64> {
+        let layers = self.senders.iter().filter_map(|sender| match sender {
+            Sender::Head(layer, _) => Some(layer + 1),
+            Sender::Embed | Sender::Mlp(_) => None,
+        });
+        let receiver = receiver.in_model(layers.max().unwrap_or(0));
+        let from = self.senders.iter().position(|own| *own == sender)?;
+        let to = self.receivers.iter().position(|own| *own == receiver)?;
+        before(sender, receiver, self.parallel).then(|| self.mean_of(from, to))
     }
 
     fn mean_of(&self, from: usize, to: usize) -> f64 {
@@ -240,12 +215,12 @@ impl EdgeScores {
     }
 
     /// The edges with the largest mean scores by magnitude, in descending order.
-    pub fn largest(&self, count: usize) -> Vec<(Writes, Reads, f64)> {
+    pub fn largest(&self, count: usize) -> Vec<(Sender, Receiver, f64)> {
         let mut edges = Vec::new();
-        for (from, writer) in self.writers.iter().enumerate() {
-            for (to, reader) in self.readers.iter().enumerate() {
-                if before(*writer, *reader, self.parallel) {
-                    edges.push((*writer, *reader, self.mean_of(from, to)));
+        for (from, sender) in self.senders.iter().enumerate() {
+            for (to, receiver) in self.receivers.iter().enumerate() {
+                if before(*sender, *receiver, self.parallel) {
+                    edges.push((*sender, *receiver, self.mean_of(from, to)));
                 }
             }
         }
@@ -256,8 +231,8 @@ impl EdgeScores {
 }
 
 impl Patching<'_> {
-    /// Scores every edge: the change of the writer's output times the gradient at the reader's input. With
-    /// grouped-query attention there is one key reader and one value reader per key/value head.
+    /// Scores every edge: the change of the sender's output times the gradient at the receiver's input. With
+    /// grouped-query attention there is one key receiver and one value receiver per key/value head.
     ///
     /// Per example, takes two forward passes for the recordings, plus one forward and one backward pass per step of
     /// [`Gradient::Integrated`] (a single step for [`Gradient::AtBase`]).
@@ -270,8 +245,8 @@ impl Patching<'_> {
     /// let clean = "When Mary and John went to the store, John gave a drink to";
     /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// let patching = Patching::new(&model, clean, corrupted, Metric::logit_diff(&model, "Mary", "John")?)?;
-    /// for (writer, reader, score) in patching.edges(Gradient::Integrated(5))?.largest(3) {
-    ///     println!("{writer} -> {reader}  {score:+.2}");
+    /// for (sender, receiver, score) in patching.edges(Gradient::Integrated(5))?.largest(3) {
+    ///     println!("{sender} -> {receiver}  {score:+.2}");
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -296,8 +271,8 @@ impl Patching<'_> {
             Gradient::Integrated(0) => return Err(no_pieces().into()),
             Gradient::Integrated(pieces) => pieces,
         };
-        let (writers, readers) = (writers(config), readers(config));
-        let recorded = recorded_for_writers(config);
+        let (senders, receivers) = (senders(config), receivers(config));
+        let recorded = recorded_for_senders(config);
         let ids = crate::patching::Sites::new(recorded.as_slice()).points(model.catalog())?;
         let per_example = self.each_example(&ids, |example| {
             let source = example.source_run(&recorded)?;
@@ -312,7 +287,7 @@ impl Patching<'_> {
                         Some(base.get(hook::embed())? * (1.0 - share) + source.get(hook::embed())? * share)
                     }
                 };
-                let slopes = slopes_at_readers(model, &example, embedding)?;
+                let slopes = slopes_at_receivers(model, &example, embedding)?;
                 let scores = change.clone().matmul(slopes.transpose());
                 sum = Some(match sum {
                     Some(sum) => sum + scores,
@@ -323,46 +298,47 @@ impl Patching<'_> {
             Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
         })?;
         let parallel = config.residual == ResidualScheme::Parallel;
-        let shape = [writers.len(), readers.len(), per_example.len()];
+        let shape = [senders.len(), receivers.len(), per_example.len()];
         let values = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&shape), |at| {
-            let edge = before(writers[at[0]], readers[at[1]], parallel);
+            let edge = before(senders[at[0]], receivers[at[1]], parallel);
             if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
         });
-        let scores = LabeledArray::of(axes(&writers, &readers, per_example.len()), values);
-        Ok(EdgeScores { writers, readers, parallel, scores })
+        let scores = LabeledArray::of(axes(&senders, &receivers, per_example.len()), values);
+        Ok(EdgeScores { senders, receivers, parallel, scores })
     }
 }
 
-fn axes(writers: &[Writes], readers: &[Reads], examples: usize) -> [LabeledAxis; 3] {
+fn axes(senders: &[Sender], receivers: &[Receiver], examples: usize) -> [LabeledAxis; 3] {
     [
-        LabeledAxis::new("writer", writers.iter().map(Writes::to_string)),
-        LabeledAxis::new("reader", readers.iter().map(Reads::to_string)),
+        LabeledAxis::new("sender", senders.iter().map(Sender::to_string)),
+        LabeledAxis::new("receiver", receivers.iter().map(Receiver::to_string)),
         LabeledAxis::numbered("example", examples),
     ]
 }
 
-fn writers(config: &TransformerConfig) -> Vec<Writes> {
-    let heads = (0..config.n_layers()).flat_map(|layer| (0..config.n_heads).map(move |head| Writes::Head(layer, head)));
-    let mlps = config.mlp_layers().map(Writes::Mlp);
-    heads.chain(mlps).chain([Writes::Embed]).collect()
+fn senders(config: &TransformerConfig) -> Vec<Sender> {
+    let heads = (0..config.n_layers()).flat_map(|layer| (0..config.n_heads).map(move |head| Sender::Head(layer, head)));
+    let mlps = config.mlp_layers().map(Sender::Mlp);
+    heads.chain(mlps).chain([Sender::Embed]).collect()
 }
 
-fn readers(config: &TransformerConfig) -> Vec<Reads> {
-    let mut readers = Vec::new();
+fn receivers(config: &TransformerConfig) -> Vec<Receiver> {
+    let mut receivers = Vec::new();
     for layer in 0..config.n_layers() {
-        readers.extend((0..config.n_heads).map(|head| Reads::Query(layer, head)));
-        readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Key(layer, head)));
-        readers.extend((0..config.n_kv_heads_of(layer)).map(|head| Reads::Value(layer, head)));
+        let number = layer as isize;
+        receivers.extend((0..config.n_heads).map(|head| Receiver::Query(number, head)));
+        receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Key(number, head)));
+        receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Value(number, head)));
         if config.has_mlp(layer) {
-            readers.push(Reads::Mlp(layer));
+            receivers.push(Receiver::Mlp(number));
         }
     }
-    readers.push(Reads::Logits);
-    readers
+    receivers.push(Receiver::Logits);
+    receivers
 }
 
-/// The points from which the writers' outputs are computed.
-fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
+/// The points from which the senders' outputs are computed.
+fn recorded_for_senders(config: &TransformerConfig) -> Vec<&'static str> {
     let mut points = vec!["hook_embed", "blocks.*.attn.hook_z"];
     if config.positional == hooklens_model::config::Positional::Learned {
         points.push("hook_pos_embed");
@@ -376,7 +352,7 @@ fn recorded_for_writers(config: &TransformerConfig) -> Vec<&'static str> {
     points
 }
 
-/// Change of each writer's output, source minus base, `[writer, pos * d_model]`.
+/// Change of each sender's output, source minus base, `[sender, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
         let parts = model.analyze(cache)?.written_to(Stage::Final, Neurons::Summed)?;
@@ -384,13 +360,13 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };
     let change = parts(source)?.vectors() - parts(base)?.vectors();
-    let [writers, _, pos, d_model] = change.dims();
-    Ok(change.reshape([writers, pos * d_model]))
+    let [senders, _, pos, d_model] = change.dims();
+    Ok(change.reshape([senders, pos * d_model]))
 }
 
-/// The gradient of the metric at each reader's input, `[reader, pos * d_model]`, in the example's run or in a run on
+/// The gradient of the metric at each receiver's input, `[receiver, pos * d_model]`, in the example's run or in a run on
 /// other embeddings.
-fn slopes_at_readers(
+fn slopes_at_receivers(
     model: &HookedTransformer,
     example: &Example<'_, HookedTransformer>,
     embedding: Option<Tensor<3>>,

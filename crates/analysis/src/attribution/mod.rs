@@ -5,5 +5,5 @@ mod edges;
 mod nodes;
 mod norm_gradient;
 
-pub use edges::{EdgeScores, Gradient, Reads, Writes};
+pub use edges::{EdgeScores, Gradient, Sender};
 pub use nodes::Attribution;

@@ -10,44 +10,12 @@ use super::base_run::BaseRun;
 use super::growing_batch::{GrowingBatch, Patch};
 use super::layout::Found;
 use super::metric::read_values;
+use super::receiver::Receiver;
 use super::result::PatchingResult;
 use super::sweep::{Patching, judge};
 use crate::labeled::LabeledAxis;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
-
-/// The end of a path: what reads the patched stream.
-///
-/// ```
-/// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
-/// # use hooklens::hook::Axis;
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// # let clean = "When Mary and John went to the store, John gave a drink to";
-/// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
-/// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-/// let patching = Patching::new(&model, clean, corrupted, metric)?;
-/// // How do the queries of the last layer's heads depend on earlier heads?
-/// let queries: Vec<Receiver> = (0..4).map(|head| Receiver::Query(-1, head)).collect();
-/// let heard = patching.path_from_heads(&queries, Freeze::AttentionAndMlps)?;
-/// assert_eq!(heard.mean().values().shape(), [4, 4]);
-/// assert!(heard.effect().values()[[3, 0]].abs() < 1e-4); // the receiver's own layer writes too late
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Receiver {
-    /// A head's queries: layer, head.
-    Query(isize, usize),
-    /// A head's keys: layer, key/value head.
-    Key(isize, usize),
-    /// A head's values: layer, key/value head.
-    Value(isize, usize),
-    /// A layer's MLP.
-    Mlp(isize),
-    /// The unembedding.
-    Logits,
-}
 
 /// What keeps its unpatched activation along the path from a sender to a receiver.
 ///
