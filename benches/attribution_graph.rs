@@ -35,11 +35,11 @@ fn main() -> Outcome {
     let model = HookedTransformer::from_pretrained(&*folder.to_string_lossy())?;
     let replacement = Replacement::transcoders(Transcoders::open(folder.join("transcoders"))?);
     let loaded = allocated();
-    let small = GraphOptions::new().max_nodes(16).leaving_out(1);
+    let small = GraphOptions::new().max_nodes(16).exclude_positions(1);
     AttributionGraph::new(&model, row[..16].to_vec(), &replacement, &small)?;
     let warm = allocated();
     let (stopped, largest) = (AtomicBool::new(false), AtomicU64::new(0));
-    let options = GraphOptions::new().max_nodes(nodes).leaving_out(1);
+    let options = GraphOptions::new().max_nodes(nodes).exclude_positions(1);
     let (mut seconds, mut estimate) = (0.0, (0.0, 0));
     let graph = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (read, write) = (hook::mlp_reads(layer).name(), hook::mlp_out(layer).name());
         settings(Training::transcoder(read, write, 256)).named(format!("ioi-transcoders, layer {layer}"))
     });
-    let run = TrainingRun::new([sae].into_iter().chain(transcoders)).leaving_out(bos);
+    let run = TrainingRun::new([sae].into_iter().chain(transcoders)).exclude_tokens(bos);
     let trained = run.on_model(&model, train, |told| {
         if told.step.step % 500 == 0 {
             println!("{} {:?}", told.training, told.step);
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut all = Vec::new();
     for Trained { dictionary, .. } in trained {
         let Opened::Dictionary(dictionary) = dictionary else { continue };
-        let measured = evaluate(&model, &dictionary, test, &EvaluateOptions::new().leaving_out(bos), |_| {})?;
+        let measured = evaluate(&model, &dictionary, test, &EvaluateOptions::new().exclude_tokens(bos), |_| {})?;
         println!("{}\n{measured}", dictionary.name());
         all.push(dictionary);
     }

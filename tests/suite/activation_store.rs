@@ -110,7 +110,7 @@ proptest! {
         }
 
         let wanted: Vec<Served> = sorted(all).into_iter().filter(|(token, _)| *token != left_out).collect();
-        match store().leaving_out([left_out]).batches() {
+        match store().exclude_tokens([left_out]).batches() {
             Ok(batches) => prop_assert_eq!(sorted(served(batches, POINT)), wanted),
             Err(_) => prop_assert!(wanted.is_empty()),
         }

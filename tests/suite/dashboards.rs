@@ -33,7 +33,7 @@ fn pages_show_what_is_computed() {
     let (model, sae, prompts) = setting();
     let labels: Labels = [(3, "</script><script>alert(1)</script>")].into_iter().collect();
     let units = || Units::latents(&sae).unwrap().with_labels(labels.clone());
-    let options = || DashboardOptions::new().leaving_out([0]).query("When Mary and John").dataset("names");
+    let options = || DashboardOptions::new().exclude_tokens([0]).query("When Mary and John").dataset("names");
     let all = dashboards(&model, units(), &prompts, options().batch_size(7), |_| {}).unwrap();
     let by_one = dashboards(&model, units(), &prompts, options().batch_size(1), |_| {}).unwrap();
 
@@ -185,7 +185,7 @@ fn activations_of_heads_are_told_by_where_they_come_from() {
         skip: None,
     };
     let sae = Dictionary::new("heads", weights).unwrap().with_metadata(Metadata::at("blocks.1.attn.hook_z"));
-    let options = DashboardOptions::new().window(40, 40).leaving_out([0]);
+    let options = DashboardOptions::new().window(40, 40).exclude_tokens([0]);
     let all = dashboards(&model, Units::latents(&sae).unwrap(), &prompts[..4], options, |_| {}).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.jsonl");

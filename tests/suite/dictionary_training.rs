@@ -134,7 +134,7 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
         let bits: Vec<u32> = all.iter().flatten().chain(&numbers(sae.decoder_bias())).map(|x| x.to_bits()).collect();
         (bits, format!("{:?}", sae.architecture()), one.log.clone())
     };
-    let run = |trainings: Vec<Training>| TrainingRun::new(trainings).leaving_out([0]);
+    let run = |trainings: Vec<Training>| TrainingRun::new(trainings).exclude_tokens([0]);
     let whole = run(vec![training(first, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
     let again = run(vec![training(first, 1)]).on_model(&model, &prompts, |_| {}).unwrap();
     assert!(weights(&whole[0]) == weights(&again[0]));
@@ -181,7 +181,7 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
             .contains("it contains 1 dictionaries, but this run trains 2")
     );
     let on = |prompts: &[Vec<u32>], left_out: &[u32]| {
-        let run = TrainingRun::new([training(first, 1)]).leaving_out(left_out.iter().copied());
+        let run = TrainingRun::new([training(first, 1)]).exclude_tokens(left_out.iter().copied());
         let error = run.checkpoints(&at, 1_000).resume(true).on_model(&model, prompts, |_| {}).unwrap_err();
         hooklens::error_chain(&error)
     };
@@ -202,7 +202,7 @@ fn cross_layer_transcoders_are_trained() {
     };
     let prompts: Vec<Vec<u32>> = (0..40).map(|place| model.to_tokens(&*text(place)).unwrap().row(0).to_vec()).collect();
     let training = Training::cross_layer(4, 32).k(16.0).tokens(60_000).batch_size(200).learning_rate(3e-3);
-    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap();
+    let trained = TrainingRun::new([training]).exclude_tokens([0]).on_model(&model, &prompts, |_| {}).unwrap();
     let last = trained[0].log.last().unwrap();
     assert!(last.explained_variance > 0.9 && (last.l0 - 16.0).abs() < 0.2, "{last:?}");
     let Opened::Transcoders(clt) = &trained[0].dictionary else { panic!("one dictionary") };
@@ -359,9 +359,9 @@ fn a_trained_dictionary_serves_its_model() {
     };
     let prompts: Vec<Vec<u32>> = (0..16).map(|place| model.to_tokens(&*text(place)).unwrap().row(0).to_vec()).collect();
     let training = Training::autoencoder("blocks.2.hook_resid_post", 128).k(6.0).tokens(60_000).batch_size(500);
-    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap();
+    let trained = TrainingRun::new([training]).exclude_tokens([0]).on_model(&model, &prompts, |_| {}).unwrap();
     let sae = dictionary(&trained[0]);
-    let options = EvaluateOptions::new().leaving_out([0]);
+    let options = EvaluateOptions::new().exclude_tokens([0]);
     let measured = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
     assert!(measured.explained_variance > 0.8 && measured.loss_recovered > 0.95, "{measured}");
     assert!(values(&sae.decoder().unwrap()).iter().all(|x| x.is_finite()));
@@ -403,7 +403,7 @@ fn measures_of_trainings_are_evaluations() {
             let sampled = matches!(name, "batchtopk" | "jumprelu");
             for (prompts, is_all) in [(&few, true), (&many, false)].into_iter().take(1 + usize::from(sampled)) {
                 let trainings = [base.clone(), transcoder.clone()].into_iter().take(if is_all { 2 } else { 1 });
-                let run = TrainingRun::new(trainings).leaving_out([0]);
+                let run = TrainingRun::new(trainings).exclude_tokens([0]);
                 for trained in run.on_model(&model, prompts, |_| {}).unwrap() {
                     let [held_out] = trained.held_out[..] else { panic!("{:?}", trained.held_out) };
                     let one = dictionary(&trained);
@@ -439,7 +439,7 @@ fn cross_layer_trainings_are_measured_by_layer() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let prompts = ioi_rows(&model, 60);
     let training = Training::cross_layer(4, 40).k(12.0).tokens(2000).batch_size(200);
-    let trained = TrainingRun::new([training]).leaving_out([0]).on_model(&model, &prompts, |_| {}).unwrap().remove(0);
+    let trained = TrainingRun::new([training]).exclude_tokens([0]).on_model(&model, &prompts, |_| {}).unwrap().remove(0);
     let Opened::Transcoders(all) = &trained.dictionary else { panic!("one dictionary") };
     let measured = evaluate_transcoders(&model, all, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
     assert_eq!(trained.held_out.len(), 4);
@@ -462,7 +462,7 @@ fn trainings_on_dumps_are_measured_too() {
     let out = folder.path().join("activations");
     Dump::new("blocks.2.hook_resid_post").run(&model, &prompts, &out).unwrap();
     let training = Training::autoencoder("blocks.2.hook_resid_post", 96).k(8.0).tokens(2000).batch_size(200);
-    let run = TrainingRun::new([training.clone()]).leaving_out([0]);
+    let run = TrainingRun::new([training.clone()]).exclude_tokens([0]);
     let trained = run.on_dumps([&out], |_| {}).unwrap().remove(0);
     let measured = evaluate(&model, dictionary(&trained), &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
     let held_out = trained.held_out[0];

@@ -129,7 +129,7 @@ proptest! {
         let model = random_model(config, seed);
         let left_out: &[u32] = if excludes { &[9] } else { &[] };
         for (name, all) in random_dictionaries(&model, seed) {
-            let all: Vec<Dictionary> = all.into_iter().map(|one| one.excluding(left_out.iter().copied())).collect();
+            let all: Vec<Dictionary> = all.into_iter().map(|one| one.exclude_tokens(left_out.iter().copied())).collect();
             let spliced = all.iter().fold(model.clone(), |model, one| model.splice_dictionary(one).unwrap());
             let writes: Vec<String> = all.iter().map(written).collect();
             let drawn: Vec<Drawn> = drawn.iter().map(|one| Drawn { place: one.place % all.len(), ..*one }).collect();
@@ -139,7 +139,7 @@ proptest! {
             check(name, &model, &spliced, &Replacement::dictionaries(all), (&writes, &drawn));
         }
         if !model.config().attn_only() {
-            let all = random_cross_layer(&model, seed).excluding(left_out.iter().copied());
+            let all = random_cross_layer(&model, seed).exclude_tokens(left_out.iter().copied());
             let spliced = model.splice_transcoders(&all).unwrap();
             let writes: Vec<String> = all.layers().iter().map(written).collect();
             let drawn: Vec<Drawn> = drawn.iter().map(|one| Drawn { place: one.place % writes.len(), ..*one }).collect();

@@ -77,10 +77,10 @@ fn undefined_measures_are_named() {
     assert!(evaluate_transcoders(&model, &set, &[], &EvaluateOptions::new(), |_| {}).is_err());
     // Layers that exclude different tokens have no common number of tokens.
     let layers: Vec<Dictionary> =
-        set.layers().iter().enumerate().map(|(at, one)| one.clone().excluding([at as u32])).collect();
+        set.layers().iter().enumerate().map(|(at, one)| one.clone().exclude_tokens([at as u32])).collect();
     let mixed = Transcoders::new("mixed", layers);
     let rows = [vec![0, 21, 1, 57]];
     let told = evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new(), |_| {}).unwrap_err();
     assert!(told.to_string().contains("different tokens"), "{told}");
-    assert!(evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new().leaving_out([]), |_| {}).is_ok());
+    assert!(evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new().exclude_tokens([]), |_| {}).is_ok());
 }

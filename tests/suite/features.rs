@@ -248,7 +248,7 @@ proptest! {
         assert_close(&bare.forward(rows()).unwrap(), &by_hand, 1e-5, "reconstruction");
 
         // At excluded tokens, there are no latents and no error, and the activation is unchanged.
-        let left = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false).leaving_out([9])).unwrap();
+        let left = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false).exclude_tokens([9])).unwrap();
         let cache = left.record(rows(), ["*hook_sae_acts_post", "*hook_sae_output"]).unwrap();
         let (acts, output) = (cache.get(host.inner::<3>(ACTS)).unwrap(), cache.get(host.inner::<3>("hook_sae_output")));
         let output = output.unwrap();
@@ -511,7 +511,7 @@ fn measures_are_those_of_saelens() {
     let cases: [(&str, &Dictionary, Vec<u32>); 3] =
         [("plain", &sae, vec![]), ("ignoring", &sae, vec![0]), ("earlier", &earlier, vec![0])];
     for (case, sae, left_out) in cases {
-        let options = EvaluateOptions::new().leaving_out(left_out);
+        let options = EvaluateOptions::new().exclude_tokens(left_out);
         let given = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
         let numbers = [
             ("l0", given.l0),
@@ -552,7 +552,7 @@ fn measures_are_those_of_saelens() {
             }
         }
         // Tokens that the dictionary excludes are excluded by default.
-        let said = sae.clone().excluding(given.left_out.iter().copied());
+        let said = sae.clone().exclude_tokens(given.left_out.iter().copied());
         let again = evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
         // Some values of dead latents are NaN, and null here.
         assert_eq!(again.to_json(), given.to_json(), "{case}");
@@ -675,7 +675,7 @@ fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
         let cache = model.splice_dictionary(sae).unwrap().record(vec![prompt.clone()], &acts).unwrap();
         cache.get(&acts).unwrap().narrow(1, 0, 1).abs().max().into_scalar::<f32>()
     };
-    let everywhere = sae.clone().excluding([]);
+    let everywhere = sae.clone().exclude_tokens([]);
     assert_eq!(first(&sae), 0.0);
     assert!(first(&everywhere) > 0.0);
     let found = |sae: &Dictionary| latents_by_activation(&model, sae, &prompt, None).unwrap();

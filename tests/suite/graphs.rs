@@ -115,7 +115,7 @@ proptest! {
         let model = random_model(config, seed);
         for (name, replacement) in replacements(&model, seed) {
             let left_out = seed as usize % 3;
-            let options = GraphOptions::new().leaving_out(left_out).batch_size(1 + seed as usize % 7);
+            let options = GraphOptions::new().exclude_positions(left_out).batch_size(1 + seed as usize % 7);
             let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
             let worst = graph.nodes().iter().enumerate().filter_map(|(node, held)| {
                 Some((graph.deviation_of(node)?, format!("{held:?}: {:?} {:?}", graph.value(node), graph.constant(node))))
@@ -135,7 +135,7 @@ proptest! {
     fn held_interventions_are_the_edges(config in any_plain(), seed in 0u64..1000) {
         let model = random_model(config, seed);
         for (name, replacement) in replacements(&model, seed) {
-            let options = GraphOptions::new().leaving_out(seed as usize % 2);
+            let options = GraphOptions::new().exclude_positions(seed as usize % 2);
             let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
             let check = graph.check(&model, &replacement, 3).unwrap();
             let told = check.worst.map(|(source, target, _)| {
@@ -206,7 +206,7 @@ fn graphs_of_every_decoder_prove_themselves() {
     let mut missed = Vec::new();
     for (name, model) in decoders() {
         let replacement = Replacement::neurons(1000);
-        let options = GraphOptions::new().leaving_out(0);
+        let options = GraphOptions::new().exclude_positions(0);
         let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
         let check = graph.check(&model, &replacement, 3).unwrap();
         if !(graph.deviation() < 1e-4 && check.deviation < 1e-4 && check.edges > 0) {
@@ -302,8 +302,8 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
 #[test]
 fn effects_are_activations_times_gradients() {
     let mut compared = 0;
-    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts().is_none()) {
-        let options = GraphOptions::new().leaving_out(0).likely(1, 1.0);
+    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts.is_none()) {
+        let options = GraphOptions::new().exclude_positions(0).likely(1, 1.0);
         let graph = AttributionGraph::new(&model, tokens(), &Replacement::neurons(1000), &options).unwrap();
         let mut points: Vec<String> = ["hook_embed", "hook_pos_embed", "ln_final.hook_scale"].map(String::from).into();
         for layer in 0..model.config().n_layers() {
@@ -363,7 +363,7 @@ proptest! {
         let model = random_model(config, seed);
         let config = model.config();
         for (name, replacement) in replacements(&model, seed) {
-            let options = GraphOptions::new().leaving_out(seed as usize % 2);
+            let options = GraphOptions::new().exclude_positions(seed as usize % 2);
             let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
             let features: Vec<usize> =
                 (0..graph.nodes().len()).filter(|node| graph.nodes()[*node].is_feature()).collect();
@@ -405,7 +405,7 @@ proptest! {
     fn means_and_differences_prove_themselves(config in any_plain(), seed in 0u64..1000) {
         let model = random_model(config, seed);
         let target = GraphTarget::id(&model, 3);
-        let options = GraphOptions::new().leaving_out(0).target(target);
+        let options = GraphOptions::new().exclude_positions(0).target(target);
         for (name, replacement) in replacements(&model, seed) {
             let graph = |tokens: Vec<u32>| AttributionGraph::new(&model, tokens, &replacement, &options).unwrap();
             let (one, other) = (graph(tokens()), graph(vec![3, 1, 1, 8, 9, 2]));
@@ -492,7 +492,7 @@ impl Golden {
     }
 
     fn options(&self, model: &HookedTransformer) -> GraphOptions {
-        let mut options = GraphOptions::new().leaving_out(1);
+        let mut options = GraphOptions::new().exclude_positions(1);
         if let Some(most) = self.said["max_feature_nodes"].as_u64() {
             let number = |key: &str| self.said[key].as_u64().unwrap() as usize;
             options = options.max_nodes(most as usize).ranked_every(number("batch_size") * number("update_interval"));
@@ -652,9 +652,9 @@ fn interventions_reach_what_graphs_leave_out() {
     // The BOS token has features, too, whatever the graph leaves out, if its transcoders are used there.
     let (model, _, graph) = ioi_graph();
     assert_eq!(graph.left_out(), 1);
-    let everywhere = Transcoders::open("embedded:ioi-transcoders").unwrap().excluding([]);
+    let everywhere = Transcoders::open("embedded:ioi-transcoders").unwrap().exclude_tokens([]);
     let replacement = Replacement::transcoders(everywhere);
-    let options = GraphOptions::new().leaving_out(0);
+    let options = GraphOptions::new().exclude_positions(0);
     let prompt = "When Mary and John went to the store, John gave a drink to";
     let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
     let first = whole.nodes().iter().find(|node| node.is_feature() && node.position == 0).unwrap();
@@ -1038,7 +1038,7 @@ fn bad_input_of_graphs() {
     for (options, reason) in [
         (new().likely(0, 0.9), "the number of likely tokens is 0"),
         (new().likely(3, f64::NAN), "the probability of likely tokens is NaN"),
-        (new().leaving_out(99), "the number of excluded positions is 99"),
+        (new().exclude_positions(99), "the number of excluded positions is 99"),
         (new().batch_size(0), "a batch size is 0"),
         (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit for token"),
         (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 elements, but the model's width is 64"),

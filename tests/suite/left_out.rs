@@ -38,7 +38,7 @@ fn check(model: &HookedTransformer, one: &Dictionary, row: &[u32], left_out: &[u
     assert!(places.iter().all(|(pos, _)| !left_out.contains(&row[*pos])), "splice");
 
     let replacement = Replacement::dictionaries([one.clone()]);
-    let options = GraphOptions::new().leaving_out(0).max_nodes(usize::MAX);
+    let options = GraphOptions::new().exclude_positions(0).max_nodes(usize::MAX);
     let graph = AttributionGraph::new(model, vec![row.to_vec()], &replacement, &options).unwrap();
     let features = graph.nodes().iter().filter(|node| node.is_feature());
     assert_eq!(features.map(|node| (node.position, node.unit().unwrap())).collect::<Places>(), places, "graph");
@@ -86,9 +86,9 @@ proptest! {
     ) {
         let model = random_model(config, seed);
         for (_, all) in random_dictionaries(&model, seed) {
-            let one = all[seed as usize % all.len()].clone().excluding(excluded.iter().copied());
+            let one = all[seed as usize % all.len()].clone().exclude_tokens(excluded.iter().copied());
             check(&model, &one, &row, &excluded);
-            check(&model, &one.excluding([]), &row, &[]);
+            check(&model, &one.exclude_tokens([]), &row, &[]);
         }
     }
 }
@@ -104,8 +104,8 @@ fn special_tokens_are_left_out_everywhere() {
         let mut metadata = one.metadata().clone();
         metadata.exclude_special_tokens = ExcludedTokens::Special;
         check(&model, &one.clone().with_metadata(metadata), &row, &[0]);
-        check(&model, &one.clone().excluding([0, 57]), &row, &[0, 57]);
-        check(&model, &one.excluding([]), &row, &[]);
+        check(&model, &one.clone().exclude_tokens([0, 57]), &row, &[0, 57]);
+        check(&model, &one.exclude_tokens([]), &row, &[]);
     }
 }
 
@@ -124,7 +124,7 @@ fn beginnings_without_a_tokenizer_are_left_out_of_graphs() {
     let path = folder.path().to_str().unwrap();
     let bare = HookedTransformer::from_pretrained(path).unwrap();
     assert!(bare.tokenizer().is_err() && bare.bos_token() == Some(0));
-    let set = hooklens::features::Transcoders::open("embedded:ioi-transcoders").unwrap().excluding([]);
+    let set = hooklens::features::Transcoders::open("embedded:ioi-transcoders").unwrap().exclude_tokens([]);
     let replacement = Replacement::transcoders(set);
     let left_out = |row: Vec<u32>| {
         let graph = AttributionGraph::new(&bare, vec![row], &replacement, &GraphOptions::new()).unwrap();

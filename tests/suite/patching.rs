@@ -75,7 +75,7 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
 fn sweeps_of_models_with_parts() {
     let (model, sae) = with_dictionary();
     // Tokens of both prompts, at the beginning and later.
-    let without = SpliceOptions::new().leaving_out([3, 7, 2]);
+    let without = SpliceOptions::new().exclude_tokens([3, 7, 2]);
     let folder = tempfile::tempdir().unwrap();
     let clt = cross_layer(3, 16, folder.path(), "hook_resid_mid", "hook_mlp_out");
     for (what, spliced) in [

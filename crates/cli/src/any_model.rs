@@ -109,7 +109,7 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
 /// Opens the dictionary or transcoders at `path`; with `--all-tokens`, they apply at every token.
 pub(super) fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
     let opened = open(path)?;
-    Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
+    Ok(if arg.all_tokens { opened.exclude_tokens(&[]) } else { opened })
 }
 
 /// Prints a note naming the tokens to which a dictionary is not applied.

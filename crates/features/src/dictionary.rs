@@ -242,11 +242,11 @@ impl Dictionary {
     /// use hooklens::features::{Dictionary, ExcludedTokens};
     /// let sae = Dictionary::open("embedded:ioi-sae")?;
     /// assert_eq!(sae.metadata().exclude_special_tokens, ExcludedTokens::Ids(vec![0]));
-    /// let everywhere = sae.excluding([]);
+    /// let everywhere = sae.exclude_tokens([]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
-    pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.metadata.exclude_special_tokens = tokens.into_iter().collect();
         self
     }

@@ -31,7 +31,7 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
 
 /// Latents that are active in a prompt, in descending order of activation: at the given position, or otherwise each at
 /// the position of its largest activation. Tokens that the dictionary was trained without are skipped unless
-/// [`Dictionary::excluding`] allows them.
+/// [`Dictionary::exclude_tokens`] allows them.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_activation};

@@ -18,12 +18,12 @@ pub enum Opened {
 }
 
 impl Opened {
-    /// Sets the tokens at which the dictionary is not used, like [`Dictionary::excluding`].
-    pub fn excluding(self, tokens: &[u32]) -> Self {
+    /// Sets the tokens at which the dictionary is not used, like [`Dictionary::exclude_tokens`].
+    pub fn exclude_tokens(self, tokens: &[u32]) -> Self {
         let tokens = tokens.iter().copied();
         match self {
-            Opened::Dictionary(one) => Opened::Dictionary(one.excluding(tokens)),
-            Opened::Transcoders(all) => Opened::Transcoders(all.excluding(tokens)),
+            Opened::Dictionary(one) => Opened::Dictionary(one.exclude_tokens(tokens)),
+            Opened::Transcoders(all) => Opened::Transcoders(all.exclude_tokens(tokens)),
         }
     }
 }

@@ -30,7 +30,7 @@ const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
 /// use hooklens::features::SpliceOptions;
 /// let plain = SpliceOptions::new(); // adds the reconstruction error
 /// // Without the error term, and with activations at token id 0 unchanged.
-/// let without = SpliceOptions::new().error_term(false).leaving_out([0]);
+/// let without = SpliceOptions::new().error_term(false).exclude_tokens([0]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
@@ -61,7 +61,7 @@ impl SpliceOptions {
 
     /// Leaves activations at these tokens unchanged and without latents, instead of at the tokens that the dictionary's
     /// files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]` for none.
-    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }

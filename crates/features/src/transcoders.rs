@@ -167,11 +167,11 @@ impl Transcoders {
         }
     }
 
-    /// Sets the tokens at which the transcoders are not used, like [`Dictionary::excluding`].
+    /// Sets the tokens at which the transcoders are not used, like [`Dictionary::exclude_tokens`].
     #[must_use]
-    pub fn excluding(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         let tokens: Vec<u32> = tokens.into_iter().collect();
-        self.layers = self.layers.into_iter().map(|layer| layer.excluding(tokens.iter().copied())).collect();
+        self.layers = self.layers.into_iter().map(|layer| layer.exclude_tokens(tokens.iter().copied())).collect();
         self
     }
 

@@ -108,7 +108,7 @@ fn asked(
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
     let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
     let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);
-    let options = options.leaving_out(left_out.iter().copied());
+    let options = options.exclude_tokens(left_out.iter().copied());
     if args.share.shard()?.is_none() {
         return Ok(Some(Asked { prompts, options, share: None }));
     }

@@ -32,7 +32,7 @@ impl LayerArg {
             }
             (opened, None) => opened,
         };
-        Ok(if arg.all_tokens { opened.excluding(&[]) } else { opened })
+        Ok(if arg.all_tokens { opened.exclude_tokens(&[]) } else { opened })
     }
 
     /// Like [`LayerArg::open`], but fails unless the result is a single dictionary.

@@ -103,7 +103,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         None => model.bos_token().filter(|_| !args.with_bos).into_iter().collect(),
     };
     let prompts = args.corpus.rows(&model, prepend_bos)?;
-    let options = DashboardOptions::new().batch_size(args.batch_size as usize).leaving_out(left_out);
+    let options = DashboardOptions::new().batch_size(args.batch_size as usize).exclude_tokens(left_out);
     let options = options
         .dataset(args.corpus.files().iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let options = args.query.iter().fold(options, |options, text| options.query(text));

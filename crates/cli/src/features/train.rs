@@ -279,7 +279,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
             return Ok(());
         }
         if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
-            let run = TrainingRun::new(trainings).leaving_out(bos);
+            let run = TrainingRun::new(trainings).exclude_tokens(bos);
             let told = match args.dump.is_empty() {
                 false => run.identity_on_dumps(&args.dump)?,
                 true => run.identity_on_model(&model, &prompts()?)?,
@@ -303,7 +303,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let log_every = (steps / LOGGED).clamp(1, 10);
     let run = TrainingRun::new(trainings)
         .log_every(log_every)
-        .leaving_out(bos)
+        .exclude_tokens(bos)
         .checkpoints(&place.out, every)
         .resume(place.resume)
         .locked()

@@ -296,7 +296,7 @@ fn graph(
     let base = base.memory(usize::try_from(args.memory).unwrap_or(usize::MAX));
     // With `--all-tokens`, the beginning-of-sequence token gets features, too.
     let leave_out = args.leave_out.or(args.model.all_tokens.then_some(0));
-    let base = leave_out.into_iter().fold(base, GraphOptions::leaving_out);
+    let base = leave_out.into_iter().fold(base, GraphOptions::exclude_positions);
     let base = args.resume.iter().fold(base, GraphOptions::resumable);
     let id = |token: &PairToken| match token {
         PairToken::Text(text) => model.to_single_token(text),

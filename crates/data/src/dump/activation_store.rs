@@ -44,7 +44,7 @@ const AT_ONCE_HERE: usize = 2;
 /// # let out = folder.path().join("activations");
 /// let prompts: Vec<Vec<u32>> = (1..60).map(|id| vec![0, id, id]).collect();
 /// Dump::new("resid_post1").run(&model, &prompts, &out)?;
-/// let store = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]).leaving_out([0]).batch_size(50);
+/// let store = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]).exclude_tokens([0]).batch_size(50);
 /// let mut seen = 0;
 /// for batch in store.batches()? {
 ///     let batch = batch?;
@@ -159,7 +159,7 @@ impl ActivationStore {
     }
 
     /// Skips vectors at these tokens, such as the beginning-of-sequence token.
-    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
         self
     }

@@ -26,7 +26,7 @@ pub(crate) use sums::Sums;
 ///
 /// ```
 /// use hooklens::features::EvaluateOptions;
-/// let options = EvaluateOptions::new().batch_size(8).leaving_out([0]); // excludes token id 0
+/// let options = EvaluateOptions::new().batch_size(8).exclude_tokens([0]); // excludes token id 0
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
@@ -67,7 +67,7 @@ impl EvaluateOptions {
     /// Excludes these tokens from all measures and leaves their activations unchanged, instead of the tokens that the
     /// dictionary's files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]`
     /// for none.
-    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }

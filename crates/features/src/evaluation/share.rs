@@ -68,7 +68,7 @@ impl EvaluationShard {
         progress: impl FnMut(usize),
     ) -> Result<Self> {
         let left_out = options.left_out(model, dictionary)?;
-        let splicing = SpliceOptions::new().error_term(false).leaving_out(left_out.iter().copied());
+        let splicing = SpliceOptions::new().error_term(false).exclude_tokens(left_out.iter().copied());
         let spliced = model.splice_dictionary_with(dictionary, &splicing)?;
         let own = match model.devices().first() {
             Some(device) => dictionary.to_device(device),
@@ -95,12 +95,12 @@ impl EvaluationShard {
         for layer in transcoders.layers() {
             // Tokens are counted once for all layers.
             if options.left_out(model, layer)? != left_out {
-                let reason = "its layers exclude different tokens; set one list with `EvaluateOptions::leaving_out`";
+                let reason = "its layers exclude different tokens; set one list with `EvaluateOptions::exclude_tokens`";
                 let dictionary = transcoders.name().to_string();
                 return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
             }
         }
-        let splicing = SpliceOptions::new().error_term(false).leaving_out(left_out.iter().copied());
+        let splicing = SpliceOptions::new().error_term(false).exclude_tokens(left_out.iter().copied());
         let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
         let own = match model.devices().first() {
             Some(device) => transcoders.to_device(device),

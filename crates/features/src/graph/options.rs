@@ -89,7 +89,7 @@ impl GraphOptions {
 
     /// Leaves out the features and errors of the first `positions` positions. By default, only those of a BOS token are
     /// left out. MLP outputs at these positions count as constants.
-    pub fn leaving_out(mut self, positions: usize) -> Self {
+    pub fn exclude_positions(mut self, positions: usize) -> Self {
         self.left_out = Some(positions);
         self
     }

@@ -38,7 +38,7 @@ const RELATED: usize = 8;
 ///
 /// ```
 /// use hooklens::features::DashboardOptions;
-/// let options = DashboardOptions::new().window(10, 10).largest(20).leaving_out([0]);
+/// let options = DashboardOptions::new().window(10, 10).largest(20).exclude_tokens([0]);
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
@@ -95,7 +95,7 @@ impl DashboardOptions {
     }
 
     /// Excludes activations at these tokens, also in the query.
-    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Dashboards<'_> {
 /// let texts = ["When Mary and John went to the store, John gave a drink to Mary.", "Anna went to the park."];
 /// let prompts: Vec<Vec<u32>> =
 ///     texts.iter().map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec())).collect::<Result<_, hooklens::Error>>()?;
-/// let options = DashboardOptions::new().leaving_out(model.tokenizer()?.bos()).query("When Mary");
+/// let options = DashboardOptions::new().exclude_tokens(model.tokenizer()?.bos()).query("When Mary");
 /// let all = dashboards(&model, Units::latents(&sae)?, &prompts, options, |_| {})?;
 /// let most = all.by_density()[0];
 /// # let folder = tempfile::tempdir()?;
@@ -167,7 +167,7 @@ pub fn dashboards<'m>(
     let units = units.on(model);
     units.dictionary().map_or(Ok(()), |dictionary| check_processing(model, dictionary))?;
     let options = match (&options.left_out, units.dictionary()) {
-        (None, Some(dictionary)) => options.leaving_out(dictionary.metadata().exclude_special_tokens.ids(model)?),
+        (None, Some(dictionary)) => options.exclude_tokens(dictionary.metadata().exclude_special_tokens.ids(model)?),
         _ => options,
     };
     let mut random = ChaCha8Rng::seed_from_u64(options.seed);

@@ -83,7 +83,7 @@ pub(super) fn finished(
     let mut made = Vec::new();
     for trainer in trainers.iter_mut() {
         trainer.calibrate(&first);
-        made.push(trainer.trained()?.excluding(left_out));
+        made.push(trainer.trained()?.exclude_tokens(left_out));
     }
     if is_stopped {
         return Ok(made.into_iter().map(|one| (one, Vec::new())).collect());

@@ -101,7 +101,7 @@ impl TrainingRun {
     }
 
     /// Excludes activations at these tokens, such as BOS.
-    pub fn leaving_out(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
+    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = tokens.into_iter().collect();
         self
     }

@@ -89,7 +89,7 @@ pub(super) struct FromDumps {
 impl FromDumps {
     pub(super) fn new<P: AsRef<Path>>(dumps: impl IntoIterator<Item = P>, left_out: &[u32]) -> Self {
         let none: [&str; 0] = [];
-        let store = ActivationStore::new(dumps, none).leaving_out(left_out.iter().copied()).endless();
+        let store = ActivationStore::new(dumps, none).exclude_tokens(left_out.iter().copied()).endless();
         Self { store, batches: None, further: Further::default() }
     }
 }
