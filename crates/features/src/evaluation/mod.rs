@@ -157,18 +157,18 @@ impl Batch<'_> {
 }
 
 /// Runs a model on prompts three times (unchanged, with dictionaries, and with zeros in place of the written points)
-/// and accumulates losses.
+/// and accumulates losses. Each of `pairs` is the point that a dictionary reads and the one that it writes.
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
-    sites: &[[&str; 2]],
+    pairs: &[[&str; 2]],
     prompts: &[Vec<u32>],
     (options, left_out): (&EvaluateOptions, &[u32]),
     mut each: impl FnMut(&Batch<'_>) -> Result<()>,
     mut progress: impl FnMut(usize),
 ) -> Result<Losses> {
     let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
-    let points: Vec<&str> = sites.iter().flatten().copied().collect();
-    let zeros = || sites.iter().map(|[_, write]| at(*write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
+    let points: Vec<&str> = pairs.iter().flatten().copied().collect();
+    let zeros = || pairs.iter().map(|[_, write]| at(*write).edit_any(|x, _| Ok(Some(x.zeros_like()))));
     let (mut losses, mut done) = (Losses::default(), 0);
     for batch in prompts.chunks(options.batch_size) {
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;

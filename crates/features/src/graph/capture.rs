@@ -19,7 +19,7 @@ use super::neurons::Neurons;
 use super::place::{Decoder, Place, Skip};
 use super::secant_slopes::SecantSlopes;
 use super::replacement::{Kind, Replacement};
-use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, Site, Sort, lengths};
+use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, FeatureSite, Sort, lengths};
 use super::stacked::Stacked;
 use crate::error::GraphError;
 use crate::{Dictionary, check_processing};
@@ -36,7 +36,7 @@ const TOGETHER: usize = 256;
 #[derive(Debug)]
 pub(super) struct Captured {
     pub(super) frozen: Frozen,
-    pub(super) sites: Vec<Site>,
+    pub(super) sites: Vec<FeatureSite>,
     pub(super) active: Active,
     /// The final norm, with its scale frozen.
     pub(super) last: HeldNorm,
@@ -304,7 +304,7 @@ fn check_replacement(model: &HookedTransformer, replacement: &Replacement, place
 }
 
 /// Sites, active features, and the layer of each place.
-type Found = (Vec<Site>, Active, Vec<usize>);
+type Found = (Vec<FeatureSite>, Active, Vec<usize>);
 
 /// A recorded run.
 struct Run<'m> {
@@ -408,7 +408,7 @@ impl Run<'_> {
             };
             let sort = if one.at == At::Mlp { Sort::Transcoder } else { Sort::Latent };
             let coder = Coder::Dictionary(Box::new(one.dictionary.to_device(&device)));
-            sites.push(Site { layer: one.layer, sort, coder, scaling, before, start, lengths, left_out });
+            sites.push(FeatureSite { layer: one.layer, sort, coder, scaling, before, start, lengths, left_out });
         }
         let mut places = Vec::new();
         for (number, one) in order.iter().enumerate() {
@@ -576,7 +576,7 @@ impl Run<'_> {
             let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.dense_mlp().is_none())));
             let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
             let left_out = Vec::new();
-            sites.push(Site { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths, left_out });
+            sites.push(FeatureSite { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths, left_out });
             let decoder = Decoder { site: number, rows, factors: None, undone: Vec::new() };
             let behind = self.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?;
             let errors = of("hook_out")?;

@@ -16,7 +16,7 @@ use super::neurons::Neurons;
 use super::place::Place;
 use super::secant_slopes::SecantSlopes;
 use super::replacement::Replacement;
-use super::site::{Coder, Site};
+use super::site::{Coder, FeatureSite};
 use crate::Normalization;
 use crate::error::GraphError;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
@@ -190,7 +190,7 @@ struct Running {
 
 impl Running {
     /// Whether a site's dictionary is used at a position of the run.
-    fn is_used(&self, site: &Site, pos: usize) -> bool {
+    fn is_used(&self, site: &FeatureSite, pos: usize) -> bool {
         site.left_out.is_empty() || self.tokens.borrow().get(pos).is_none_or(|token| site.is_used_at(*token))
     }
 }
@@ -429,11 +429,11 @@ impl<'m> Intervention<'m> {
     /// Runs the prompt with the hooks of an intervention.
     fn run_hooked(&self, hooks: Vec<Hook<'_>>, running: &Running, hold: Hold) -> Result<Intervened> {
         let model = self.model;
-        let mut names: Vec<String> = self.captured.sites.iter().flat_map(Site::read_points).collect();
+        let mut names: Vec<String> = self.captured.sites.iter().flat_map(FeatureSite::read_points).collect();
         names.push(self.last_point());
         let record = Record::new(Selection::from(names));
         let output = model.run(vec![self.tokens.to_vec()], ForwardOptions::new().hooks(hooks).record(record))?;
-        let pre = |(site, seen): (&Site, &Option<Tensor<2>>)| {
+        let pre = |(site, seen): (&FeatureSite, &Option<Tensor<2>>)| {
             site.pre_activations(seen.clone(), &output.cache, hold == Hold::Everything)
         };
         let pre_activations =
@@ -578,7 +578,7 @@ impl<'m> Intervention<'m> {
     fn write<'h>(
         &'h self,
         number: usize,
-        site: &'h Site,
+        site: &'h FeatureSite,
         edits: &'h Edits<'h>,
         hold: Hold,
         running: &'h Running,
@@ -707,7 +707,7 @@ impl SecantSlopes {
     }
 }
 
-impl Site {
+impl FeatureSite {
     /// Number of features.
     fn count(&self) -> usize {
         match &self.coder {

@@ -1,4 +1,4 @@
-//! Sites: the points where features are read, and the linear functions that compute their pre-activations.
+//! Feature sites: the points where features are read, and the linear functions that compute their pre-activations.
 
 use super::held_norm::HeldNorm;
 use super::neurons::Neurons;
@@ -24,7 +24,7 @@ pub(super) enum Sort {
 
 /// The features of one layer and point.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct FeatureSite {
     pub(super) layer: usize,
     pub(super) sort: Sort,
     pub(super) coder: Coder,
@@ -47,7 +47,7 @@ pub(super) enum Coder {
     Neurons(Box<Neurons>),
 }
 
-impl Site {
+impl FeatureSite {
     /// Whether the site has features at a token.
     pub(super) fn is_used_at(&self, token: u32) -> bool {
         !self.left_out.contains(&token)
@@ -72,7 +72,7 @@ impl Site {
         Ok((rows, constants))
     }
 
-    /// The vectors and constants of [`Site::reads`], relative to the input at the point itself.
+    /// The vectors and constants of [`FeatureSite::reads`], relative to the input at the point itself.
     pub(super) fn reads_at_point(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
         match &self.coder {
             Coder::Dictionary(dictionary) => dictionary.reads(latents),

@@ -15,7 +15,7 @@ use super::options::GraphOptions;
 use super::replacement::Replacement;
 use super::row_of::RowOf;
 use super::rows::{Cone, RowStore};
-use super::site::{Coder, POST, STEPS, Site, Sort, lengths, usual};
+use super::site::{Coder, POST, STEPS, FeatureSite, Sort, lengths, usual};
 use super::target::{PreparedTargets, name, prepared_targets};
 use crate::error::GraphError;
 use crate::{Dictionary, Units};
@@ -176,7 +176,7 @@ impl<'c> Trace<'c> {
     fn work(&self, features: usize) -> f64 {
         let (active, sites) = (&self.captured.active, &self.captured.sites);
         let layers = self.captured.frozen.layers.len() as f64;
-        let of = |(number, site): (usize, &Site)| {
+        let of = |(number, site): (usize, &FeatureSite)| {
             let share = site.start.map_or(0.0, |start| (start / STEPS + 1) as f64 / layers);
             let positions = (0..active.len).map(|pos| (active.range(number, pos).len() * (pos + 1)) as f64);
             share * positions.sum::<f64>()
@@ -433,7 +433,7 @@ fn assemble(
         [constants, values, deviations],
         (tokens.to_vec(), names),
         (active.count(), left_out, frozen.layers.len()),
-        sites.iter().map(Site::units).collect::<Result<_>>()?,
+        sites.iter().map(FeatureSite::units).collect::<Result<_>>()?,
     );
     graph.chosen_targets.clone_from(&targets.chosen);
     graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
@@ -456,7 +456,7 @@ fn usual_sizes(captured: &Captured, targets: &PreparedTargets, features: &[usize
     Ok(sizes)
 }
 
-impl Site {
+impl FeatureSite {
     /// The features as units of a dashboard.
     fn units(&self) -> Result<Units> {
         match self.dictionary() {

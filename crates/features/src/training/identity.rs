@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::objective::{JumpReluSparsity, Objective};
-use super::settings::{Sites, Training};
+use super::settings::{TrainedPoints, Training};
 
 /// Version of the settings below. Increase it when a field is renamed or changes meaning.
 const VERSION: u64 = 1;
@@ -82,7 +82,7 @@ impl Training {
         // Destructured without `..`, so that a new setting cannot be forgotten here. Otherwise, a checkpoint could be
         // resumed with a different value of it.
         let Training {
-            sites,
+            trained_on,
             name,
             latents,
             objective,
@@ -104,10 +104,10 @@ impl Training {
             model,
             prepend_bos,
         } = self;
-        let sites = match sites {
-            Sites::Autoencoder(point) => json!({ "kind": "autoencoder", "point": point }),
-            Sites::Transcoder(reads, writes) => json!({ "kind": "transcoder", "reads": reads, "writes": writes }),
-            Sites::CrossLayer(reads, writes, layers) => {
+        let sites = match trained_on {
+            TrainedPoints::Autoencoder(point) => json!({ "kind": "autoencoder", "point": point }),
+            TrainedPoints::Transcoder(reads, writes) => json!({ "kind": "transcoder", "reads": reads, "writes": writes }),
+            TrainedPoints::CrossLayer(reads, writes, layers) => {
                 json!({ "kind": "cross-layer", "reads": reads, "writes": writes, "layers": layers })
             }
         };

@@ -10,7 +10,7 @@ use hooklens_model::error::Result;
 
 /// The points that a dictionary is trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sites {
+pub(super) enum TrainedPoints {
     /// An autoencoder that reads and reconstructs one point.
     Autoencoder(String),
     /// A transcoder from one point to another.
@@ -32,7 +32,7 @@ pub(super) enum Sites {
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 pub struct Training {
-    pub(super) sites: Sites,
+    pub(super) trained_on: TrainedPoints,
     pub(super) name: String,
     pub(super) latents: usize,
     pub(super) objective: Objective,
@@ -56,14 +56,14 @@ pub struct Training {
 }
 
 impl Training {
-    fn new(sites: Sites, latents: usize) -> Self {
-        let name = match &sites {
-            Sites::Autoencoder(point) => point.clone(),
-            Sites::Transcoder(_, write) => write.clone(),
-            Sites::CrossLayer(..) => "cross-layer transcoder".into(),
+    fn new(trained_on: TrainedPoints, latents: usize) -> Self {
+        let name = match &trained_on {
+            TrainedPoints::Autoencoder(point) => point.clone(),
+            TrainedPoints::Transcoder(_, write) => write.clone(),
+            TrainedPoints::CrossLayer(..) => "cross-layer transcoder".into(),
         };
         Self {
-            sites,
+            trained_on,
             name,
             latents,
             objective: Objective::BatchTopK { k: 32.0 },
@@ -89,18 +89,18 @@ impl Training {
 
     /// Settings for a sparse autoencoder at a point. Defaults to BatchTopK with k 32, and a million tokens.
     pub fn autoencoder(point: impl Into<Selection>, latents: usize) -> Self {
-        Self::new(Sites::Autoencoder(point.into().full_name()), latents)
+        Self::new(TrainedPoints::Autoencoder(point.into().full_name()), latents)
     }
 
     /// A transcoder from one point to another.
     pub fn transcoder(read: impl Into<Selection>, write: impl Into<Selection>, latents: usize) -> Self {
-        Self::new(Sites::Transcoder(read.into().full_name(), write.into().full_name()), latents)
+        Self::new(TrainedPoints::Transcoder(read.into().full_name(), write.into().full_name()), latents)
     }
 
     /// A cross-layer transcoder for a model with this number of layers, with `latents` latents per layer: from the
     /// input of every MLP to the outputs of the same and all later MLPs.
     pub fn cross_layer(layers: usize, latents: usize) -> Self {
-        Self::new(Sites::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
+        Self::new(TrainedPoints::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
     }
 
     /// Checks that a model has a point that a dictionary can be trained on, with one vector of fixed width per token.
@@ -123,14 +123,14 @@ impl Training {
     /// The settings with the model's own names of the points, in which a layer counted from the end is a number.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
         let own = |point: &str| Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string());
-        let sites = match &self.sites {
-            Sites::Autoencoder(point) => Sites::Autoencoder(own(point)?),
-            Sites::Transcoder(read, write) => Sites::Transcoder(own(read)?, own(write)?),
-            Sites::CrossLayer(..) => self.sites.clone(),
+        let trained_on = match &self.trained_on {
+            TrainedPoints::Autoencoder(point) => TrainedPoints::Autoencoder(own(point)?),
+            TrainedPoints::Transcoder(read, write) => TrainedPoints::Transcoder(own(read)?, own(write)?),
+            TrainedPoints::CrossLayer(..) => self.trained_on.clone(),
         };
-        let default = |sites: &Sites| Self::new(sites.clone(), self.latents).name;
-        let name = if self.name == default(&self.sites) { default(&sites) } else { self.name.clone() };
-        Ok(Self { sites, name, ..self.clone() })
+        let default = |trained_on: &TrainedPoints| Self::new(trained_on.clone(), self.latents).name;
+        let name = if self.name == default(&self.trained_on) { default(&trained_on) } else { self.name.clone() };
+        Ok(Self { trained_on, name, ..self.clone() })
     }
 
     /// Sets the activation function and sparsity loss. [`Objective::JumpRelu`] sets Adam's first beta to 0.
@@ -254,26 +254,26 @@ impl Training {
 
     /// Number of layers; 1 unless it is a cross-layer transcoder.
     pub(super) fn layers(&self) -> usize {
-        match self.sites {
-            Sites::CrossLayer(_, _, layers) => layers,
+        match self.trained_on {
+            TrainedPoints::CrossLayer(_, _, layers) => layers,
             _ => 1,
         }
     }
 
     pub(super) fn is_transcoder(&self) -> bool {
-        !matches!(self.sites, Sites::Autoencoder(_))
+        !matches!(self.trained_on, TrainedPoints::Autoencoder(_))
     }
 
     pub(super) fn is_cross_layer(&self) -> bool {
-        matches!(self.sites, Sites::CrossLayer(..))
+        matches!(self.trained_on, TrainedPoints::CrossLayer(..))
     }
 
     /// The points that a layer reads and, for transcoders, writes.
     pub(super) fn points(&self, layer: usize) -> (String, Option<String>) {
-        match &self.sites {
-            Sites::Autoencoder(point) => (point.clone(), None),
-            Sites::Transcoder(read, write) => (read.clone(), Some(write.clone())),
-            Sites::CrossLayer(read, write, _) => {
+        match &self.trained_on {
+            TrainedPoints::Autoencoder(point) => (point.clone(), None),
+            TrainedPoints::Transcoder(read, write) => (read.clone(), Some(write.clone())),
+            TrainedPoints::CrossLayer(read, write, _) => {
                 (format!("blocks.{layer}.{read}"), Some(format!("blocks.{layer}.{write}")))
             }
         }
