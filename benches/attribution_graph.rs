@@ -49,9 +49,9 @@ fn main() -> Outcome {
             }
         });
         let start = Instant::now();
-        let graph = AttributionGraph::with_progress(&model, row, &replacement, &options, |told| {
-            if told.done == 0 {
-                estimate = (told.seconds, told.bytes / 1_000_000);
+        let graph = AttributionGraph::with_progress(&model, row, &replacement, &options, |progress| {
+            if progress.done == 0 {
+                estimate = (progress.seconds, progress.bytes / 1_000_000);
             }
         });
         seconds = start.elapsed().as_secs_f64();

@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         settings(Training::transcoder(read, write, 256)).named(format!("ioi-transcoders, layer {layer}"))
     });
     let run = TrainingRun::new([sae].into_iter().chain(transcoders)).exclude_tokens(bos);
-    let trained = run.on_model(&model, train, |told| {
-        if told.step.step % 500 == 0 {
-            println!("{} {:?}", told.training, told.step);
+    let trained = run.on_model(&model, train, |progress| {
+        if progress.step.step % 500 == 0 {
+            println!("{} {:?}", progress.training, progress.step);
         }
     })?;
 

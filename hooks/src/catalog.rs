@@ -37,8 +37,8 @@ impl PointId {
 /// points.absent("hook_pos_embed", "its positions are rotary");
 /// let catalog = points.build();
 /// assert_eq!(catalog.points()[0].axes_label(), "[batch, pos, d_model]");
-/// let told = catalog.find("hook_pos_embed").unwrap_err().to_string();
-/// assert_eq!(told, "`hook_pos_embed` does not fire: its positions are rotary");
+/// let message = catalog.find("hook_pos_embed").unwrap_err().to_string();
+/// assert_eq!(message, "`hook_pos_embed` does not fire: its positions are rotary");
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
@@ -94,8 +94,8 @@ impl Catalog {
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
     /// assert_eq!(catalog.find("blocks.1.hook_resid_post")?, catalog.find("blocks.-1.hook_resid_post")?);
-    /// let told = catalog.find("blocks.1.hook_resid_pst").unwrap_err().to_string();
-    /// assert!(told.contains("blocks.1.hook_resid_post"), "{told}");
+    /// let message = catalog.find("blocks.1.hook_resid_pst").unwrap_err().to_string();
+    /// assert!(message.contains("blocks.1.hook_resid_post"), "{message}");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

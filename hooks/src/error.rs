@@ -13,11 +13,11 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// let told = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
-/// assert!(told("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
-/// assert!(told("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
+/// let message = |asked: &str| Selection::from(asked).resolve(&catalog).unwrap_err().to_string();
+/// assert!(message("hook_embd").starts_with("no hook point is called `hook_embd` in this model of 2 layers"));
+/// assert!(message("*hook_mlp_out").starts_with("the pattern `*hook_mlp_out` matches no hook point"));
 /// let layers = "names a layer that this model does not have: its layers are 0 to 1";
-/// assert_eq!(told("blocks.9.hook_resid_post"), format!("`blocks.9.hook_resid_post` {layers}"));
+/// assert_eq!(message("blocks.9.hook_resid_post"), format!("`blocks.9.hook_resid_post` {layers}"));
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -197,8 +197,8 @@ impl Selection {
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
     /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
-    /// let told = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
-    /// assert!(told.ends_with("names 2 points; expected exactly one"), "{told}");
+    /// let message = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
+    /// assert!(message.ends_with("names 2 points; expected exactly one"), "{message}");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

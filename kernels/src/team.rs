@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn payloads_that_panic_when_dropped_hang_nobody() {
-        let (told, done) = std::sync::mpsc::channel();
+        let (sender, done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let team = Team::start(2);
             for _ in 0..rounds(2000) {
@@ -349,7 +349,7 @@ mod tests {
                     std::thread::yield_now();
                 }
             });
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         let patience = Duration::from_secs(if cfg!(miri) { 600 } else { 60 });
         assert!(done.recv_timeout(patience).is_ok(), "the team hangs");

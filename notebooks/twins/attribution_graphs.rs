@@ -13,7 +13,7 @@ let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-trans
 let options = GraphOptions::new().target(GraphTarget::difference(&model, "Mary", "John")?);
 let graph = AttributionGraph::new(&model, prompt, &replacement, &options)?;
 println!("every row sums to its value, to {:.0e}; {:?}", graph.deviation(), graph.scores());
-(&(GraphFile::told(&graph, &model)?)).displayed();
+(&(GraphFile::with_defaults(&graph, &model)?)).displayed();
 let pruned = graph.prune(0.8, 0.98)?;
 let target = graph.nodes().len() - 1;
 for path in graph.paths(&pruned, target, 5) {

@@ -58,15 +58,15 @@ def load(path: str | os.PathLike[str]) -> Dump:
         within = sorted(entry.name for entry in place.iterdir() if (entry / "manifest.json").is_file())
         more = f"; it contains shards ({', '.join(within[:4])} ...): run `hooklens merge --out {place}`" if within else ""
         raise FileNotFoundError(f"{place} has no manifest.json, so it is not a dump{more}")
-    told = _manifest(manifest)
+    content = _manifest(manifest)
     log = place / "shards.jsonl"
-    if not told["complete"] and not log.is_file():
+    if not content["complete"] and not log.is_file():
         # The dump may have been completed since the manifest was read.
-        told = _manifest(manifest)
-    if told["settings"].get("format") == "parquet":
+        content = _manifest(manifest)
+    if content["settings"].get("format") == "parquet":
         raise ValueError(f"{place} contains tables: read its .parquet files with pandas, polars, duckdb or datasets")
-    listed = told["shards"]
-    if not told["complete"]:
+    listed = content["shards"]
+    if not content["complete"]:
         # Files of an incomplete dump are listed in a log, whose last line may be cut off.
         listed = []
         for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
@@ -74,10 +74,10 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 listed.append(json.loads(line))
             except ValueError:
                 break
-        rows, done = told.get("part_rows") or told["rows"], sum(one["rows"] for one in listed)
+        rows, done = content.get("part_rows") or content["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
-    model = _model(manifest, told.get("model"), told["settings"])
-    return Dump([File(place / one["file"]) for one in listed], told["settings"], model)
+    model = _model(manifest, content.get("model"), content["settings"])
+    return Dump([File(place / one["file"]) for one in listed], content["settings"], model)
 
 
 def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[str, Any] | None:
@@ -101,21 +101,21 @@ def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[st
 def _manifest(path: Path) -> dict[str, Any]:
     """Reads and validates a manifest."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a manifest: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != "hooklens-dump":
+    if not isinstance(content, dict) or content.get("format") != "hooklens-dump":
         raise ValueError(f"{path} is not the manifest of a hooklens dump")
-    if not isinstance(told.get("version"), int) or told["version"] > _VERSION:
-        raise ValueError(f"{path} has version {told.get('version')}; this module reads versions up to {_VERSION}")
+    if not isinstance(content.get("version"), int) or content["version"] > _VERSION:
+        raise ValueError(f"{path} has version {content.get('version')}; this module reads versions up to {_VERSION}")
     kinds = {"complete": bool, "rows": int, "settings": dict, "shards": list}
     for field, kind in kinds.items():
-        if not isinstance(told.get(field), kind):
-            raise ValueError(f"{path} is damaged: `{field}` is {json.dumps(told.get(field))[:40]}")
-    for one in told["shards"]:
+        if not isinstance(content.get(field), kind):
+            raise ValueError(f"{path} is damaged: `{field}` is {json.dumps(content.get(field))[:40]}")
+    for one in content["shards"]:
         if not isinstance(one, dict) or not isinstance(one.get("file"), str):
             raise ValueError(f"{path} is damaged: an entry of `shards` has no file name")
-    return told
+    return content
 
 
 class Dump(Mapping[str, "Point | Latents"]):

@@ -174,31 +174,31 @@ fn what_cannot_be_served_is_told() {
     let at = |name: &str| folder.path().join(name);
     let rows = vec![vec![0, 5, 6], vec![0, 7]];
     Dump::new("*").run(&model, &rows, at("all")).unwrap();
-    let told = |dumps: &[&str], point: &str| {
+    let message = |dumps: &[&str], point: &str| {
         let store = ActivationStore::new(dumps.iter().map(|name| at(name)), [point]);
         match store.batches().and_then(|batches| batches.collect::<Result<Vec<_>, _>>()) {
             Ok(_) => panic!("{dumps:?} {point}"),
             Err(error) => error.to_string(),
         }
     };
-    assert!(told(&["all"], "blocks.1.hook_resid_pst").contains("nearest: blocks.1.hook_resid_post"));
-    let scores = told(&["all"], "blocks.1.attn.hook_pattern");
+    assert!(message(&["all"], "blocks.1.hook_resid_pst").contains("nearest: blocks.1.hook_resid_post"));
+    let scores = message(&["all"], "blocks.1.attn.hook_pattern");
     assert!(scores.contains("does not have one vector per token"), "{scores}");
-    assert!(told(&[], POINT).contains("the list of dumps is empty"));
-    let none = told(&["none.safetensors"], POINT);
+    assert!(message(&[], POINT).contains("the list of dumps is empty"));
+    let none = message(&["none.safetensors"], POINT);
     assert!(none.contains("none.safetensors"), "{none}");
     std::fs::create_dir(at("nothing")).unwrap();
-    assert!(told(&["nothing"], POINT).contains("no finished files of a dump"));
+    assert!(message(&["nothing"], POINT).contains("no finished files of a dump"));
     std::fs::write(at("broken.safetensors"), b"not at all").unwrap();
-    assert!(told(&["broken.safetensors"], POINT).contains("broken.safetensors"));
+    assert!(message(&["broken.safetensors"], POINT).contains("broken.safetensors"));
 
     as_dump(&at("narrow.safetensors"), 4, 8, &[1.0; 32]);
-    let differs = told(&["all", "narrow.safetensors"], POINT);
+    let differs = message(&["all", "narrow.safetensors"], POINT);
     assert!(differs.contains("width 8, but width 64 in another file"), "{differs}");
     let mut vectors = [1.0; 32];
     vectors[17] = f32::NAN;
     as_dump(&at("nan.safetensors"), 4, 8, &vectors);
-    assert!(told(&["nan.safetensors"], POINT).contains("NaN or infinite"));
+    assert!(message(&["nan.safetensors"], POINT).contains("NaN or infinite"));
 
     as_dump(&at("short.safetensors"), 4, 8, &[1.0; 32]);
     let batches = ActivationStore::new([at("short.safetensors")], [POINT]).epochs(u64::MAX).batch_size(64).batches();

@@ -80,7 +80,7 @@ fn added_biases_need_their_setting() {
     let both = error("dora-gpt2", "gpt2", json!({"lora_bias": true}));
     assert!(both.contains("both set"), "{both}");
     for field in ["arrow_config", "kasa_config", "use_bdlora", "monteclora_config"] {
-        let told = error("lora-gpt2", "gpt2", json!({field: {"r": 1}}));
-        assert!(told.contains(field), "{told}");
+        let message = error("lora-gpt2", "gpt2", json!({field: {"r": 1}}));
+        assert!(message.contains(field), "{message}");
     }
 }

@@ -132,10 +132,10 @@ fn what_is_missing_is_named_with_what_would_hold_it() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
     let cache = model.record(rows(), "*hook_resid_post").unwrap();
     let analysis = model.analyze(&cache).unwrap();
-    let told = analysis.stack_head_results(Stage::Final).unwrap_err().to_string();
-    assert!(told.contains("`blocks.0.attn.hook_z`") && told.contains("record `*attn.hook_z`"), "{told}");
-    let told = analysis.decompose_resid(Stage::Final).unwrap_err().to_string();
-    assert!(told.contains("record `hook_embed`"), "{told}");
+    let message = analysis.stack_head_results(Stage::Final).unwrap_err().to_string();
+    assert!(message.contains("`blocks.0.attn.hook_z`") && message.contains("record `*attn.hook_z`"), "{message}");
+    let message = analysis.decompose_resid(Stage::Final).unwrap_err().to_string();
+    assert!(message.contains("record `hook_embed`"), "{message}");
     assert!(analysis.stack_head_results(Stage::Before(0)).unwrap().is_empty());
     assert!(analysis.stream(Stage::Before(7)).is_err());
     assert!(analysis.clone().rows(1..4).is_err());
@@ -150,7 +150,7 @@ fn a_recording_of_another_model_is_refused() {
     let folded = plain.config().clone().with_norm(hooklens::NormKind::LayerNormPre);
     let deeper = random_model(TransformerConfig::new(3, 16, 4, 20, 32), 1);
     let cache = plain.record(rows(), Record::all()).unwrap();
-    let told = random_model(folded, 1).analyze(&cache).unwrap_err().to_string();
-    assert!(told.contains("norms keep their weights"), "{told}");
+    let message = random_model(folded, 1).analyze(&cache).unwrap_err().to_string();
+    assert!(message.contains("norms keep their weights"), "{message}");
     assert!(deeper.analyze(&cache).unwrap_err().to_string().contains("hook points"));
 }

@@ -143,36 +143,36 @@ fn pages_are_small_and_the_same_every_time() {
 
 #[test]
 fn what_is_too_large_or_wrong_is_said() {
-    let told = AttentionView::check(1, 2049, true).unwrap_err();
-    assert!(matches!(told, PlotError::TooLong { tokens: 2049, most: 2048 }), "{told}");
-    let told = AttentionView::check(144, 1024, true).unwrap_err();
-    assert!(matches!(told, PlotError::TooLarge { tokens: 1024, most: 16_000_000, .. }));
-    assert!(told.to_string().contains("144 heads of 1024 tokens make a page of 101 MB"), "{told}");
-    assert!(told.to_string().contains("choose fewer layers, heads or positions"), "{told}");
+    let message = AttentionView::check(1, 2049, true).unwrap_err();
+    assert!(matches!(message, PlotError::TooLong { tokens: 2049, most: 2048 }), "{message}");
+    let message = AttentionView::check(144, 1024, true).unwrap_err();
+    assert!(matches!(message, PlotError::TooLarge { tokens: 1024, most: 16_000_000, .. }));
+    assert!(message.to_string().contains("144 heads of 1024 tokens make a page of 101 MB"), "{message}");
+    assert!(message.to_string().contains("choose fewer layers, heads or positions"), "{message}");
     assert!(AttentionView::check(5, 2048, true).is_ok());
 
     let patterns = hostile(3);
-    let told = patterns.clone().layers([1, 7]).unwrap_err().to_string();
-    assert_eq!(told, "there is no layer 7; available: 0, 1, 2");
+    let message = patterns.clone().layers([1, 7]).unwrap_err().to_string();
+    assert_eq!(message, "there is no layer 7; available: 0, 1, 2");
     assert!(matches!(patterns.clone().heads([2]), Err(PlotError::Absent { what: "head", asked: 2, .. })));
     assert!(matches!(patterns.clone().heads([]), Err(PlotError::NoPattern)));
     assert!(patterns.clone().positions(0..9).is_err());
     assert!(AttentionView::of(&patterns).unwrap().start_at(0, 5).is_err());
     assert!(matches!(AttentionPatterns::new(["a"], []), Err(PlotError::NoPattern)));
-    let told = AttentionPatterns::new(["a", "b"], [(3, causal(1, 3))]).unwrap_err().to_string();
-    assert!(told.contains("layer 3 is [1, 3, 3]; expected 2 queries by 2 keys"), "{told}");
+    let message = AttentionPatterns::new(["a", "b"], [(3, causal(1, 3))]).unwrap_err().to_string();
+    assert!(message.contains("layer 3 is [1, 3, 3]; expected 2 queries by 2 keys"), "{message}");
     let mut broken = causal(2, 2);
     broken[[1, 1, 0]] = f32::NAN;
-    let told = AttentionPatterns::new(["a", "b"], [(3, broken)]).unwrap_err().to_string();
-    assert!(told.starts_with("the attention of L3H1 from 1 to 0 is NaN"), "{told}");
-    let told = AttentionView::of(&patterns).unwrap().save("view.svg").unwrap_err().to_string();
-    assert_eq!(told, "view.svg: the file name must end in .html");
-    let told = ColoredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
-    assert_eq!(told, "`loss` has 2 values for 1 tokens; expected one per token");
+    let message = AttentionPatterns::new(["a", "b"], [(3, broken)]).unwrap_err().to_string();
+    assert!(message.starts_with("the attention of L3H1 from 1 to 0 is NaN"), "{message}");
+    let message = AttentionView::of(&patterns).unwrap().save("view.svg").unwrap_err().to_string();
+    assert_eq!(message, "view.svg: the file name must end in .html");
+    let message = ColoredText::new(["a"]).row("loss", [1.0, 2.0]).unwrap_err().to_string();
+    assert_eq!(message, "`loss` has 2 values for 1 tokens; expected one per token");
     let tokens: Vec<String> = (0..64).map(|n| n.to_string()).collect();
     let many = AttentionPatterns::new(&tokens, (0..40).map(|layer| (layer, causal(16, 64)))).unwrap();
-    let told = PatternGrid::of(&many).unwrap_err().to_string();
-    assert!(told.contains("choose fewer along layers or heads or positions"), "{told}");
+    let message = PatternGrid::of(&many).unwrap_err().to_string();
+    assert!(message.contains("choose fewer along layers or heads or positions"), "{message}");
     // Tokens may have any length.
     let long = AttentionPatterns::new(["x".repeat(17_000_000)], [(0, causal(1, 1))]).unwrap();
     assert!(matches!(AttentionView::of(&long).unwrap().to_html(), Err(PlotError::TooLarge { .. })));
@@ -200,8 +200,8 @@ fn padding_is_no_part_of_a_row() {
     }
     let tokens = model.to_tokens("red fox blue").unwrap();
     let sliced = model.record(&tokens, Record::new("*hook_pattern").positions(-1)).unwrap();
-    let told = AttentionPatterns::of(&model, &sliced, &tokens, 0).unwrap_err().to_string();
-    assert!(told.contains("record all positions"), "{told}");
+    let message = AttentionPatterns::of(&model, &sliced, &tokens, 0).unwrap_err().to_string();
+    assert!(message.contains("record all positions"), "{message}");
     let none = model.record(&tokens, "*hook_z").unwrap();
     assert!(AttentionPatterns::of(&model, &none, &tokens, 0).unwrap_err().to_string().contains("*hook_pattern"));
     let last = AttentionPatterns::run(&model, "red fox blue", &[1]).unwrap().positions(-2..4).unwrap();

@@ -95,16 +95,16 @@ fn an_edit_of_the_shares_sends_tokens_elsewhere() {
 
 #[test]
 fn sizes_that_do_not_fit_are_named() {
-    let told = |changed: TransformerConfig| changed.validate().unwrap_err().to_string();
+    let message = |changed: TransformerConfig| changed.validate().unwrap_err().to_string();
     let own = config(3, 2, 2);
     assert_eq!(
-        told(own.clone().with_heads(8)),
+        message(TransformerConfig { n_heads: 8, ..own.clone() }),
         "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });
     assert_eq!(
-        told(own.clone().with_attn_experts(none)),
+        message(TransformerConfig { attn_experts: none, ..own.clone() }),
         "invalid `attn_experts`: can't choose 4 of 3 experts per token"
     );
-    assert!(told(own.with_attn_gates(true)).starts_with("invalid `attn_experts`: "));
+    assert!(message(TransformerConfig { attn_gates: true, ..own }).starts_with("invalid `attn_experts`: "));
 }

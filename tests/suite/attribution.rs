@@ -153,8 +153,8 @@ fn estimates_find_the_heads_that_patching_finds() {
 fn what_cannot_be_attributed_is_said() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 3);
     let attribution = patching(&model).attribution("*hook_z").unwrap();
-    let told = attribution.resid_pre().unwrap_err().to_string();
-    assert!(told.contains("`blocks.0.hook_resid_pre` was not recorded"), "{told}");
+    let message = attribution.resid_pre().unwrap_err().to_string();
+    assert!(message.contains("`blocks.0.hook_resid_pre` was not recorded"), "{message}");
     assert!(patching(&model).attribution("hook_tokens").is_err());
     assert!(patching(&model).edges(Gradient::Integrated(0)).is_err());
     let metric = Metric::logit(&model, 3).unwrap();

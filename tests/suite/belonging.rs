@@ -305,9 +305,9 @@ proptest! {
         let whole = match model.record(rows.clone(), record) {
             Ok(whole) => whole,
             Err(error) => {
-                let told = shared.run(&rows).unwrap_err().to_string();
+                let message = shared.run(&rows).unwrap_err().to_string();
                 prop_assert!(matches!(error, Error::Hook(HookError::Positions { .. })), "{error}");
-                prop_assert!(told.contains("are not within"), "{told}");
+                prop_assert!(message.contains("are not within"), "{message}");
                 return Ok(());
             }
         };
@@ -525,11 +525,11 @@ fn positions_of_the_prompt_are_there_while_generating() {
         assert_close(&given, &expected, 1e-5, "recorded");
     }
     // A position that the text never reaches is an error before the first step.
-    for told in [
+    for message in [
         model.generate_with(CLEAN, options().hooks([hook::resid_pre(2).positions(18).zero()])).unwrap_err(),
         model.generate_with(CLEAN, options().record(Record::new("z0").positions(18))).unwrap_err(),
     ] {
-        assert!(told.to_string().contains("positions 18 are not within the 18 positions"), "{told}");
+        assert!(message.to_string().contains("positions 18 are not within the 18 positions"), "{message}");
     }
     // Hooks and recordings that count positions within each step use other methods.
     let mut shapes = vec![];
@@ -544,7 +544,7 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     let model = io();
     let clean = model.record(CLEAN, Record::all()).unwrap();
     let short = vec![model.to_tokens(CLEAN).unwrap().row(0)[..5].to_vec()];
-    let told = |result: Result<Tensor<3>, Error>| match result {
+    let message = |result: Result<Tensor<3>, Error>| match result {
         Err(Error::Hook(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -555,8 +555,8 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
         hook::resid_pre(1).replace(&clean),
         hook::pattern(1).positions(0..2).replace(&clean),
     ] {
-        let told = told(model.run_with_hooks(short.clone(), [hook]));
-        assert!(matches!(told, HookError::OtherLength { run: 5, recorded: 15, row: 0, .. }), "{told}");
+        let message = message(model.run_with_hooks(short.clone(), [hook]));
+        assert!(matches!(message, HookError::OtherLength { run: 5, recorded: 15, row: 0, .. }), "{message}");
     }
     // Counted from the start, positions are the same in both texts.
     let by_hand = clean.get(hook::resid_pre(1)).unwrap().narrow(1, 2, 1);
@@ -566,9 +566,9 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     assert_close(&given, &expected, 1e-6, "position 2");
     // A recording with a different number of rows.
     let two = model.record(vec![vec![1u32; 5]; 2], Record::all()).unwrap();
-    let error = told(model.run_with_hooks(vec![vec![2u32; 5]; 3], [hook::z(0).replace(&two)]));
+    let error = message(model.run_with_hooks(vec![vec![2u32; 5]; 3], [hook::z(0).replace(&two)]));
     assert!(matches!(error, HookError::OtherRows { recorded: 2, run: 3, .. }), "{error}");
-    let error = told(model.run_with_hooks(vec![vec![2u32; 5]], [hook::z(0).replace(&two)]));
+    let error = message(model.run_with_hooks(vec![vec![2u32; 5]], [hook::z(0).replace(&two)]));
     assert!(matches!(error, HookError::OtherRows { recorded: 2, run: 1, .. }), "{error}");
     // Rows are also checked in a sweep, where all rows are copies of one example.
     let hooked = model.hooks([hook::z(0).replace(&two)]);
@@ -580,7 +580,7 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     let folded = model.clone().processed(&Processing::standard()).unwrap();
     let foreign = folded.record(CLEAN, Record::all()).unwrap();
     for hook in [hook::z(1).replace(&foreign), hook::z(1).mean(&foreign)] {
-        let error = told(model.run_with_hooks(CORRUPTED, [hook]));
+        let error = message(model.run_with_hooks(CORRUPTED, [hook]));
         assert!(matches!(error, HookError::OtherModel { .. }), "{error}");
     }
     let meant = foreign.for_any_model();
@@ -588,7 +588,7 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     // Positions that were not recorded.
     let last = model.record(CLEAN, Record::all().positions(-1)).unwrap();
     assert!(model.run_with_hooks(CORRUPTED, [hook::z(1).positions(-1).replace(&last)]).is_ok());
-    let error = told(model.run_with_hooks(CORRUPTED, [hook::z(1).positions(3).replace(&last)]));
+    let error = message(model.run_with_hooks(CORRUPTED, [hook::z(1).positions(3).replace(&last)]));
     assert!(matches!(error, HookError::Unmatched { position: 3, row: 0, .. }), "{error}");
     // A recording without a batch axis is used in the same way.
     let bare = model.record(CLEAN, Record::all().remove_batch()).unwrap();
@@ -603,7 +603,7 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
     let exact = model.run_with_hooks(CORRUPTED, [hook::z(1).replace(&clean)]).unwrap();
     assert_close(&rounded, &exact, 1e-2, "in f16");
     // A mean over positions is rejected if an axis has a different meaning at each position.
-    let error = told(model.run_with_hooks(CORRUPTED, [hook::pattern(1).mean(&clean)]));
+    let error = message(model.run_with_hooks(CORRUPTED, [hook::pattern(1).mean(&clean)]));
     assert!(error.to_string().contains("scores and patterns mean something different at each position"), "{error}");
 }
 
@@ -668,27 +668,27 @@ fn components_of_other_places_are_refused() {
     let last = whole.clone().positions(-1).unwrap();
     let all = whole.decompose_resid(Stage::Final).unwrap();
     let heads = whole.stack_head_results(Stage::Final).unwrap();
-    let told = |result: Result<(), Error>| match result {
+    let message = |result: Result<(), Error>| match result {
         Err(error) if matches!(error.downcast_ref(), Some(AnalysisError::OtherPlaces { .. })) => error.to_string(),
         other => panic!("{other:?}"),
     };
-    for told in [
-        told(last.logit_attrs(&all, Direction::token("Mary")).map(drop)),
-        told(last.apply_ln(all.clone()).map(drop)),
-        told(last.normalize_each(&all).map(drop)),
-        told(last.with_remainder(heads.clone()).map(drop)),
-        told(whole.clone().positions(3..5).unwrap().with_remainder(heads.clone()).map(drop)),
+    for message in [
+        message(last.logit_attrs(&all, Direction::token("Mary")).map(drop)),
+        message(last.apply_ln(all.clone()).map(drop)),
+        message(last.normalize_each(&all).map(drop)),
+        message(last.with_remainder(heads.clone()).map(drop)),
+        message(whole.clone().positions(3..5).unwrap().with_remainder(heads.clone()).map(drop)),
     ] {
         assert!(
-            told.contains("rows [0] at positions [0..15]") && told.contains("the analysis covers rows [0]"),
-            "{told}"
+            message.contains("rows [0] at positions [0..15]") && message.contains("the analysis covers rows [0]"),
+            "{message}"
         );
     }
     // Another text of the same shape.
     let other = model.record(CORRUPTED, Record::all()).unwrap();
     let other = model.analyze(&other).unwrap();
-    let told = told(other.with_remainder(heads.clone()).map(drop));
-    assert!(told.contains("of a different recording"), "{told}");
+    let message = message(other.with_remainder(heads.clone()).map(drop));
+    assert!(message.contains("of a different recording"), "{message}");
     // Another recording of the same text counts as the same.
     let again = model.record(CLEAN, Record::all()).unwrap();
     let again = model.analyze(&again).unwrap();
@@ -745,13 +745,13 @@ fn what_hooks_added_is_named() {
     assert!(!before.labels().iter().any(|label| label == "added by hooks"));
     // After the hook, the stream is not the previous layer's output.
     let posts = hooked.record(CLEAN, "*hook_resid_post").unwrap();
-    let told = model.analyze(&posts).unwrap().stream(Stage::Before(2)).unwrap_err().to_string();
-    assert!(told.contains("blocks.2.hook_resid_pre"), "{told}");
+    let message = model.analyze(&posts).unwrap().stream(Stage::Before(2)).unwrap_err().to_string();
+    assert!(message.contains("blocks.2.hook_resid_pre"), "{message}");
     // If the output of a norm was edited, the layer after it did not read the norm of the stream.
     let edited = model.hooks([hook::final_normalized().edit(|x, _| x * 2.0)]).record(CLEAN, Record::all()).unwrap();
     let analysis = model.analyze(&edited).unwrap();
-    let told = analysis.logit_attrs(&analysis.decompose_resid(Stage::Final).unwrap(), Direction::token("Mary"));
-    assert!(matches!(failure(told), Some(AnalysisError::EditedNorm { .. })));
+    let message = analysis.logit_attrs(&analysis.decompose_resid(Stage::Final).unwrap(), Direction::token("Mary"));
+    assert!(matches!(failure(message), Some(AnalysisError::EditedNorm { .. })));
     // A head whose result was removed wrote nothing.
     let ablated = model.hooks([hook::result(1).head(2).zero()]);
     let ablated = ablated.record(CLEAN, Record::new(Selection::all().and("*hook_result"))).unwrap();
@@ -838,11 +838,12 @@ fn caches_of_other_models_are_refused() {
     // A cache with hidden positions is not that of its text.
     let mut hiding = model.prefill(vec![ids.clone()]).unwrap();
     hiding.insert_starts(&[1], 0).unwrap();
-    let told = PrefixStore::new(&model).insert(vec![ids.clone()], hiding).unwrap_err();
-    assert!(matches!(told, Error::Cache(CacheError::Hides)), "{told}");
+    let message = PrefixStore::new(&model).insert(vec![ids.clone()], hiding).unwrap_err();
+    assert!(matches!(message, Error::Cache(CacheError::Hides)), "{message}");
     // A store's text is the text of its cache.
-    let told = PrefixStore::new(&model).insert(vec![vec![1u32, 2, 4]], model.prefill(vec![ids]).unwrap()).unwrap_err();
-    assert!(matches!(told, Error::Cache(CacheError::OtherText { position: 2, .. })), "{told}");
+    let message =
+        PrefixStore::new(&model).insert(vec![vec![1u32, 2, 4]], model.prefill(vec![ids]).unwrap()).unwrap_err();
+    assert!(matches!(message, Error::Cache(CacheError::OtherText { position: 2, .. })), "{message}");
 }
 
 /// A cache keeps track of its tokens through all operations.
@@ -869,8 +870,8 @@ fn caches_know_their_tokens() {
     let mut bare = KeyValueCache::from_legacy(model.config(), tuples, None).unwrap();
     assert_eq!(bare.tokens(), None);
     let sampling = Sampling { frequency_penalty: 1.0, ..Sampling::default() };
-    let told = model.generate_with([3], GenerateOptions::new().sampling(sampling).prefix(&mut bare)).unwrap_err();
-    assert!(matches!(told, Error::Cache(CacheError::NoTokens { .. })), "{told}");
+    let message = model.generate_with([3], GenerateOptions::new().sampling(sampling).prefix(&mut bare)).unwrap_err();
+    assert!(matches!(message, Error::Cache(CacheError::NoTokens { .. })), "{message}");
     assert!(
         model.generate_with(vec![vec![3]; 3], GenerateOptions::new().max_new_tokens(2).prefix(&mut loaded)).is_ok()
     );
@@ -898,8 +899,8 @@ fn a_row_without_tokens_is_refused() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
     let tokens = Tokens::new(vec![vec![1, 2], vec![3, 4]]).unwrap();
     let tokens = tokens.with_mask(vec![vec![true, true], vec![false, false]]).unwrap();
-    let told = model.generate(&tokens).unwrap_err().to_string();
-    assert!(told.contains("row 1"), "{told}");
+    let message = model.generate(&tokens).unwrap_err().to_string();
+    assert!(message.contains("row 1"), "{message}");
 }
 
 /// Texts that branch off a sliding-window cache are recomputed.
@@ -983,16 +984,16 @@ fn recordings_of_two_stacks_know_both_texts() {
         (vec![5, 8, 1], vec![0, 4, 9], encoder().positions(-1).replace(&clean)),
         (vec![5, 8, 7, 1], vec![0, 4], decoder().replace(&clean)),
     ] {
-        let told = run(read, written, hook).unwrap_err();
-        assert!(matches!(told, Error::Hook(HookError::OtherLength { .. })), "{told}");
+        let message = run(read, written, hook).unwrap_err();
+        assert!(matches!(message, Error::Hook(HookError::OtherLength { .. })), "{message}");
     }
     assert!(run(vec![5, 8, 7, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&clean)).is_ok());
     assert!(run(vec![5, 8, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&clean)).is_err());
     assert!(run(vec![5, 8, 1], vec![0, 4, 9], hook::cross_k(0).replace(&clean)).is_err());
     // The encoder's text happens to have the same length as the decoder's.
     let alike = model.record(([5, 6, 1], [0, 4, 9]), Record::all()).unwrap();
-    let told = run(vec![5, 8, 7, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&alike)).unwrap_err();
-    assert!(matches!(told, Error::Hook(HookError::OtherLength { run: 4, recorded: 3, .. })), "{told}");
+    let message = run(vec![5, 8, 7, 1], vec![0, 4, 9], hook::cross_pattern(0).replace(&alike)).unwrap_err();
+    assert!(matches!(message, Error::Hook(HookError::OtherLength { run: 4, recorded: 3, .. })), "{message}");
     // Encoder texts of different lengths are padded.
     let read = |rows: [&[u32]; 2]| Tokens::padded(&rows.map(<[u32]>::to_vec), 0, PaddingSide::Right).unwrap();
     let written = || Tokens::new(vec![vec![0, 4, 9], vec![0, 7, 2]]).unwrap();
@@ -1035,8 +1036,8 @@ fn recordings_of_two_stacks_know_both_texts() {
     let mut edited = other.clone();
     edited.weights.embed = edited.weights.embed.map(|table| table * 1.5);
     if crate::support::device() == Device::flex() {
-        let told = edited.decode(&model.encode([5, 6, 7, 1]).unwrap(), [0, 4]).unwrap_err();
-        assert!(matches!(told, Error::Cache(CacheError::OtherWeights { .. })), "{told}");
+        let message = edited.decode(&model.encode([5, 6, 7, 1]).unwrap(), [0, 4]).unwrap_err();
+        assert!(matches!(message, Error::Cache(CacheError::OtherWeights { .. })), "{message}");
     }
 }
 
@@ -1110,14 +1111,14 @@ fn dumps_refuse_hooks_by_row() {
     let clean = model.record(vec![model.to_tokens(CLEAN).unwrap().row(0).to_vec(); 3], Record::all()).unwrap();
     let dump = Dump::new("z0");
     for hook in [hook::z(0).replace(&clean), hook::z(0).rows(0..1).zero()] {
-        let told = dump.run(&model.hooks([hook]), [CLEAN, CLEAN, CORRUPTED], folder.path().join("x")).unwrap_err();
-        assert!(told.to_string().contains("splits its prompts into batches"), "{told}");
+        let message = dump.run(&model.hooks([hook]), [CLEAN, CLEAN, CORRUPTED], folder.path().join("x")).unwrap_err();
+        assert!(message.to_string().contains("splits its prompts into batches"), "{message}");
     }
     // A prefix is run alone, so its last position is not that of a prompt.
     let last = model.hooks([hook::resid_pre(1).positions(-1).zero()]);
     let prefixed = Dump::new("z0").prefix(vec![0, 1]);
-    let told = prefixed.run(&last, [CLEAN], folder.path().join("z")).unwrap_err();
-    assert!(told.to_string().contains("the prefix runs separately"), "{told}");
+    let message = prefixed.run(&last, [CLEAN], folder.path().join("z")).unwrap_err();
+    assert!(message.to_string().contains("the prefix runs separately"), "{message}");
     let by_mean = model.hooks([hook::z(0).mean(&clean)]);
     assert!(dump.run(&by_mean, [CLEAN, CLEAN, CORRUPTED], folder.path().join("y.safetensors")).is_ok());
 }

@@ -168,8 +168,8 @@ fn torchtune() {
     }
     assert_eq!((cache.len(), cache.memory()), (9, bytes.clone()));
     // A later mask can exclude columns that were assumed to be valid.
-    let told = cache.append_attention_mask(&[[vec![false; 2], vec![true; 7]].concat(), vec![true; 9]]).unwrap();
-    assert_eq!((told[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![7, 9]));
+    let message = cache.append_attention_mask(&[[vec![false; 2], vec![true; 7]].concat(), vec![true; 9]]).unwrap();
+    assert_eq!((message[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![7, 9]));
     assert_eq!(cache.len(), 9);
     let long = cache.update(new(2, 8, 0.0), new(2, 8, 0.0), 0).unwrap_err();
     assert!(matches!(long, CacheError::Full { max_len: 16, needed: 17 }));
@@ -206,9 +206,9 @@ fn half_a_cache_is_not_saved() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let mut data = model.prefill([1, 2, 3]).unwrap().to_data().unwrap();
     data.layers[0].keys = model.prefill([1, 2]).unwrap().to_data().unwrap().layers[0].keys.clone();
-    let told = KeyValueCache::from_data(&data, &device()).unwrap_err().to_string();
+    let message = KeyValueCache::from_data(&data, &device()).unwrap_err().to_string();
     assert_eq!(
-        told,
+        message,
         "invalid cache data: keys of layer 0 have shape [1, 2, 4, 4] and type F32; expected floats of shape [1, 3, 4, 4]"
     );
 }
@@ -268,8 +268,8 @@ fn hugging_face() {
     other[1][0] = true;
     let refused = cache_error(run(other));
     assert!(matches!(refused, CacheError::PastMask { row: 1, column: 0, given: true }));
-    let told = run(vec![vec![true; 4]; 2]).unwrap_err().to_string();
-    assert!(told.contains("of the 2 new positions, or of all 5"), "{told}");
+    let message = run(vec![vec![true; 4]; 2]).unwrap_err().to_string();
+    assert!(message.contains("of the 2 new positions, or of all 5"), "{message}");
 }
 
 /// EasyDeL's cache: windows with quantization, rows put into slots, starts and indices.

@@ -85,8 +85,8 @@ proptest! {
         prop_assume!(!config.post_norms && config.experts().is_none());
         let model = random_model(config, seed);
         if model.config().per_layer_inputs.is_some() || model.config().layer_scalars {
-            let told = model.accumulated_bias(Stage::Final, hooklens::circuits::Biases::All).unwrap_err();
-            prop_assert!(matches!(told, hooklens::Error::Input(hooklens::InputError::NotDefined { .. })), "{told}");
+            let message = model.accumulated_bias(Stage::Final, hooklens::circuits::Biases::All).unwrap_err();
+            prop_assert!(matches!(message, hooklens::Error::Input(hooklens::InputError::NotDefined { .. })), "{message}");
             return Ok(());
         }
         let cache = model.record([3, 9, 1], Record::all()).unwrap();
@@ -129,8 +129,8 @@ fn directions_are_the_strongest_ones() {
 
 #[test]
 fn matrices_that_do_not_fit_are_said() {
-    let told = FactoredMatrix::new(random([2, 3]), random([4, 2])).unwrap_err().to_string();
-    assert!(told.contains("inner dimensions"), "{told}");
+    let message = FactoredMatrix::new(random([2, 3]), random([4, 2])).unwrap_err().to_string();
+    assert!(message.contains("inner dimensions"), "{message}");
     assert!(FactoredMatrix::new(random([2, 2, 3]), random([3, 3, 2])).is_err());
     let m = factored(3, 2, 4);
     assert!(m.at(2, 0).unwrap_err().to_string().contains("layer"));

@@ -524,7 +524,7 @@ fn commands_agree_on_what_a_head_does() {
     assert!(!dumped.is_empty());
     for line in dumped {
         let [head, score] = [0, 1].map(|place| line.split_whitespace().nth(place).unwrap());
-        assert!(induction.iter().any(|told| told.ends_with(&format!("{head} {score}"))), "{line}: {found}");
+        assert!(induction.iter().any(|message| message.ends_with(&format!("{head} {score}"))), "{line}: {found}");
         let row = shown.lines().find(|row| row.starts_with(head)).unwrap();
         assert_eq!(row.split_whitespace().nth(3), Some(score), "{line}: {shown}");
     }
@@ -560,10 +560,10 @@ fn doctor_says_what_there_is_and_what_to_do() {
     for words in ["processor", "instructions", "flex", "embedded:ioi fits"] {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
-    let told: serde_json::Value = serde_json::from_str(&ran(&["doctor", "--json"]).1).unwrap();
-    assert!(told["cores"].as_u64() >= Some(1) && told["needs"].is_null());
-    assert_eq!(told["devices"][0]["name"], "flex");
-    assert!(told["features"].as_array().unwrap().contains(&"plot".into()));
+    let message: serde_json::Value = serde_json::from_str(&ran(&["doctor", "--json"]).1).unwrap();
+    assert!(message["cores"].as_u64() >= Some(1) && message["needs"].is_null());
+    assert_eq!(message["devices"][0]["name"], "flex");
+    assert!(message["features"].as_array().unwrap().contains(&"plot".into()));
     let (code, _, error) = ran(&["doctor", "--model", "no/such-folder/here"]);
     assert!(code == 1 && error.contains("no/such-folder/here"), "{error}");
 }

@@ -249,8 +249,8 @@ fn shares_of_results_are_joined() {
     ];
     for (name, asked) in asked {
         let (whole, merged) = (format!("{name}.csv"), format!("{name}-merged.csv"));
-        let (code, told) = ran(path, &[asked, &["--out", &whole]].concat(), &[]);
-        assert_eq!(code, 0, "{told}");
+        let (code, message) = ran(path, &[asked, &["--out", &whole]].concat(), &[]);
+        assert_eq!(code, 0, "{message}");
         let share = |id: &str| ran(path, &[asked, &["--shard", "auto", "--out", name]].concat(), &array(id, "3"));
         for id in ["2", "0"] {
             assert_eq!(share(id).0, 0, "{}", share(id).1);
@@ -278,8 +278,8 @@ fn shares_of_results_are_joined() {
             assert!(one == other || near, "{name}: {one} {other}");
         }
         // The printed output, except for the output path.
-        let lines = |told: &str| told.lines().filter(|line| !line.starts_with("->")).count();
-        assert_eq!(lines(&told), lines(&joined), "{told}{joined}");
+        let lines = |message: &str| message.lines().filter(|line| !line.starts_with("->")).count();
+        assert_eq!(lines(&message), lines(&joined), "{message}{joined}");
         let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
         let (code, said) = share("1");
         assert!(code == 0 && said.contains("shard 2/3 is already complete"), "{said}");

@@ -338,17 +338,17 @@ fn layers_the_model_lacks_are_told_apart_from_typos() {
         (Record::from(("z", 9)), "blocks.9.attn.hook_z"),
         (Record::from("blocks.2.*"), "blocks.2.*"),
     ] {
-        let told = hook_error(model.run_with_cache(ROW, request));
-        assert!(matches!(told, HookError::Layer { n_layers: 2, .. }), "{told}");
-        assert_eq!(told.to_string(), says(asked));
+        let message = hook_error(model.run_with_cache(ROW, request));
+        assert!(matches!(message, HookError::Layer { n_layers: 2, .. }), "{message}");
+        assert_eq!(message.to_string(), says(asked));
     }
     let metric = Metric::logit_diff(&model, 1, 2).unwrap();
     let patching = Patching::new(&model, ROW, ROW, metric).unwrap();
-    let told = patching.path_from_heads(&[Receiver::Query(9, 0)], Freeze::AttentionAndMlps).map(drop).unwrap_err();
-    assert_eq!(told.to_string(), says("blocks.9.hook_q_input"));
+    let message = patching.path_from_heads(&[Receiver::Query(9, 0)], Freeze::AttentionAndMlps).map(drop).unwrap_err();
+    assert_eq!(message.to_string(), says("blocks.9.hook_q_input"));
     let cache = model.record(ROW, "*hook_resid_post").unwrap();
-    let told = cache.get::<3>("*hook_resid_post").unwrap_err();
-    assert_eq!(told.to_string(), "`*hook_resid_post` names 2 points; expected exactly one");
+    let message = cache.get::<3>("*hook_resid_post").unwrap_err();
+    assert_eq!(message.to_string(), "`*hook_resid_post` names 2 points; expected exactly one");
     assert_eq!(
         cache.activation(Selection::none()).unwrap_err().to_string(),
         "the selection names no point; expected exactly one"
@@ -385,16 +385,16 @@ fn sizes_that_can_not_be_are_named() {
             "invalid `windows`: layer 0 has a window of 0",
         ),
     ] {
-        let told = HookedTransformer::random(config, 0, &device()).map(drop).unwrap_err().to_string();
-        assert!(told.starts_with(says), "{told}");
+        let message = HookedTransformer::random(config, 0, &device()).map(drop).unwrap_err().to_string();
+        assert!(message.starts_with(says), "{message}");
     }
     // Heads whose total width may differ from the model's.
     let own = TransformerConfig::new(1, 15, 2, 20, 8).with_d_head(8).with_attn_scale(8f64.sqrt());
     assert!(HookedTransformer::random(own, 0, &device()).is_ok());
     let mut shape = CacheShape::new(1, 1, 2, 4).unwrap();
     shape.windows = vec![Some(Window::Sliding(0))];
-    let told = KeyValueCache::of_shape(shape, CacheKind::GROWING).map(drop).unwrap_err().to_string();
-    assert!(told.starts_with("`windows` is 0"), "{told}");
+    let message = KeyValueCache::of_shape(shape, CacheKind::GROWING).map(drop).unwrap_err().to_string();
+    assert!(message.starts_with("`windows` is 0"), "{message}");
 }
 
 /// A point of all layers can be retrieved as a single tensor, in either stack.

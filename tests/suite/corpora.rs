@@ -66,8 +66,8 @@ fn packed_files_are_what_was_packed() {
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let told = hooklens::error_chain(&read(&Corpus::new([&path])).unwrap_err());
-        assert!(told.contains("checksum"), "{told}");
+        let message = hooklens::error_chain(&read(&Corpus::new([&path])).unwrap_err());
+        assert!(message.contains("checksum"), "{message}");
     }
     // A byte order mark, as some programs write.
     let path = folder.path().join("mark.jsonl");
@@ -77,9 +77,9 @@ fn packed_files_are_what_was_packed() {
     for (name, bytes) in [("cut.jsonl.gz", gzipped(&whole)), ("cut.jsonl.zst", zstandard(&whole))] {
         let path = folder.path().join(name);
         fs::write(&path, &bytes[..bytes.len() - 6]).unwrap();
-        let told = read(&Corpus::new([&path])).unwrap_err();
-        assert!(matches!(told, DumpError::File { .. }), "{told}");
-        assert!(told.to_string().contains(name), "{told}");
+        let message = read(&Corpus::new([&path])).unwrap_err();
+        assert!(matches!(message, DumpError::File { .. }), "{message}");
+        assert!(message.to_string().contains(name), "{message}");
     }
 }
 
@@ -101,15 +101,15 @@ fn any_field_is_read() {
     for (field, words) in
         [("body", "`body` is neither"), ("title", "no field `title`; the fields are"), ("meta", "`meta` is neither")]
     {
-        let told = read(&Corpus::new([&path]).field(field)).unwrap_err().to_string();
-        assert!(told.contains(words) && told.contains("a.jsonl"), "{told}");
+        let message = read(&Corpus::new([&path]).field(field)).unwrap_err().to_string();
+        assert!(message.contains(words) && message.contains("a.jsonl"), "{message}");
     }
     // Lines are parsed as JSON if a field is given, whatever the file is named.
     let named = folder.path().join("a.txt");
     fs::copy(&path, &named).unwrap();
     assert_eq!(read(&Corpus::new([&named]).field("body").limit(1)).unwrap(), texts(&["red fox"]));
-    let told = read(&Corpus::new([&path]).field("body").skip(1)).unwrap_err().to_string();
-    assert!(told.contains('2'), "{told}");
+    let message = read(&Corpus::new([&path]).field("body").skip(1)).unwrap_err().to_string();
+    assert!(message.contains('2'), "{message}");
     // Skipped lines are not parsed, but read errors are still reported.
     assert!(read(&Corpus::new([&path]).field("body").skip(5)).is_err());
 }
@@ -131,8 +131,8 @@ fn patterns_and_shares_of_a_corpus() {
     assert_eq!(read(&all.clone().sample(9, 3)).unwrap().len(), 5);
     assert!(read(&all.clone().sample(0, 3)).unwrap().is_empty());
     for name in ["*.jsonl", "nothing.txt", "d.txt", "x[.txt"] {
-        let told = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
-        assert!(told.contains(name), "{told}");
+        let message = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
+        assert!(message.contains(name), "{message}");
     }
 }
 
@@ -205,8 +205,8 @@ fn tables_are_read_by_column() {
         ("bad.parquet", Some("ids"), "not a token id"),
     ] {
         let corpus = field.map_or(Corpus::new([file(name)]), |field| Corpus::new([file(name)]).field(field));
-        let told = hooklens::error_chain(&read(&corpus).unwrap_err());
-        assert!(told.contains(words) && told.contains(name), "{told}");
+        let message = hooklens::error_chain(&read(&corpus).unwrap_err());
+        assert!(message.contains(words) && message.contains(name), "{message}");
     }
     let folder = tempfile::tempdir().unwrap();
     // A table with damage anywhere is either read or rejected.
@@ -225,8 +225,8 @@ fn tables_are_read_by_column() {
         [("cut.parquet", &whole[..whole.len() / 2]), ("empty.arrow", &[]), ("text.parquet", b"red fox\n")]
     {
         fs::write(folder.path().join(name), bytes).unwrap();
-        let told = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
-        assert!(told.contains(name), "{told}");
+        let message = read(&Corpus::new([folder.path().join(name)])).unwrap_err().to_string();
+        assert!(message.contains(name), "{message}");
     }
 }
 
@@ -326,15 +326,15 @@ fn dictionary_encoded_columns_are_texts() {
     for (column, row) in [(absent, 2), (listed, 2), (empty, 1)] {
         written(&[table(Arc::new(column))]);
         for name in ["a.parquet", "stream.arrow", "file.arrow"] {
-            let told = read(&Corpus::new([file(name)])).unwrap_err().to_string();
-            assert!(told.contains(&format!("{name}, row {row}: `text` is null")), "{told}");
+            let message = read(&Corpus::new([file(name)])).unwrap_err().to_string();
+            assert!(message.contains(&format!("{name}, row {row}: `text` is null")), "{message}");
         }
     }
     let numbers = PrimitiveArray::<Int32Type>::from(vec![0, 1]);
     let numbers = DictionaryArray::try_new(numbers, Arc::new(Int64Array::from(vec![7, 8]))).unwrap();
     written(&[table(Arc::new(numbers))]);
-    let told = read(&Corpus::new([file("stream.arrow")])).unwrap_err().to_string();
-    assert!(told.contains("row 1: `text` has type Int64"), "{told}");
+    let message = read(&Corpus::new([file("stream.arrow")])).unwrap_err().to_string();
+    assert!(message.contains("row 1: `text` has type Int64"), "{message}");
     // A file with damage anywhere is either read or rejected.
     for at in (0..last.len()).step_by(7) {
         let mut bytes = last.clone();
@@ -370,11 +370,11 @@ fn tables_are_folders_like_others() {
     let again = dump().resume(true).run(&model, &rows, folder.path().join("whole")).unwrap();
     assert_eq!(again.resumed, 2);
     assert!(fs::read(&again.files[2]).unwrap() == fs::read(&merged.files[2]).unwrap());
-    let told = Dump::new("resid_post1").batch_size(2).resume(true).run(&model, &rows, folder.path().join("whole"));
-    assert!(told.unwrap_err().to_string().contains("format"));
+    let message = Dump::new("resid_post1").batch_size(2).resume(true).run(&model, &rows, folder.path().join("whole"));
+    assert!(message.unwrap_err().to_string().contains("format"));
     let columns = hooklens::corpus::Corpus::new(&whole.files[..1]).field("blocks.1.hook_resid_post").prompts();
-    let told = columns.unwrap().next().unwrap().unwrap_err().to_string();
-    assert!(told.contains("expected lists of token ids"), "{told}");
+    let message = columns.unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(message.contains("expected lists of token ids"), "{message}");
 }
 
 mod once {
@@ -485,9 +485,9 @@ mod once {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains("c.txt:3: ") && said.contains("`quux`"), "{said}");
         // Prompts from the command line are identified by their number.
-        let mut told = program();
-        told.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
-        let output = told.args(["--prompt", "red", "quux"]).output().unwrap();
+        let mut command = program();
+        command.args(["features", "show", "--heads", "0", "--out", "p.html", "--model", "embedded:induction"]);
+        let output = command.args(["--prompt", "red", "quux"]).output().unwrap();
         assert!(String::from_utf8(output.stderr).unwrap().contains("prompt 2: "));
     }
 }

@@ -152,13 +152,17 @@ fn pages_show_what_is_computed() {
             .map(|other| pearson(&numbers(other)))
             .collect();
         let best = all.iter().copied().filter(|x| x.is_finite()).fold(-1.0, f64::max);
-        let told = |what: &str| lines[1][format!("correlated_{kind}_{what}")].as_array().unwrap().clone();
-        assert_eq!(told("indices").len(), 3);
-        assert!((told("pearson")[0].as_f64().unwrap() - best).abs() < 1e-3, "{kind}: {:?} for {best}", told("pearson"));
+        let message = |what: &str| lines[1][format!("correlated_{kind}_{what}")].as_array().unwrap().clone();
+        assert_eq!(message("indices").len(), 3);
+        assert!(
+            (message("pearson")[0].as_f64().unwrap() - best).abs() < 1e-3,
+            "{kind}: {:?} for {best}",
+            message("pearson")
+        );
         for place in 0..3 {
-            let others = numbers(told("indices")[place].as_u64().unwrap() as usize);
-            assert!((told("pearson")[place].as_f64().unwrap() - pearson(&others)).abs() < 1e-3, "{kind}");
-            assert!((told("l1")[place].as_f64().unwrap() - cosine(&others)).abs() < 1e-3, "{kind}");
+            let others = numbers(message("indices")[place].as_u64().unwrap() as usize);
+            assert!((message("pearson")[place].as_f64().unwrap() - pearson(&others)).abs() < 1e-3, "{kind}");
+            assert!((message("l1")[place].as_f64().unwrap() - cosine(&others)).abs() < 1e-3, "{kind}");
         }
     }
     let direction: Vec<f32> = sae.direction(153).unwrap().to_data().iter().collect();
@@ -190,12 +194,12 @@ fn activations_of_heads_are_told_by_where_they_come_from() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.jsonl");
     all.save_neuronpedia([5], &path).unwrap();
-    let told: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
-    let by_head = told["decoder_weights_dist"].as_array().unwrap();
+    let message: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
+    let by_head = message["decoder_weights_dist"].as_array().unwrap();
     assert_eq!(by_head.len(), 4);
     assert!((by_head.iter().filter_map(Value::as_f64).sum::<f64>() - 1.0).abs() < 1e-5);
     let bias: Vec<f32> = sae.encoder_bias().to_data().iter().collect();
-    let activations = told["activations"].as_array().unwrap();
+    let activations = message["activations"].as_array().unwrap();
     assert!(activations.len() > 4);
     for one in activations {
         let numbers = |key: &str| one[key].as_array().unwrap().iter().filter_map(Value::as_f64).collect::<Vec<_>>();
@@ -241,8 +245,8 @@ fn prompts_that_contain_html_are_text() {
     assert_eq!(shown["query"]["text"], "<b> </script><script>alert(2)</script>");
     let path = folder.path().join("neurons.jsonl");
     all.save_neuronpedia([0], &path).unwrap();
-    let told: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().trim()).unwrap();
-    let tokens = told["activations"][0]["tokens"].as_array().unwrap();
+    let message: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().trim()).unwrap();
+    let tokens = message["activations"][0]["tokens"].as_array().unwrap();
     assert!(tokens.iter().any(|token| HOSTILE.contains(&token.as_str().unwrap())), "{tokens:?}");
 }
 
@@ -311,8 +315,8 @@ fn other_units_are_shown_too() {
     assert!(density[1] == 0.0 && all.by_density() == [0]);
     let wide = Tensor::<2>::ones([2, 65], &Device::flex());
     let error = dashboards(&model, Units::directions("resid_post1", wide), &prompts, DashboardOptions::new(), |_| {});
-    let told = hooklens::error_chain(&error.unwrap_err());
-    assert!(told.contains("has width 64; expected 65"), "{told}");
+    let message = hooklens::error_chain(&error.unwrap_err());
+    assert!(message.contains("has width 64; expected 65"), "{message}");
 }
 
 #[test]
@@ -355,13 +359,13 @@ fn pages_and_findings_from_the_command_line() {
         let common = ["--model", "embedded:ioi"];
         let output =
             program().current_dir(folder.path()).arg("features").args(arguments).args(common).output().unwrap();
-        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (output.status.code(), told, warned)
+        let [message, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), message, warned)
     };
     let sae = ["--dictionary", "embedded:ioi-sae", "--prompts", "prompts.txt"];
     let show = |more: &[&str]| run(&[&["show"], more].concat());
-    let (code, told, warned) = show(&[&sae[..], &["--latents", "1,5", "--out", "page.html"]].concat());
-    assert!(code == Some(0) && told.contains("2 shown"), "{told}{warned}");
+    let (code, message, warned) = show(&[&sae[..], &["--latents", "1,5", "--out", "page.html"]].concat());
+    assert!(code == Some(0) && message.contains("2 shown"), "{message}{warned}");
     assert!(std::fs::read_to_string(folder.path().join("page.html")).unwrap().starts_with("<!"), "page");
     let wrong = [
         (show(&[&sae[..], &["--out", "page.pdf"]].concat()), "must end in .html or .jsonl"),
@@ -388,8 +392,8 @@ fn pages_and_findings_from_the_command_line() {
         (&["--direction", "two.json"], "of 2 active"),
         (&["--more", "mary.txt", "--less", "john.txt"], "of 1 active"),
     ] {
-        let (code, told, warned) = show(&[given, &at[..], &["d.html"]].concat());
-        assert!(code == Some(0) && told.contains(count), "{given:?}: {told}{warned}");
+        let (code, message, warned) = show(&[given, &at[..], &["d.html"]].concat());
+        assert!(code == Some(0) && message.contains(count), "{given:?}: {message}{warned}");
     }
     let page = data(&std::fs::read_to_string(folder.path().join("d.html")).unwrap());
     assert_eq!((page["unit"].as_str(), page["point"].as_str()), (Some("direction"), Some("blocks.1.hook_resid_post")));
@@ -414,7 +418,7 @@ fn pages_and_findings_from_the_command_line() {
     }
     let text = "When Mary and John went to the store, John gave a drink to";
     let given = ["find", "--dictionary", "embedded:ioi-sae", "--prompt", text, "--answer", "Mary", "--wrong", "John"];
-    let (code, told, _) = run(&[&given[..], &["--json", "--top", "3"]].concat());
-    let found: Value = serde_json::from_str(&told).unwrap();
-    assert!(code == Some(0) && found.as_array().unwrap().len() == 3 && found[0]["position"] == 14, "{told}");
+    let (code, message, _) = run(&[&given[..], &["--json", "--top", "3"]].concat());
+    let found: Value = serde_json::from_str(&message).unwrap();
+    assert!(code == Some(0) && found.as_array().unwrap().len() == 3 && found[0]["position"] == 14, "{message}");
 }

@@ -73,8 +73,8 @@ fn what_is_not_supported_is_refused_by_name() {
         ),
     ];
     for (case, field, changes) in cases {
-        let told = described(case, &changes).unwrap_err().to_string();
-        assert!(told.contains(field), "{case} with {changes}: {told}");
+        let message = described(case, &changes).unwrap_err().to_string();
+        assert!(message.contains(field), "{case} with {changes}: {message}");
     }
 }
 
@@ -156,8 +156,8 @@ fn settings_and_tensors_without_effect_are_reported() {
         assert_eq!(report(case), [forced.as_str(), cross_attention], "{case}");
     }
     assert_eq!(report("trocr"), [cross_attention]);
-    let told = report("blenderbot-small-decoder-untied");
-    assert!(told[0].starts_with("scale_embedding, which") && told[2].starts_with("30 tensors"), "{told:?}");
+    let message = report("blenderbot-small-decoder-untied");
+    assert!(message[0].starts_with("scale_embedding, which") && message[2].starts_with("30 tensors"), "{message:?}");
     let info = inspect(fixtures().join("bart-decoder").to_str().unwrap()).unwrap();
     let stored = info.weights.unwrap();
     assert_eq!(stored.other_parts.into_iter().collect::<Vec<_>>(), [("cross-attention".to_string(), 20)]);
@@ -196,8 +196,8 @@ fn an_embedding_that_is_normalized_with_positions_is_one_component() {
         // The same token differs by position.
         let at = |pos: usize| embed.index_axis(Axis(1), pos).to_owned();
         assert!(distance(&at(0), &at(1)) > 1e-2, "{case}");
-        let told = cache.get(hook::pos_embed()).unwrap_err().to_string();
-        assert!(told.contains("hook_pos_embed"), "{case}: {told}");
+        let message = cache.get(hook::pos_embed()).unwrap_err().to_string();
+        assert!(message.contains("hook_pos_embed"), "{case}: {message}");
     }
     let model = HookedTransformer::from_pretrained(fixtures().join("mbart-decoder").to_str().unwrap()).unwrap();
     let cache = model.record([3, 4, 5], Record::all()).unwrap();

@@ -20,7 +20,7 @@ fn case(name: &str) -> PathBuf {
     fixtures().join("features").join(name)
 }
 
-fn told<T: std::fmt::Debug>(result: hooklens::Result<T>) -> String {
+fn message<T: std::fmt::Debug>(result: hooklens::Result<T>) -> String {
     hooklens::error_chain(&result.unwrap_err())
 }
 
@@ -209,7 +209,7 @@ fn unsound_dictionaries_are_refused() {
     let with = |name: &str, threshold: (&str, &str, &[usize], usize)| {
         fs::create_dir(path(name)).unwrap();
         npz(&path(name).join("params.npz"), &[&matrices[..], &[threshold]].concat());
-        told(Dictionary::open(path(name)))
+        message(Dictionary::open(path(name)))
     };
     let objects = with("objects", ("threshold", "|O", &[32], 256));
     assert!(objects.contains("params.npz") && objects.contains("`threshold` contains Python objects"), "{objects}");
@@ -237,14 +237,14 @@ fn unsound_dictionaries_are_refused() {
             fs::write(copy.join(whole.file_name().unwrap()), &bytes[..left]).unwrap();
             let given =
                 Dictionary::open(&copy).and_then(|sae| sae.encode(Tensor::<2>::ones([1, sae.d_in()], &Device::flex())));
-            let given = told(given);
+            let given = message(given);
             assert!(given.contains(whole.file_name().unwrap().to_str().unwrap()), "{case_name}, {left} bytes: {given}");
         }
     }
     let (_, sae) = with_dictionary();
     let short = Architecture::JumpRelu { thresholds: vec![0.1; 23], positive: true };
     assert_eq!(
-        told(sae.clone().with_architecture(short)),
+        message(sae.clone().with_architecture(short)),
         "random: 23 thresholds for 24 latents; expected one per latent"
     );
 }
@@ -264,7 +264,7 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 fn labels_are_kept_by_layer_and_checked() {
     let (_, sae) = with_dictionary();
     let labels = |latent: usize, text: &str| -> Labels { [(latent, text)].into_iter().collect() };
-    let beyond = told(sae.clone().with_labels(labels(24, "beyond")));
+    let beyond = message(sae.clone().with_labels(labels(24, "beyond")));
     assert_eq!(beyond, "random has no latent 24; valid latents are 0 to 23");
     let set = Transcoders::open("embedded:ioi-transcoders").unwrap();
     let by_layer = BTreeMap::from([(0, labels(3, "names")), (2, labels(3, "places"))]);
@@ -273,10 +273,10 @@ fn labels_are_kept_by_layer_and_checked() {
     let again = Transcoders::open(folder.path()).unwrap();
     let label = |layer: usize| again.layers()[layer].labels().get(3).map(str::to_string);
     assert_eq!([label(0), label(1), label(2)], [Some("names".into()), None, Some("places".into())]);
-    let none = told(set.clone().with_labels(BTreeMap::from([(7, labels(0, "x"))])));
+    let none = message(set.clone().with_labels(BTreeMap::from([(7, labels(0, "x"))])));
     assert!(none.ends_with("there are labels for layer 7, but only 4 layers"), "{none}");
     fs::write(folder.path().join("labels.json"), "{\"3\": \"of which layer?\"}").unwrap();
-    let unclear = told(Transcoders::open(folder.path()));
+    let unclear = message(Transcoders::open(folder.path()));
     assert!(unclear.ends_with("must be in one file per layer, such as labels_0.json"), "{unclear}");
 }
 
@@ -289,16 +289,16 @@ fn what_find_lacks_is_told() {
         let mut command = program();
         command.current_dir(folder.path()).args(["features", "find", "--model", "embedded:ioi"]);
         let output = command.args(["--dictionary", "embedded:ioi-sae"]).args(arguments).output().unwrap();
-        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (output.status.code(), told, warned)
+        let [message, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), message, warned)
     };
     let at = |position: &str| {
         find(&["--prompt", "When Mary and John went to the store, John gave a drink to", "--position", position])
     };
     for position in ["-16", "15", "9223372036854775807", "-9223372036854775808"] {
         let (code, _, warned) = at(position);
-        let told = format!("error: positions {position} are not within the 15 positions of the run\n");
-        assert!(code == Some(1) && warned.ends_with(&told), "{warned}");
+        let message = format!("error: positions {position} are not within the 15 positions of the run\n");
+        assert!(code == Some(1) && warned.ends_with(&message), "{warned}");
     }
     assert_eq!(at("-1").1, at("14").1);
     // The first token is excluded.
@@ -366,14 +366,14 @@ mod once {
         write("layers.csv", "layer,latent,label\n1,4,commas\n");
         let run = |arguments: &[&str]| {
             let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
-            let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-            (output.status.code(), told, warned)
+            let [message, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+            (output.status.code(), message, warned)
         };
         let common = ["--model", "embedded:ioi", "--dictionary", "embedded:ioi-sae"];
         let done = |arguments: &[&str]| {
-            let (code, told, warned) = run(arguments);
+            let (code, message, warned) = run(arguments);
             assert_eq!(code, Some(0), "{arguments:?}: {warned}");
-            told
+            message
         };
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
         done(

@@ -83,8 +83,8 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
         for opened in by_tensors {
             match name.starts_with("dl-topk") || name.starts_with("dl-batchtopk") {
                 true => {
-                    let told = refused(opened);
-                    assert!(told.contains("Set `dict_class` or `trainer_class` of `trainer`"), "{told}");
+                    let message = refused(opened);
+                    assert!(message.contains("Set `dict_class` or `trainer_class` of `trainer`"), "{message}");
                 }
                 false => assert_golden(name, &opened.unwrap(), name),
             }
@@ -123,8 +123,8 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
         ("dl-topk", Some("TanhSAE"), Some("TopKTrainer"), "config.json: `dict_class` `TanhSAE` is not supported"),
         ("dl-autoencoder", None, Some("TanhTrainer"), "config.json: `trainer_class` `TanhTrainer` is not supported"),
     ] {
-        let told = refused(named(name, class, trainer));
-        assert!(told.contains(expected), "{told}");
+        let message = refused(named(name, class, trainer));
+        assert!(message.contains(expected), "{message}");
     }
     let other = changed("dl-topk", "config.json", |config| config["trainer"]["k"] = 5.into());
     assert!(refused(Dictionary::open(other.path())).ends_with("`k` is 5, but the tensor has 4"));
@@ -144,13 +144,13 @@ fn saelens_settings_are_applied_or_refused() {
         ("activation_fn_str", json!(3), "3"),
         ("activation_fn", json!("tanh-relu"), "\"tanh-relu\""),
     ] {
-        let told = refused(legacy(&|cfg| {
+        let message = refused(legacy(&|cfg| {
             cfg.as_object_mut().unwrap().remove("activation_fn_str");
             cfg[key] = value.clone();
         }));
         let expected =
             format!("cfg.json: the activation function {shown} with the architecture `standard` is not supported");
-        assert!(told.ends_with(&expected), "{told}");
+        assert!(message.ends_with(&expected), "{message}");
     }
     assert_golden("legacy-standard", &legacy(&|cfg| cfg["activation_fn_str"] = Value::Null).unwrap(), "null");
 
@@ -192,17 +192,17 @@ fn saelens_settings_are_applied_or_refused() {
         }
         for some in ["[5]", "[0]", "[1, null]", "[-5, null]", "[null, -1]", "[null, null, 2]"] {
             let (given, folder) = sliced(&serde_json::from_str(some).unwrap());
-            let told = refused(given);
+            let message = refused(given);
             let shown = some.replace(", ", ",");
             let expected = format!("trained at some positions only (`seqpos_slice` {shown}) is not supported");
-            assert!(told.ends_with(&expected), "{told}");
+            assert!(message.ends_with(&expected), "{message}");
             let out = folder.path().join("out");
             let convert = program().args(["features", "convert"]).arg(folder.path()).arg("--out").arg(&out).output();
             assert!(!convert.unwrap().status.success() && !out.exists());
         }
         for wrong in ["\"all\"", "[]", "[0, 1, 2, 3]"] {
-            let told = refused(sliced(&serde_json::from_str(wrong).unwrap()).0);
-            assert!(told.contains("`seqpos_slice` is ") && told.contains("one to three numbers"), "{told}");
+            let message = refused(sliced(&serde_json::from_str(wrong).unwrap()).0);
+            assert!(message.contains("`seqpos_slice` is ") && message.contains("one to three numbers"), "{message}");
         }
     }
 }
@@ -422,17 +422,17 @@ fn missing_layers_are_named() {
         files.iter().for_each(|file| fs::remove_file(folder.join(file)).unwrap());
         let mut convert = program();
         convert.args(["features", "convert"]).arg(&folder).arg("--out").arg(scratch.path().join("out"));
-        let mut told = vec![
+        let mut message = vec![
             refused(Transcoders::open(&folder)),
             refused(Dictionary::open(&folder)),
             refused(open(&folder)),
             String::from_utf8(convert.output().unwrap().stderr).unwrap(),
         ];
         if name.starts_with("set") {
-            told.push(refused(Dictionary::open(folder.join("layer_1"))));
+            message.push(refused(Dictionary::open(folder.join("layer_1"))));
         }
-        for told in told {
-            assert!(told.contains(folder.to_str().unwrap()) && told.contains(expected), "{name}: {told}");
+        for message in message {
+            assert!(message.contains(folder.to_str().unwrap()) && message.contains(expected), "{name}: {message}");
         }
     };
     let saved = |folder: &Path| set.save(folder).unwrap();
@@ -539,8 +539,11 @@ fn sets_of_layers_that_differ_are_refused() {
         ),
         (vec![made(0, 0), sae], "cannot store a scaled or centered autoencoder"),
     ] {
-        let told = refused(Transcoders::new("random", layers).save(folder.path().join("set")));
-        assert!(told.contains(expected) || told.contains(&expected.replace("hook_mlp_out", "mlp.hook_in")), "{told}");
+        let message = refused(Transcoders::new("random", layers).save(folder.path().join("set")));
+        assert!(
+            message.contains(expected) || message.contains(&expected.replace("hook_mlp_out", "mlp.hook_in")),
+            "{message}"
+        );
     }
 }
 

@@ -149,12 +149,12 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
         let at = folder.path().join(stop.to_string());
         let kept = || run(vec![training(first, 1), training(second, 1)]).checkpoints(&at, 1_000).resume(true);
         let stopped = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            kept().on_model(&model, &prompts, |told| assert!(told.step.tokens < stop, "stopped here"))
+            kept().on_model(&model, &prompts, |message| assert!(message.step.tokens < stop, "stopped here"))
         }));
         assert!(stopped.is_err() && at.join("checkpoint.safetensors").is_file());
         let mut begun = None;
-        let resumed = kept().on_model(&model, &prompts, |told| {
-            begun.get_or_insert(told.step.tokens);
+        let resumed = kept().on_model(&model, &prompts, |message| {
+            begun.get_or_insert(message.step.tokens);
         });
         let resumed = resumed.unwrap();
         assert!(begun.unwrap() > stop - 1_300, "{begun:?}");
@@ -168,16 +168,16 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
     let at = folder.path().join("other");
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let kept = run(vec![training(first, 1)]).checkpoints(&at, 1_000);
-        kept.on_model(&model, &prompts, |told| assert!(told.step.tokens < 2_500, "stopped here"))
+        kept.on_model(&model, &prompts, |message| assert!(message.step.tokens < 2_500, "stopped here"))
     }));
     assert!(panicked.is_err());
-    let told = |trainings: Vec<Training>| {
+    let message = |trainings: Vec<Training>| {
         let error = run(trainings).checkpoints(&at, 1_000).resume(true).on_model(&model, &prompts, |_| {}).unwrap_err();
         hooklens::error_chain(&error)
     };
-    assert!(told(vec![training(first, 1).k(5.0)]).contains("it belongs to a training run with different settings"));
+    assert!(message(vec![training(first, 1).k(5.0)]).contains("it belongs to a training run with different settings"));
     assert!(
-        told(vec![training(first, 1), training(second, 1)])
+        message(vec![training(first, 1), training(second, 1)])
             .contains("it contains 1 dictionaries, but this run trains 2")
     );
     let on = |prompts: &[Vec<u32>], left_out: &[u32]| {
@@ -188,7 +188,7 @@ fn the_same_seed_is_the_same_file_whatever_comes_between() {
     assert!(on(&prompts[1..], &[0]).contains("it belongs to a training run on different data"));
     assert!(on(&prompts, &[]).contains("it belongs to a training run on different data"));
     std::fs::write(at.join("checkpoint.safetensors"), "nothing").unwrap();
-    assert!(told(vec![training(first, 1)]).contains("not a checkpoint of hooklens"));
+    assert!(message(vec![training(first, 1)]).contains("not a checkpoint of hooklens"));
 }
 
 /// A cross-layer transcoder of a small model beats the mean at every layer, and is unchanged by saving and reopening.
@@ -237,8 +237,8 @@ fn dictionaries_from_the_command_line() {
     std::fs::write(&prompts, lines).unwrap();
     let run = |arguments: &[&str]| {
         let output = program().current_dir(folder.path()).arg("features").args(arguments).output().unwrap();
-        let [told, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        (output.status.code(), told, warned)
+        let [message, warned] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code(), message, warned)
     };
     let train = |out: &str, other: &[&str]| {
         let usual = [
@@ -252,13 +252,13 @@ fn dictionaries_from_the_command_line() {
         let given = ["train", "--model", "embedded:ioi", "--prompts", "prompts.txt", "--out", out];
         run(&given.into_iter().chain(kept).chain(other.iter().copied()).collect::<Vec<_>>())
     };
-    let (code, told, warned) = train("sae", &[]);
+    let (code, message, warned) = train("sae", &[]);
     let cfg: serde_json::Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("sae/cfg.json")).unwrap()).unwrap();
     assert_eq!(cfg["metadata"]["exclude_special_tokens"], serde_json::json!([0]));
     assert_eq!(code, Some(0), "{warned}");
-    assert!(told.contains("64 latents, 20 steps: explained variance") && told.ends_with("-> sae\n"), "{told}");
-    let trained = told;
+    assert!(message.contains("64 latents, 20 steps: explained variance") && message.ends_with("-> sae\n"), "{message}");
+    let trained = message;
     assert!(warned.contains("the prompts have"), "{warned}");
     for file in ["cfg.json", "sae_weights.safetensors", "training.csv", "training.svg"] {
         assert!(folder.path().join("sae").join(file).is_file(), "{file}");
@@ -267,20 +267,20 @@ fn dictionaries_from_the_command_line() {
     let bytes = |out: &str| std::fs::read(folder.path().join(out).join("sae_weights.safetensors")).unwrap();
     assert!(bytes("sae") == bytes("same"));
 
-    let (code, told, _) =
+    let (code, message, _) =
         run(&["eval", "--model", "embedded:ioi", "--dictionary", "sae", "--prompts", "prompts.txt", "--json"]);
     assert_eq!(code, Some(0));
-    let measured: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let measured: serde_json::Value = serde_json::from_str(&message).unwrap();
     let l0 = measured["metrics"]["sparsity"]["l0"].as_f64().unwrap();
-    assert!((l0 - 4.0).abs() < 0.4, "{told}");
+    assert!((l0 - 4.0).abs() < 0.4, "{message}");
     // The measures are printed, and saved next to the dictionary.
     let kept = std::fs::read(folder.path().join("sae/training.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
     assert!((kept["held_out"][0]["l0"].as_f64().unwrap() - l0).abs() < 1e-4, "{kept}");
     assert!(trained.contains(&format!("L0 {l0:.2}")), "{trained} {l0}");
     // Even one step is logged, and the advanced settings work.
-    let (code, told, warned) = train("short", &["--tokens", "200"]);
-    assert!(code == Some(0) && told.contains("64 latents, 1 steps: explained variance"), "{told}{warned}");
+    let (code, message, warned) = train("short", &["--tokens", "200"]);
+    assert!(code == Some(0) && message.contains("64 latents, 1 steps: explained variance"), "{message}{warned}");
     assert!(folder.path().join("short/training.svg").is_file());
     let knobs =
         ["--warm-up", "0.2", "--decay", "0", "--clip", "0.5", "--betas", "0.8,0.99", "--buffer", "4", "--revive", "0"];
@@ -289,30 +289,36 @@ fn dictionaries_from_the_command_line() {
     let jump = ["--architecture", "jumprelu", "--bandwidth", "0.3", "--threshold", "0.2", "--penalty-warm-up", "0.5"];
     assert_eq!(train("jump", &jump).0, Some(0));
 
-    let (code, told, _) = run(&["info", "sae"]);
-    assert!(code == Some(0) && told.contains("blocks.2.hook_resid_post") && told.contains("jumprelu"), "{told}");
+    let (code, message, _) = run(&["info", "sae"]);
+    assert!(
+        code == Some(0) && message.contains("blocks.2.hook_resid_post") && message.contains("jumprelu"),
+        "{message}"
+    );
 
     // A set is evaluated as a whole, or one of its layers.
     let set =
         ["eval", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders", "--prompts", "prompts.txt"];
-    let (code, told, warned) = run(&set);
-    assert!(code == Some(0) && told.contains("loss recovered") && told.contains("without token 0"), "{told}{warned}");
+    let (code, message, warned) = run(&set);
+    assert!(
+        code == Some(0) && message.contains("loss recovered") && message.contains("without token 0"),
+        "{message}{warned}"
+    );
     let (code, layer, warned) = run(&[&set[..], &["--layer", "2", "--json"]].concat());
     assert_eq!(code, Some(0), "{warned}");
     let by_name = ["eval", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders/layer_2"];
     let by_name = [&by_name[..], &["--prompts", "prompts.txt", "--json"]].concat();
     assert_eq!(run(&by_name).1, layer);
     let all = run(&[&set[..], &["--layer", "2", "--json", "--all-tokens"]].concat()).1;
-    let tokens = |told: &str| -> serde_json::Value {
-        serde_json::from_str::<serde_json::Value>(told).unwrap()["metrics"]["token_stats"].clone()
+    let tokens = |message: &str| -> serde_json::Value {
+        serde_json::from_str::<serde_json::Value>(message).unwrap()["metrics"]["token_stats"].clone()
     };
     assert_eq!((&tokens(&layer)["left_out"], &tokens(&all)["left_out"]), (&[0].into(), &serde_json::json!([])));
     let find = ["find", "--model", "embedded:ioi", "--dictionary", "embedded:ioi-transcoders"];
     let find = |more: &[&str]| run(&[&find[..], &["--prompt", "When Mary and John went"], more].concat());
-    let (code, told, warned) = find(&["--layer", "1"]);
+    let (code, message, warned) = find(&["--layer", "1"]);
     assert!(
-        code == Some(0) && !told.contains("at 0 ") && warned.contains("was trained without the tokens"),
-        "{told}{warned}"
+        code == Some(0) && !message.contains("at 0 ") && warned.contains("was trained without the tokens"),
+        "{message}{warned}"
     );
     let (code, _, warned) = find(&[]);
     assert!(code != Some(0) && warned.contains("has 4 layers; choose one with --layer N"), "{warned}");
@@ -410,21 +416,21 @@ fn measures_of_trainings_are_evaluations() {
                     let measured = evaluate(&model, one, prompts, &EvaluateOptions::new(), |_| {}).unwrap();
                     let near = |given: f64, wanted: f64, share: f64| (given - wanted).abs() <= share * wanted.abs();
                     let share = if is_all { 1e-5 } else { 0.01 };
-                    let told = format!("{name}, {tokens} tokens, {held_out:?}, L0 {}", measured.l0);
-                    assert!(near(held_out.l0, measured.l0, share), "{told}");
+                    let message = format!("{name}, {tokens} tokens, {held_out:?}, L0 {}", measured.l0);
+                    assert!(near(held_out.l0, measured.l0, share), "{message}");
                     assert!(
                         near(1.0 - held_out.explained_variance, 1.0 - measured.explained_variance, share),
-                        "{told}"
+                        "{message}"
                     );
-                    assert!(near(held_out.mse, measured.mse, share), "{told}");
-                    assert_eq!(held_out.tokens == measured.tokens, is_all, "{told}");
+                    assert!(near(held_out.mse, measured.mse, share), "{message}");
+                    assert_eq!(held_out.tokens == measured.tokens, is_all, "{message}");
                     // After the short training, 16,000 of 21,000 tokens are left.
-                    assert_eq!(held_out.unseen, !is_all && tokens == 500, "{told}");
+                    assert_eq!(held_out.unseen, !is_all && tokens == 500, "{message}");
                     if is_all {
-                        assert!((held_out.dead - measured.dead()).abs() < 1e-9, "{told}");
+                        assert!((held_out.dead - measured.dead()).abs() < 1e-9, "{message}");
                     }
                     if matches!(name, "batchtopk" | "matryoshka") {
-                        assert!(near(measured.l0, k, 0.1), "{told}");
+                        assert!(near(measured.l0, k, 0.1), "{message}");
                     }
                 }
             }
@@ -439,7 +445,8 @@ fn cross_layer_trainings_are_measured_by_layer() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let prompts = ioi_rows(&model, 60);
     let training = Training::cross_layer(4, 40).k(12.0).tokens(2000).batch_size(200);
-    let trained = TrainingRun::new([training]).exclude_tokens([0]).on_model(&model, &prompts, |_| {}).unwrap().remove(0);
+    let trained =
+        TrainingRun::new([training]).exclude_tokens([0]).on_model(&model, &prompts, |_| {}).unwrap().remove(0);
     let Opened::Transcoders(all) = &trained.dictionary else { panic!("one dictionary") };
     let measured = evaluate_transcoders(&model, all, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
     assert_eq!(trained.held_out.len(), 4);
@@ -487,17 +494,20 @@ fn points_without_vectors_are_refused() {
     hooklens::dump::Dump::new(points).run(&model, &prompts, &out).unwrap();
     for point in points {
         let training = Training::autoencoder(point, 8).k(2.0).tokens(24).batch_size(8);
-        let told = TrainingRun::new([training.clone()]).on_model(&model, &prompts, |_| {}).unwrap_err();
-        assert!(hooklens::error_chain(&told).contains("the axes of the point are [batch, head, query, key]"), "{told}");
-        let told = TrainingRun::new([training]).on_dumps([&out], |_| {}).unwrap_err();
-        assert!(hooklens::error_chain(&told).contains("does not have one vector per token"), "{told}");
+        let message = TrainingRun::new([training.clone()]).on_model(&model, &prompts, |_| {}).unwrap_err();
+        assert!(
+            hooklens::error_chain(&message).contains("the axes of the point are [batch, head, query, key]"),
+            "{message}"
+        );
+        let message = TrainingRun::new([training]).on_dumps([&out], |_| {}).unwrap_err();
+        assert!(hooklens::error_chain(&message).contains("does not have one vector per token"), "{message}");
         let given = ["features", "train", "--model", "embedded:ioi", "--prompts", "p", "--latents", "8", "--out", "z"];
         let output = program().current_dir(folder.path()).args(given).args(["--at", point]).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
         // The point is checked before the prompts are read, which would fail here.
         assert!(
-            !output.status.success() && told.contains("the axes of the point are [batch, head, query, key]"),
-            "{told}"
+            !output.status.success() && message.contains("the axes of the point are [batch, head, query, key]"),
+            "{message}"
         );
         assert!(!folder.path().join("z").exists());
     }

@@ -15,7 +15,7 @@ fn dump(model: &HookedTransformer, rows: &[Vec<u32>], out: &Path) {
 }
 
 fn is_other(error: &Error, what: &str) -> bool {
-    matches!(error.downcast_ref(), Some(DumpError::AnotherModel { what: told, .. }) if *told == what)
+    matches!(error.downcast_ref(), Some(DumpError::AnotherModel { what: message, .. }) if *message == what)
 }
 
 /// Folders, shards and single files record their model. Two models, or one model processed in two ways, are not mixed.
@@ -47,9 +47,9 @@ fn stores_hold_one_model() {
         let steps = store(&[&of_processed]).model().unwrap().unwrap().processing;
         assert_eq!((&steps["fold_ln"], &steps["center_writing_weights"]), (&true.into(), &true.into()));
         for second in [&of_processed, &of_other] {
-            let told = store(&[&plain, second]).batches().unwrap_err();
-            assert!(is_other(&told, "model weights"), "{told}");
-            assert!(told.to_string().contains(second.as_str()), "{told}");
+            let message = store(&[&plain, second]).batches().unwrap_err();
+            assert!(is_other(&message, "model weights"), "{message}");
+            assert!(message.to_string().contains(second.as_str()), "{message}");
         }
         assert!(store(&[&plain, "plain.safetensors"]).batches().is_ok());
         assert!(alone.unidentified().unwrap().is_empty());
@@ -100,27 +100,31 @@ fn trainings_take_their_own_models_dumps() {
     let train = |out: &str, more: &[&str]| {
         let given = ["features", "train", "--model", "embedded:ioi", "--at", POINT, "--latents", "16", "--k", "2"];
         let given = [&given[..], &["--tokens", "400", "--batch-size", "100", "--out", out], more].concat();
-        let (code, told) = run(&given);
+        let (code, message) = run(&given);
         let cfg = std::fs::read(scratch.path().join(out).join("cfg.json"));
-        (code, told, cfg.ok().map(|cfg| serde_json::from_slice::<serde_json::Value>(&cfg).unwrap()["metadata"].clone()))
+        (
+            code,
+            message,
+            cfg.ok().map(|cfg| serde_json::from_slice::<serde_json::Value>(&cfg).unwrap()["metadata"].clone()),
+        )
     };
-    let (code, told, cfg) = train("a", &["--dump", "plain"]);
-    assert!(code == Some(0) && !told.contains("does not record"), "{told}");
+    let (code, message, cfg) = train("a", &["--dump", "plain"]);
+    assert!(code == Some(0) && !message.contains("does not record"), "{message}");
     let cfg = cfg.unwrap();
     assert_eq!((&cfg["prepend_bos"], &cfg["exclude_special_tokens"]), (&true.into(), &serde_json::json!([0])));
     assert_eq!(cfg["model_from_pretrained_kwargs"]["center_writing_weights"], false);
-    let (_, told, cfg) = train("b", &["--dump", "bare"]);
-    assert_eq!(cfg.unwrap()["prepend_bos"], false, "{told}");
+    let (_, message, cfg) = train("b", &["--dump", "bare"]);
+    assert_eq!(cfg.unwrap()["prepend_bos"], false, "{message}");
     for (out, more) in [("c", &["--dump", "standard"][..]), ("d", &["--dump", "plain", "--dump", "standard"])] {
-        let (code, told, cfg) = train(out, more);
+        let (code, message, cfg) = train(out, more);
         assert!(
-            code == Some(1) && told.contains("standard come from different model weights") && cfg.is_none(),
-            "{told}"
+            code == Some(1) && message.contains("standard come from different model weights") && cfg.is_none(),
+            "{message}"
         );
-        assert!(told.contains("fold_ln") && !scratch.path().join(out).exists(), "{told}");
+        assert!(message.contains("fold_ln") && !scratch.path().join(out).exists(), "{message}");
     }
-    let (code, told, cfg) = train("e", &["--dump", "standard", "--process", "standard"]);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, message, cfg) = train("e", &["--dump", "standard", "--process", "standard"]);
+    assert_eq!(code, Some(0), "{message}");
     assert_eq!(cfg.unwrap()["model_from_pretrained_kwargs"]["center_writing_weights"], true);
     // From another program, or an earlier version.
     let path = scratch.path().join("plain/manifest.json");
@@ -133,6 +137,6 @@ fn trainings_take_their_own_models_dumps() {
     assert_eq!(train("g", &["--dump", "plain"]).0, Some(1));
     manifest["settings"].as_object_mut().unwrap().remove("weights");
     std::fs::write(&path, manifest.to_string()).unwrap();
-    let (code, told, _) = train("h", &["--dump", "plain"]);
-    assert!(code == Some(0) && told.contains("plain does not record which model"), "{told}");
+    let (code, message, _) = train("h", &["--dump", "plain"]);
+    assert!(code == Some(0) && message.contains("plain does not record which model"), "{message}");
 }

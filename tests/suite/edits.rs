@@ -177,8 +177,8 @@ fn an_edit_given_twice_is_one_edit() {
             .args(sets)
             .output()
             .unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let tokens = told["changed"]["tokens"].as_array().unwrap().clone();
+        let message: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let tokens = message["changed"]["tokens"].as_array().unwrap().clone();
         tokens.iter().find(|one| one["token"] == "Mary").unwrap()["after"].as_f64().unwrap()
     };
     let once = after(&["3:14:12=0"]);
@@ -215,8 +215,8 @@ fn edits_at_tokens_that_are_left_out_are_reported() {
         let output = program().args(prompt).args(more).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    let told = graph(&["--set", "3:0:12=50"]);
-    assert!(told.contains("--set 3:0:12") && told.contains("\"<bos>\""), "{told}");
+    let message = graph(&["--set", "3:0:12=50"]);
+    assert!(message.contains("--set 3:0:12") && message.contains("\"<bos>\""), "{message}");
     for other in [&["--set", "3:1:12=50"][..], &["--set", "3:0:12=50", "--all-tokens"], &["--set", "3:0+:12=50"]] {
         assert!(!graph(other).contains("has no effect"), "{other:?}");
     }

@@ -93,8 +93,8 @@ fn ends_are_saved() {
 #[test]
 fn an_end_that_is_no_id_is_refused() {
     let folder = copied(&fixtures().join("llama"), &[("generation_config.json", json!({"eos_token_id": "</s>"}))]);
-    let told = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
-    assert!(told.contains("eos_token_id"), "{told}");
+    let message = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err().to_string();
+    assert!(message.contains("eos_token_id"), "{message}");
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn whether_texts_begin_is_heeded() {
         let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
         let tokens = model.to_tokens("Once").unwrap();
         assert_eq!(tokens.row(0).first().filter(|id| **id == 1).copied(), first);
-        assert!(model.load_report().ignored.iter().all(|told| !told.contains("add_")));
+        assert!(model.load_report().ignored.iter().all(|message| !message.contains("add_")));
     }
     let mut config = config;
     config["add_eos_token"] = json!(true);
     let folder = copied(&stories, &[("tokenizer_config.json", config)]);
     let model = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
-    assert!(model.load_report().ignored.iter().any(|told| told.contains("add_eos_token")));
+    assert!(model.load_report().ignored.iter().any(|message| message.contains("add_eos_token")));
 }

@@ -49,26 +49,26 @@ fn undefined_measures_are_named() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let line = |told: &str, name: &str| told.lines().find(|line| line.starts_with(name)).unwrap().to_string();
+    let line = |message: &str, name: &str| message.lines().find(|line| line.starts_with(name)).unwrap().to_string();
     for dictionary in ["embedded:ioi-sae", "embedded:ioi-transcoders"] {
-        let told = eval(dictionary, &["--prompt", "Mary"]);
-        assert!(!told.contains("NaN") && !told.contains("inf"), "{told}");
+        let message = eval(dictionary, &["--prompt", "Mary"]);
+        assert!(!message.contains("NaN") && !message.contains("inf"), "{message}");
         for name in ["loss ", "loss recovered"] {
-            assert!(line(&told, name).contains("not defined   (no next token)"), "{told}");
+            assert!(line(&message, name).contains("not defined   (no next token)"), "{message}");
         }
-        let told = eval(dictionary, &["--prompts", "beginning.jsonl"]);
+        let message = eval(dictionary, &["--prompts", "beginning.jsonl"]);
         assert!(
-            !told.contains("NaN") && line(&told, "tokens").contains(" 0 ") && told.contains("not defined"),
-            "{told}"
+            !message.contains("NaN") && line(&message, "tokens").contains(" 0 ") && message.contains("not defined"),
+            "{message}"
         );
     }
-    let told = eval("embedded:ioi-sae", &["--prompt", "Mary", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert!(json["metrics"]["model_performance_preservation"]["ce_loss_without_sae"].is_null(), "{told}");
+    let message = eval("embedded:ioi-sae", &["--prompt", "Mary", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&message).unwrap();
+    assert!(json["metrics"]["model_performance_preservation"]["ce_loss_without_sae"].is_null(), "{message}");
     assert_eq!(json["metrics"]["sparsity"]["l0"], 16.0);
-    let told = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert!(json["metrics"]["sparsity"]["l0"].is_null() && json["metrics"]["latents"]["dead"].is_null(), "{told}");
+    let message = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&message).unwrap();
+    assert!(json["metrics"]["sparsity"]["l0"].is_null() && json["metrics"]["latents"]["dead"].is_null(), "{message}");
     assert_eq!(json["metrics"]["token_stats"]["total_tokens"], 0);
     let everywhere = eval("embedded:ioi-sae", &["--prompts", "beginning.jsonl", "--all-tokens"]);
     assert!(line(&everywhere, "explained variance").contains("all activations are equal"), "{everywhere}");
@@ -80,7 +80,7 @@ fn undefined_measures_are_named() {
         set.layers().iter().enumerate().map(|(at, one)| one.clone().exclude_tokens([at as u32])).collect();
     let mixed = Transcoders::new("mixed", layers);
     let rows = [vec![0, 21, 1, 57]];
-    let told = evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new(), |_| {}).unwrap_err();
-    assert!(told.to_string().contains("different tokens"), "{told}");
+    let message = evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new(), |_| {}).unwrap_err();
+    assert!(message.to_string().contains("different tokens"), "{message}");
     assert!(evaluate_transcoders(&model, &mixed, &rows, &EvaluateOptions::new().exclude_tokens([]), |_| {}).is_ok());
 }

@@ -54,7 +54,7 @@ fn cases(key: &str) -> Vec<String> {
     names
 }
 
-fn told(error: hooklens::Error) -> String {
+fn message(error: hooklens::Error) -> String {
     hooklens::error_chain(&error)
 }
 
@@ -67,7 +67,7 @@ fn published_dictionaries_compute_as_their_libraries_say() {
         let mut opened = match Dictionary::open(folder(case)) {
             Ok(opened) => opened.to_device(&device()),
             Err(error) => {
-                wrong.push(format!("{case}: {}", told(error)));
+                wrong.push(format!("{case}: {}", message(error)));
                 continue;
             }
         };
@@ -82,7 +82,7 @@ fn published_dictionaries_compute_as_their_libraries_say() {
                     wrong.push(format!("{case} ({}): {name} differs by {gap:e}", opened.format()));
                 }
             }
-            Err(error) => wrong.push(format!("{case}: {}", told(error))),
+            Err(error) => wrong.push(format!("{case}: {}", message(error))),
         };
         compare("acts_post", opened.encode(input.clone()));
         compare("recons", opened.forward(input));
@@ -99,14 +99,14 @@ fn transcoders_of_all_layers_compute_as_their_libraries_say() {
         let golden = Golden::of(&folder(case));
         let at = [folder(case), folder(case).join("clt/width_32_l0_small_affine")];
         let path = at.iter().rev().find(|path| path.is_dir()).unwrap();
-        let opened = Transcoders::open(path).unwrap_or_else(|error| panic!("{case}: {}", told(error)));
+        let opened = Transcoders::open(path).unwrap_or_else(|error| panic!("{case}: {}", message(error)));
         assert_eq!(opened.is_cross_layer(), case.contains("clt"), "{case}");
         let mut all = vec![(case.clone(), opened.clone())];
         // Everything the format can represent is unchanged by saving and reopening.
         let copy = saved.path().join(case);
         match opened.save(&copy) {
             Ok(()) => all.push((format!("{case}, saved"), Transcoders::open(&copy).unwrap())),
-            Err(error) => assert!(case == "gemma-scope-2-clt", "{case}: {}", told(error)),
+            Err(error) => assert!(case == "gemma-scope-2-clt", "{case}: {}", message(error)),
         }
         for (name, set) in all {
             let set = set.to_device(&device());
@@ -145,12 +145,12 @@ fn saved_dictionaries_are_the_same() {
         let copy = saved.path().join(&case);
         match opened.save(&copy) {
             Ok(()) => {
-                let again = Dictionary::open(&copy).unwrap_or_else(|error| panic!("{case}: {}", told(error)));
+                let again = Dictionary::open(&copy).unwrap_or_else(|error| panic!("{case}: {}", message(error)));
                 assert!(gap(&again) < 1e-5, "{case}: {}", gap(&again));
                 assert_eq!(again.metadata().reads, opened.metadata().reads, "{case}");
                 assert_eq!(again.metadata().writes, opened.metadata().writes, "{case}");
             }
-            Err(error) => refused.push(format!("{case}: {}", told(error))),
+            Err(error) => refused.push(format!("{case}: {}", message(error))),
         }
         match opened.fold_decoder_norms() {
             Ok(folded) => {
@@ -158,7 +158,7 @@ fn saved_dictionaries_are_the_same() {
                 let norms = folded.decoder_norms().unwrap() - 1.0;
                 assert!(norms.abs().max().into_scalar::<f32>() < 1e-5, "{case}");
             }
-            Err(error) => assert!(told(error).contains("would change which latents"), "{case}"),
+            Err(error) => assert!(message(error).contains("would change which latents"), "{case}"),
         }
     }
     refused.sort();
@@ -376,13 +376,13 @@ fn cross_layer_transcoders_in_a_model() {
         assert_close(&cache.get(hook::mlp_out(layer)).unwrap(), &expected, 1e-5, "reconstruction");
     }
     let other = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 5);
-    let refused = told(other.splice_transcoders(&clt).unwrap_err());
+    let refused = message(other.splice_transcoders(&clt).unwrap_err());
     assert!(refused.ends_with("cannot be used at `blocks`: it has 3 layers, but the model has 2"), "{refused}");
 }
 
 #[test]
 fn what_is_wrong_with_a_dictionary_is_told() {
-    let refused = |path: &Path| told(Dictionary::open(path).unwrap_err());
+    let refused = |path: &Path| message(Dictionary::open(path).unwrap_err());
     let scratch = tempfile::tempdir().unwrap();
     let copy = |case: &str, change: &dyn Fn(&Path)| {
         let to = scratch.path().join(case).join(format!("{:p}", change));
@@ -435,12 +435,12 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     let temporal = refused(&folder("saelens-temporal"));
     assert!(temporal.ends_with("cfg.json: the architecture `temporal` is not supported"), "{temporal}");
     let unscaled = Dictionary::open(folder("saelens-expected-average")).unwrap();
-    let none = told(unscaled.encode(Tensor::<2>::ones([1, 8], &device())).unwrap_err());
+    let none = message(unscaled.encode(Tensor::<2>::ones([1, 8], &device())).unwrap_err());
     assert!(none.contains("set it with `with_scale`"), "{none}");
     let narrow = Dictionary::open(folder("saelens-topk")).unwrap();
-    let told_width = told(narrow.encode(Tensor::<2>::ones([1, 7], &device())).unwrap_err());
+    let told_width = message(narrow.encode(Tensor::<2>::ones([1, 7], &device())).unwrap_err());
     assert!(told_width.ends_with("the input has width 7; expected 8"), "{told_width}");
-    assert!(told(narrow.direction(32).unwrap_err()).ends_with("has no latent 32; valid latents are 0 to 31"));
+    assert!(message(narrow.direction(32).unwrap_err()).ends_with("has no latent 32; valid latents are 0 to 31"));
 
     // Values that are not finite are reported where they are used; in the decoder, only for active latents.
     let spoiled = |which: &str, row: usize| {
@@ -466,17 +466,17 @@ fn what_is_wrong_with_a_dictionary_is_told() {
         Dictionary::open(path).unwrap().to_device(&device())
     };
     let small = || Tensor::<2>::ones([1, 8], &device()) * 0.01;
-    let told_encoder = told(spoiled("encoder", 3).encode(small()).unwrap_err());
+    let told_encoder = message(spoiled("encoder", 3).encode(small()).unwrap_err());
     assert!(told_encoder.ends_with("the tensor `W_enc` holds NaN at [3, 2]"), "{told_encoder}");
     assert!(spoiled("decoder", 4).forward(small()).is_ok());
     if device() == burn::tensor::Device::flex() {
-        let told_decoder = told(spoiled("decoder", 2).forward(small()).unwrap_err());
+        let told_decoder = message(spoiled("decoder", 2).forward(small()).unwrap_err());
         assert!(told_decoder.ends_with("the tensor `W_dec` holds NaN at [2, 2]"), "{told_decoder}");
     }
 
     // Points where it can't be spliced in.
     let model = random_model(TransformerConfig::new(2, 16, 2, 20, 16), 1);
-    let put = |sae: Dictionary| told(model.splice_dictionary(&sae).map(drop).unwrap_err());
+    let put = |sae: Dictionary| message(model.splice_dictionary(&sae).map(drop).unwrap_err());
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1);
     assert_eq!(put(wide.clone()), "random: `blocks.0.hook_resid_post` has width 16; expected 8");
     let wide = random_dictionary(0, "blocks.0.hook_resid_post", 16, 6, 1);
@@ -663,7 +663,7 @@ fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
         sae.save(&copy).unwrap();
         assert_eq!(Dictionary::open(&copy).unwrap().metadata().exclude_special_tokens, expected, "{text}, saved");
     }
-    let refused = told(said("\"bos\"").unwrap_err());
+    let refused = message(said("\"bos\"").unwrap_err());
     assert!(refused.contains("`exclude_special_tokens` is \"bos\""), "{refused}");
 
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
@@ -688,7 +688,7 @@ fn tokens_that_a_dictionary_was_trained_without_are_left_out() {
     });
     assert_eq!(found(&special), found(&sae));
     let none = random_model(TransformerConfig::new(3, 64, 4, 63, 16), 1);
-    assert!(told(none.splice_dictionary(&special).map(drop).unwrap_err()).contains("tokenizer"));
+    assert!(message(none.splice_dictionary(&special).map(drop).unwrap_err()).contains("tokenizer"));
 }
 
 /// Layers of a set have the same measures as each layer alone, losses equal those computed by hand, and a layer can be
@@ -752,7 +752,7 @@ fn transcoders_of_all_layers_are_measured_together() {
         assert_eq!(one.metadata().writes.as_deref(), Some("blocks.1.hook_mlp_out"), "{name}");
         assert_eq!(one.metadata().exclude_special_tokens, ExcludedTokens::Ids(vec![0]), "{name}");
     }
-    let refused = |path: &Path| told(Dictionary::open(path).unwrap_err());
+    let refused = |path: &Path| message(Dictionary::open(path).unwrap_err());
     let several = refused(&saved);
     assert!(several.contains("several dictionaries; choose one of: layer_0, layer_1"), "{several}");
     let beyond = refused(&saved.join("layer_4"));
@@ -794,7 +794,7 @@ fn what_files_say_of_their_use_is_kept_to() {
     assert_eq!(points("mlp", "in"), ("blocks.0.mlp.hook_in".into(), None));
     assert_eq!(points("mlp", "in_and_out"), ("blocks.0.mlp.hook_in".into(), Some("blocks.0.hook_mlp_out".into())));
     assert_eq!(points("resid_post_layer_0", "in"), ("blocks.0.hook_resid_pre".into(), None));
-    let refused = told(of("attn", "in_and_out").unwrap_err());
+    let refused = message(of("attn", "in_and_out").unwrap_err());
     assert!(refused.contains("a transcoder of a module other than an MLP is not supported"), "{refused}");
     // SAELens: the version of the training determines the layout, and nested settings are never dropped.
     for version in [serde_json::json!("6.2.0"), serde_json::Value::Null] {
@@ -822,7 +822,7 @@ fn what_files_say_of_their_use_is_kept_to() {
     ] {
         assert!(hyperparams.contains(from), "{hyperparams}");
         std::fs::write(llama.join("hyperparams.json"), hyperparams.replace(from, to)).unwrap();
-        let given = told(Dictionary::open(&llama).unwrap_err());
+        let given = message(Dictionary::open(&llama).unwrap_err());
         assert!(given.contains(expected), "{given}");
     }
 }

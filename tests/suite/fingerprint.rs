@@ -96,12 +96,12 @@ fn a_cache_and_a_dump_of_other_weights_are_refused() {
     while let Some((other, shape)) = flipped(&model, parameter) {
         match KeyValueCache::load(&saved, &other) {
             Err(Error::Cache(CacheError::OtherModel { .. })) => {}
-            told => panic!("parameter {parameter} of shape {shape:?}: {told:?}"),
+            message => panic!("parameter {parameter} of shape {shape:?}: {message:?}"),
         }
         match dump.clone().resume(true).run(&other, &rows, &out) {
             Err(error) if matches!(error.downcast_ref(), Some(DumpError::Mismatch { what, .. }) if what == "weights") =>
                 {}
-            told => panic!("parameter {parameter} of shape {shape:?}: {told:?}"),
+            message => panic!("parameter {parameter} of shape {shape:?}: {message:?}"),
         }
         parameter += 1;
     }

@@ -199,8 +199,8 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
         cache.to_legacy().map(drop),
         cache.clone().with_heads_on(&[]).map(drop),
     ] {
-        let told = refused.unwrap_err();
-        assert!(matches!(told, CacheError::State { layer: 0, .. } | CacheError::NotEmpty { .. }), "{told}");
+        let message = refused.unwrap_err();
+        assert!(matches!(message, CacheError::State { layer: 0, .. } | CacheError::NotEmpty { .. }), "{message}");
     }
     let whole = model.forward([5, 6, 7, 8]).unwrap().narrow(1, 3, 1);
     assert_close(&behind(&model, &mut cache, [8]), &whole, 1e-5, "behind what was refused");
@@ -210,8 +210,8 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
     let attention = MixerConfig::Attention(AttentionConfig::new(2, 8));
     let plain = model.config().clone().with_mixers(vec![attention; 4]).unwrap();
     let mut other = KeyValueCache::new(&plain, 1);
-    let told = model.forward_with([5], ForwardOptions::new().kv_cache(&mut other)).unwrap_err().to_string();
-    assert!(told.contains("layer 0 of the cache"), "{told}");
+    let message = model.forward_with([5], ForwardOptions::new().kv_cache(&mut other)).unwrap_err().to_string();
+    assert!(message.contains("layer 0 of the cache"), "{message}");
     // Quantized caches do not quantize states.
     let mut quantized = KeyValueCache::of_kind(model.config(), 1, CacheKind::EIGHT_BIT).unwrap();
     let logits = behind(&model, &mut quantized, [5, 6, 7, 8]).narrow(1, 3, 1);
@@ -226,8 +226,8 @@ fn what_needs_attention_in_every_layer_says_so() {
     let scores = model.head_scores([5, 6, 7, 5, 6]).unwrap();
     assert_eq!(scores.axes()[1].labels, ["1", "3"]);
     assert_eq!(model.w_q().dims(), [4, 4, 32, 8]);
-    let told = model.record([5, 6], hook::pattern(0)).unwrap_err().to_string();
-    assert!(told.contains("gated delta net"), "{told}");
+    let message = model.record([5, 6], hook::pattern(0)).unwrap_err().to_string();
+    assert!(message.contains("gated delta net"), "{message}");
     let padded = Tokens::padded(&[vec![5, 6, 7], vec![5]], 0, PaddingSide::Left).unwrap();
     assert!(model.loss(&padded).is_ok());
 }

@@ -122,8 +122,8 @@ fn shared_keys_are_held_once() {
     // A cache whose layers all have keys belongs to another model.
     let other = model.config().clone().with_shared_keys(Vec::new()).unwrap();
     let mut other = KeyValueCache::new(&other, 1);
-    let told = model.forward_with([1], ForwardOptions::new().kv_cache(&mut other)).unwrap_err();
-    assert!(matches!(told, Error::Cache(CacheError::Model { layer: 3, .. })), "{told}");
+    let message = model.forward_with([1], ForwardOptions::new().kv_cache(&mut other)).unwrap_err();
+    assert!(matches!(message, Error::Cache(CacheError::Model { layer: 3, .. })), "{message}");
     assert_ne!(CacheShape::of(model.config(), 1).unwrap(), *other.shape());
 }
 
@@ -148,8 +148,8 @@ fn keys_are_changed_for_one_reader_or_for_all() {
         let even = pattern(&all, layer).narrow(2, 7, 1);
         assert_close(&even, &(even.zeros_like() + 1.0 / 8.0), 1e-5, "even");
     }
-    let told = model.record(row(3), hook::k(3)).unwrap_err().to_string();
-    assert!(told.contains("reuses the keys and values of an earlier layer"), "{told}");
+    let message = model.record(row(3), hook::k(3)).unwrap_err().to_string();
+    assert!(message.contains("reuses the keys and values of an earlier layer"), "{message}");
     assert_eq!(model.w_k().dims(), [6, 4, 32, 12]);
     assert_close(&model.w_k().narrow(0, 3, 1), &model.w_k().narrow(0, 2, 1), 0.0, "the keys of layer 2");
 }
@@ -192,8 +192,8 @@ fn saved_and_processed_models_are_the_same() {
             assert!(again.load_report().unused.is_empty(), "{}", again.load_report());
             assert_close(&again.forward(row(9)).unwrap(), &model.forward(row(9)).unwrap(), 0.0, case);
         }
-        let told = model.processed(&Processing::none().fold_value_biases()).unwrap_err().to_string();
-        assert!(told.contains("values are normalized"), "{told}");
+        let message = model.processed(&Processing::none().fold_value_biases()).unwrap_err().to_string();
+        assert!(message.contains("values are normalized"), "{message}");
     }
 }
 
@@ -204,23 +204,26 @@ fn what_is_not_defined_is_refused() {
     let other: Vec<u32> = row(6).into_iter().rev().collect();
     let metric = Metric::logit(&model, 3).unwrap();
     let patching = Patching::new(&model, vec![row(6)], vec![other], metric).unwrap();
-    let told = patching.path_from_heads(&[Receiver::Logits], Freeze::default()).unwrap_err();
-    assert!(matches!(told, Error::Input(InputError::NotDefined { what: "path patching", .. })), "{told}");
-    let told = patching.edges(Gradient::AtBase).unwrap_err();
-    assert!(matches!(told, Error::Input(InputError::NotDefined { what: "edge attribution", .. })), "{told}");
+    let message = patching.path_from_heads(&[Receiver::Logits], Freeze::default()).unwrap_err();
+    assert!(matches!(message, Error::Input(InputError::NotDefined { what: "path patching", .. })), "{message}");
+    let message = patching.edges(Gradient::AtBase).unwrap_err();
+    assert!(matches!(message, Error::Input(InputError::NotDefined { what: "edge attribution", .. })), "{message}");
     // Sweeps run the whole model.
     let swept = patching.sweep(&Sites::new("*hook_per_layer_out").per([Axis::Pos])).unwrap();
     assert_eq!(swept.values().values().shape(), [6, 6, 1]);
     let graph = AttributionGraph::new(&model, row(4), &Replacement::neurons(0), &GraphOptions::new()).unwrap_err();
     assert!(matches!(graph, Error::Input(InputError::NotDefined { what: "an attribution graph", .. })), "{graph}");
     let stream = model.forward_with(row(6), ForwardOptions::new().stop_at_layer(1)).unwrap();
-    let told = model.forward_with(stream.clone(), ForwardOptions::new().start_at_layer(1)).unwrap_err();
-    assert!(told.to_string().contains("per-layer inputs needs the tokens"), "{told}");
+    let message = model.forward_with(stream.clone(), ForwardOptions::new().start_at_layer(1)).unwrap_err();
+    assert!(message.to_string().contains("per-layer inputs needs the tokens"), "{message}");
     let tokens = Tokens::new(vec![row(6)]).unwrap();
     let again = model.forward_with(stream.clone(), ForwardOptions::new().start_at_layer(1).tokens(&tokens)).unwrap();
     assert_close(&again, &model.forward(row(6)).unwrap(), 1e-5, "from layer 1 on");
-    let told = model.forward_with(stream, ForwardOptions::new().start_at_layer(3).tokens(&tokens)).unwrap_err();
-    assert_eq!(told.to_string(), "layer 3 reuses the keys and values of layer 2, but the run starts after that layer");
+    let message = model.forward_with(stream, ForwardOptions::new().start_at_layer(3).tokens(&tokens)).unwrap_err();
+    assert_eq!(
+        message.to_string(),
+        "layer 3 reuses the keys and values of layer 2, but the run starts after that layer"
+    );
 }
 
 /// Experts that read the stream through their own norms are rejected in models whose blocks normalize the stream
@@ -236,8 +239,8 @@ fn own_norms_need_a_plain_stream() {
         plain.clone().with_residual(ResidualScheme::NormalizedSums),
         plain.with_residual(ResidualScheme::NormalizedInputs),
     ] {
-        let told = HookedTransformer::random(config, 0, &device()).unwrap_err().to_string();
-        assert!(told.contains("can't be combined with a normalized residual stream"), "{told}");
+        let message = HookedTransformer::random(config, 0, &device()).unwrap_err().to_string();
+        assert!(message.contains("can't be combined with a normalized residual stream"), "{message}");
     }
 }
 
@@ -262,8 +265,8 @@ fn files_say_what_they_hold() {
         ("rope_parameters", json!({"full_attention": {"rope_type": "default", "rope_theta": 3.0}})),
     ] {
         config("v5-gemma4", &[(field, value)]);
-        let told = open().unwrap_err().to_string();
-        assert!(told.contains(field), "{told}");
+        let message = open().unwrap_err().to_string();
+        assert!(message.contains(field), "{message}");
     }
     // Older files name the width of global layers' heads.
     config("v5-gemma4", &[("per_layer_config", Value::Null), ("global_head_dim", json!(12))]);

@@ -209,7 +209,7 @@ fn what_is_not_read_is_said() {
     let sound = fs::read(folder().join("qwen2.gguf")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("changed.gguf");
-    let told = |from: &str, to: &str| {
+    let message = |from: &str, to: &str| {
         assert_eq!(from.len(), to.len());
         let at = sound.windows(from.len()).position(|bytes| bytes == from.as_bytes()).unwrap();
         let mut bytes = sound.clone();
@@ -217,7 +217,7 @@ fn what_is_not_read_is_said() {
         fs::write(&path, bytes).unwrap();
         HookedTransformer::from_pretrained(path.to_str().unwrap())
     };
-    let Err(Error::Config(ConfigError::UnknownArchitecture { given, supported })) = told("qwen2", "qwen9") else {
+    let Err(Error::Config(ConfigError::UnknownArchitecture { given, supported })) = message("qwen2", "qwen9") else {
         panic!("an architecture that is none")
     };
     assert!(given.starts_with("qwen9") && supported.contains(&"qwen2"));
@@ -231,10 +231,10 @@ fn what_is_not_read_is_said() {
     fs::remove_file(&path).unwrap();
     assert!(HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).is_ok());
     // A tensor of a part that this architecture does not have.
-    let error = told("blk.1.ffn_norm.weight", "blk.1.ffn_nose.weight").unwrap_err();
+    let error = message("blk.1.ffn_norm.weight", "blk.1.ffn_nose.weight").unwrap_err();
     assert!(matches!(&error, Error::Load(LoadError::Corrupt { reason, .. }) if reason.contains("ffn_nose")), "{error}");
     // Unknown rules for splitting texts.
-    let model = told("pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwen2", "pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwerz").unwrap();
+    let model = message("pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwen2", "pre\u{8}\0\0\0\u{5}\0\0\0\0\0\0\0qwerz").unwrap();
     assert!(model.load_report().ignored[0].contains("`qwerz`"), "{:?}", model.load_report().ignored);
     assert!(matches!(model.forward("a text"), Err(Error::Input(InputError::NoTokenizer))));
 }
@@ -282,14 +282,17 @@ fn a_model_is_held_under_a_limit_of_memory() {
 #[test]
 fn loading_tells_how_far_it_is() {
     use std::sync::{Arc, Mutex};
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&told);
+    let message = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&message);
     let options = LoadOptions::new().progress(move |done, total| seen.lock().unwrap().push((done, total)));
     let path = folder().join("llama.gguf");
     HookedTransformer::from_pretrained_with(path.to_str().unwrap(), options).unwrap();
-    let told = told.lock().unwrap();
-    assert!(told.len() > 10 && told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
-    let (done, total) = told[told.len() - 1];
+    let message = message.lock().unwrap();
+    assert!(
+        message.len() > 10 && message.is_sorted() && message.iter().all(|(done, total)| done <= total),
+        "{message:?}"
+    );
+    let (done, total) = message[message.len() - 1];
     // The rotary divisors are the only tensors in the file that are not weights.
     assert!(done * 100 > total * 95, "{done} of {total}");
 }

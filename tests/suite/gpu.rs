@@ -40,8 +40,8 @@ fn numbers_name_what_is_listed() {
     let listed: Vec<_> = devices().into_iter().filter(|device| device.name.starts_with("wgpu:")).collect();
     assert_eq!(listed[0].name, "wgpu:0");
     assert!(listed[0].dtypes.contains(&DType::F32) && !listed[0].description.is_empty(), "{listed:?}");
-    let told = parse_device(format!("wgpu:{}", listed.len())).unwrap_err().to_string();
-    assert!(told.contains(&format!("{} wgpu device", listed.len())), "{told}");
+    let message = parse_device(format!("wgpu:{}", listed.len())).unwrap_err().to_string();
+    assert!(message.contains(&format!("{} wgpu device", listed.len())), "{message}");
     assert!(parse_device("wgpu:x").unwrap_err().to_string().contains("expected a number"));
 }
 

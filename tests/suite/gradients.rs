@@ -290,11 +290,12 @@ fn edited_gradients_go_on_in_encoders_too() {
 #[test]
 fn gradient_runs_say_what_they_cannot_do() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32), 1);
-    let told = |options: ForwardOptions<'_>| model.run_with_gradients(rows(), options, number).unwrap_err().to_string();
-    assert!(told(ForwardOptions::new().record(Record::new("z0").positions(1))).contains("whole activations"));
-    assert!(told(ForwardOptions::new().logits(Logits::None).record("z0")).contains("computed from the logits"));
+    let message =
+        |options: ForwardOptions<'_>| model.run_with_gradients(rows(), options, number).unwrap_err().to_string();
+    assert!(message(ForwardOptions::new().record(Record::new("z0").positions(1))).contains("whole activations"));
+    assert!(message(ForwardOptions::new().logits(Logits::None).record("z0")).contains("computed from the logits"));
     let mut cache = model.prefill([1, 2]).unwrap();
-    assert!(told(ForwardOptions::new().record("z0").kv_cache(&mut cache)).contains("freeze it"));
+    assert!(message(ForwardOptions::new().record("z0").kv_cache(&mut cache)).contains("freeze it"));
     let constant = |logits: Tensor<3>| logits.detach().sum();
     let error = model.run_with_gradients(rows(), ForwardOptions::new().record("z0"), constant).unwrap_err();
     assert!(error.to_string().contains("does not depend"), "{error}");
@@ -302,7 +303,7 @@ fn gradient_runs_say_what_they_cannot_do() {
     let error = model.run_with_hooks(rows(), [backward]).unwrap_err();
     assert!(error.to_string().contains("run_with_gradients"), "{error}");
     let wrong = hook::z(0).edit_grad(|gradient, _| gradient.narrow(1, 0, 1));
-    assert!(told(ForwardOptions::new().hooks([wrong])).contains("returned shape"));
+    assert!(message(ForwardOptions::new().hooks([wrong])).contains("returned shape"));
     let cache = model.record(rows(), "z0").unwrap();
     assert!(cache.grad(hook::z(0)).unwrap_err().to_string().contains("hook_z_grad` was not recorded"));
 }

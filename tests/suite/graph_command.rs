@@ -34,9 +34,9 @@ fn at(folder: &Path, name: &str) -> String {
 fn a_graph_is_told_checked_written_and_viewed() {
     let folder = tempfile::tempdir().unwrap();
     let (file, page) = (at(folder.path(), "graph.json"), at(folder.path(), "graph.html"));
-    let (code, out, told) =
+    let (code, out, message) =
         of_ioi(&["--answer", "Mary", "--wrong", "John", "--group", "0.7", "--check", "--out", &file]);
-    assert_eq!(code, 0, "{told}");
+    assert_eq!(code, 0, "{message}");
     for words in
         ["15 tokens", "rows sum to their values", "checked: 5 features", "why \"Mary", "strongest paths", "groups"]
     {
@@ -47,8 +47,8 @@ fn a_graph_is_told_checked_written_and_viewed() {
     assert!(!written["qParams"]["supernodes"].as_array().unwrap().is_empty());
     assert!(!written["qParams"]["pinnedIds"].as_array().unwrap().is_empty());
 
-    let (code, out, told) = graph(&["view", &file]);
-    assert_eq!(code, 0, "{told}");
+    let (code, out, message) = graph(&["view", &file]);
+    assert_eq!(code, 0, "{message}");
     let nodes = written["nodes"].as_array().unwrap().len();
     assert!(out.contains(&format!("{nodes} nodes")) && out.contains("groups"), "{out}");
     let html = fs::read_to_string(&page).unwrap();
@@ -63,11 +63,11 @@ fn a_graph_is_told_checked_written_and_viewed() {
 #[test]
 fn json_has_the_numbers() {
     let (code, out, _) = of_ioi(&["--json", "--check", "3", "--top", "4"]);
-    let told = json(&out);
+    let message = json(&out);
     assert_eq!(code, 0);
-    assert!(told["deviation"].as_f64().unwrap() < 1e-4 && told["check"]["deviation"].as_f64().unwrap() < 1e-4);
-    assert_eq!(told["check"]["edits"], 3);
-    let target = &told["targets"][0];
+    assert!(message["deviation"].as_f64().unwrap() < 1e-4 && message["check"]["deviation"].as_f64().unwrap() < 1e-4);
+    assert_eq!(message["check"]["edits"], 3);
+    let target = &message["targets"][0];
     assert_eq!((&target["target"], target["inputs"].as_array().unwrap().len()), (&Value::from("Mary"), 4));
     let parts = ["features", "errors", "tokens", "constant"].map(|part| target[part].as_f64().unwrap());
     let value = target["value"].as_f64().unwrap();
@@ -79,25 +79,25 @@ fn json_has_the_numbers() {
 #[test]
 fn what_is_asked_beside_a_graph() {
     let more = ["--set", "3:14:12=x-5", "--set", "2:14+:119=0", "--generate", "3", "--heads", "--looks", "3.0:14:2"];
-    let (code, out, told) = of_ioi(&more);
-    assert_eq!(code, 0, "{told}");
+    let (code, out, message) = of_ioi(&more);
+    assert_eq!(code, 0, "{message}");
     for words in
         ["probabilities before and after", "with changes: ", "via head ", "directly ", "head 3.0 from 14 \"to\""]
     {
         assert!(out.contains(words), "no {words:?} in {out}");
     }
     let (_, out, _) = of_ioi(&[&more[..], &["--json", "--answer", "Mary", "--answer", "John"]].concat());
-    let told = json(&out);
-    let mary = &told["changed"]["tokens"][0];
+    let message = json(&out);
+    let mary = &message["changed"]["tokens"][0];
     assert_eq!(mary["token"], "Mary");
     assert!(mary["before"].as_f64().unwrap() > mary["after"].as_f64().unwrap());
     let targets: Vec<&str> =
-        told["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
+        message["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
     assert_eq!(targets, ["Mary", "John"]);
-    let input = &told["targets"][0]["inputs"][0];
+    let input = &message["targets"][0]["inputs"][0];
     let by_heads = input["heads"]["carried"].as_array().unwrap();
     assert!(by_heads.len() <= 2 && input["heads"]["direct"].is_number());
-    assert!(!told["looks"]["pairs"].as_array().unwrap().is_empty() && told["looks"]["score"].is_number());
+    assert!(!message["looks"]["pairs"].as_array().unwrap().is_empty() && message["looks"]["score"].is_number());
 }
 
 /// Directions from a file are targets, under their names.
@@ -111,17 +111,17 @@ fn directions_are_targets() {
         fs::write(&file, serde_json::to_string(&direction).unwrap()).unwrap();
         file
     });
-    let (code, out, told) = of_ioi(&["--direction", &probe, "--answer", "Mary", "--json", "--check"]);
-    assert_eq!(code, 0, "{told}");
-    let told = json(&out);
+    let (code, out, message) = of_ioi(&["--direction", &probe, "--answer", "Mary", "--json", "--check"]);
+    assert_eq!(code, 0, "{message}");
+    let message = json(&out);
     let targets: Vec<&str> =
-        told["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
+        message["targets"].as_array().unwrap().iter().map(|target| target["target"].as_str().unwrap()).collect();
     assert_eq!(targets, ["Mary", "probe"]);
-    assert!(told["check"]["deviation"].as_f64().unwrap() < 1e-4);
-    let (code, _, told) = of_ioi(&["--direction", &short]);
-    assert!(code != 0 && told.contains(&width.to_string()) && !told.contains("panicked"), "{told}");
-    let (code, _, told) = of_ioi(&["--direction", "no-such.json"]);
-    assert!(code != 0 && told.contains("no-such.json"), "{told}");
+    assert!(message["check"]["deviation"].as_f64().unwrap() < 1e-4);
+    let (code, _, message) = of_ioi(&["--direction", &short]);
+    assert!(code != 0 && message.contains(&width.to_string()) && !message.contains("panicked"), "{message}");
+    let (code, _, message) = of_ioi(&["--direction", "no-such.json"]);
+    assert!(code != 0 && message.contains("no-such.json"), "{message}");
 }
 
 /// A file records its model by name, and nothing about the machine.
@@ -131,8 +131,8 @@ fn files_say_what_they_are_of() {
     let file = at(folder.path(), "graph.json");
     let [model, transcoders] = ["llama", "graph/llama-jumprelu"].map(|name| fixtures().join(name));
     let arguments = ["--model", model.to_str().unwrap(), "--dictionary", transcoders.to_str().unwrap(), "--out", &file];
-    let (code, _, told) = graph(&[&arguments[..], &["--tokens", "1,2,3,4", "--max-nodes", "20"]].concat());
-    assert_eq!(code, 0, "{told}");
+    let (code, _, message) = graph(&[&arguments[..], &["--tokens", "1,2,3,4", "--max-nodes", "20"]].concat());
+    assert_eq!(code, 0, "{message}");
     let text = fs::read_to_string(&file).unwrap();
     assert!(!text.contains(model.parent().unwrap().to_str().unwrap()), "a path");
     let metadata = &json(&text)["metadata"];
@@ -156,8 +156,8 @@ fn the_same_graph_is_the_same_file() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap(), fs::read(&out).unwrap_or_default())
     };
     for ending in ["json", "html"] {
-        let (code, told, whole) = made(ending, &[], None);
-        assert!(code == Some(0) && !whole.is_empty(), "{told}");
+        let (code, message, whole) = made(ending, &[], None);
+        assert!(code == Some(0) && !whole.is_empty(), "{message}");
         assert!(made(ending, &[], None).2 == whole);
         let kept = at(folder.path(), ending);
         assert!(made(ending, &["--resume", &kept], None).2 == whole);
@@ -170,37 +170,38 @@ fn the_same_graph_is_the_same_file() {
         let mut damaged = bytes.clone();
         damaged[bytes.len() / 2] ^= 1;
         fs::write(&rows, damaged).unwrap();
-        let (code, told, graph) = made(ending, &["--resume", &kept], None);
-        assert!(code == Some(0) && graph == whole && told.contains("has damaged rows"), "{told}");
+        let (code, message, graph) = made(ending, &["--resume", &kept], None);
+        assert!(code == Some(0) && graph == whole && message.contains("has damaged rows"), "{message}");
     }
     let (_, _, dated) = made("json", &[], Some("1600000000"));
     assert_eq!(json(&String::from_utf8(dated).unwrap())["metadata"]["info"]["create_time_ms"], 1_600_000_000_000u64);
-    let (code, told, _) = made("json", &[], Some("yesterday"));
-    assert!(code == Some(2) && told.contains("SOURCE_DATE_EPOCH is `yesterday`"), "{told}");
+    let (code, message, _) = made("json", &[], Some("yesterday"));
+    assert!(code == Some(2) && message.contains("SOURCE_DATE_EPOCH is `yesterday`"), "{message}");
 }
 
 #[test]
 fn graphs_of_several_prompts_and_of_neurons() {
-    let (code, out, told) = graph(&["--model", "embedded:ioi", "--ioi", "4", "--json"]);
-    assert_eq!((code, &json(&out)["prompts"]), (0, &Value::from(4)), "{told}");
+    let (code, out, message) = graph(&["--model", "embedded:ioi", "--ioi", "4", "--json"]);
+    assert_eq!((code, &json(&out)["prompts"]), (0, &Value::from(4)), "{message}");
     let against = "When Mary and John went to the store, Mary gave a drink to";
-    let (code, out, told) = of_ioi(&["--against", against, "--answer", "Mary", "--json"]);
-    assert_eq!(code, 0, "{told}");
+    let (code, out, message) = of_ioi(&["--against", against, "--answer", "Mary", "--json"]);
+    assert_eq!(code, 0, "{message}");
     assert!(json(&out)["deviation"].as_f64().unwrap() < 1e-4);
     // Without MLPs, only tokens have effects.
     let (code, out, _) = graph(&["--model", "embedded:induction", "--neurons", "8", "--tokens", "1,2,3,1", "--check"]);
     assert!(out.contains("0 features and 4 tokens changed"), "{out}");
     assert!(code == 0 && out.contains("features +0.00") && out.contains("token \"red\" at 0"), "{out}");
-    let (code, out, told) = of_ioi(&["--neurons", "16", "--check"]);
-    assert!(code == 0 && out.contains("checked"), "{out}{told}");
+    let (code, out, message) = of_ioi(&["--neurons", "16", "--check"]);
+    assert!(code == 0 && out.contains("checked"), "{out}{message}");
     // Transcoders from a folder, and a graph of some of their features.
     let [model, transcoders] = ["llama", "graph/llama-jumprelu"].map(|name| fixtures().join(name));
     let arguments = ["--model", model.to_str().unwrap(), "--dictionary", transcoders.to_str().unwrap()];
-    let (code, out, told) = graph(&[&arguments[..], &["--tokens", "1,2,3,4", "--max-nodes", "20", "--json"]].concat());
-    assert_eq!(code, 0, "{told}");
-    let told = json(&out);
-    assert!(told["active"].as_u64().unwrap() > 20 && told["deviation"].as_f64().unwrap() < 1e-4);
-    assert_ne!(told["targets"][0]["features_left_out"], 0.0);
+    let (code, out, message) =
+        graph(&[&arguments[..], &["--tokens", "1,2,3,4", "--max-nodes", "20", "--json"]].concat());
+    assert_eq!(code, 0, "{message}");
+    let message = json(&out);
+    assert!(message["active"].as_u64().unwrap() > 20 && message["deviation"].as_f64().unwrap() < 1e-4);
+    assert_ne!(message["targets"][0]["features_left_out"], 0.0);
 }
 
 #[test]
@@ -230,8 +231,8 @@ fn wrong_usage_of_graphs() {
         (&["view"], "FILE"),
     ];
     for (arguments, words) in usage {
-        let (code, _, told) = graph(arguments);
-        assert!(code == 2 && told.contains(words), "{arguments:?}: {code} {told}");
+        let (code, _, message) = graph(arguments);
+        assert!(code == 2 && message.contains(words), "{arguments:?}: {code} {message}");
     }
     let broken = at(folder.path(), "broken.json");
     fs::write(&broken, "{\"nodes\": 3}").unwrap();
@@ -248,12 +249,15 @@ fn wrong_usage_of_graphs() {
         (&["view", &broken], "broken.json"),
     ];
     for (arguments, words) in failures {
-        let (code, _, told) = graph(arguments);
-        assert!(code == 1 && told.contains(words) && !told.contains("panicked"), "{arguments:?}: {code} {told}");
+        let (code, _, message) = graph(arguments);
+        assert!(
+            code == 1 && message.contains(words) && !message.contains("panicked"),
+            "{arguments:?}: {code} {message}"
+        );
     }
     // Inputs are not overwritten.
-    let (code, _, told) = graph(&["view", &broken, "--out", &broken]);
-    assert!(code != 0 && told.contains("broken.json"), "{told}");
+    let (code, _, message) = graph(&["view", &broken, "--out", &broken]);
+    assert!(code != 0 && message.contains("broken.json"), "{message}");
     assert_eq!(fs::read_to_string(&broken).unwrap(), "{\"nodes\": 3}");
 }
 
@@ -275,11 +279,11 @@ fn a_target_is_given_once() {
         ),
         (&["--answer-token", "1,2", "--wrong-token", "2"], "the answer 2 and the wrong token 2 are the same token, 2"),
     ] {
-        let (code, _, told) = of_ioi(targets);
-        assert!(code == 2 && told.contains(reason), "{targets:?}: {told}");
+        let (code, _, message) = of_ioi(targets);
+        assert!(code == 2 && message.contains(reason), "{targets:?}: {message}");
     }
     // Differences from several tokens are several targets.
-    let (code, out, told) =
+    let (code, out, message) =
         of_ioi(&["--json", "--answer", "Mary", "--wrong", "John", "--answer", "Mary", "--wrong", "Anna"]);
-    assert!(code == 0 && json(&out)["targets"].as_array().unwrap().len() == 2, "{told}");
+    assert!(code == 0 && json(&out)["targets"].as_array().unwrap().len() == 2, "{message}");
 }

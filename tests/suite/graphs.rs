@@ -138,10 +138,10 @@ proptest! {
             let options = GraphOptions::new().exclude_positions(seed as usize % 2);
             let graph = AttributionGraph::new(&model, tokens(), &replacement, &options).unwrap();
             let check = graph.check(&model, &replacement, 3).unwrap();
-            let told = check.worst.map(|(source, target, _)| {
+            let message = check.worst.map(|(source, target, _)| {
                 (&graph.nodes()[source], &graph.nodes()[target], graph.effects_on(target).unwrap()[source])
             });
-            prop_assert!(check.deviation < 1e-4, "{name}: {check:?} {told:?}");
+            prop_assert!(check.deviation < 1e-4, "{name}: {check:?} {message:?}");
             prop_assert!(check.edges > 0 && check.edits + check.tokens == 3, "{name}: {check:?}");
         }
     }
@@ -161,8 +161,8 @@ fn checks_are_of_every_target() {
         let check = graph.check(&model, &replacement, 4).unwrap();
         assert_eq!((check.edits, check.tokens, check.edges), (0, 4, 8));
         assert!(check.deviation < 1e-4, "{check:?}");
-        let told = graph.minus(&graph).unwrap().check(&model, &replacement, 4).unwrap_err().to_string();
-        assert!(told.contains("of one prompt"), "{told}");
+        let message = graph.minus(&graph).unwrap().check(&model, &replacement, 4).unwrap_err().to_string();
+        assert!(message.contains("of one prompt"), "{message}");
     }
     // The same token's logit over the mean of all logits and minus another token's are different targets, each measured
     // separately.
@@ -180,8 +180,8 @@ fn checks_are_of_every_target() {
 /// activation function is not proportional to its input.
 fn refused(model: &HookedTransformer) -> bool {
     let replacement = Replacement::neurons(4);
-    let told = AttributionGraph::new(model, vec![3, 9], &replacement, &GraphOptions::new().max_nodes(1));
-    told.is_err_and(|error| {
+    let message = AttributionGraph::new(model, vec![3, 9], &replacement, &GraphOptions::new().max_nodes(1));
+    message.is_err_and(|error| {
         matches!(error, hooklens::Error::Input(_))
             || matches!(error.downcast_ref(), Some(GraphError::Replacement { .. }))
     })
@@ -434,8 +434,8 @@ proptest! {
         let longer = AttributionGraph::new(&model, vec![3u32, 1, 1], &Replacement::neurons(3), &options);
         let shorter = AttributionGraph::new(&model, vec![3u32, 1], &Replacement::neurons(3), &options);
         if let (Ok(longer), Ok(shorter)) = (longer, shorter) {
-            let told = longer.minus(&shorter).unwrap_err().to_string();
-            prop_assert_eq!(told, "the number of tokens is 3 and 2; expected the same number in all graphs");
+            let message = longer.minus(&shorter).unwrap_err().to_string();
+            prop_assert_eq!(message, "the number of tokens is 3 and 2; expected the same number in all graphs");
         }
     }
 }
@@ -666,8 +666,8 @@ fn interventions_reach_what_graphs_leave_out() {
     assert!(same.iter().zip(logits(&[])).all(|(a, b)| (a - b).abs() < 1e-4));
     let off = logits(&[first.edit(0.0).unwrap()]);
     assert!(off.iter().zip(logits(&[])).any(|(a, b)| (a - b).abs() > 1e-4));
-    let told = intervene(&model, vec![vec![1u32, 2], vec![3, 4]], &replacement, &[], Hold::Nothing).unwrap_err();
-    assert!(told.to_string().contains("2 prompts"), "{told}");
+    let message = intervene(&model, vec![vec![1u32, 2], vec![3, 4]], &replacement, &[], Hold::Nothing).unwrap_err();
+    assert!(message.to_string().contains("2 prompts"), "{message}");
 }
 
 /// Halving an expert's neuron equals halving it by hand, with the routing of the same run. Inputs of later layers may
@@ -836,11 +836,14 @@ fn interrupted_graphs_go_on() {
         let whole = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap();
         let kept = options.clone().resumable(folder.path());
         let resumed = |expected: bool| {
-            let mut told = Vec::new();
-            let graph = AttributionGraph::with_progress(&model, prompt, &replacement, &kept, |one| told.push(one));
+            let mut message = Vec::new();
+            let graph = AttributionGraph::with_progress(&model, prompt, &replacement, &kept, |one| message.push(one));
             assert!(bits(&graph.unwrap()) == bits(&whole));
-            assert!(told.windows(2).all(|two| two[0].done < two[1].done) && told[told.len() - 1].done == told[0].of);
-            assert_eq!(told[0].damaged > 0, expected);
+            assert!(
+                message.windows(2).all(|two| two[0].done < two[1].done)
+                    && message[message.len() - 1].done == message[0].of
+            );
+            assert_eq!(message[0].damaged > 0, expected);
         };
         resumed(false);
         let all = std::fs::read(&rows).unwrap();
@@ -896,8 +899,8 @@ fn foreign_files_in_the_folder_of_rows_are_refused() {
     let options = GraphOptions::new().max_nodes(20).resumable(&folder);
     let refused = |prompt: &str, expected: &str| {
         let error = AttributionGraph::new(&model, prompt, &replacement, &options).unwrap_err();
-        let told = hooklens::error_chain(&error);
-        assert!(told.contains("cannot resume from this folder") && told.contains(expected), "{told}");
+        let message = hooklens::error_chain(&error);
+        assert!(message.contains("cannot resume from this folder") && message.contains(expected), "{message}");
     };
     let own = folder.join("graph_rows.bin");
     for content in ["", "what", "what is this, longer than the head of a file of rows"] {
@@ -986,8 +989,8 @@ fn graph_files() {
         ),
     ] {
         std::fs::write(&path, text).unwrap();
-        let told = GraphFile::open(&path).unwrap_err().to_string();
-        assert!(told.contains(reason) && told.contains("graph.json"), "{told}");
+        let message = GraphFile::open(&path).unwrap_err().to_string();
+        assert!(message.contains(reason) && message.contains("graph.json"), "{message}");
     }
 }
 
@@ -1031,7 +1034,7 @@ fn files_are_circuit_tracers() {
 #[test]
 fn bad_input_of_graphs() {
     let (model, replacement, graph) = ioi_graph();
-    let told = |options: GraphOptions, replacement: &Replacement| {
+    let message = |options: GraphOptions, replacement: &Replacement| {
         AttributionGraph::new(&model, "When Mary and John", replacement, &options).unwrap_err().to_string()
     };
     let new = GraphOptions::new;
@@ -1043,22 +1046,22 @@ fn bad_input_of_graphs() {
         (new().target(GraphTarget::id(&model, 1 << 30)), "the model has no logit for token"),
         (new().target(GraphTarget::direction("up", vec![1.0])), "up has 1 elements, but the model's width is 64"),
     ] {
-        let told = told(options, &replacement);
-        assert!(told.contains(reason), "{told}");
+        let message = message(options, &replacement);
+        assert!(message.contains(reason), "{message}");
     }
     let narrow = random_dictionary(8, "blocks.0.hook_resid_post", None, false);
-    assert!(told(new(), &Replacement::dictionaries([narrow])).contains("64"));
+    assert!(message(new(), &Replacement::dictionaries([narrow])).contains("64"));
     let elsewhere = random_dictionary(64, "blocks.0.hook_attn_out", None, false);
-    assert!(told(new(), &Replacement::dictionaries([elsewhere])).contains("it reads"));
+    assert!(message(new(), &Replacement::dictionaries([elsewhere])).contains("it reads"));
     let unknown = random_dictionary(64, "blocks.9.hook_resid_post", None, false);
-    assert!(told(new(), &Replacement::dictionaries([unknown])).contains("blocks.9.hook_resid_post"));
-    assert!(told(new(), &Replacement::dictionaries([])).contains("no dictionary was given"));
+    assert!(message(new(), &Replacement::dictionaries([unknown])).contains("blocks.9.hook_resid_post"));
+    assert!(message(new(), &Replacement::dictionaries([])).contains("no dictionary was given"));
     assert!(graph.prune(1.5, 0.9).unwrap_err().to_string().contains("the share of nodes is 1.5"));
     assert!(graph.prune(0.5, f64::NAN).unwrap_err().to_string().contains("the share of edges is NaN"));
     for edit in [FeatureEdit::set(9, 0, 0, 1.0), FeatureEdit::set(0, 99, 0, 1.0), FeatureEdit::set(0, 1, 1 << 20, 1.0)]
     {
-        let told = intervene(&model, "When Mary", &replacement, &[edit], Hold::Nothing).unwrap_err().to_string();
-        assert!(told.contains("the graph has no node"), "{told}");
+        let message = intervene(&model, "When Mary", &replacement, &[edit], Hold::Nothing).unwrap_err().to_string();
+        assert!(message.contains("the graph has no node"), "{message}");
     }
     assert!(graph.heads(&model, &replacement, 1 << 20).unwrap_err().to_string().contains("1048576"));
     let pairs =

@@ -288,8 +288,11 @@ fn a_damaged_tokenizer_is_an_error() {
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
         assert!(matches!(error, Error::Load(LoadError::Tokenizer { .. })), "{error:?}");
         let info = crate::support::program().args(["info", "--model"]).arg(folder.path()).output().unwrap();
-        let told = String::from_utf8(info.stderr).unwrap();
-        assert!(info.status.code() == Some(1) && told.starts_with("error:") && !told.contains("panicked"), "{told}");
+        let message = String::from_utf8(info.stderr).unwrap();
+        assert!(
+            info.status.code() == Some(1) && message.starts_with("error:") && !message.contains("panicked"),
+            "{message}"
+        );
     }
 }
 
@@ -308,8 +311,8 @@ fn tokenizers_that_grow_texts_are_refused() {
         grown[part] = json!({"type": "Sequence", parts: vec![replace.clone(); 4]});
         fs::write(&path, grown.to_string()).unwrap();
         let error = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap_err();
-        let told = hooklens::error_chain(&error);
-        assert!(told.contains(&format!("`{part}` may turn one character into 1e12")), "{told}");
+        let message = hooklens::error_chain(&error);
+        assert!(message.contains(&format!("`{part}` may turn one character into 1e12")), "{message}");
     }
     // Padding requested by the file is ignored.
     json["padding"] = json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right", "pad_to_multiple_of": null,
@@ -332,10 +335,10 @@ fn terminals_are_not_controlled() {
     let ran = |args: &[&str]| {
         let done = crate::support::program().args(args).output().unwrap();
         for (name, bytes) in [("stdout", &done.stdout), ("stderr", &done.stderr)] {
-            let told = String::from_utf8(bytes.clone()).unwrap();
+            let message = String::from_utf8(bytes.clone()).unwrap();
             assert!(
-                !told.contains(|c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}'),
-                "{args:?}: {name}: {told:?}"
+                !message.contains(|c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}'),
+                "{args:?}: {name}: {message:?}"
             );
         }
         String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
@@ -383,14 +386,17 @@ fn devices_pipes_and_empty_comparisons() {
     for name in ["tokenizer_config.json", "generation_config.json", "config.json"] {
         fs::remove_file(folder.path().join(name)).ok();
         std::os::unix::fs::symlink("/dev/zero", folder.path().join(name)).unwrap();
-        let (code, told) = ran(&["info", "--model", "."]);
+        let (code, message) = ran(&["info", "--model", "."]);
         // Special files next to a tokenizer are ignored.
-        assert!(code == Some(0) || told.contains("not a file") || told.contains("config.json"), "{name}: {told}");
+        assert!(
+            code == Some(0) || message.contains("not a file") || message.contains("config.json"),
+            "{name}: {message}"
+        );
     }
     let reference = folder.path().join("reference.safetensors");
     std::os::unix::fs::symlink("/dev/zero", &reference).unwrap();
-    let (code, told) = ran(&["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"]);
-    assert!(code == Some(1) && told.contains("not a file"), "{told}");
+    let (code, message) = ran(&["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"]);
+    assert!(code == Some(1) && message.contains("not a file"), "{message}");
     fs::remove_file(&reference).unwrap();
     let ints = |values: [f32; 3]| Activation::from(Tensor::<2>::from_floats([values], &device()));
     let named = [
@@ -400,17 +406,17 @@ fn devices_pipes_and_empty_comparisons() {
     ];
     hooklens::write_safetensors(&reference, named, Default::default()).unwrap();
     let parity = ["parity", "--model", "embedded:induction", "--reference", "reference.safetensors"];
-    let (code, told) = ran(&parity);
-    assert!(code == Some(1) && told.contains("excludes every token"), "{told}");
+    let (code, message) = ran(&parity);
+    assert!(code == Some(1) && message.contains("excludes every token"), "{message}");
     assert_eq!(ran(&[&parity[..], &["--tolerance", "inf"]].concat()).0, Some(2));
     // Masks without columns but with many rows, and nested braces.
     let header = json!({"tokens": {"dtype": "I64", "shape": [1, 1], "data_offsets": [0, 8]},
         "attention_mask": {"dtype": "I64", "shape": [1u64 << 40, 0], "data_offsets": [8, 8]}});
     fs::write(&reference, file(&header.to_string(), 8)).unwrap();
-    let (code, told) = ran(&parity);
-    assert!(code == Some(1) && told.contains("attention_mask"), "{told}");
+    let (code, message) = ran(&parity);
+    assert!(code == Some(1) && message.contains("attention_mask"), "{message}");
     let braces = "{x,".repeat(2000) + &"}".repeat(2000);
-    let (code, told) = ran(&[
+    let (code, message) = ran(&[
         "dump",
         "--model",
         "embedded:induction",
@@ -421,15 +427,15 @@ fn devices_pipes_and_empty_comparisons() {
         "--out",
         "x.safetensors",
     ]);
-    assert!(code == Some(1) && told.contains("nested braces"), "{code:?} {told}");
+    assert!(code == Some(1) && message.contains("nested braces"), "{code:?} {message}");
     // A lens without stages.
     let nothing =
         [Activation::from(Tensor::<2>::zeros([0, 0], &device())), Activation::from(Tensor::<1>::zeros([0], &device()))];
     let named = [("0.weight".to_string(), &nothing[0]), ("0.bias".to_string(), &nothing[1])];
     hooklens::write_safetensors(&folder.path().join("lens.safetensors"), named, Default::default()).unwrap();
-    let (code, told) =
+    let (code, message) =
         ran(&["lens", "--model", "embedded:induction", "--prompt", "king", "--tuned", "lens.safetensors"]);
-    assert!(code == Some(1) && told.contains("0.weight"), "{told}");
+    assert!(code == Some(1) && message.contains("0.weight"), "{message}");
 }
 
 /// An output that would overwrite an input is rejected, even if it is named differently.
@@ -465,8 +471,8 @@ fn outputs_are_not_inputs() {
         let mut program = crate::support::program();
         program.arg(command).args(["--model", model.to_str().unwrap()]).args(given).arg("--out").arg(out);
         let done = program.output().unwrap();
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert!(done.status.code() == Some(1) && told.contains("is also an input"), "{command} {out:?}: {told}");
+        let message = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(1) && message.contains("is also an input"), "{command} {out:?}: {message}");
     }
     assert_eq!([&pairs, &config].map(|path| fs::read(path).unwrap()), before);
     // The base that an adapter names, and a file that the model's folder links to.
@@ -477,8 +483,8 @@ fn outputs_are_not_inputs() {
     let refused = |model: &std::path::Path, out: &std::path::Path| {
         let mut program = crate::support::program();
         program.args(["dump", "--prompt", "When Mary", "--hooks", "z0", "--model"]).arg(model).arg("--out").arg(out);
-        let told = String::from_utf8(program.output().unwrap().stderr).unwrap();
-        assert!(told.contains("is also an input"), "{told}");
+        let message = String::from_utf8(program.output().unwrap().stderr).unwrap();
+        assert!(message.contains("is also an input"), "{message}");
     };
     refused(&adapter, &model.join("model.safetensors"));
     #[cfg(unix)]
@@ -550,9 +556,9 @@ fn what_is_no_number_is_said() {
         &["attribute", "--prompt", prompt, "--answer", "sun"],
     ] {
         let done = crate::support::program().args(args).args(["--model", saved.to_str().unwrap()]).output().unwrap();
-        let told = String::from_utf8(done.stderr).unwrap();
+        let message = String::from_utf8(done.stderr).unwrap();
         // The last layer's output is damaged, but its patterns are not.
-        assert!(args[0] == "heads" || (!done.status.success() && told.contains("NaN")), "{args:?} {told}");
+        assert!(args[0] == "heads" || (!done.status.success() && message.contains("NaN")), "{args:?} {message}");
     }
 }
 
@@ -567,9 +573,9 @@ fn long_prompts_of_rotary_models_are_noted() {
         let out = folder.path().join(file);
         let args = ["dump", "--model", llama.to_str().unwrap(), "--hooks", "z0", "--tokens", &tokens, "--out"];
         let done = crate::support::program().args(args).arg(&out).output().unwrap();
-        let told = String::from_utf8(done.stderr).unwrap();
-        assert!(done.status.success() && out.is_file(), "{told}");
-        assert_eq!(told.contains(&format!("the model's context of {n_ctx}")), noted, "{told}");
+        let message = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success() && out.is_file(), "{message}");
+        assert_eq!(message.contains(&format!("the model's context of {n_ctx}")), noted, "{message}");
     }
 }
 

@@ -103,8 +103,8 @@ proptest! {
             let resid = model.forward_with(&tokens, ForwardOptions::new().stop_at_layer(layer)).unwrap();
             let options = ForwardOptions::new().start_at_layer(layer).tokens(&tokens);
             if reads && layer.rem_euclid(2) == 1 {
-                let told = model.forward_with(resid, options).unwrap_err();
-                prop_assert!(matches!(told, Error::Input(InputError::KeysOfEarlierLayer { layer: 1, from: 0, .. })), "{told}");
+                let message = model.forward_with(resid, options).unwrap_err();
+                prop_assert!(matches!(message, Error::Input(InputError::KeysOfEarlierLayer { layer: 1, from: 0, .. })), "{message}");
                 continue;
             }
             let again = model.forward_with(resid, options).unwrap();

@@ -52,8 +52,8 @@ fn a_tuned_lens_is_read_and_applied() {
     // A layer norm ignores scale: doubling the stream does not change anything either.
     let double = analysis.tuned_lens(&save("layer_translators.", 1.0, 2).unwrap()).unwrap();
     assert_close(double.logits(), plain.logits(), 1e-3, "a lens that doubles");
-    let told = analysis.tuned_lens(&save("", 0.0, 3).unwrap()).unwrap_err().to_string();
-    assert!(told.contains("tuned lens"), "{told}");
+    let message = analysis.tuned_lens(&save("", 0.0, 3).unwrap()).unwrap_err().to_string();
+    assert!(message.contains("tuned lens"), "{message}");
     assert!(save("other.", 0.0, 1).unwrap_err().to_string().contains("0.weight"));
     assert!(TunedLens::load(folder.path().join("none"), &device()).is_err());
 }
@@ -96,6 +96,6 @@ fn steering_moves_the_answer() {
     let zero = SteeringVector::new("resid_post3", Tensor::zeros([64], &device()));
     assert!(zero.ablation().is_err());
     let narrow = SteeringVector::new("resid_post3", Tensor::ones([3], &device()));
-    let told = hooklens::error_chain(&model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err());
-    assert!(told.contains("[64]"), "{told}");
+    let message = hooklens::error_chain(&model.run_with_hooks(mary_gives, [narrow.hook(1.0)]).unwrap_err());
+    assert!(message.contains("[64]"), "{message}");
 }

@@ -574,7 +574,7 @@ fn unsound_files_are_refused_unmapped_too() {
     let (_, folder) = saved(TransformerConfig::new(1, 16, 2, 20, 16));
     let path = folder.path().join("model.safetensors");
     let whole = fs::read(&path).unwrap();
-    let told = |bytes: &[u8]| {
+    let message = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         [true, false].map(|mmap| {
             let options = LoadOptions::new().mmap(mmap);
@@ -588,7 +588,7 @@ fn unsound_files_are_refused_unmapped_too() {
     let mut wrong = whole.clone();
     wrong[8..12].copy_from_slice(b"none");
     for bytes in [&[], &whole[..4], &whole[..8], &whole[..100], &whole[..whole.len() - 1], &long, &huge, &wrong] {
-        let [mapped, read] = told(bytes);
+        let [mapped, read] = message(bytes);
         assert_eq!(mapped, read);
     }
 }

@@ -78,14 +78,14 @@ fn points_are_those_of_the_parts() {
     let wanted = [(0, "attn"), (1, "mlp"), (2, "attn"), (3, "attn"), (4, "mlp")];
     let wanted: Vec<String> = wanted.iter().map(|(layer, part)| format!("blocks.{layer}.hook_{part}_out")).collect();
     assert_eq!(names, wanted);
-    let told = |point: &str| model.record(TOKENS, point).unwrap_err().to_string();
+    let message = |point: &str| model.record(TOKENS, point).unwrap_err().to_string();
     assert!(
-        told("blocks.1.hook_attn_out").contains("this layer has only an MLP"),
+        message("blocks.1.hook_attn_out").contains("this layer has only an MLP"),
         "{}",
-        told("blocks.1.hook_attn_out")
+        message("blocks.1.hook_attn_out")
     );
-    assert!(told("blocks.1.attn.hook_pattern").contains("this layer has only an MLP"));
-    assert!(told("blocks.0.hook_mlp_out").contains("it has no MLP"));
+    assert!(message("blocks.1.attn.hook_pattern").contains("this layer has only an MLP"));
+    assert!(message("blocks.0.hook_mlp_out").contains("it has no MLP"));
     let stream = model.analyze(&cache).unwrap().stream(Stage::BeforeMlp(0)).map(drop);
     assert!(matches!(stream, Err(Error::Input(InputError::NoMlp { layer: 0, .. }))));
 }

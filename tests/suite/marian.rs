@@ -69,8 +69,8 @@ fn translations_are_transformers() {
         .args(["generate", "--prompt", texts[0], "--max-new-tokens", "6", "--model", folder.to_str().unwrap()])
         .output()
         .unwrap();
-    let told = String::from_utf8(said.stdout).unwrap();
-    assert_eq!(told.trim_end(), generated[0]["written"].as_str().unwrap());
+    let message = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(message.trim_end(), generated[0]["written"].as_str().unwrap());
     // So are answers.
     let said = program()
         .args([
@@ -107,18 +107,18 @@ fn changed(fixture: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
 
 #[test]
 fn files_that_would_be_read_wrong_are_refused() {
-    let told = |name: &str, bytes: &[u8]| {
+    let message = |name: &str, bytes: &[u8]| {
         let copy = changed("marian-text", |folder| fs::write(folder.join(name), bytes).unwrap());
         hooklens::error_chain(&load(copy.path()).unwrap_err())
     };
-    let separate = told("tokenizer_config.json", br#"{"separate_vocabs": true}"#);
+    let separate = message("tokenizer_config.json", br#"{"separate_vocabs": true}"#);
     assert!(separate.contains("separate_vocabs"), "{separate}");
-    let lacks = told("vocab.json", br#"{"a": 0}"#);
+    let lacks = message("vocab.json", br#"{"a": 0}"#);
     assert!(lacks.contains("it lacks `<unk>`"), "{lacks}");
-    let twice = told("vocab.json", br#"{"a": 0, "<unk>": 0, "</s>": 1}"#);
+    let twice = message("vocab.json", br#"{"a": 0, "<unk>": 0, "</s>": 1}"#);
     assert!(twice.contains("3 tokens have only 2 distinct ids"), "{twice}");
     let spm = fs::read(folder().join("target.spm")).unwrap();
-    let damaged = told("target.spm", &spm[..spm.len() / 2]);
+    let damaged = message("target.spm", &spm[..spm.len() / 2]);
     assert!(damaged.contains("target.spm") && damaged.contains("damaged"), "{damaged}");
     // Without one of the files there is no tokenizer, but ids work.
     let copy = changed("marian-text", |folder| fs::remove_file(folder.join("source.spm")).unwrap());
@@ -157,9 +157,9 @@ fn tied_tables_are_found_under_every_name() {
             let copy = renamed(false);
             let model = load(copy.path()).unwrap();
             assert_eq!(values(&model.forward(input()).unwrap()), values(&plain.forward(input()).unwrap()), "{name}");
-            let told = load(renamed(true).path()).map(|model| model.load_report().to_string());
+            let message = load(renamed(true).path()).map(|model| model.load_report().to_string());
             if *name == "lm_head.weight" {
-                assert!(told.unwrap_err().to_string().contains("lm_head.weight"), "{case}");
+                assert!(message.unwrap_err().to_string().contains("lm_head.weight"), "{case}");
             }
         }
     }
@@ -168,10 +168,10 @@ fn tied_tables_are_found_under_every_name() {
 #[test]
 fn generation_keeps_within_what_a_model_has_vectors_for() {
     let model = load(&fixtures().join("marian")).unwrap();
-    let told = |made: Result<hooklens::generation::Generation, hooklens::Error>| made.unwrap_err().to_string();
-    let long = told(model.generate_with([5, 6], GenerateOptions::new().max_new_tokens(21)));
+    let message = |made: Result<hooklens::generation::Generation, hooklens::Error>| made.unwrap_err().to_string();
+    let long = message(model.generate_with([5, 6], GenerateOptions::new().max_new_tokens(21)));
     assert!(long.contains("21") && long.contains("20"), "{long}");
-    let first = told(model.generate_with([5, 6], GenerateOptions::new().first_token(50)));
+    let first = message(model.generate_with([5, 6], GenerateOptions::new().first_token(50)));
     assert!(first.contains("first_token"), "{first}");
     assert!(model.forward(vec![vec![5; 21]]).unwrap_err().to_string().contains("20"));
     assert!(model.encode(vec![vec![5; 21]]).is_err());
@@ -205,8 +205,8 @@ fn languages_are_told_by_tokens() {
     let model = load(copy.path()).unwrap();
     assert_eq!(model.to_tokens("it rains").unwrap().row(0), [8, 5, 6, 2]);
     assert_eq!(model.to_tokens_of("fra", "it rains").unwrap().row(0), [9, 5, 6, 2]);
-    let told = model.to_tokens_of("deu", "it rains").unwrap_err().to_string();
-    assert!(told.contains("language") && told.contains("deu"), "{told}");
+    let message = model.to_tokens_of("deu", "it rains").unwrap_err().to_string();
+    assert!(message.contains("language") && message.contains("deu"), "{message}");
     let said = program()
         .args(["generate", "--prompt", "it rains", "--source-language", "fra", "--first-token", "eng", "--json"])
         .args(["--max-new-tokens", "2", "--model", copy.path().to_str().unwrap()])

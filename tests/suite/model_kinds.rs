@@ -143,20 +143,20 @@ fn commands_take_every_kind_or_say_why_not() {
     let (bert, t5) = (named("bert-pretraining"), named("t5"));
     let out = folder.path().join("z.safetensors");
     let out = out.to_str().unwrap();
-    let (done, told) =
+    let (done, message) =
         said(&["dump", "--model", &bert, "--tokens", "2,5,9,3;2,7,3", "--hooks", "*hook_z", "--out", out]);
-    assert!(done && told.contains("2 prompts, 7 tokens"), "{told}");
+    assert!(done && message.contains("2 prompts, 7 tokens"), "{message}");
     assert_eq!(read(std::path::Path::new(out))["tokens"].shape(), [2, 4]);
-    let (done, told) =
+    let (done, message) =
         said(&["dump", "--model", &bert, "--tokens", "2", "--hooks", "z0", "--out", out, "--prefix-tokens", "3"]);
-    assert!(!done && told.contains("--prefix requires a decoder"), "{told}");
-    let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
-    assert!(!done && told.contains("belongs to the decoder") && told.contains("`encoder*`"), "{told}");
-    let (done, told) = said(&["dump", "--model", &t5, "--tokens", "5,6;7", "--hooks", "encoder*", "--out", out]);
-    assert!(done && told.contains("2 prompts, 3 tokens"), "{told}");
-    let (done, told) =
+    assert!(!done && message.contains("--prefix requires a decoder"), "{message}");
+    let (done, message) = said(&["dump", "--model", &t5, "--tokens", "5,6", "--hooks", "*", "--out", out]);
+    assert!(!done && message.contains("belongs to the decoder") && message.contains("`encoder*`"), "{message}");
+    let (done, message) = said(&["dump", "--model", &t5, "--tokens", "5,6;7", "--hooks", "encoder*", "--out", out]);
+    assert!(done && message.contains("2 prompts, 3 tokens"), "{message}");
+    let (done, message) =
         said(&["dump", "--model", &t5, "--tokens", "5", "--hooks", "encoder*", "--logits", "all", "--out", out]);
-    assert!(!done && told.contains("`logits` belongs to the decoder"), "{told}");
+    assert!(!done && message.contains("`logits` belongs to the decoder"), "{message}");
 
     // A dump does not overwrite its inputs, even if they are named differently.
     let own = folder.path().join("own");
@@ -170,28 +170,28 @@ fn commands_take_every_kind_or_say_why_not() {
     std::os::unix::fs::symlink(&weights, &link).unwrap();
     for out in [&weights, &link] {
         let args = ["dump", "--model", own.to_str().unwrap(), "--tokens", "5", "--hooks", "encoder*"];
-        let (done, told) = said(&[&args[..], &["--out", out.to_str().unwrap()]].concat());
-        assert!(!done && told.contains("is also an input"), "{told}");
+        let (done, message) = said(&[&args[..], &["--out", out.to_str().unwrap()]].concat());
+        assert!(!done && message.contains("is also an input"), "{message}");
     }
 
     let page = folder.path().join("page.html");
     for model in [&bert, &t5, &named("modernbert"), &named("deberta-v3"), &named("albert")] {
-        let (done, told) =
+        let (done, message) =
             said(&["attention", "--model", model, "--tokens", "5,6,7,1", "--out", page.to_str().unwrap()]);
-        assert!(done && told.contains("L0H0") && page.is_file(), "{told}");
-        let (done, told) = said(&["lens", "--model", model, "--prompt", "a", "--mid"]);
-        assert!(!done && told.contains("--mid and --tuned require a decoder"), "{told}");
-        let (done, told) = said(&["attribute", "--model", model, "--prompt", "a", "--answer", "b"]);
-        assert!(!done && told.contains("`hooklens attribute` requires a decoder"), "{told}");
-        let (done, told) = said(&["bench", "--model", model, "--rounds", "1"]);
-        assert!(done && told.contains("forward") && told.contains("patching"), "{told}");
-        let (done, told) = said(&["bench", "--model", model, "--work", "decode"]);
-        assert!(!done && told.contains("forward, cache or patch for a model that is not a decoder"), "{told}");
+        assert!(done && message.contains("L0H0") && page.is_file(), "{message}");
+        let (done, message) = said(&["lens", "--model", model, "--prompt", "a", "--mid"]);
+        assert!(!done && message.contains("--mid and --tuned require a decoder"), "{message}");
+        let (done, message) = said(&["attribute", "--model", model, "--prompt", "a", "--answer", "b"]);
+        assert!(!done && message.contains("`hooklens attribute` requires a decoder"), "{message}");
+        let (done, message) = said(&["bench", "--model", model, "--rounds", "1"]);
+        assert!(done && message.contains("forward") && message.contains("patching"), "{message}");
+        let (done, message) = said(&["bench", "--model", model, "--work", "decode"]);
+        assert!(!done && message.contains("forward, cache or patch for a model that is not a decoder"), "{message}");
     }
-    let (done, told) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
-    assert!(done && told.contains("new_tokens"), "{told}");
-    let (done, told) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1", "--max-new-tokens", "3"]);
-    assert!(!done && told.contains("an encoder predicts masked tokens and cannot generate text"), "{told}");
+    let (done, message) = said(&["generate", "--model", &t5, "--tokens", "5,6,7,1", "--max-new-tokens", "3", "--json"]);
+    assert!(done && message.contains("new_tokens"), "{message}");
+    let (done, message) = said(&["generate", "--model", &bert, "--tokens", "5,6,7,1", "--max-new-tokens", "3"]);
+    assert!(!done && message.contains("an encoder predicts masked tokens and cannot generate text"), "{message}");
 }
 
 /// A dump of the decoder contains what running the model on both texts gives, from Rust and from the command line.

@@ -154,8 +154,8 @@ fn saved_by_the_page(page: &str) -> Option<(Value, String)> {
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    Some((told["saved"].take(), told["note"].as_str().unwrap().to_string()))
+    let mut message: Value = serde_json::from_slice(&output.stdout).unwrap();
+    Some((message["saved"].take(), message["note"].as_str().unwrap().to_string()))
 }
 
 #[track_caller]
@@ -221,7 +221,7 @@ fn a_cross_layer_graph_and_a_set_batch_are_within_the_schema() {
     let replacement = Replacement::transcoders(Transcoders::open(&folder).unwrap());
     let options = GraphOptions::new().batch_size(7);
     let graph = AttributionGraph::new(&model, vec![3u32, 9, 1, 7], &replacement, &options).unwrap();
-    let file = GraphFile::told(&graph, &model).unwrap().named("a", "b").dated(5);
+    let file = GraphFile::with_defaults(&graph, &model).unwrap().named("a", "b").dated(5);
     check(&file, "cross-layer");
     assert_eq!(file.json()["metadata"]["generation_settings"]["batch_size"], 7);
 }
@@ -252,8 +252,8 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
         json!({ "pinnedIds": ["0_3_0"], "supernodes": [["x, \"y\"", "0_1_0", "0_2_0"]], "clerps": [["0_3_0", "z"]] });
     let as_text = |params: &Value| json!({ "pinnedIds": "0_3_0", "supernodes": params["supernodes"].to_string(), "clerps": params["clerps"].to_string() });
     for params in [lists.clone(), as_text(&lists)] {
-        let (code, out, told) = view(params.clone());
-        assert!(code == 0 && out.contains("1 groups"), "{out}{told}");
+        let (code, out, message) = view(params.clone());
+        assert!(code == 0 && out.contains("1 groups"), "{out}{message}");
         assert_eq!(GraphFile::open(&path).unwrap().json()["qParams"], lists, "{params}");
         // As the page reads a file that is dropped on it.
         let page = GraphFile::open(&path).unwrap().page().replacen(&lists.to_string(), &params.to_string(), 1);
@@ -264,8 +264,8 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
             assert_eq!(saved["nodes"][2]["clerp"], "z");
         }
     }
-    let (code, _, told) = view(json!({ "pinnedIds": "0_3_0,0_9_0", "supernodes": [["x", "0_1_0", "0_8_0"]] }));
-    assert!(code == 0 && told.contains("2 ids are") && told.contains("0_8_0, 0_9_0"), "{told}");
+    let (code, _, message) = view(json!({ "pinnedIds": "0_3_0,0_9_0", "supernodes": [["x", "0_1_0", "0_8_0"]] }));
+    assert!(code == 0 && message.contains("2 ids are") && message.contains("0_8_0, 0_9_0"), "{message}");
     assert_eq!(view(json!({ "pinnedIds": "", "supernodes": "", "clerps": null })).0, 0);
     assert_eq!(view(Value::Null).0, 0);
     for (params, reason) in [
@@ -279,8 +279,8 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
         (json!({ "clerps": [[]] }), "entry 0 of `qParams.clerps` is []"),
         (json!("slug=a"), "`qParams` is \"slug=a\"; expected an object"),
     ] {
-        let (code, _, told) = view(params);
-        assert!(code == 1 && told.contains(reason), "{told}");
+        let (code, _, message) = view(params);
+        assert!(code == 1 && message.contains(reason), "{message}");
     }
     // The page accepts any file, and counts what it can't read.
     let page = |params: &str| {
@@ -288,13 +288,13 @@ fn lists_as_text_are_read_and_what_is_no_list_is_told() {
         let page = GraphFile::open(&path).unwrap().page();
         saved_by_the_page(&page.replacen(r#"{"pinnedIds":["HERE"]}"#, params, 1)).map(|(_, note)| note)
     };
-    for (params, told) in [
+    for (params, message) in [
         (r#"{"supernodes":"[["}"#, "groups that can't be read (1)"),
         (r#"{"supernodes":[["x","0_1_0"],7]}"#, "groups that can't be read (1)"),
         (r#"{"pinnedIds":7}"#, "lists of pinned nodes that can't be read (1)"),
         (r#"{"clerps":[["0_9_0","x"]]}"#, "labels without a node (1)"),
         (r#"{"pinnedIds":"0_1_0, 0_9_0"}"#, "ids without a node (1)"),
     ] {
-        assert!(page(params).is_none_or(|note| note.contains(told)), "{params}: {:?}", page(params));
+        assert!(page(params).is_none_or(|note| note.contains(message)), "{params}: {:?}", page(params));
     }
 }

@@ -133,8 +133,8 @@ fn sequences_beyond_what_an_index_chooses_are_refused() {
 #[test]
 fn settings_without_effect_are_told() {
     let model = load("v5-gemma3", LoadOptions::new());
-    let told = model.load_report().to_string();
-    assert!(told.contains("ignored: attn_logit_softcapping = 5, which Gemma 3 does not apply"), "{told}");
+    let message = model.load_report().to_string();
+    assert!(message.contains("ignored: attn_logit_softcapping = 5, which Gemma 3 does not apply"), "{message}");
     let folder = fixtures().join("v5-gemma3");
     let said = crate::support::program()
         .args(["generate", "--tokens", "1,2", "--max-new-tokens", "1", "--model"])

@@ -91,8 +91,8 @@ fn pictures_show_themselves() {
     };
     assert!(form(&Heatmap::of(&labeled(&[300, 300])).unwrap().shown().unwrap(), "image/png").starts_with("iVBOR"));
     assert!(form(&labeled(&[4]).shown().unwrap(), "image/svg+xml").contains("<svg"));
-    let told = labeled(&[2, 2, 2, 2]).shown().unwrap_err().to_string();
-    assert!(told.contains("two axes") && told.contains("a0, a1, a2, a3"), "{told}");
+    let message = labeled(&[2, 2, 2, 2]).shown().unwrap_err().to_string();
+    assert!(message.contains("two axes") && message.contains("a0, a1, a2, a3"), "{message}");
     let lines = LinePlot::new("step", "loss", [Line::new("train", [(0.0, 1.0), (1.0, 0.5)])]).unwrap();
     assert!(form(&lines.shown().unwrap(), "image/svg+xml").contains("loss"));
     let text = ColoredText::new(["a"]).row("loss", [1.0]).unwrap();
@@ -172,8 +172,11 @@ fn a_lens_table_says_what_each_stage_would_say() {
     // Invalid input: a number of tokens that differs from the positions, a missing row, text that is too long.
     let cache = model.record(prompt, Record::all()).unwrap();
     let reading = model.analyze(&cache).unwrap().positions(-1).unwrap().logit_lens(Per::Layer).unwrap();
-    let told = LensTable::of(&model, &reading, &[1, 2], 0, LensShade::Entropy).unwrap_err().to_string();
-    assert_eq!(told, "the lens was read at 1 positions, but 2 tokens were given; give the tokens at those positions");
+    let message = LensTable::of(&model, &reading, &[1, 2], 0, LensShade::Entropy).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "the lens was read at 1 positions, but 2 tokens were given; give the tokens at those positions"
+    );
     assert!(LensTable::of(&model, &reading, &[1], 1, LensShade::Entropy).is_err());
     assert!(LensTable::of(&model, &reading, &[1], 0, LensShade::ProbabilityOf(u32::MAX)).is_err());
 }

@@ -48,8 +48,8 @@ fn npy_files_hold_floats_and_integers() {
     let (kind, shape, elements) = parsed(&file);
     assert_eq!((kind.as_str(), shape, elements.len()), ("<i8", vec![2], 16));
     assert_eq!(elements[8..], (-1i64).to_le_bytes());
-    let told = Activation::from(tensor).save_npy("/no/such/folder/one.npy").unwrap_err().to_string();
-    assert!(told.contains("/no/such/folder/one.npy"), "{told}");
+    let message = Activation::from(tensor).save_npy("/no/such/folder/one.npy").unwrap_err().to_string();
+    assert!(message.contains("/no/such/folder/one.npy"), "{message}");
 }
 
 #[test]

@@ -42,11 +42,11 @@ fn a_real_server() {
 #[test]
 fn urls_say_what_is_missing() {
     let error = Corpus::new(["s3://bucket/a.jsonl"]).prompts().unwrap().next().unwrap().unwrap_err();
-    let told = hooklens::error_chain(&error);
-    assert!(told.contains("s3://bucket/a.jsonl") && told.contains("--features object-stores"), "{told}");
-    let told = hooklens::dump::ActivationStore::new(["s3://bucket/dump"], ["blocks.0.hook_resid_post"]).batches();
-    let told = hooklens::error_chain(&told.unwrap_err());
-    assert!(told.contains("s3://bucket/dump") && told.contains("--features object-stores"), "{told}");
+    let message = hooklens::error_chain(&error);
+    assert!(message.contains("s3://bucket/a.jsonl") && message.contains("--features object-stores"), "{message}");
+    let message = hooklens::dump::ActivationStore::new(["s3://bucket/dump"], ["blocks.0.hook_resid_post"]).batches();
+    let message = hooklens::error_chain(&message.unwrap_err());
+    assert!(message.contains("s3://bucket/dump") && message.contains("--features object-stores"), "{message}");
     let train = ["features", "train", "--model", "embedded:induction", "--at", "blocks.0.hook_resid_pre"];
     let rest = ["--latents", "4", "--k", "2", "--out", "x", "--dump", "s3://bucket/dump"];
     let output = program().args(train).args(rest).output().unwrap();

@@ -178,9 +178,9 @@ fn files_are_written_though_nobody_reads_what_is_printed() {
         let mut child = program().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {told}");
-        assert!(path.exists(), "{arguments:?}: {told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {message}");
+        assert!(path.exists(), "{arguments:?}: {message}");
     }
 }
 
@@ -192,10 +192,10 @@ fn files_are_written_though_nothing_can_be_printed() {
     for (arguments, path) in writers(folder.path()) {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = ran_into(&arguments, full.into());
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
-        assert!(told.contains("standard output: No space left"), "{arguments:?}: {told}");
-        assert!(path.exists(), "{arguments:?}: {told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+        assert!(message.contains("standard output: No space left"), "{arguments:?}: {message}");
+        assert!(path.exists(), "{arguments:?}: {message}");
     }
 }
 
@@ -216,8 +216,8 @@ fn what_cannot_be_printed_is_an_error() {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = ran_into(&arguments, full.into());
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
     }
 }
 
@@ -268,11 +268,11 @@ fn hidden_characters_are_shown_wherever_text_is() {
     let folder = tempfile::tempdir().unwrap();
     let hidden = "\u{202e}\u{feff}\u{200f}\u{61c}\u{2066}\u{2028}";
     let output = program().args(["info", "--model", &format!("no{hidden}such")]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!told.contains(|letter| hidden.contains(letter)), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!message.contains(|letter| hidden.contains(letter)), "{message}");
     let output = program().args(["info", "--modle", hidden]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && !told.contains(|letter| hidden.contains(letter)), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !message.contains(|letter| hidden.contains(letter)), "{message}");
 
     let axes = [LabeledAxis::new(hidden, [format!("a{hidden}")]), LabeledAxis::new("<b>", ["c"])];
     let array = LabeledArray::from_values(axes, [1.0]).unwrap();
@@ -290,9 +290,9 @@ fn hidden_characters_are_shown_wherever_text_is() {
     let path = folder.path().join("g.json");
     std::fs::write(&path, graph).unwrap();
     let output = program().args(["graph", "view"]).arg(&path).output().unwrap();
-    let (out, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && !out.contains(|letter| hidden.contains(letter)), "{out}");
-    assert!(told.contains("1 node is not shown") && told.contains("0_1_2"), "{told}");
+    assert!(message.contains("1 node is not shown") && message.contains("0_1_2"), "{message}");
     let page = std::fs::read_to_string(folder.path().join("g.html")).unwrap();
     assert!(page.contains("\\u202e") && !page.contains(|letter| hidden.contains(letter)));
 }
@@ -316,7 +316,7 @@ fn a_file_of_labels_loses_nothing() {
     for (latent, label) in all.iter().enumerate() {
         assert_eq!(labels.get(latent), Some(label.trim_matches([' ', '\t'])), "{latent}");
     }
-    for (text, told) in [
+    for (text, message) in [
         ("3,a,b\n", "3 fields"),
         ("x3,a\n", "`x3` is not a whole number"),
         ("latent,label\n3\n", "1 fields"),
@@ -325,7 +325,7 @@ fn a_file_of_labels_loses_nothing() {
         ("3,\"a\n4,b\n", "a quote is not closed"),
     ] {
         let error = read(text).unwrap_err();
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(message), "{text}: {error}");
     }
     std::fs::write(&path, "layer,latent,label\n0,3,\"a\nb\"\n1,3,c\n").unwrap();
     let layers = Labels::read_by_layer(&path).unwrap();

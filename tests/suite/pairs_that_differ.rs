@@ -380,8 +380,8 @@ fn no_pair_that_differs_is_a_wrong_number() {
                 _ => false,
             };
             if !fits {
-                let told = given.as_ref().map(|given| format!("{} numbers", given.len()));
-                wrong.push(format!("{name}, {other:?}: {told:?}, where {:?} is right", right(other)));
+                let message = given.as_ref().map(|given| format!("{} numbers", given.len()));
+                wrong.push(format!("{name}, {other:?}: {message:?}, where {:?} is right", right(other)));
             }
         }
     }

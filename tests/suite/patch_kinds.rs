@@ -168,15 +168,15 @@ fn a_model_under_hooks_is_patched_under_them() {
 #[test]
 fn what_can_not_be_patched_is_said() {
     let bare = encoder("bert-bare");
-    let told = bare.patching([2, 5, 3], [2, 6, 3]).metric(squares()).unwrap().resid_pre().unwrap_err();
-    assert!(told.to_string().contains("masked-token head"), "{told}");
+    let message = bare.patching([2, 5, 3], [2, 6, 3]).metric(squares()).unwrap().resid_pre().unwrap_err();
+    assert!(message.to_string().contains("masked-token head"), "{message}");
     let bert = encoder("bert");
     // Without a tokenizer, the mask token is unknown.
-    let told = bert.patching([2, 5, 3], [2, 6, 3]).logit(4).unwrap().resid_pre().unwrap_err();
-    assert!(told.to_string().contains("tokenizer"), "{told}");
+    let message = bert.patching([2, 5, 3], [2, 6, 3]).logit(4).unwrap().resid_pre().unwrap_err();
+    assert!(message.to_string().contains("tokenizer"), "{message}");
     let model = t5("t5");
-    let told = model.patching(([5, 6, 1], [0]), ([5, 6, 1], [0, 4])).logit(4).unwrap_err();
-    assert!(matches!(told.downcast_ref(), Some(PatchError::Lengths { clean: 1, corrupted: 2, .. })), "{told}");
+    let message = model.patching(([5, 6, 1], [0]), ([5, 6, 1], [0, 4])).logit(4).unwrap_err();
+    assert!(matches!(message.downcast_ref(), Some(PatchError::Lengths { clean: 1, corrupted: 2, .. })), "{message}");
     assert!(model.patching([5, 6, 1], [5, 7, 1]).logit(99_999).is_err());
     let patching = model.patching([5, 6, 1], [5, 7, 1]).logit(4).unwrap();
     assert!(patching.sweep(&Sites::new("encoder.*.attn.hook_pattern").per([Axis::Pos])).is_err());
@@ -213,8 +213,8 @@ fn the_program_patches_models_of_every_kind() {
     let prompts = ["--clean", "Paris is in [MASK]", "--corrupted", "Rome is in [MASK]"];
     let out = folder.path().join("patch.json");
     let files = ["--out", out.to_str().unwrap()];
-    let (done, told) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
-    assert!(done && told.contains("1 prompts; metric"), "{told}");
+    let (done, message) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
+    assert!(done && message.contains("1 prompts; metric"), "{message}");
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(json["axes"][1]["labels"][0], "0: Rome"); // tokens of the patched prompts
     assert_eq!(json["axes"][1]["labels"][3], "3: [MASK]");
@@ -225,21 +225,22 @@ fn the_program_patches_models_of_every_kind() {
     let baseline = json["baseline"][0].as_f64().unwrap();
     assert!((baseline - f64::from(expected)).abs() < 1e-4, "{baseline} {expected}");
     let masks = ["--clean", "Paris is in Italy", "--corrupted", "Rome is in Italy"];
-    let (done, told) = said(&[&["patch", "--model", &bert], &masks[..], &pair].concat());
-    assert!(!done && told.contains("0 masked tokens"), "{told}");
+    let (done, message) = said(&[&["patch", "--model", &bert], &masks[..], &pair].concat());
+    assert!(!done && message.contains("0 masked tokens"), "{message}");
     let lens = folder.path().join("lens.html");
     let args = ["lens", "--model", &bert, "--prompt", "Paris is in [MASK]", "--answer", "France"];
-    let (done, told) = said(&[&args[..], &["--out", lens.to_str().unwrap()]].concat());
-    assert!(done && told.contains("rank") && lens.is_file(), "{told}");
+    let (done, message) = said(&[&args[..], &["--out", lens.to_str().unwrap()]].concat());
+    assert!(done && message.contains("rank") && lens.is_file(), "{message}");
 
     let other = tempfile::tempdir().unwrap();
     let t5 = with_words("t5", other.path());
     let at = ["--at", "encoder.*.hook_resid_pre", "--decoder-prompt", "is in"];
     let texts = ["--clean", "Paris is", "--corrupted", "Rome is"];
-    let (done, told) = said(&[&["patch", "--model", &t5], &texts[..], &pair, &at].concat());
-    assert!(done && told.contains("1 prompts; metric"), "{told}");
-    let (done, told) = said(&["lens", "--model", &t5, "--prompt", "Paris is", "--decoder-prompt", "in", "--top", "2"]);
-    assert!(done && told.contains("final_post"), "{told}");
-    let (done, told) = said(&[&["patch", "--model", &bert, "--decoder-prompt", "is"], &prompts[..], &pair].concat());
-    assert!(!done && told.contains("--decoder-prompt"), "{told}");
+    let (done, message) = said(&[&["patch", "--model", &t5], &texts[..], &pair, &at].concat());
+    assert!(done && message.contains("1 prompts; metric"), "{message}");
+    let (done, message) =
+        said(&["lens", "--model", &t5, "--prompt", "Paris is", "--decoder-prompt", "in", "--top", "2"]);
+    assert!(done && message.contains("final_post"), "{message}");
+    let (done, message) = said(&[&["patch", "--model", &bert, "--decoder-prompt", "is"], &prompts[..], &pair].concat());
+    assert!(!done && message.contains("--decoder-prompt"), "{message}");
 }

@@ -282,27 +282,28 @@ fn the_sweep_finds_the_heads_that_do_the_task() {
 fn what_cannot_be_patched_is_said() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 5);
     let short = vec![vec![1, 2, 3], vec![4, 5, 6]];
-    let told = Patching::new(&model, rows(&CLEAN), short, metric(&model)).unwrap_err().to_string();
-    assert!(told.contains("example 0 has 6 clean and 3 corrupted tokens"), "{told}");
+    let message = Patching::new(&model, rows(&CLEAN), short, metric(&model)).unwrap_err().to_string();
+    assert!(message.contains("example 0 has 6 clean and 3 corrupted tokens"), "{message}");
     assert!(Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED[..1]), metric(&model)).is_err());
     let three = Metric::logit(&model, vec![1, 2, 3]).unwrap();
     assert!(Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), three).is_err());
     assert!(Metric::logit(&model, 99).is_err());
     let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), metric(&model)).unwrap();
-    let told = patching.sweep(&Sites::new("resid_pre0").per([Axis::Head])).unwrap_err().to_string();
-    assert!(told.contains("has no axis `head`"), "{told}");
+    let message = patching.sweep(&Sites::new("resid_pre0").per([Axis::Head])).unwrap_err().to_string();
+    assert!(message.contains("has no axis `head`"), "{message}");
     assert!(patching.sweep(&Sites::new("hook_tokens")).unwrap_err().to_string().contains("integers"));
-    let told = patching.attn_head_all_pos_every().unwrap_err().to_string();
-    assert!(told.contains("sweep over them separately"), "{told}");
+    let message = patching.attn_head_all_pos_every().unwrap_err().to_string();
+    assert!(message.contains("sweep over them separately"), "{message}");
     assert!(patching.attn_head_k_all_pos().is_ok());
     assert!(patching.path_from_heads(&[Receiver::Key(1, 3)], Freeze::AttentionAndMlps).is_err());
     assert!(patching.path_from_heads(&[], Freeze::AttentionAndMlps).is_err());
     let nan = Metric::last(|logits: Tensor<2>, _| logits.sum_dim(1).squeeze_dim::<1>(1) * f32::NAN);
-    let told = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), nan).unwrap().resid_pre().unwrap_err().to_string();
-    assert!(told.contains("NaN for example 0 without a patch"), "{told}");
+    let message =
+        Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), nan).unwrap().resid_pre().unwrap_err().to_string();
+    assert!(message.contains("NaN for example 0 without a patch"), "{message}");
     let wide = Metric::last(|logits: Tensor<2>, _| logits.reshape([20]));
-    let told = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), wide).unwrap().resid_pre().unwrap_err();
-    assert!(matches!(told.downcast_ref(), Some(PatchError::MetricShape { rows: 1, given: 20 })));
+    let message = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), wide).unwrap().resid_pre().unwrap_err();
+    assert!(matches!(message.downcast_ref(), Some(PatchError::MetricShape { rows: 1, given: 20 })));
     let patterns = Ablation::Mean(rows(&CLEAN).into());
     let ablating = Patching::ablating(&model, rows(&CORRUPTED), patterns, metric(&model)).unwrap();
     assert!(ablating.attn_head_pattern_all_pos().unwrap_err().to_string().contains("not comparable across positions"));
@@ -318,8 +319,8 @@ fn a_metric_that_fails_names_the_site() {
         Tensor::from_floats(values.as_slice(), &logits.device())
     });
     let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), broken).unwrap();
-    let told = patching.attn_head_out_all_pos().unwrap_err().to_string();
-    assert!(told.contains("NaN for example 0 with blocks.0.attn.hook_z head 2 patched"), "{told}");
+    let message = patching.attn_head_out_all_pos().unwrap_err().to_string();
+    assert!(message.contains("NaN for example 0 with blocks.0.attn.hook_z head 2 patched"), "{message}");
 }
 
 /// If both runs agree, effects can't be normalized: the error has both metrics, and the other results remain available.
@@ -327,15 +328,18 @@ fn a_metric_that_fails_names_the_site() {
 fn no_difference_has_no_shares() {
     let model = random_model(TransformerConfig::new(1, 16, 4, 20, 32), 1);
     let found = Patching::new(&model, rows(&CLEAN), rows(&CLEAN), metric(&model)).unwrap().resid_pre().unwrap();
-    let told = found.normalized().unwrap_err();
-    assert!(matches!(told, PatchError::NoDifference { unpatched, clean: Some(clean) } if unpatched == clean), "{told}");
+    let message = found.normalized().unwrap_err();
+    assert!(
+        matches!(message, PatchError::NoDifference { unpatched, clean: Some(clean) } if unpatched == clean),
+        "{message}"
+    );
     let number = found.baseline().iter().sum::<f64>() / 2.0;
-    assert!(told.to_string().matches(&number.to_string()).count() == 2, "{told}");
+    assert!(message.to_string().matches(&number.to_string()).count() == 2, "{message}");
     assert!(found.effect().values().iter().all(|change| change.abs() < 1e-6));
     assert!(found.to_csv().lines().skip(1).all(|line| line.ends_with(',')), "{}", found.to_csv());
-    let told = Patching::new(&model, vec![vec![1, 2]], vec![vec![1, 2, 3]], metric(&model)).map(drop).unwrap_err();
+    let message = Patching::new(&model, vec![vec![1, 2]], vec![vec![1, 2, 3]], metric(&model)).map(drop).unwrap_err();
     assert_eq!(
-        told.to_string(),
+        message.to_string(),
         "example 0 has 2 clean and 3 corrupted tokens; the prompts of a pair must have the same length"
     );
 }

@@ -87,8 +87,8 @@ fn groups_have_colors_shapes_and_names() {
     assert_eq!(colors.len(), 7);
     // Without groups there is no legend.
     assert_eq!(scatter(&Scatter::new("x", "y", points(24)).unwrap()).all("circle").count(), 24);
-    let told = Scatter::new("x", "y", points(22)).unwrap().groups((0..22).map(|n| n.to_string())).unwrap_err();
-    assert_eq!(told.to_string(), "22 groups are more than the 21 that can be told apart; choose fewer");
+    let message = Scatter::new("x", "y", points(22)).unwrap().groups((0..22).map(|n| n.to_string())).unwrap_err();
+    assert_eq!(message.to_string(), "22 groups are more than the 21 that can be told apart; choose fewer");
     assert!(
         Scatter::new("x", "y", points(21)).unwrap().groups((0..21).map(|n| n.to_string())).unwrap().to_svg().is_ok()
     );
@@ -126,9 +126,9 @@ fn what_makes_no_points_is_said() {
         Err(PlotError::TooMany { places: 250_001, .. })
     ));
     for (bad, said) in [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (f64::NEG_INFINITY, "-inf")] {
-        let told = Scatter::new("x", "y", [(0.0, 0.0), (bad, 1.0)]).unwrap_err().to_string();
+        let message = Scatter::new("x", "y", [(0.0, 0.0), (bad, 1.0)]).unwrap_err().to_string();
         assert_eq!(
-            told,
+            message,
             format!("x of point 1, counted from 0, is {said}; only finite numbers can be drawn, so leave it out")
         );
     }
@@ -195,12 +195,12 @@ fn what_makes_no_histogram_is_said() {
     let none: [f64; 0] = [];
     assert!(matches!(Histogram::of("x", none), Err(PlotError::Nothing)));
     assert!(matches!(Histogram::new("x", [("a", none), ("b", none)]), Err(PlotError::Nothing)));
-    let told = Histogram::new("x", [("a", vec![1.0]), ("b", vec![1.0, f64::NAN])]).unwrap_err().to_string();
-    assert_eq!(told, "value 1 of `b`, counted from 0, is NaN; only finite numbers can be drawn, so leave it out");
-    let told = Histogram::of("x", [f32::INFINITY]).unwrap_err().to_string();
-    assert!(told.starts_with("value 0, counted from 0, is inf;"), "{told}");
-    let told = Histogram::new("x", (0..8).map(|n| (n.to_string(), [1.0]))).unwrap_err().to_string();
-    assert_eq!(told, "8 series are more than the 7 that can be told apart; choose fewer");
+    let message = Histogram::new("x", [("a", vec![1.0]), ("b", vec![1.0, f64::NAN])]).unwrap_err().to_string();
+    assert_eq!(message, "value 1 of `b`, counted from 0, is NaN; only finite numbers can be drawn, so leave it out");
+    let message = Histogram::of("x", [f32::INFINITY]).unwrap_err().to_string();
+    assert!(message.starts_with("value 0, counted from 0, is inf;"), "{message}");
+    let message = Histogram::new("x", (0..8).map(|n| (n.to_string(), [1.0]))).unwrap_err().to_string();
+    assert_eq!(message, "8 series are more than the 7 that can be told apart; choose fewer");
     let made = || Histogram::of("x", [1.0, 2.0]).unwrap();
     assert_eq!(made().bins(0).unwrap_err().to_string(), "0 bins were requested; a histogram has 1 to 2000");
     assert!(matches!(made().bins(2_001), Err(PlotError::Bins { .. })));
@@ -291,9 +291,9 @@ fn bars_of_arrays_and_what_makes_none() {
     assert!(
         picture.texts().contains(&"layer") && picture.texts().contains(&"effect") && picture.texts().contains(&"11")
     );
-    let told = Bars::of(&array(vec![axis("layer", 2), axis("head", 3)])).unwrap_err().to_string();
+    let message = Bars::of(&array(vec![axis("layer", 2), axis("head", 3)])).unwrap_err().to_string();
     assert_eq!(
-        told,
+        message,
         "a bar plot needs one axis; this array has 2 (layer, head); choose an index with `.at(\"layer\", ..)`"
     );
     assert!(matches!(Bars::of(&array(vec![axis("layer", 0)])), Err(PlotError::Nothing)));
@@ -301,8 +301,8 @@ fn bars_of_arrays_and_what_makes_none() {
         Bars::new("", "", (0..501).map(|n| (n.to_string(), 1.0))),
         Err(PlotError::TooMany { places: 501, .. })
     ));
-    let told = Bars::new("", "", [("a", f32::NAN)]).unwrap_err().to_string();
-    assert_eq!(told, "`a` is NaN; only finite numbers can be drawn, so leave it out");
+    let message = Bars::new("", "", [("a", f32::NAN)]).unwrap_err().to_string();
+    assert_eq!(message, "`a` is NaN; only finite numbers can be drawn, so leave it out");
     // As many labels are drawn as fit, and long ones are truncated.
     for count in [1, 2, 40, 500] {
         for lying in [false, true] {
@@ -368,6 +368,6 @@ fn passages_share_a_scale() {
     assert_eq!(background(&before, "b: 1.0000"), background(&after, "c↵: 4.0000"), "the largest is darkest");
     assert!(after.contains("second &lt;i&gt;") && after.contains("e: NaN"));
     assert_eq!(after.matches("<details open>").count(), 2);
-    let told = one.passage("third", ["a"], [1.0, 2.0]).unwrap_err().to_string();
-    assert_eq!(told, "`third` has 2 values for 1 tokens; expected one per token");
+    let message = one.passage("third", ["a"], [1.0, 2.0]).unwrap_err().to_string();
+    assert_eq!(message, "`third` has 2 values for 1 tokens; expected one per token");
 }

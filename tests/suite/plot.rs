@@ -34,14 +34,17 @@ fn two_and_three_axes_are_drawn() {
 
 #[test]
 fn what_cannot_be_shown_is_said() {
-    let told = Heatmap::of(&array(&[2, 2, 2, 2])).unwrap_err().to_string();
-    assert!(told.contains("has 4 (axis0, axis1, axis2, axis3); choose an index with `.at(\"axis0\", ..)`"), "{told}");
+    let message = Heatmap::of(&array(&[2, 2, 2, 2])).unwrap_err().to_string();
+    assert!(
+        message.contains("has 4 (axis0, axis1, axis2, axis3); choose an index with `.at(\"axis0\", ..)`"),
+        "{message}"
+    );
     assert!(Heatmap::of(&array(&[2, 2, 2, 2]).at("axis0", -1).unwrap()).is_ok());
     assert!(array(&[2, 2]).at("axis0", 2).is_err() && array(&[2, 2]).at("axis0", -3).is_err());
     assert!(matches!(Heatmap::of(&array(&[0, 2])), Err(PlotError::Nothing)));
     assert!(Heatmap::of(&array(&[4])).is_err());
-    let told = LabeledArray::new([LabeledAxis::numbered("head", 3)], ArrayD::zeros(IxDyn(&[2]))).unwrap_err();
-    assert!(told.to_string().contains("[3]") && told.to_string().contains("[2]"), "{told}");
+    let message = LabeledArray::new([LabeledAxis::numbered("head", 3)], ArrayD::zeros(IxDyn(&[2]))).unwrap_err();
+    assert!(message.to_string().contains("[3]") && message.to_string().contains("[2]"), "{message}");
     assert!(matches!(Heatmap::of(&array(&[600, 600])), Err(PlotError::TooMany { places: 360_000, .. })));
     let map = array(&[2, 2]);
     let map = Heatmap::of(&map).unwrap();
@@ -91,11 +94,11 @@ fn what_is_no_number_breaks_a_line() {
 
 #[test]
 fn what_makes_no_lines_is_said() {
-    let told = |shape: &[usize]| LinePlot::of(&array(shape)).unwrap_err().to_string();
-    assert!(told(&[2, 3, 4]).ends_with("has 3 (axis0, axis1, axis2); choose an index with `.at(\"axis0\", ..)`"));
-    assert!(told(&[2, 3, 4, 5]).ends_with("choose an index with `.at(\"axis0\", ..)` and `.at(\"axis1\", ..)`"));
-    assert!(told(&[]).ends_with("this array has 0"));
-    assert!(told(&[22, 4]).contains("22 lines are more than the 21") && told(&[22, 4]).contains("along `axis0`"));
+    let message = |shape: &[usize]| LinePlot::of(&array(shape)).unwrap_err().to_string();
+    assert!(message(&[2, 3, 4]).ends_with("has 3 (axis0, axis1, axis2); choose an index with `.at(\"axis0\", ..)`"));
+    assert!(message(&[2, 3, 4, 5]).ends_with("choose an index with `.at(\"axis0\", ..)` and `.at(\"axis1\", ..)`"));
+    assert!(message(&[]).ends_with("this array has 0"));
+    assert!(message(&[22, 4]).contains("22 lines are more than the 21") && message(&[22, 4]).contains("along `axis0`"));
     assert!(matches!(LinePlot::of(&array(&[0, 4])), Err(PlotError::Nothing)));
     assert!(matches!(LinePlot::of(&array(&[4, 0])), Err(PlotError::Nothing)));
     assert!(matches!(LinePlot::new("x", "y", []), Err(PlotError::Nothing)));

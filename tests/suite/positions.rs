@@ -116,7 +116,7 @@ proptest! {
 fn what_a_row_lacks_is_named() {
     let model = random_model(TransformerConfig::new(1, 16, 4, 20, 32), 1);
     let tokens = Tokens::padded(&[vec![1, 2, 3, 4], vec![5, 6]], 0, PaddingSide::Left).unwrap();
-    let told = |record: Record| match model.record(&tokens, record) {
+    let message = |record: Record| match model.record(&tokens, record) {
         Err(Error::Hook(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -128,11 +128,11 @@ fn what_a_row_lacks_is_named() {
         (all().positions(usize::MAX), "not within the 4 positions of row 0"),
         (all().positions(Vec::<usize>::new()), "positions [] are not within the 4 positions of row 0"),
     ] {
-        let told = told(record).to_string();
-        assert!(told.contains(says), "{told}");
+        let message = message(record).to_string();
+        assert!(message.contains(says), "{message}");
     }
     let alone = model.record([1, 2, 3], all().positions(7)).unwrap_err().to_string();
     assert!(alone.contains("positions 7 are not within the 3 positions of the run"), "{alone}");
-    let told = hooklens::Positions::from([1, 2]).resolve(4).unwrap_err();
-    assert!(matches!(told, HookError::NoRange { .. }), "{told}");
+    let message = hooklens::Positions::from([1, 2]).resolve(4).unwrap_err();
+    assert!(matches!(message, HookError::NoRange { .. }), "{message}");
 }

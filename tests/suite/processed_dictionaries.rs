@@ -77,13 +77,13 @@ proptest! {
             for (point, width) in &points {
                 let [plain, done] = [&before, &after].map(|cache| cache.activation(point.as_str()).unwrap().to_ndarray().unwrap());
                 let changed = distance(&done, &plain) > 1e-3;
-                let told = |model, done| refused(model, &said(point, *width, name, done));
+                let message = |model, done| refused(model, &said(point, *width, name, done));
                 // TransformerLens never folds a norm into experts.
                 let moved = !(name == "fold_ln" && experts);
-                prop_assert_eq!(told(&model, true), changed && moved, "{} at {}: plain", name, point);
-                prop_assert!(!told(&model, false), "{} at {}: plain", name, point);
-                prop_assert_eq!(told(&processed, false), changed, "{} at {}: processed", name, point);
-                prop_assert!(!told(&processed, true) || !moved, "{} at {}: processed", name, point);
+                prop_assert_eq!(message(&model, true), changed && moved, "{} at {}: plain", name, point);
+                prop_assert!(!message(&model, false), "{} at {}: plain", name, point);
+                prop_assert_eq!(message(&processed, false), changed, "{} at {}: processed", name, point);
+                prop_assert!(!message(&processed, true) || !moved, "{} at {}: processed", name, point);
             }
         }
     }
@@ -149,9 +149,9 @@ fn a_tuned_lens_of_a_centered_model_is_refused() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     assert_eq!(run("none"), (Some(0), String::new()));
-    let (code, told) = run("standard");
-    assert!(code == Some(1) && told.contains("stream is centered (`center_writing_weights`)"), "{told}");
-    assert!(told.contains("load the model without `--process`"), "{told}");
+    let (code, message) = run("standard");
+    assert!(code == Some(1) && message.contains("stream is centered (`center_writing_weights`)"), "{message}");
+    assert!(message.contains("load the model without `--process`"), "{message}");
 }
 
 /// A dictionary's files record its model's processing and BOS setting: commands reject a mismatch of the first and
@@ -196,15 +196,16 @@ fn commands_refuse_a_model_processed_otherwise_and_note_only_what_they_do_not_ob
         ("attention", &["--prompt", prompt], false),
     ];
     for (command, more, obeys) in asked {
-        let (code, told) = run(command, more);
+        let (code, message) = run(command, more);
         let expected = "was trained on a model processed with `center_writing_weights`, which changes \
             `blocks.2.hook_resid_post`, but this model was processed without it; load the model with \
             `--process standard`";
-        assert!(code == Some(1) && told.contains(expected), "{command}: {told}");
-        let (code, told) = run(command, &[more, &["--process", "standard"]].concat());
-        assert_eq!(code, Some(0), "{command}: {told}");
-        let noted = told.contains("trained on prompts without a beginning-of-sequence token, but these are with one");
-        assert_eq!(noted, !obeys, "{command}: {told}");
+        assert!(code == Some(1) && message.contains(expected), "{command}: {message}");
+        let (code, message) = run(command, &[more, &["--process", "standard"]].concat());
+        assert_eq!(code, Some(0), "{command}: {message}");
+        let noted =
+            message.contains("trained on prompts without a beginning-of-sequence token, but these are with one");
+        assert_eq!(noted, !obeys, "{command}: {message}");
     }
 }
 

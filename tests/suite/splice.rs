@@ -204,21 +204,21 @@ fn parts_run_as_far_as_they_are_wanted() {
 #[test]
 fn errors_of_parts_name_them() {
     let model = random_model(hooklens::TransformerConfig::new(2, 16, 2, 20, 16), 1);
-    let told = |error: hooklens::Error| hooklens::error_chain(&error);
+    let message = |error: hooklens::Error| hooklens::error_chain(&error);
     let spliced = model.splice("resid_post0", dictionary("sae", true)).unwrap();
-    let twice = told(spliced.splice("resid_post0", dictionary("sae", true)).unwrap_err());
+    let twice = message(spliced.splice("resid_post0", dictionary("sae", true)).unwrap_err());
     assert_eq!(
         twice,
         "the part `sae` can't be spliced in at `blocks.0.hook_resid_post`: there is already a point \
          `blocks.0.hook_resid_post.hook_sae_acts_pre`"
     );
-    let integers = told(model.splice("hook_tokens", Same).unwrap_err());
+    let integers = message(model.splice("hook_tokens", Same).unwrap_err());
     assert_eq!(integers, "the part `same` can't be spliced in at `hook_tokens`: it holds integers");
-    let late = told(model.splice_between("resid_post1", "mlp_out0", Same).unwrap_err());
+    let late = message(model.splice_between("resid_post1", "mlp_out0", Same).unwrap_err());
     assert!(late.ends_with("`blocks.1.hook_resid_post`, which the part reads, fires later"), "{late}");
-    let unknown = told(spliced.record(rows(), "resid_post0.hook_sae_acts_pst").unwrap_err());
+    let unknown = message(spliced.record(rows(), "resid_post0.hook_sae_acts_pst").unwrap_err());
     assert!(unknown.contains("hook_sae_acts_p"), "{unknown}");
-    let processed = told(spliced.clone().processed(&Processing::standard()).map(drop).unwrap_err());
+    let processed = message(spliced.clone().processed(&Processing::standard()).map(drop).unwrap_err());
     assert_eq!(
         processed,
         "can't process a model with spliced parts (sae at blocks.0.hook_resid_post); \
@@ -227,7 +227,7 @@ fn errors_of_parts_name_them() {
     // A run that starts after the point that a part reads, but includes the point that it writes.
     let across = model.splice_between("resid_pre0", "resid_post1", Same).unwrap();
     let stream = model.forward_with(rows(), ForwardOptions::new().stop_at_layer(1)).unwrap();
-    let left_out = told(across.forward_with(stream, ForwardOptions::new().start_at_layer(1)).unwrap_err());
+    let left_out = message(across.forward_with(stream, ForwardOptions::new().start_at_layer(1)).unwrap_err());
     assert_eq!(left_out, "`blocks.0.hook_resid_pre` does not fire: the run starts at a later layer");
 
     /// A part that fails, returns another shape, or fires an undeclared point.
@@ -253,7 +253,7 @@ fn errors_of_parts_name_them() {
         }
     }
 
-    let run = |kind| told(model.splice("resid_post0", Wrong(kind)).unwrap().forward(rows()).unwrap_err());
+    let run = |kind| message(model.splice("resid_post0", Wrong(kind)).unwrap().forward(rows()).unwrap_err());
     assert_eq!(run(0), "the part `wrong` at `blocks.0.hook_resid_post` failed: too few features");
     assert!(
         run(1).starts_with("no hook point is called `blocks.0.hook_resid_post.hook_act` in this model"),
@@ -307,8 +307,8 @@ fn slices_of_named_axes() {
     };
     assert!(zero(0, 4) && zero(1, 1) && !zero(0, 1) && !zero(1, 4));
 
-    let told = model.run_with_hooks(rows(), [hook::z(0).head(9).zero()]).unwrap_err().to_string();
-    assert_eq!(told, "`blocks.0.attn.hook_z` [batch, pos, head, d_head] of shape [2, 5, 4, 4] has no head 9");
+    let message = model.run_with_hooks(rows(), [hook::z(0).head(9).zero()]).unwrap_err().to_string();
+    assert_eq!(message, "`blocks.0.attn.hook_z` [batch, pos, head, d_head] of shape [2, 5, 4, 4] has no head 9");
     let none = model.run_with_hooks(rows(), [hook::resid_pre(0).head(0).zero()]).unwrap_err().to_string();
     assert!(none.ends_with("has no head 0"), "{none}");
     let absent = model.run_with_hooks(rows(), [hook::mlp_out(0).replace(&donor)]).unwrap_err().to_string();

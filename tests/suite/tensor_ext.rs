@@ -40,9 +40,9 @@ fn what_is_not_one_number_says_its_shape() {
     for (tensor, shape) in
         [(Tensor::<2>::ones([2, 3], &device()), "[2, 3]"), (Tensor::zeros([0, 3], &device()), "[0, 3]")]
     {
-        let told = tensor.item().unwrap_err();
-        assert!(told.downcast_ref::<AnalysisError>().is_some());
-        assert_eq!(told.to_string(), format!("the tensor is {shape}; expected one element"));
+        let message = tensor.item().unwrap_err();
+        assert!(message.downcast_ref::<AnalysisError>().is_some());
+        assert_eq!(message.to_string(), format!("the tensor is {shape}; expected one element"));
     }
     assert_eq!(Tensor::<3>::full([1, 1, 1], 2.5, &device()).item().unwrap(), 2.5);
     // A standard error, so that `?` works with any error type.
@@ -59,8 +59,8 @@ fn the_likeliest_tokens_row_by_row() {
     assert_eq!(logits.clone().narrow(0, 1, 1).argmax_tokens().unwrap(), [2, 0]);
     assert_eq!(Tensor::<1>::from_floats([1.0, 2.0], &device()).argmax_tokens().unwrap(), [1]);
     assert_eq!(Tensor::<2>::zeros([0, 4], &device()).argmax_tokens().unwrap(), [0u32; 0]);
-    let told = Tensor::<2>::zeros([4, 0], &device()).argmax_tokens().unwrap_err().to_string();
-    assert_eq!(told, "the tensor is [4, 0]; expected a non-empty last axis");
+    let message = Tensor::<2>::zeros([4, 0], &device()).argmax_tokens().unwrap_err().to_string();
+    assert_eq!(message, "the tensor is [4, 0]; expected a non-empty last axis");
     // Large rows take another path in the backend, with the same result.
     let wide: Vec<f32> = (0..50_000).map(|n| if n == 40_321 { 2.0 } else { (n % 7) as f32 / 7.0 }).collect();
     assert_eq!(Tensor::<1>::from_floats(wide.as_slice(), &device()).argmax_tokens().unwrap(), [40_321]);

@@ -163,7 +163,7 @@ fn the_program_agrees() {
     for (name, more, tokens) in [("a", vec![], "3 tokens"), ("b", vec!["--prefix", "king drum"], "2 tokens")] {
         let args = ["dump", "--model", "embedded:induction", "--prompt", "sun star", "--out"];
         let done = program().args(args).arg(folder.path().join(name)).args(&more).output().unwrap();
-        let told = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-        assert!(done.status.success() && told.contains(tokens), "{told}");
+        let message = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        assert!(done.status.success() && message.contains(tokens), "{message}");
     }
 }

@@ -75,11 +75,11 @@ fn a_template_that_is_not_there_is_named() {
         tokenizer.chat_by(template, &[Message::new("user", "Hi")], true).unwrap_err().to_string()
     };
     let named = json!({"chat_template": [{"name": "rag", "template": "x"}, {"name": "tool_use", "template": "y"}]});
-    let told = chat(named.clone(), "default");
-    assert!(told.contains("there is no chat template `default`; the tokenizer has rag, tool_use"), "{told}");
+    let reported = chat(named.clone(), "default");
+    assert!(reported.contains("there is no chat template `default`; the tokenizer has rag, tool_use"), "{reported}");
     assert!(chat(json!({}), "default").contains("has no chat template"));
-    let told = chat(json!({"chat_template": "{{ strftime_now('%Q') }}"}), "default");
-    assert!(told.contains("can't be rendered"), "{told}");
+    let reported = chat(json!({"chat_template": "{{ strftime_now('%Q') }}"}), "default");
+    assert!(reported.contains("can't be rendered"), "{reported}");
 }
 
 /// Templates are untrusted.
@@ -155,8 +155,8 @@ fn a_declaration_of_no_token_is_refused() {
         json!({"additional_special_tokens": [null]}),
     ] {
         let files = json!({"tokenizer_config.json": config});
-        let told = Tokenizer::from_folder(folder(files.as_object().unwrap()).path()).unwrap_err();
-        let told = std::error::Error::source(&told).map_or(told.to_string(), ToString::to_string);
-        assert!(told.contains("which does not describe a token"), "{told}");
+        let reported = Tokenizer::from_folder(folder(files.as_object().unwrap()).path()).unwrap_err();
+        let reported = std::error::Error::source(&reported).map_or(reported.to_string(), ToString::to_string);
+        assert!(reported.contains("which does not describe a token"), "{reported}");
     }
 }

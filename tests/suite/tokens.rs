@@ -69,8 +69,8 @@ fn texts_are_cut_where_that_is_asked_for() {
     let short = cut(Some(3)).unwrap();
     assert_eq!((short.real(0), short.real(1)), (whole.real(0)[..3].to_vec(), whole.real(1)));
     assert_eq!(cut(Some(4)).unwrap(), whole);
-    let told = cut(Some(0)).unwrap_err().to_string();
-    assert!(told.contains("truncate"), "{told}");
+    let message = cut(Some(0)).unwrap_err().to_string();
+    assert!(message.contains("truncate"), "{message}");
 }
 
 /// Unknown words are named, each once, with similar words or else some known words.
@@ -88,9 +88,9 @@ fn unknown_words_are_named() {
     assert_eq!(unknown("Marry and Marry, Bob").0, ["Marry", "Bob"]);
     assert_eq!(unknown("Marry").1[0], "Mary");
     assert!(unknown("Bob").1.is_empty());
-    let told = |text: &str| model.to_tokens(text).unwrap_err().to_string();
-    assert!(told("Bob").contains("; it has `Mary`, `John`, "), "{}", told("Bob"));
-    assert!(told("b c d e f g").contains("lacks `b`, `c`, `d`, `e`, `f` and 1 more"), "{}", told("b c d e f g"));
+    let message = |text: &str| model.to_tokens(text).unwrap_err().to_string();
+    assert!(message("Bob").contains("; it has `Mary`, `John`, "), "{}", message("Bob"));
+    assert!(message("b c d e f g").contains("lacks `b`, `c`, `d`, `e`, `f` and 1 more"), "{}", message("b c d e f g"));
     for error in [
         model.to_single_token("Bob").map(drop).unwrap_err(),
         model.tokenize("Bob").map(drop).unwrap_err(),
@@ -104,8 +104,8 @@ fn unknown_words_are_named() {
 #[test]
 fn ids_of_no_token_are_errors() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let told = model.to_string(&[1, 999]).unwrap_err();
-    assert!(matches!(told, Error::Input(InputError::NoToken { id: 999, vocabulary: 63 })), "{told}");
+    let message = model.to_string(&[1, 999]).unwrap_err();
+    assert!(matches!(message, Error::Input(InputError::NoToken { id: 999, vocabulary: 63 })), "{message}");
     assert!(model.tokenizer().unwrap().decode(&[63], true).is_err());
     // Embeddings longer than the tokenizer's vocabulary, as in published models.
     let config = TransformerConfig::new(1, 16, 4, 100, 16);

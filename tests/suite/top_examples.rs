@@ -171,44 +171,44 @@ fn of_equal_ones_the_first_and_one_a_text_if_asked() {
 fn what_cannot_be_looked_at_is_said() {
     let (model, _) = ioi();
     let text = ["When Mary and John"];
-    let told = |asked: TopExamples| asked.run(&model, text).unwrap_err().to_string();
-    assert!(told(TopExamples::new("blocks.2.mlp.hook_pst").neuron(5)).contains("blocks.2.mlp.hook_post"));
-    assert!(told(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points; expected exactly one"));
+    let message = |asked: TopExamples| asked.run(&model, text).unwrap_err().to_string();
+    assert!(message(TopExamples::new("blocks.2.mlp.hook_pst").neuron(5)).contains("blocks.2.mlp.hook_post"));
+    assert!(message(TopExamples::new("*hook_resid_post").neuron(5)).contains("names 4 points; expected exactly one"));
     assert_eq!(
-        told(TopExamples::new(hook::resid_post(1)).neuron(64)),
+        message(TopExamples::new(hook::resid_post(1)).neuron(64)),
         "`neuron` is 64; it may be 0 to 63: `blocks.1.hook_resid_post` [batch, pos, d_model] is 64 wide"
     );
     assert_eq!(
-        told(TopExamples::new(hook::z(1)).neuron(0)),
+        message(TopExamples::new(hook::z(1)).neuron(0)),
         "`head` is not chosen; it may be a head of `blocks.1.attn.hook_z` [batch, pos, head, d_head]"
     );
     assert_eq!(
-        told(TopExamples::new(hook::z(1)).head(4).neuron(0)),
+        message(TopExamples::new(hook::z(1)).head(4).neuron(0)),
         "`head` is 4; it may be 0 to 3: `blocks.1.attn.hook_z` [batch, pos, head, d_head] has 4 heads"
     );
     assert_eq!(
-        told(TopExamples::new("mlp_post0").head(1).neuron(0)),
+        message(TopExamples::new("mlp_post0").head(1).neuron(0)),
         "`head` is 1; it may be left out: `blocks.0.mlp.hook_post` [batch, pos, d_mlp] has no heads"
     );
     assert!(
-        told(TopExamples::new("mlp_post0"))
+        message(TopExamples::new("mlp_post0"))
             .starts_with("`neuron` is not chosen; it may be an index on the last axis of")
     );
     let direction = Tensor::ones([3], &device());
     assert_eq!(
-        told(TopExamples::new("mlp_post0").direction(direction)),
+        message(TopExamples::new("mlp_post0").direction(direction)),
         "the direction is [3]; expected [256], as wide as `blocks.0.mlp.hook_post` [batch, pos, d_mlp]"
     );
     assert_eq!(
-        told(TopExamples::new("pattern0").neuron(0)),
+        message(TopExamples::new("pattern0").neuron(0)),
         "`point` is `blocks.0.attn.hook_pattern` [batch, head, query, key]; it may be a point with axes \
          [batch, pos, d] or [batch, pos, head, d]"
     );
     assert_eq!(
-        told(TopExamples::new("hook_tokens").neuron(0)),
+        message(TopExamples::new("hook_tokens").neuron(0)),
         "`hook_tokens` holds integers, but floats were requested"
     );
-    assert_eq!(told(TopExamples::new("mlp_post0").neuron(0).k(0)), "`k` is 0; it may be 1 or more");
+    assert_eq!(message(TopExamples::new("mlp_post0").neuron(0).k(0)), "`k` is 0; it may be 1 or more");
     let asked = TopExamples::new("mlp_post0").neuron(0);
     let none: [&str; 0] = [];
     assert_eq!(
@@ -222,15 +222,15 @@ fn what_cannot_be_looked_at_is_said() {
         assert!(matches!(&error, Error::Input(InputError::Text { number: 2, .. })), "{error:?}");
         let said = hooklens::error_chain(&error);
         assert_eq!(said, "text 2, counted from 0: the text \"\" is empty; there is nothing to run on");
-        let told = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err();
-        let told = hooklens::error_chain(&told);
-        assert!(told.starts_with("text 1, counted from 0: "), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err();
-        let told = hooklens::error_chain(&told);
-        assert!(told.starts_with("text 1, counted from 0: ") && told.contains("vocabulary of 61"), "{told}");
-        let told = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err();
-        let told = hooklens::error_chain(&told);
-        assert!(told.starts_with("text 1, counted from 0: the input has 1000 positions"), "{told}");
+        let message = asked.run(&model, vec![vec![0u32, 1], vec![], vec![0]]).unwrap_err();
+        let message = hooklens::error_chain(&message);
+        assert!(message.starts_with("text 1, counted from 0: "), "{message}");
+        let message = asked.run(&model, vec![vec![0u32], vec![0, 99]]).unwrap_err();
+        let message = hooklens::error_chain(&message);
+        assert!(message.starts_with("text 1, counted from 0: ") && message.contains("vocabulary of 61"), "{message}");
+        let message = asked.run(&model, vec![vec![0u32], vec![1; 1000]]).unwrap_err();
+        let message = hooklens::error_chain(&message);
+        assert!(message.starts_with("text 1, counted from 0: the input has 1000 positions"), "{message}");
     }
 }
 
@@ -247,9 +247,9 @@ fn experts_and_models_without_texts_can_be_looked_at() {
     assert_near(&places(&found), &largest(all.clone(), 4), &all);
     // Without a tokenizer, tokens are shown by id.
     assert!(found.examples.iter().all(|one| one.token == one.id.to_string() && one.id == rows[one.text][one.position]));
-    let told = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err();
-    let told = hooklens::error_chain(&told);
-    assert!(told.contains("no tokenizer"), "{told}");
+    let message = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err();
+    let message = hooklens::error_chain(&message);
+    assert!(message.contains("no tokenizer"), "{message}");
     // A trained direction, on a device with autodiff.
     let direction = Tensor::<1>::ones([16], &device().autodiff()).require_grad();
     let by_sum = TopExamples::new("resid_post0").direction(direction).run(&model, rows.clone()).unwrap();
@@ -261,10 +261,10 @@ fn experts_and_models_without_texts_can_be_looked_at() {
 fn found_examples_show_themselves() {
     let (model, texts) = ioi();
     let found = TopExamples::new("mlp_post2").neuron(5).k(3).window(2).run(&model, &texts).unwrap();
-    let told = found.to_string();
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines[0].starts_with("blocks.2.mlp.hook_post, neuron 5: the 3 largest of "), "{told}");
-    assert!(lines[0].ends_with(" tokens in 30 texts") && lines.len() == 4, "{told}");
+    let message = found.to_string();
+    let lines: Vec<&str> = message.lines().collect();
+    assert!(lines[0].starts_with("blocks.2.mlp.hook_post, neuron 5: the 3 largest of "), "{message}");
+    assert!(lines[0].ends_with(" tokens in 30 texts") && lines.len() == 4, "{message}");
     for (line, one) in lines[1..].iter().zip(&found.examples) {
         assert!(
             line.contains(&format!("[{}]", one.token))
@@ -272,7 +272,10 @@ fn found_examples_show_themselves() {
         );
     }
     let shown = found.shown().unwrap();
-    assert_eq!((shown[0].mime, shown[0].content.as_str(), shown[1].mime), ("text/plain", told.as_str(), "text/html"));
+    assert_eq!(
+        (shown[0].mime, shown[0].content.as_str(), shown[1].mime),
+        ("text/plain", message.as_str(), "text/html")
+    );
     let html = &shown[1].content;
     assert!(html.contains("hooklens-text") && html.matches("<details open>").count() == 3, "{html}");
     let tokens: usize = found.examples.iter().map(|one| one.tokens.len()).sum();

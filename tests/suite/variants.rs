@@ -80,8 +80,8 @@ fn other_parts_are_told() {
         let model = load(&case, LoadOptions::new());
         let report = model.load_report();
         assert!(report.unused.is_empty(), "{case}: {report}");
-        let told = report.ignored.iter().any(|line| line.contains("not part of the text model"));
-        assert!(told, "{case}: {report}");
+        let message = report.ignored.iter().any(|line| line.contains("not part of the text model"));
+        assert!(message, "{case}: {report}");
         let info = inspect(fixtures().join(&case).to_str().unwrap()).unwrap();
         let stored = info.weights.unwrap();
         assert!(info.text_part && stored.missing.is_empty() && !stored.other_parts.is_empty(), "{case}");
@@ -101,21 +101,21 @@ fn parts_that_do_not_fit_are_errors() {
     let same = |name: &str| Some(name.to_string());
     let strange =
         changed("part-llava", |_| (), |name| Some(name.replace("language_model.model", "language_part.model")));
-    let told = open(&strange).unwrap_err().to_string();
-    assert!(told.contains("LlavaForConditionalGeneration contains no text model"), "{told}");
+    let message = open(&strange).unwrap_err().to_string();
+    assert!(message.contains("LlavaForConditionalGeneration contains no text model"), "{message}");
     let missing =
         changed("part-llava", |_| (), |name| (!name.contains("layers.1.self_attn.q_proj")).then(|| name.to_string()));
-    let told = open(&missing).unwrap_err().to_string();
-    assert!(told.contains("language_model.model.layers.1.self_attn.q_proj.weight"), "{told}");
+    let message = open(&missing).unwrap_err().to_string();
+    assert!(message.contains("language_model.model.layers.1.self_attn.q_proj.weight"), "{message}");
     let other = changed("part-llava", |json| json["text_config"]["model_type"] = json!("mamba9"), same);
-    let told = open(&other).unwrap_err().to_string();
-    assert!(told.contains("text model mamba9"), "{told}");
+    let message = open(&other).unwrap_err().to_string();
+    assert!(message.contains("text model mamba9"), "{message}");
     let wide = changed("part-llava", |json| json["text_config"]["hidden_size"] = json!(40), same);
-    let told = open(&wide).unwrap_err().to_string();
-    assert!(told.contains("shape"), "{told}");
+    let message = open(&wide).unwrap_err().to_string();
+    assert!(message.contains("shape"), "{message}");
     let more = changed("part-llava", |_| (), |name| Some(name.replace("layers.1.mlp.up", "layers.1.mlp.upper")));
-    let told = open(&more).unwrap_err().to_string();
-    assert!(told.contains("layers.1.mlp.up_proj"), "{told}");
+    let message = open(&more).unwrap_err().to_string();
+    assert!(message.contains("layers.1.mlp.up_proj"), "{message}");
 }
 
 /// A model without a head has everything except logits.
@@ -145,8 +145,8 @@ fn base_models_have_all_but_logits() {
             tally.compare(&format!("{case} {layer}"), &stream, golden.get(&format!("hf.hidden.{layer}")).unwrap());
         }
         assert!(tally.problems.is_empty(), "{:?}", tally.problems);
-        let told = model.forward([1, 2]).unwrap_err();
-        assert!(matches!(told, Error::Input(InputError::NoHead { .. })), "{told}");
+        let message = model.forward([1, 2]).unwrap_err();
+        assert!(matches!(message, Error::Input(InputError::NoHead { .. })), "{message}");
         assert!(model.generate_with([1, 2], GenerateOptions::new()).is_err());
         let stop = ForwardOptions::new().stop_at_layer(-1);
         assert_eq!(model.forward_with([1, 2], stop).unwrap().dims()[2], model.config().d_model);
@@ -177,8 +177,8 @@ fn base_models_have_all_but_logits() {
     }
     // A head that a text model lacks is missing.
     let folder = changed("llama", |_| (), |name| (name != "lm_head.weight").then(|| name.to_string()));
-    let told = open(&folder).unwrap_err().to_string();
-    assert!(told.contains("lm_head.weight"), "{told}");
+    let message = open(&folder).unwrap_err().to_string();
+    assert!(message.contains("lm_head.weight"), "{message}");
     // A base model's own head is read, and a tied one is the embedding.
     let folder = changed("llama", |json| bare(json, "LlamaModel"), |name| Some(name.to_string()));
     assert!(open(&folder).unwrap().forward([1, 2]).is_ok());
@@ -228,8 +228,8 @@ fn generation_crosses_the_original_context() {
         ));
         let mut cache = KeyValueCache::new(model.config(), 1);
         model.run([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-        let told = model.run([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
-        assert!(matches!(told, Error::Cache(CacheError::Outgrown { original_context: 6, len: 7 })), "{told}");
+        let message = model.run([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err();
+        assert!(matches!(message, Error::Cache(CacheError::Outgrown { original_context: 6, len: 7 })), "{message}");
         assert_eq!(cache.len(), 3);
     }
 }
@@ -257,8 +257,8 @@ fn streams_that_are_no_sums_are_not_taken_apart() {
     for case in ["opt-behind", "bloom-normalized"] {
         let model = load(case, LoadOptions::new());
         let cache = model.record([1, 2, 3], Record::all()).unwrap();
-        let told = model.analyze(&cache).unwrap_err().to_string();
-        assert!(told.contains("is not the sum of the layers' outputs"), "{told}");
+        let message = model.analyze(&cache).unwrap_err().to_string();
+        assert!(message.contains("is not the sum of the layers' outputs"), "{message}");
         assert!(model.clone().processed(&Processing::none().fold_ln()).is_err());
         assert!(model.clone().processed(&Processing::none().center_writing_weights()).is_err());
         let processed = model.clone().processed(&Processing::standard()).unwrap();
@@ -278,13 +278,13 @@ fn adapters_with_half_of_dora_are_refused() {
     json["use_dora"] = json!(false);
     fs::write(folder.path().join("adapter_config.json"), json.to_string()).unwrap();
     fs::copy(from.join("adapter_model.safetensors"), folder.path().join("adapter_model.safetensors")).unwrap();
-    let told = open(&folder).unwrap_err().to_string();
-    assert!(told.contains("lora_magnitude_vector"), "{told}");
+    let message = open(&folder).unwrap_err().to_string();
+    assert!(message.contains("lora_magnitude_vector"), "{message}");
     json["use_dora"] = json!(true);
     fs::write(folder.path().join("adapter_config.json"), json.to_string()).unwrap();
     open(&folder).unwrap();
     let plain = fixtures().join("lora-llama").join("adapter_model.safetensors");
     fs::copy(plain, folder.path().join("adapter_model.safetensors")).unwrap();
-    let told = open(&folder).unwrap_err().to_string();
-    assert!(told.contains("has no magnitude vector"), "{told}");
+    let message = open(&folder).unwrap_err().to_string();
+    assert!(message.contains("has no magnitude vector"), "{message}");
 }

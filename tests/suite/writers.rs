@@ -64,12 +64,12 @@ fn one_of_several_trainings_wins() {
         let out = format!("out{round}");
         let outputs = together((0..processes).map(|seed| train(seed, &out)));
         let won: Vec<usize> = (0..processes).filter(|process| outputs[*process].status.success()).collect();
-        let told = |process: usize| String::from_utf8_lossy(&outputs[process].stderr).into_owned();
-        assert_eq!(won.len(), 1, "{:?}", (0..processes).map(told).collect::<Vec<_>>());
+        let message = |process: usize| String::from_utf8_lossy(&outputs[process].stderr).into_owned();
+        assert_eq!(won.len(), 1, "{:?}", (0..processes).map(message).collect::<Vec<_>>());
         for process in (0..processes).filter(|process| *process != won[0]) {
-            let told = told(process);
+            let message = message(process);
             let expected = ["is being written by another run", "already contains a dictionary; choose another --out"];
-            assert!(expected.iter().any(|words| told.contains(words)), "{told}");
+            assert!(expected.iter().any(|words| message.contains(words)), "{message}");
         }
         let alone = format!("alone{round}");
         assert!(train(won[0], &alone).output().unwrap().status.success());
@@ -93,8 +93,8 @@ fn conversions_are_never_mixed() {
         let outputs =
             together(given.map(|given| command(place.path(), &["features", "convert", &given, "--out", "out"])));
         for output in &outputs {
-            let told = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() || told.contains("is being written by another run"), "{told}");
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || message.contains("is being written by another run"), "{message}");
         }
         assert!(outputs.iter().any(|output| output.status.success()));
         let there = contents(&place.path().join("out"));
@@ -115,8 +115,8 @@ fn one_graph_at_a_time_keeps_rows_in_a_folder() {
     let outputs = together(outs.iter().map(|out| graph(out)));
     let mut made = Vec::new();
     for (output, out) in outputs.iter().zip(&outs) {
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() || told.contains("is being written by another run"), "{told}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || message.contains("is being written by another run"), "{message}");
         made.extend(output.status.success().then(|| fs::read(place.path().join(out)).unwrap()));
     }
     assert!(!made.is_empty() && made.iter().all(|graph| *graph == made[0]));
@@ -156,8 +156,8 @@ fn mixed_dictionaries_are_refused() {
     dictionary(2.0, 8).save(folder("other")).unwrap();
     let weights = |name: &str| folder(name).join("sae_weights.safetensors");
     fs::copy(weights("other"), weights("one")).unwrap();
-    let told = hooklens::error_chain(&Dictionary::open(folder("one")).unwrap_err());
-    assert!(told.contains("mixes files of two dictionaries") && told.contains("cfg.json"), "{told}");
+    let message = hooklens::error_chain(&Dictionary::open(folder("one")).unwrap_err());
+    assert!(message.contains("mixes files of two dictionaries") && message.contains("cfg.json"), "{message}");
     // Weights without a hash in their header, as SAELens saves them, are accepted.
     let own = fs::read(weights("other")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&own).unwrap();
@@ -169,8 +169,8 @@ fn mixed_dictionaries_are_refused() {
 
     // Weights without their configuration, as a process killed between the two would leave them.
     fs::remove_file(folder("other").join("cfg.json")).unwrap();
-    let told = hooklens::error_chain(&Dictionary::open(folder("other")).unwrap_err());
-    assert!(told.contains("the description saved with it"), "{told}");
+    let message = hooklens::error_chain(&Dictionary::open(folder("other")).unwrap_err());
+    assert!(message.contains("the description saved with it"), "{message}");
 
     let set = |seed: f32, layers: usize, name: &str| -> PathBuf {
         let layer = |layer: usize| {
@@ -184,8 +184,8 @@ fn mixed_dictionaries_are_refused() {
     let (one, other) = (set(1.0, 3, "set"), set(5.0, 3, "other set"));
     assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 3);
     fs::copy(other.join("layer_1.safetensors"), one.join("layer_1.safetensors")).unwrap();
-    let told = hooklens::error_chain(&Transcoders::open(&one).unwrap_err());
-    assert!(told.contains("mixes files") && told.contains("config.yaml"), "{told}");
+    let message = hooklens::error_chain(&Transcoders::open(&one).unwrap_err());
+    assert!(message.contains("mixes files") && message.contains("config.yaml"), "{message}");
     // A smaller set replaces all of a larger one.
     set(7.0, 2, "set");
     assert_eq!(Transcoders::open(&one).unwrap().layers().len(), 2);

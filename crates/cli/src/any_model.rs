@@ -44,7 +44,7 @@ impl AnyModel {
             }
             Err(error) => return Err(error.into()),
         };
-        told(match &any {
+        note_report(match &any {
             AnyModel::Decoder(model) => model.load_report(),
             AnyModel::Encoder(model) => model.load_report(),
             AnyModel::EncoderDecoder(model) => model.load_report(),
@@ -86,7 +86,7 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
         Error::Config(ConfigError::OtherKind { family, kind, .. }) => other_kind(command, family, kind),
         error => error.into(),
     })?;
-    told(model.load_report());
+    note_report(model.load_report());
     Ok(model)
 }
 
@@ -143,16 +143,16 @@ pub(super) fn other_kind(command: &str, family: &str, kind: &str) -> Failure {
         "an encoder" => "info, hooks, dump, patch, lens, bench, attention and parity",
         _ => "info, hooks, dump, patch, lens, bench, attention, generate and parity",
     };
-    let told = format!(
+    let message = format!(
         "a {family} model is {kind}, but `hooklens {command}` requires a decoder (a model that predicts the next token \
          of its input); the commands {takes} accept this model"
     );
-    Failure::Failed(told.into())
+    Failure::Failed(message.into())
 }
 
 /// Prints the parts of the load report that a user should know about: ignored settings, tensors widened to a larger
 /// dtype, and unused tensors.
-fn told(report: &LoadReport) {
+fn note_report(report: &LoadReport) {
     const SHOWN: usize = 5;
     for setting in &report.ignored {
         note(format!("ignored: {setting}"));

@@ -79,9 +79,9 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         (Some(text), _) => model.prompt_row(text, None)?,
         (None, Some(row)) => row,
         (None, None) => {
-            let told =
+            let message =
                 "direct attribution requires one --prompt (or --tokens) with an --answer (and optionally --wrong)";
-            return Err(Failure::Usage(told.into()));
+            return Err(Failure::Usage(message.into()));
         }
     };
     let (answer, wrong) = args.pairs.answers()?;
@@ -139,9 +139,9 @@ const INTEGRATED: &str = "integrated";
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     if args.share.shard()?.is_none() {
         let scores = scores(args, model, args.pairs.read(model)?)?;
-        let told =
+        let report_options =
             ReportOptions { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
-        return report(&scores, &told, args.share.file()?.as_ref());
+        return report(&scores, &report_options, args.share.file()?.as_ref());
     }
     let settings = [
         (MODEL, args.model.model.clone()),
@@ -171,8 +171,9 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let scores = EdgeScores::joined(shares).map_err(hooklens_model::error::Error::from)?;
-    let told = ReportOptions { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
-    report(&scores, &told, out)
+    let report_options =
+        ReportOptions { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
+    report(&scores, &report_options, out)
 }
 
 /// Data that the report needs besides the scores.
@@ -183,16 +184,16 @@ struct ReportOptions<'t> {
     csv: CsvArg,
 }
 
-fn report(scores: &EdgeScores, told: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(scores: &EdgeScores, report_options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
     let count = scores.values().values().shape()[2];
     if let Some(out) = out {
         let mean = scores.mean();
-        let json = json!({"model": told.model, "prompts": count, "integrated": told.integrated, "edges": mean});
-        Finding { json, csv: mean.csv(told.csv.labels()) }.write(out, heatmap(&mean, "edges"))?;
+        let json = json!({"model": report_options.model, "prompts": count, "integrated": report_options.integrated, "edges": mean});
+        Finding { json, csv: mean.csv(report_options.csv.labels()) }.write(out, heatmap(&mean, "edges"))?;
     }
     let mut to = stdout();
     writeln!(to, "{count} prompts; edges:")?;
-    for (sender, receiver, score) in scores.largest(told.top) {
+    for (sender, receiver, score) in scores.largest(report_options.top) {
         writeln!(
             to,
             "{sender:<8} -> {receiver:<8} {score:+.3}",

@@ -149,19 +149,20 @@ fn needs(model: &str) -> hooklens_model::error::Result<Option<Needs>> {
 impl Found {
     /// Recommendations based on what was found.
     fn advice(&self, card: bool) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut advice = Vec::new();
         if cfg!(debug_assertions) {
-            told.push("this is an unoptimized build, which is many times slower: build with --release".to_string());
+            advice.push("this is an unoptimized build, which is many times slower: build with --release".to_string());
         }
         let (threads, cores) = (self.threads, self.cores);
         if threads < cores {
-            told.push(format!("only {threads} of {cores} cores are used, because of RAYON_NUM_THREADS"));
+            advice.push(format!("only {threads} of {cores} cores are used, because of RAYON_NUM_THREADS"));
         } else if threads > cores {
-            told.push(format!("{threads} threads share {cores} cores, which is slower, because of RAYON_NUM_THREADS"));
+            advice
+                .push(format!("{threads} threads share {cores} cores, which is slower, because of RAYON_NUM_THREADS"));
         }
-        told.extend(self.variables.iter().cloned());
+        advice.extend(self.variables.iter().cloned());
         if self.instructions == "portable" && cfg!(target_arch = "x86_64") {
-            told.push(
+            advice.push(
                 "the processor has no AVX2 (a virtual machine may hide it): matrix products are several times slower"
                     .into(),
             );
@@ -169,7 +170,7 @@ impl Found {
         let cards = self.devices.iter().any(|device| device.name != "flex" && device.name != "libtorch");
         if card && !cards {
             let has = FEATURES.iter().any(|(name, there)| *there && ["libtorch", "cuda", "vulkan"].contains(name));
-            told.push(match has {
+            advice.push(match has {
                 true => {
                     "there is an NVIDIA GPU, but this build cannot open it: check its driver, or LibTorch's CUDA build"
                         .into()
@@ -178,31 +179,31 @@ impl Found {
             });
         }
         for device in self.devices.iter().filter(|device| device.dtypes.is_empty()) {
-            told.push(format!("{} cannot be opened: check its driver", device.name));
+            advice.push(format!("{} cannot be opened: check its driver", device.name));
         }
         if let Some(name) = &self.without_weights {
-            told.push(format!("the weights of {name} are not on this machine, so the memory it needs is unknown"));
+            advice.push(format!("the weights of {name} are not on this machine, so the memory it needs is unknown"));
         }
         if let (Some(needs), Some(free)) = (&self.needs, self.free.or(self.memory)) {
             let cache = needs.cache.unwrap_or(0);
             let Needs { name, stored, wide, .. } = needs;
             if stored + cache > free {
                 let (stored, free) = (bytes(*stored), bytes(free));
-                told.push(format!(
+                advice.push(format!(
                     "{name} has {stored} of weights, but only {free} are free: it runs slowly, from disk; use a \
                      quantized version (a GGUF file) or a machine with more memory"
                 ));
             } else if wide + cache > free {
                 let (wide, free) = (bytes(*wide), bytes(free));
-                told.push(format!(
+                advice.push(format!(
                     "{name} fits into memory as stored, but not in f32 (processing, training, --dtype f32): that takes \
                      {wide}, and {free} are free"
                 ));
             } else {
-                told.push(format!("{name} fits into memory"));
+                advice.push(format!("{name} fits into memory"));
             }
         }
-        told
+        advice
     }
 
     fn print(&self, advice: &[String]) -> CliResult {
@@ -229,8 +230,8 @@ impl Found {
             let (stored, wide) = (bytes(needs.stored), bytes(needs.wide));
             line("needs", format!("{}: {stored} of weights as stored, {wide} in f32{cache}", needs.name))?;
         }
-        for (number, told) in advice.iter().enumerate() {
-            line(if number == 0 { "advice" } else { "" }, told.clone())?;
+        for (number, text) in advice.iter().enumerate() {
+            line(if number == 0 { "advice" } else { "" }, text.clone())?;
         }
         Ok(())
     }
@@ -240,16 +241,16 @@ impl Found {
             json!({ "model": needs.name, "stored": needs.stored, "f32": needs.wide, "cache_of_1000_tokens": needs.cache })
         });
         #[allow(unused_mut, reason = "builds without the hub have no cache")]
-        let mut told = json!({
+        let mut report = json!({
             "version": env!("CARGO_PKG_VERSION"), "features": built(), "processor": self.processor, "cores": self.cores,
             "threads": self.threads, "instructions": self.instructions, "memory": self.memory, "free": self.free,
             "devices": self.devices.iter().map(device_json).collect::<Vec<_>>(), "needs": needs, "advice": advice,
         });
         #[cfg(feature = "hub")]
         {
-            told["cache"] = json!({ "folder": self.cache.0, "models": self.cache.1 });
+            report["cache"] = json!({ "folder": self.cache.0, "models": self.cache.1 });
         }
-        told
+        report
     }
 }
 
@@ -276,16 +277,16 @@ mod tests {
 
     #[test]
     fn advice_follows_what_was_found() {
-        let told = |found: Found, card: bool| found.advice(card).join("\n");
-        assert!(!told(found(8, None), false).contains("cores"));
-        assert!(told(found(2, None), false).contains("2 of 8 cores"));
-        assert!(told(found(9, None), false).contains("9 threads share 8 cores"));
+        let advice = |found: Found, card: bool| found.advice(card).join("\n");
+        assert!(!advice(found(8, None), false).contains("cores"));
+        assert!(advice(found(2, None), false).contains("2 of 8 cores"));
+        assert!(advice(found(9, None), false).contains("9 threads share 8 cores"));
         let wrong = variables(|name| Some(if name == "HOOKLENS_DEVICE" { "flux" } else { "many" }.into())).join("\n");
         assert!(wrong.contains("`many`") && wrong.contains("flux"), "{wrong}");
         assert!(variables(|name| Some(if name == "HOOKLENS_DEVICE" { "cpu" } else { "2" }.into())).is_empty());
-        assert!(told(found(8, None), true).contains("NVIDIA"));
-        assert!(told(found(8, Some([20, 40])), false).contains("m fits"));
-        assert!(told(found(8, Some([20, 80])), false).contains("in f32"));
-        assert!(told(found(8, Some([46, 80])), false).contains("from disk"));
+        assert!(advice(found(8, None), true).contains("NVIDIA"));
+        assert!(advice(found(8, Some([20, 40])), false).contains("m fits"));
+        assert!(advice(found(8, Some([20, 80])), false).contains("in f32"));
+        assert!(advice(found(8, Some([46, 80])), false).contains("from disk"));
     }
 }

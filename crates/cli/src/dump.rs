@@ -241,10 +241,10 @@ fn framed(args: &DumpArgs) -> CliResult {
     ];
     match given.into_iter().find(|(_, given)| *given) {
         Some((option, _)) => {
-            let told = format!(
+            let message = format!(
                 "{option} requires a decoder: an encoder's tokenizer adds its own special tokens to each prompt"
             );
-            Err(Failure::Usage(told))
+            Err(Failure::Usage(message))
         }
         None => Ok(()),
     }
@@ -267,9 +267,9 @@ fn dumped<M: DumpModel>(
         && is_whole(&args.out).map_err(Error::from)?.is_some()
         && is_whole(path).map_err(Error::from)?.is_none()
     {
-        let told =
+        let message =
             format!("{} already contains a dump, but not this job's shard; choose another --out", args.out.display());
-        return Err(Failure::Failed(told.into()));
+        return Err(Failure::Failed(message.into()));
     }
     let dump = Dump::new(globs)
         .positions(args.positions.clone())
@@ -319,7 +319,7 @@ fn dumped<M: DumpModel>(
         }
     });
     bar.finish_and_clear();
-    let report = report.map_err(|error| given.told(error))?;
+    let report = report.map_err(|error| given.with_place(error))?;
 
     let printed = print(&report, &findings, start.elapsed().as_secs_f64(), path);
     if report.left > 0 {

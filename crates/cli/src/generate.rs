@@ -156,8 +156,8 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         // An encoder-decoder's output does not include its input.
         AnyModel::EncoderDecoder(model) => (model.generate_with(&input, options)?, false),
         AnyModel::Encoder(_) => {
-            let told = "an encoder predicts masked tokens and cannot generate text; `hooklens info` lists its heads";
-            return Err(Failure::Failed(told.into()));
+            let message = "an encoder predicts masked tokens and cannot generate text; `hooklens info` lists its heads";
+            return Err(Failure::Failed(message.into()));
         }
     };
     if args.json {

@@ -29,8 +29,8 @@ impl Given {
                 for placed in prompts {
                     // After a signal, an error in a prompt may only mean that reading was interrupted.
                     if signals::stopped() {
-                        let told = "before running the first prompt; run the same command again to restart";
-                        return Err(Failure::Stopped(told.into()));
+                        let message = "before running the first prompt; run the same command again to restart";
+                        return Err(Failure::Stopped(message.into()));
                     }
                     let (prompt, place) = placed.map_err(Error::from)?;
                     given.places.push(place);
@@ -54,13 +54,13 @@ impl GivenRows {
     fn add(&mut self, row: Result<Vec<u32>>) -> Result<()> {
         let number = self.rows.len() + 1;
         let named = |source| DumpError::Row { number, source: Box::new(source) };
-        let row = row.map_err(|error| self.told(named(error).into()))?;
+        let row = row.map_err(|error| self.with_place(named(error).into()))?;
         self.rows.push(row);
         Ok(())
     }
 
     /// Replaces the row number in an error with the prompt's position in its file, if known.
-    pub(super) fn told(&self, error: Error) -> Error {
+    pub(super) fn with_place(&self, error: Error) -> Error {
         match error.downcast() {
             Ok(DumpError::Row { number, source }) => match self.places.get(number.wrapping_sub(1)) {
                 Some(place) => DumpError::PromptAt { place: place.clone(), source }.into(),

@@ -209,7 +209,7 @@ fn decoder(c: &TransformerConfig) -> Lines {
             format!(", {} of {} experts per token{shared}", e.per_token, e.count)
         });
         lines.push(("mlp", mlp(c.d_mlp(), c.mlp_layers().any(|layer| c.is_gated(layer)), c.activation) + &experts));
-        lines.extend(dense(c).map(|told| ("dense", told)));
+        lines.extend(dense(c).map(|text| ("dense", text)));
     }
     if let Some(own) = c.per_layer_inputs {
         lines.push(("per-layer inputs", format!("{} dimensions per layer", own.width)));
@@ -256,11 +256,11 @@ fn dense(c: &TransformerConfig) -> Option<String> {
         false => c.d_mlp_of(*layer) != c.d_mlp(),
     };
     let widths = counted((0..c.n_layers()).filter(differs).map(|layer| c.d_mlp_of(layer)));
-    let told = |(width, layers): &(usize, usize)| match width {
+    let described = |(width, layers): &(usize, usize)| match width {
         0 => format!("no MLP in {layers} of {} layers", c.n_layers()),
         _ => format!("{} neurons in {layers} of {} layers", grouped(*width), c.n_layers()),
     };
-    (!widths.is_empty()).then(|| widths.iter().map(told).collect::<Vec<_>>().join("; "))
+    (!widths.is_empty()).then(|| widths.iter().map(described).collect::<Vec<_>>().join("; "))
 }
 
 /// Kinds of mixers, each with its number of layers.
@@ -318,13 +318,13 @@ fn encoder(c: &EncoderConfig, heads: Option<OutputHeads>) -> Lines {
         ("context", format!("{} tokens", grouped(c.n_ctx))),
     ];
     if let Some(relative) = c.relative {
-        let told = match relative {
+        let described = match relative {
             RelativePositions::Buckets { count, max_distance, .. } => {
                 format!("{count} buckets of distances up to {max_distance}, added to scores")
             }
             other => format!("{} vectors in scores (disentangled attention)", other.count()),
         };
-        lines.push(("relative positions", told));
+        lines.push(("relative positions", described));
     }
     if let Some(width) = c.d_embed {
         lines.push(("embedding", format!("of width {width}")));

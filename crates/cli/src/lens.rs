@@ -99,22 +99,22 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
                 Some(path) => analysis.tuned_lens(&TunedLens::load(path, &model.device())?)?,
                 None => analysis.logit_lens(if args.mid { Per::Sublayer } else { Per::Layer })?,
             };
-            told(args, model, &tokens, &reading)
+            report(args, model, &tokens, &reading)
         }
         AnyModel::Encoder(model) => {
             let reading = model.logit_lens(&tokens)?.positions(args.positions.clone())?;
-            told(args, model, &tokens, &reading)
+            report(args, model, &tokens, &reading)
         }
         AnyModel::EncoderDecoder(model) => {
             let written = args.written.row(model)?;
             let reading = model.logit_lens((&tokens, &written))?.positions(args.positions.clone())?;
-            told(args, model, &written, &reading)
+            report(args, model, &written, &reading)
         }
     }
 }
 
 /// Prints the lens at the last position, and writes all positions to a file.
-fn told<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
+fn report<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
         Some(text) => Some(model.tokenizer()?.target().single(text)?),
         None => args.answer_token,

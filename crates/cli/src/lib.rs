@@ -85,16 +85,16 @@ pub fn main() -> ExitCode {
     hooklens_model::device::retain_freed_memory();
     signals::exit_on_abort();
     hooklens_io::caught::print_others_only();
-    if let Some(told) = too_many_threads() {
-        say(format_args!("error: {told}"));
+    if let Some(message) = too_many_threads() {
+        say(format_args!("error: {message}"));
         return ExitCode::from(2);
     }
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
-        Err(error) => return told_by_clap(&error),
+        Err(error) => return report_clap_error(&error),
     };
-    if let Err(told) = start_threads() {
-        say(format_args!("error: {told}"));
+    if let Err(message) = start_threads() {
+        say(format_args!("error: {message}"));
         return ExitCode::FAILURE;
     }
     signals::watch();
@@ -140,7 +140,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints help or a usage error. Arguments may contain control characters, so errors are escaped before printing.
-fn told_by_clap(error: &clap::Error) -> ExitCode {
+fn report_clap_error(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let shown = terminal::shown(&text);
     if error.use_stderr() && shown != text {

@@ -4,7 +4,7 @@
 #[cfg(target_os = "linux")]
 pub(super) fn may_take() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| told(&text, "MemTotal:"));
+    let machine = read("/proc/meminfo").and_then(|text| field(&text, "MemTotal:"));
     let own = read("/proc/self/cgroup");
     let containers = own.iter().flat_map(|text| limit_files(text)).filter_map(|path| read(&path)?.trim().parse().ok());
     machine.into_iter().chain(containers).min()
@@ -13,7 +13,7 @@ pub(super) fn may_take() -> Option<u64> {
 /// Memory that is available, in bytes.
 #[cfg(target_os = "linux")]
 pub(super) fn free() -> Option<u64> {
-    std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| told(&text, "MemAvailable:"))
+    std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, "MemAvailable:"))
 }
 
 /// Always `None`: only Linux reports this in files.
@@ -30,7 +30,7 @@ pub(super) fn free() -> Option<u64> {
 
 /// A value from `/proc/meminfo`, in bytes.
 #[cfg(any(target_os = "linux", test))]
-fn told(text: &str, name: &str) -> Option<u64> {
+fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn what_the_system_says_of_memory() {
-        assert_eq!(told("MemTotal:       16384 kB\nMemFree: 1 kB\n", "MemTotal:"), Some(16 << 20));
-        assert_eq!(told("MemFree: 1 kB", "MemTotal:"), None);
+        assert_eq!(field("MemTotal:       16384 kB\nMemFree: 1 kB\n", "MemTotal:"), Some(16 << 20));
+        assert_eq!(field("MemFree: 1 kB", "MemTotal:"), None);
         assert_eq!(
             limit_files("0::/user.slice/a\n"),
             ["/user.slice/a", "/user.slice", ""].map(|path| format!("/sys/fs/cgroup{path}/memory.max"))

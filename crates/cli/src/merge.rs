@@ -80,20 +80,20 @@ fn is_empty(folder: &Path) -> bool {
 
 /// Waits for shards that other jobs are still writing, and prints what it waits for.
 struct Waiting {
-    told: String,
+    last_message: String,
     pause: Duration,
 }
 
 impl Waiting {
     fn new(folder: &Path) -> Self {
-        Self { told: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
+        Self { last_message: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
     }
 
     /// Sleeps for one interval, after a note on what is missing if that has changed.
     fn wait(&mut self, what: String) {
-        if what != self.told {
+        if what != self.last_message {
             note(format!("waiting: {what}"));
-            self.told = what;
+            self.last_message = what;
         }
         sleep(self.pause);
     }
@@ -126,8 +126,8 @@ fn found(args: &MergeArgs) -> Result<Option<Vec<PathBuf>>, Failure> {
     match is_whole(&args.out).map_err(Error::from)? {
         Some(true) => return Ok(None),
         Some(false) => {
-            let told = format!("{} contains an incomplete dump and no shards to merge", args.out.display());
-            return Err(Failure::Failed(told.into()));
+            let message = format!("{} contains an incomplete dump and no shards to merge", args.out.display());
+            return Err(Failure::Failed(message.into()));
         }
         None => {}
     }

@@ -75,8 +75,9 @@ pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf
         let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
         let mut files = entries.filter_map(|entry| entry.path().canonicalize().ok());
         if real == input || (real.is_file() && files.any(|file| file == real)) {
-            let told = format!("{} is also an input ({}); choose another output path", out.display(), input.display());
-            return Err(Failure::Failed(told.into()));
+            let message =
+                format!("{} is also an input ({}); choose another output path", out.display(), input.display());
+            return Err(Failure::Failed(message.into()));
         }
     }
     Ok(())

@@ -321,8 +321,8 @@ impl PairArgs {
         };
         let rest = answers.into_iter().zip(wrong).zip(corrupted);
         let line = |(clean, ((answer, wrong), corrupted)): (PairPrompt, ((Option<PairToken>, _), _))| {
-            let told = "--answer or --answer-token is required";
-            let answer = answer.ok_or_else(|| Failure::Usage(told.into()))?;
+            let message = "--answer or --answer-token is required";
+            let answer = answer.ok_or_else(|| Failure::Usage(message.into()))?;
             Ok(Line { clean, corrupted, answer, wrong, place: None })
         };
         clean.into_iter().zip(rest).map(line).collect()

@@ -105,7 +105,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             (PICTURE, args.ablate.is_none().to_string()),
         ])
     };
-    let told = ReportOptions {
+    let report_options = ReportOptions {
         model: &args.model.model,
         at: &args.at,
         estimate: args.estimate,
@@ -113,7 +113,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
     };
     if args.share.shard()?.is_none() {
         let pairs = args.pairs.read(model)?;
-        return report(&swept(args, model, pairs)?, &told, args.top, args.csv, args.share.file()?.as_ref());
+        return report(&swept(args, model, pairs)?, &report_options, args.top, args.csv, args.share.file()?.as_ref());
     }
     let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
         return Ok(());
@@ -168,14 +168,14 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let is = |name: &str| setting(name) == "true";
-    let told =
+    let report_options =
         ReportOptions { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
-    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &told, 10, csv, out)
+    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &report_options, 10, csv, out)
 }
 
 fn report(
     found: &PatchingResult,
-    told: &ReportOptions<'_>,
+    report_options: &ReportOptions<'_>,
     top: usize,
     csv: CsvArg,
     out: Option<&OutFile>,
@@ -190,16 +190,16 @@ fn report(
             note(format!("{none}; writing unnormalized effects instead"));
         }
         let normalized = normalized.ok();
-        let picture = normalized.as_ref().filter(|_| told.shares).unwrap_or(&effect);
+        let picture = normalized.as_ref().filter(|_| report_options.shares).unwrap_or(&effect);
         let json = json!({
-            "model": told.model, "at": told.at, "estimate": told.estimate, "prompts": count,
+            "model": report_options.model, "at": report_options.at, "estimate": report_options.estimate, "prompts": count,
             "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
             "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
         });
-        let title = format!("{}{}", if told.estimate { "estimated: " } else { "" }, told.at);
+        let title = format!("{}{}", if report_options.estimate { "estimated: " } else { "" }, report_options.at);
         Finding { json, csv: found.csv(csv.labels()) }.write(out, heatmap(picture, title))?;
     }
-    let what = if told.estimate { "estimated effect" } else { "effect" };
+    let what = if report_options.estimate { "estimated effect" } else { "effect" };
     let source = found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
     writeln!(stdout(), "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
     print_largest(&effect, top)?;

@@ -85,11 +85,11 @@ impl ShareArgs {
     pub(super) fn shard(&self) -> Result<Option<Shard>, Failure> {
         let (Some(arg), Some(out)) = (self.shard, self.out.as_ref()) else { return Ok(None) };
         if out.is_file() || out.to_string_lossy().parse::<OutFile>().is_ok() {
-            let told = format!(
+            let message = format!(
                 "--shard requires a folder, but {} is a file; pass that file to `hooklens merge --results`",
                 out.display()
             );
-            return Err(Failure::Usage(told));
+            return Err(Failure::Usage(message));
         }
         if is_url(out) {
             return Err(Failure::Usage(format!(
@@ -233,13 +233,13 @@ pub(super) fn shares_in(folder: &Path) -> Result<Option<Found>, Failure> {
     for (part, path) in parts.iter().zip(&paths) {
         part.check(first.kind, &first.settings, path)?;
         if part.shard.of() != first.shard.of() {
-            let told = format!(
+            let message = format!(
                 "{}: contains shard {}, but the other files are shards of a job of {}",
                 path.display(),
                 part.shard,
                 first.shard.of()
             );
-            return Err(Failure::Failed(told.into()));
+            return Err(Failure::Failed(message.into()));
         }
     }
     parts.sort_by_key(|part| part.shard.index());

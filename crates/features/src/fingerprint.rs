@@ -33,9 +33,13 @@ impl Dictionary {
     }
 
     /// Hashes the dictionary together with additional text and matrices.
-    pub(super) fn hash_with<'m>(&'m self, told: &str, more: impl IntoIterator<Item = &'m Matrix>) -> Result<String> {
+    pub(super) fn hash_with<'m>(
+        &'m self,
+        description: &str,
+        more: impl IntoIterator<Item = &'m Matrix>,
+    ) -> Result<String> {
         let said = format!(
-            "{} {} {} {} {} {told}",
+            "{} {} {} {} {} {description}",
             hashed_architecture(&self.architecture),
             hashed_normalization(self.normalization),
             self.centered,
@@ -108,23 +112,23 @@ mod tests {
     /// Manifests of dumps contain fingerprints, so these texts must not change.
     #[test]
     fn hashed_texts_stay() {
-        let told = |architecture| hashed_architecture(&architecture);
-        assert_eq!(told(Architecture::Standard), "Standard");
+        let hashed = |architecture| hashed_architecture(&architecture);
+        assert_eq!(hashed(Architecture::Standard), "Standard");
         assert_eq!(
-            told(Architecture::JumpRelu { thresholds: vec![0.1, 1.0], positive: true }),
+            hashed(Architecture::JumpRelu { thresholds: vec![0.1, 1.0], positive: true }),
             "JumpRelu { thresholds: [0.1, 1.0], positive: true }"
         );
-        assert_eq!(told(Architecture::TopK { k: 32 }), "TopK { k: 32 }");
-        assert_eq!(told(Architecture::AbsTopK { k: 32 }), "AbsTopK { k: 32 }");
-        assert_eq!(told(Architecture::GroupMax { k: 32 }), "GroupMax { k: 32 }");
+        assert_eq!(hashed(Architecture::TopK { k: 32 }), "TopK { k: 32 }");
+        assert_eq!(hashed(Architecture::AbsTopK { k: 32 }), "AbsTopK { k: 32 }");
+        assert_eq!(hashed(Architecture::GroupMax { k: 32 }), "GroupMax { k: 32 }");
         assert_eq!(
-            told(Architecture::Gated { gate_bias: vec![-0.5], log_scale: vec![1e-7] }),
+            hashed(Architecture::Gated { gate_bias: vec![-0.5], log_scale: vec![1e-7] }),
             "Gated { gate_bias: [-0.5], log_scale: [1e-7] }"
         );
         let pursuit =
             Architecture::MatchingPursuit { residual_threshold: 0.5, max_iterations: 9, until_repeated: true };
         assert_eq!(
-            told(pursuit),
+            hashed(pursuit),
             "MatchingPursuit { residual_threshold: 0.5, max_iterations: 9, until_repeated: true }"
         );
         let all = [

@@ -224,17 +224,18 @@ fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> 
         if record.iter().all(|field| field.trim().is_empty()) || (place == 0 && names_columns(&record, &columns)) {
             continue;
         }
-        let told = |what: &str| {
+        let problem = |what: &str| {
             let text = record.iter().collect::<Vec<_>>().join(",");
             let text: String = text.chars().take(SHOWN).collect();
             wrong(format!("line {line}: `{text}` is not `{form}`: {what}"))
         };
         if record.len() != N + 1 {
-            return Err(told(&format!("it has {} fields (quote labels that contain commas)", record.len())).into());
+            return Err(problem(&format!("it has {} fields (quote labels that contain commas)", record.len())).into());
         }
         let mut numbers = [0; N];
         for (number, field) in numbers.iter_mut().zip(&record) {
-            *number = field.trim().parse().map_err(|_| told(&format!("`{}` is not a whole number", field.trim())))?;
+            *number =
+                field.trim().parse().map_err(|_| problem(&format!("`{}` is not a whole number", field.trim())))?;
         }
         rows.push(Row {
             line,

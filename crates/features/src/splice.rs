@@ -385,9 +385,9 @@ impl Part for SplicedDictionary {
 
     fn fingerprint(&self) -> Result<Option<String>, Halt> {
         let earlier: Vec<_> = self.earlier.iter().map(|one| (&one.point, one.decoder.shape())).collect();
-        let told = format!("{} {:?} {earlier:?}", self.error_term, self.left_out);
+        let settings = format!("{} {:?} {earlier:?}", self.error_term, self.left_out);
         let decoders = self.earlier.iter().map(|one| &one.decoder);
-        Ok(Some(self.dictionary.hash_with(&told, decoders)?))
+        Ok(Some(self.dictionary.hash_with(&settings, decoders)?))
     }
 
     fn forward(&self, x: Activation, inside: &mut Inside<'_, '_, '_>) -> Result<Activation, Halt> {

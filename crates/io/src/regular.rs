@@ -117,8 +117,8 @@ mod tests {
     fn headers_are_bounded() {
         let start = |len: u64| len.to_le_bytes();
         assert!(check_header(&start(LONGEST_HEADER), u64::MAX).is_ok());
-        let told = check_header(&start(LONGEST_HEADER + 1), LONGEST_HEADER + 9).unwrap_err().to_string();
-        assert!(told.starts_with("its header is 12582913 bytes long"), "{told}");
+        let message = check_header(&start(LONGEST_HEADER + 1), LONGEST_HEADER + 9).unwrap_err().to_string();
+        assert!(message.starts_with("its header is 12582913 bytes long"), "{message}");
         // The parser reports what is wrong with these.
         assert!(check_header(&start(u64::MAX), 100).is_ok() && check_header(b"", 0).is_ok());
     }

@@ -101,8 +101,8 @@ impl ActivationCache {
     /// let by_name = cache.get::<3>("resid_post1")?;
     /// let by_type: Tensor<3> = cache.get(("resid_post", 1))?;
     /// assert_eq!((by_point.dims(), by_name.dims(), by_type.dims()), ([1, 3, 4], [1, 3, 4], [1, 3, 4]));
-    /// let told = cache.get::<3>("hook_embd").unwrap_err().to_string();
-    /// assert!(told.contains("hook_embed"), "{told}"); // suggests the intended name
+    /// let message = cache.get::<3>("hook_embd").unwrap_err().to_string();
+    /// assert!(message.contains("hook_embed"), "{message}"); // suggests the intended name
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

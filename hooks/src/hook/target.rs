@@ -51,9 +51,9 @@ impl Target {
     /// });
     /// let (point, ones) = (catalog.info(ids[0]), Tensor::<3>::ones([1, 1, 4], &Device::flex()));
     /// assert_eq!(first_run.call(point, ones.clone().into())?.to_ndarray()?.sum(), 0.0);
-    /// let told = wary.call(point, ones.into()).unwrap_err();
-    /// assert_eq!(told.to_string(), "the hook at `hook_embed` failed");
-    /// let why = std::error::Error::source(&told).map(ToString::to_string);
+    /// let message = wary.call(point, ones.into()).unwrap_err();
+    /// assert_eq!(message.to_string(), "the hook at `hook_embed` failed");
+    /// let why = std::error::Error::source(&message).map(ToString::to_string);
     /// assert_eq!(why.as_deref(), Some("a single token"));
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```

@@ -10,8 +10,8 @@ use thiserror::Error;
 /// use hooklens_hooks::ActivationQueue;
 /// let queue = ActivationQueue::<i32>::unbounded();
 /// queue.push("keys", 1)?;
-/// let told = queue.pop("key").unwrap_err().to_string();
-/// assert_eq!(told, "nothing is stored under `key`; similar names: keys");
+/// let message = queue.pop("key").unwrap_err().to_string();
+/// assert_eq!(message, "nothing is stored under `key`; similar names: keys");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -200,9 +200,9 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # let rows = Rows::new(1, 3);
     /// // What is wrong is known before anything is computed.
     /// let silent = |point: &PointInfo| (point.layer == Some(1)).then_some("the run stops before its layer");
-    /// let told = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
+    /// let message = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
     /// assert_eq!(
-    ///     told.unwrap_err().to_string(),
+    ///     message.unwrap_err().to_string(),
     ///     "`blocks.1.hook_resid_post` does not fire: the run stops before its layer",
     /// );
     /// ```
@@ -575,8 +575,8 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # let (catalog, ids) = example::points();
     /// # let rows = Rows::new(1, 3);
     /// let run = Run::new(&catalog, &mut [], Record::new("hook_embed"), rows, &|_| None)?;
-    /// let told = run.finish().map(drop).unwrap_err().to_string();
-    /// assert_eq!(told, "the run ended without firing `hook_embed`, which a hook, recording or part uses");
+    /// let message = run.finish().map(drop).unwrap_err().to_string();
+    /// assert_eq!(message, "the run ended without firing `hook_embed`, which a hook, recording or part uses");
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     ///

@@ -30,8 +30,8 @@ use pieces::{AxisIndices, pieces};
 /// let ones = Tensor::<3>::ones([1, 3, 4], &Device::flex());
 /// let seen = last.call(point, ones.into())?.to_ndarray()?;
 /// assert_eq!((seen[[0, 1, 0]], seen[[0, 2, 0]]), (1.0, 0.0));
-/// let told = Point::<3>::new("hook_embed").head(2).zero().call(point, Tensor::<3>::ones([1, 3, 4], &Device::flex()).into());
-/// assert_eq!(told.unwrap_err().to_string(), "`hook_embed` [batch, pos, d_model] of shape [1, 3, 4] has no head 2");
+/// let message = Point::<3>::new("hook_embed").head(2).zero().call(point, Tensor::<3>::ones([1, 3, 4], &Device::flex()).into());
+/// assert_eq!(message.unwrap_err().to_string(), "`hook_embed` [batch, pos, d_model] of shape [1, 3, 4] has no head 2");
 /// # Ok::<(), HookError>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -62,7 +62,7 @@ pub(super) struct EvalArgs {
 }
 
 impl EvalArgs {
-    fn told(&self) -> ReportOptions {
+    fn report_options(&self) -> ReportOptions {
         ReportOptions { json: self.json, csv: self.csv }
     }
 }
@@ -154,7 +154,7 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
-        None => told(measured?.evaluation()?, one.labels(), args.told(), args.share.file()?.as_ref()),
+        None => report(measured?.evaluation()?, one.labels(), args.report_options(), args.share.file()?.as_ref()),
     }
 }
 
@@ -174,7 +174,7 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
         Some(share) => share.write(Some(&measured?)),
         None => {
             let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
-            told_of_all(&measured?.set_evaluation()?, &labels, args.told(), args.share.file()?.as_ref())
+            report_all(&measured?.set_evaluation()?, &labels, args.report_options(), args.share.file()?.as_ref())
         }
     }
 }
@@ -188,8 +188,8 @@ pub(crate) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let all = EvaluationShard::joined(shares)?;
     let (none, how) = (Labels::default(), ReportOptions { json: false, csv });
     match all.layers() {
-        1 => told(all.evaluation()?, &none, how, out),
-        layers => told_of_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
+        1 => report(all.evaluation()?, &none, how, out),
+        layers => report_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
     }
 }
 
@@ -200,12 +200,12 @@ struct ReportOptions {
     csv: CsvArg,
 }
 
-fn told(measured: Evaluation, labels: &Labels, told: ReportOptions, out: Option<&OutFile>) -> CliResult {
+fn report(measured: Evaluation, labels: &Labels, options: ReportOptions, out: Option<&OutFile>) -> CliResult {
     if let Some(file) = out {
-        Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, told.csv.labels()) }
+        Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, options.csv.labels()) }
             .write(file, |path| picture([&measured], path))?;
     }
-    if told.json {
+    if options.json {
         // Naming the output file here would make the output invalid JSON.
         return Ok(print_json(&measured.to_json())?);
     }
@@ -213,13 +213,18 @@ fn told(measured: Evaluation, labels: &Labels, told: ReportOptions, out: Option<
     said_file(out)
 }
 
-fn told_of_all(measured: &SetEvaluation, labels: &[&Labels], told: ReportOptions, out: Option<&OutFile>) -> CliResult {
+fn report_all(
+    measured: &SetEvaluation,
+    labels: &[&Labels],
+    options: ReportOptions,
+    out: Option<&OutFile>,
+) -> CliResult {
     if let Some(file) = out {
         let each = measured.layers.iter().zip(labels.iter().copied());
-        Finding { json: measured.to_json(), csv: csv(each, true, told.csv.labels()) }
+        Finding { json: measured.to_json(), csv: csv(each, true, options.csv.labels()) }
             .write(file, |path| picture(&measured.layers, path))?;
     }
-    if told.json {
+    if options.json {
         // Naming the output file here would make the output invalid JSON.
         return Ok(print_json(&measured.to_json())?);
     }

@@ -110,10 +110,10 @@ pub(super) fn run(args: &FindArgs) -> CliResult {
         }
         _ => return Err(Failure::Usage("--prompt, or --more and --less, is required".into())),
     };
-    told(args, &model, &dictionary, &found[..args.top.min(found.len())], &prompt)
+    report(args, &model, &dictionary, &found[..args.top.min(found.len())], &prompt)
 }
 
-fn told(
+fn report(
     args: &FindArgs,
     model: &HookedTransformer,
     dictionary: &Dictionary,

@@ -24,11 +24,11 @@ impl LayerArg {
         let opened = match (open(path)?, self.layer) {
             (Opened::Transcoders(all), Some(layer)) => Opened::Dictionary(all.layer(layer)?),
             (Opened::Dictionary(_), Some(_)) => {
-                let told = format!(
+                let message = format!(
                     "--layer requires transcoders of several layers, but {} is a single dictionary",
                     path.display()
                 );
-                return Err(Failure::Usage(told));
+                return Err(Failure::Usage(message));
             }
             (opened, None) => opened,
         };

@@ -78,8 +78,8 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         _ => None,
     };
     if args.neurons.is_none() && args.heads.is_none() && opened.is_none() && !args.direction.is_asked() {
-        let told = "exactly one --dictionary, or --neurons, --heads, --direction or --more, is required";
-        return Err(Failure::Usage(told.into()));
+        let message = "exactly one --dictionary, or --neurons, --heads, --direction or --more, is required";
+        return Err(Failure::Usage(message.into()));
     }
     let model =
         any_model::plain_decoder("features show", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;

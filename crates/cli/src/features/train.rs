@@ -280,11 +280,11 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         }
         if resume && !interrupted && folders.iter().all(|folder| is_finished(folder)) {
             let run = TrainingRun::new(trainings).exclude_tokens(bos);
-            let told = match args.dump.is_empty() {
+            let identities = match args.dump.is_empty() {
                 false => run.identity_on_dumps(&args.dump)?,
                 true => run.identity_on_model(&model, &prompts()?)?,
             };
-            folders.iter().zip(&told).try_for_each(|(folder, told)| check_finished(folder, told))?;
+            folders.iter().zip(&identities).try_for_each(|(folder, identity)| check_finished(folder, identity))?;
             note(format!(
                 "shard {shard} of {} points is already complete: its {} points have been trained",
                 args.at.len(),
@@ -312,15 +312,15 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    let progress = |told: hooklens_features::Progress| {
-        if told.training == 0 {
-            bar.set_position(told.step.tokens as u64);
+    let progress = |update: hooklens_features::Progress| {
+        if update.training == 0 {
+            bar.set_position(update.step.tokens as u64);
             bar.set_message(format!(
                 "loss {:.3}, explained {:.3}, L0 {:.1}, dead {:.0} %",
-                told.step.loss,
-                told.step.explained_variance,
-                told.step.l0,
-                100.0 * told.step.dead
+                update.step.loss,
+                update.step.explained_variance,
+                update.step.l0,
+                100.0 * update.step.dead
             ));
         }
     };
@@ -355,7 +355,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         // A shard's checkpoint folder is used for nothing else. It may never have been created.
         std::fs::remove_dir(&place.out).ok();
     }
-    trained.iter().zip(&folders).try_for_each(|(one, folder)| told(one, folder))
+    trained.iter().zip(&folders).try_for_each(|(one, folder)| report(one, folder))
 }
 
 /// Checks that the dumps hold activations of this model. Returns whether their prompts begin with the
@@ -393,8 +393,8 @@ const TOLD: &str = "training.json";
 fn check_finished(folder: &Path, now: &TrainingIdentity) -> CliResult {
     let path = folder.join(TOLD);
     let failed = |reason: String| {
-        let told = format!("{} already contains a dictionary {reason}; choose another --out", folder.display());
-        Err(Failure::Failed(told.into()))
+        let message = format!("{} already contains a dictionary {reason}; choose another --out", folder.display());
+        Err(Failure::Failed(message.into()))
     };
     let before = hooklens_io::regular::read(&path).ok();
     let before = before.and_then(|bytes| serde_json::from_slice::<TrainingIdentity>(&bytes).ok());
@@ -420,7 +420,7 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
     }
     let out = place.out.display();
     let interrupted = TrainingRun::checkpoint_in(&place.out).is_file();
-    let told = match (place.resume, interrupted) {
+    let problem = match (place.resume, interrupted) {
         // A killed training run may have left some of its output files. Resuming overwrites them.
         (true, true) => return Ok(()),
         (false, true) => {
@@ -436,7 +436,7 @@ fn nothing_lost(place: &Place, folders: &[PathBuf]) -> CliResult {
             }
         }),
     };
-    told.map_or(Ok(()), |told| Err(Failure::Failed(told.into())))
+    problem.map_or(Ok(()), |problem| Err(Failure::Failed(problem.into())))
 }
 
 /// Writes a dictionary, its training log and a plot of the log, all or none of them.
@@ -466,7 +466,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
 }
 
 /// Prints statistics of the trained dictionary and where it was saved.
-fn told(one: &Trained, folder: &Path) -> CliResult {
+fn report(one: &Trained, folder: &Path) -> CliResult {
     let latents: usize = match &one.dictionary {
         Opened::Dictionary(own) => own.latents(),
         Opened::Transcoders(all) => all.layers().iter().map(hooklens_features::Dictionary::latents).sum(),

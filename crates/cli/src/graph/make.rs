@@ -169,7 +169,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
         groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
-    let mut told = GraphReport {
+    let mut report = GraphReport {
         graph: &graph,
         pruned: &pruned,
         words: &words,
@@ -181,7 +181,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         top: args.top,
     };
     if args.heads {
-        told.split_by_head(&model, &replacement)?;
+        report.split_by_head(&model, &replacement)?;
     }
     if let Some(out) = &args.out {
         let slug = out.file_stem().map(|stem| stem.to_string_lossy().to_string()).unwrap_or_default();
@@ -190,14 +190,14 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
             .pruned_at(args.node_share, args.edge_share)
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
-            .with_pinned(&graph, told.on_paths());
+            .with_pinned(&graph, report.on_paths());
         let file = date.into_iter().fold(file, GraphFile::dated);
         if page { file.save_page(out)? } else { file.save(out)? }
     }
     if args.json {
-        told.json()?
+        report.json()?
     } else {
-        told.text()?;
+        report.text()?;
         args.out.iter().try_for_each(|out| said(out))?;
     }
     let failed = |what: &str, by: f32| Failure::Failed(format!("{what}: the largest deviation is {by:.1e}").into());
@@ -248,9 +248,9 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         return match &*args.model.model {
             "embedded:ioi" => Ok(opened(open("embedded:ioi-transcoders")?)),
             _ => {
-                let told = "--dictionary (transcoders or autoencoders, whose latents become features) or --neurons N \
+                let message = "--dictionary (transcoders or autoencoders, whose latents become features) or --neurons N \
                             (neurons of the MLPs) is required";
-                Err(Failure::Usage(told.into()))
+                Err(Failure::Usage(message.into()))
             }
         };
     }
@@ -263,11 +263,11 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         match dictionary(path, &args.model)? {
             Opened::Dictionary(one) => all.push(one),
             Opened::Transcoders(own) if own.is_cross_layer() => {
-                let told = format!(
+                let message = format!(
                     "{} is a cross-layer transcoder and cannot be combined with other dictionaries",
                     path.display()
                 );
-                return Err(Failure::Usage(told));
+                return Err(Failure::Usage(message));
             }
             Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
         }
@@ -367,8 +367,8 @@ fn check_target(
     wrong: Option<&PairToken>,
 ) -> CliResult {
     if let Some(wrong) = wrong.filter(|_| Some(ids.0) == ids.1) {
-        let told = format!("the answer {answer} and the wrong token {wrong} are the same token, {}", ids.0);
-        return Err(Failure::Usage(told));
+        let message = format!("the answer {answer} and the wrong token {wrong} are the same token, {}", ids.0);
+        return Err(Failure::Usage(message));
     }
     if taken.contains(&ids) {
         let minus = wrong.map_or(String::new(), |wrong| format!(" minus {wrong}"));
@@ -387,20 +387,20 @@ fn one(
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} features {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    let graph = AttributionGraph::with_progress(model, row, replacement, options, |told| {
-        if told.done == 0 && told.damaged > 0 {
-            let damaged = numerals::bytes(told.damaged);
+    let graph = AttributionGraph::with_progress(model, row, replacement, options, |update| {
+        if update.done == 0 && update.damaged > 0 {
+            let damaged = numerals::bytes(update.damaged);
             note(format!("the --resume folder has damaged rows of effects: {damaged} have to be recomputed"));
         }
-        if told.done == 0 && told.seconds > LONG {
-            let memory = numerals::bytes(told.bytes as u64);
+        if update.done == 0 && update.seconds > LONG {
+            let memory = numerals::bytes(update.bytes as u64);
             note(format!(
                 "{} features: this takes about {:.0} s, and {memory} of memory in addition to the model",
-                told.of, told.seconds
+                update.of, update.seconds
             ));
         }
-        bar.set_length(told.of as u64);
-        bar.set_position(told.done as u64);
+        bar.set_length(update.of as u64);
+        bar.set_position(update.done as u64);
     });
     bar.finish_and_clear();
     graph

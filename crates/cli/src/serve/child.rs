@@ -77,8 +77,8 @@ impl Child {
             let (heard, secret) = (heard.clone(), secret.clone());
             std::thread::Builder::new().spawn(move || heard.listen(BufReader::new(output), &secret, &begun))
         };
-        let told = thread.and_then(|_| writeln!(input, "{secret}"));
-        let address = told.ok().and_then(|()| begins.recv_timeout(START).ok());
+        let sent = thread.and_then(|_| writeln!(input, "{secret}"));
+        let address = sent.ok().and_then(|()| begins.recv_timeout(START).ok());
         let Some(address) = address else {
             let _ = process.kill();
             let _ = process.wait();

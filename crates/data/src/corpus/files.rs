@@ -47,8 +47,8 @@ fn fitting_objects(name: &Path) -> Result<Vec<PathBuf>, DumpError> {
     Ok(objects)
 }
 
-fn none(told: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, told)
+fn none(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, message)
 }
 
 /// Opens a file or object for reading from the start.

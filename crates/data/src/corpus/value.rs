@@ -207,8 +207,11 @@ mod tests {
         for line in
             ["1", "null", "-1.5", "true", "[1, -2]", "[[1]]", "{}", r#"{"tokens": "a"}"#, r#"{"text": {"text": "a"}}"#]
         {
-            let told = read(line, None).unwrap_err();
-            assert_eq!(told, "expected a string, token ids, or an object with `text`, `prompt` or `tokens`", "{line}");
+            let message = read(line, None).unwrap_err();
+            assert_eq!(
+                message, "expected a string, token ids, or an object with `text`, `prompt` or `tokens`",
+                "{line}"
+            );
         }
         let refused = |line: &str| read(line, Some("a.b")).unwrap_err();
         assert_eq!(refused("[1]"), "expected an object with `a.b`");

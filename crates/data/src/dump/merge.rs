@@ -64,8 +64,8 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
         let sound = |entry: &BatchFile| entry.is_within() && files.is_sound(entry, verify);
         let damaged = shard.files.par_iter().find_first(|entry| !sound(entry));
         if let Some(entry) = damaged {
-            let told = "it is missing or was modified; recompute it with --resume";
-            return Err(failed(&path.join(&entry.file), told.into()).into());
+            let message = "it is missing or was modified; recompute it with --resume";
+            return Err(failed(&path.join(&entry.file), message.into()).into());
         }
         for entry in &mut shard.files {
             entry.file = format!("{inside}/{}", entry.file);

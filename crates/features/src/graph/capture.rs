@@ -17,9 +17,9 @@ use super::host;
 use super::mlp_run::{self, Maps, MlpRun};
 use super::neurons::Neurons;
 use super::place::{Decoder, Place, Skip};
-use super::secant_slopes::SecantSlopes;
 use super::replacement::{Kind, Replacement};
-use super::site::{ATTENTION, Coder, MID, MLP, POST, PRE, STEPS, FeatureSite, Sort, lengths};
+use super::secant_slopes::SecantSlopes;
+use super::site::{ATTENTION, Coder, FeatureSite, MID, MLP, POST, PRE, STEPS, Sort, lengths};
 use super::stacked::Stacked;
 use crate::error::GraphError;
 use crate::{Dictionary, check_processing};
@@ -576,7 +576,16 @@ impl Run<'_> {
             let coder = Coder::Neurons(Box::new(Neurons::new(&runs, block.dense_mlp().is_none())));
             let (start, lengths) = (Some(start), lengths(&of("hook_in")?, frozen.width));
             let left_out = Vec::new();
-            sites.push(FeatureSite { layer, sort: Sort::Neuron, coder, scaling: None, before, start, lengths, left_out });
+            sites.push(FeatureSite {
+                layer,
+                sort: Sort::Neuron,
+                coder,
+                scaling: None,
+                before,
+                start,
+                lengths,
+                left_out,
+            });
             let decoder = Decoder { site: number, rows, factors: None, undone: Vec::new() };
             let behind = self.optional_norm(block.ln2_post.as_ref(), &format!("blocks.{layer}.ln2_post.hook_scale"))?;
             let errors = of("hook_out")?;

@@ -122,14 +122,14 @@ impl GraphFile {
     /// let replacement = Replacement::transcoders(Transcoders::open("embedded:ioi-transcoders")?);
     /// let prompt = "When Mary and John went to the store, John gave a drink to";
     /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
-    /// let file = GraphFile::told(&graph, &model)?; // as the last line of a notebook cell, shows the page
+    /// let file = GraphFile::with_defaults(&graph, &model)?; // as the last line of a notebook cell, shows the page
     /// assert!(!file.json()["qParams"]["pinnedIds"].as_array().unwrap().is_empty());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// Same as [`AttributionGraph::feature_tokens`].
-    pub fn told(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
+    pub fn with_defaults(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
         let pruned = graph.prune(NODES, EDGES)?;
         let words = graph.feature_tokens(model, pruned.nodes(), TOKENS)?;
         let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
@@ -226,9 +226,9 @@ impl GraphFile {
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
         let bytes = regular::read(path).map_err(|source| io(path, "read the graph", source))?;
         if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
-            let told = "it is a PyTorch file, such as circuit-tracer saves; convert it to JSON with circuit-tracer's \
+            let message = "it is a PyTorch file, such as circuit-tracer saves; convert it to JSON with circuit-tracer's \
                         `create_graph_files`";
-            return Err(wrong(told.into()).into());
+            return Err(wrong(message.into()).into());
         }
         outline::check(&bytes).map_err(wrong)?;
         let mut json = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;

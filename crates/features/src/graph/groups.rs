@@ -167,8 +167,8 @@ mod tests {
         assert_eq!(graph.groups(&pruned, 0.9).unwrap(), [vec![0, 3], vec![1, 2, 5]]);
         assert!(graph.groups(&pruned, 1.0).unwrap().is_empty());
         for cosine in [f64::NAN, 2.0, -0.1] {
-            let told = graph.groups(&pruned, cosine).unwrap_err().to_string();
-            assert!(told.contains("the cosine of a group") && told.contains("from 0 to 1"), "{told}");
+            let message = graph.groups(&pruned, cosine).unwrap_err().to_string();
+            assert!(message.contains("the cosine of a group") && message.contains("from 0 to 1"), "{message}");
         }
     }
 

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 
 use super::held_norm::HeldNorm;
 use super::host;
-use super::secant_slopes::{SecantSlopes, Routed};
+use super::secant_slopes::{Routed, SecantSlopes};
 use hooklens_model::config::{Experts, TransformerConfig};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DenseMlp, Expert, Linear, Moe, SharedMlp};

@@ -152,12 +152,12 @@ mod tests {
             (r#"{"nodes": [], "links": [{}]}"#, "link 0 has no `source`"),
             (r#"{"nodes": [], "links": []} x"#, "trailing characters"),
         ] {
-            let told = check(text.as_bytes()).unwrap_err();
-            assert!(told.contains(reason), "{text}: {told}");
+            let message = check(text.as_bytes()).unwrap_err();
+            assert!(message.contains(reason), "{text}: {message}");
         }
-        let told = check(graph.replace("\"b\"}]", "\"c\"}]").as_bytes()).unwrap_err();
-        assert_eq!(told, "link 0 refers to the node `b`, which does not exist");
-        let told = check(graph.replace(": 1,", ": null,").as_bytes()).unwrap_err();
-        assert_eq!(told, "link 0 has no finite `weight`");
+        let message = check(graph.replace("\"b\"}]", "\"c\"}]").as_bytes()).unwrap_err();
+        assert_eq!(message, "link 0 refers to the node `b`, which does not exist");
+        let message = check(graph.replace(": 1,", ": null,").as_bytes()).unwrap_err();
+        assert_eq!(message, "link 0 has no finite `weight`");
     }
 }

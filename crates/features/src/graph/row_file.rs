@@ -104,11 +104,11 @@ impl RowFile {
         let wrong = |reason: String| GraphError::Kept { folder: folder.into(), reason };
         for name in EARLIER {
             if std::fs::symlink_metadata(folder.join(name)).is_ok() {
-                let told = format!(
+                let message = format!(
                     "its {name} was written by an earlier version of hooklens or by another program; remove it or \
                      choose another folder"
                 );
-                return Err(wrong(told).into());
+                return Err(wrong(message).into());
             }
         }
         let mut head = MAGIC.to_vec();

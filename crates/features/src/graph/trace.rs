@@ -15,7 +15,7 @@ use super::options::GraphOptions;
 use super::replacement::Replacement;
 use super::row_of::RowOf;
 use super::rows::{Cone, RowStore};
-use super::site::{Coder, POST, STEPS, FeatureSite, Sort, lengths, usual};
+use super::site::{Coder, FeatureSite, POST, STEPS, Sort, lengths, usual};
 use super::target::{PreparedTargets, name, prepared_targets};
 use crate::error::GraphError;
 use crate::{Dictionary, Units};
@@ -307,17 +307,17 @@ fn trace(
     let begun = Instant::now();
     trace.add_targets(&targets)?;
     let (bytes, damaged) = (trace.bytes(of, options.memory), trace.rows.damaged());
-    let mut told = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
-    told.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (targets.weights.len() * active.len) as f64;
-    progress(told);
+    let mut status = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
+    status.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (targets.weights.len() * active.len) as f64;
+    progress(status);
     let mut known = vec![false; all];
-    while told.done < of {
+    while status.done < of {
         let next: Vec<usize> = if of == all {
             (0..all).collect()
         } else {
             let influence = trace.influence(&targets)?;
             let mut rest: Vec<usize> = (0..all).filter(|feature| !known[*feature]).collect();
-            let count = options.ranked_every.unwrap_or_else(|| (told.done / 4).max(128)).min(of - told.done);
+            let count = options.ranked_every.unwrap_or_else(|| (status.done / 4).max(128)).min(of - status.done);
             let order = |a: &usize, b: &usize| influence[*b].total_cmp(&influence[*a]).then(a.cmp(b));
             if count < rest.len() {
                 rest.select_nth_unstable_by(count, order);
@@ -327,8 +327,8 @@ fn trace(
         };
         next.iter().for_each(|feature| known[*feature] = true);
         trace.add_features(next, |count| {
-            told.done += count;
-            progress(told);
+            status.done += count;
+            progress(status);
         })?;
     }
     trace.rows.sync()?;

@@ -38,7 +38,7 @@ impl AttributionGraph {
             }
         }
         let text = |id: u32| token_text(model.tokenizer().ok(), id);
-        let mut told = FeatureTokens::new();
+        let mut tokens = FeatureTokens::new();
         for (site, own) in by_site {
             let mut which: Vec<usize> = own.iter().map(|(_, unit)| *unit).collect();
             which.sort_unstable();
@@ -47,10 +47,10 @@ impl AttributionGraph {
             for (node, unit) in own {
                 let Ok(place) = which.binary_search(&unit) else { continue };
                 let words = moved[place].clone().map(|own| own.into_iter().map(|(id, _)| text(id)).collect());
-                told.insert(node, words);
+                tokens.insert(node, words);
             }
         }
-        Ok(told)
+        Ok(tokens)
     }
 
     /// A short description of a node: `layer 2 latent 77 at 14 " to"`.

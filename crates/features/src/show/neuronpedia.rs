@@ -62,17 +62,17 @@ impl Dashboards<'_> {
             let row = &self.prompts[example.prompt as usize];
             let first = example.first as usize;
             let tokens: Vec<String> = row[first..first + example.acts.len()].iter().map(|id| text(*id)).collect();
-            let mut told = json!({
+            let mut activation = json!({
                 "bin_min": low, "bin_max": high, "bin_contains": share, "tokens": tokens, "values": example.acts,
                 "qualifying_token_index": example.pos as usize - first,
             });
             if let Some(sources) = sources(example)? {
                 let most = sources.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                told["dfa_maxValue"] = if most.is_finite() { most.into() } else { 0.0.into() };
-                told["dfa_targetIndex"] = (example.pos as usize - first).into();
-                told["dfa_values"] = sources.into();
+                activation["dfa_maxValue"] = if most.is_finite() { most.into() } else { 0.0.into() };
+                activation["dfa_targetIndex"] = (example.pos as usize - first).into();
+                activation["dfa_values"] = sources.into();
             }
-            activations.push(told);
+            activations.push(activation);
             Ok(())
         };
         for example in &own.largest {

@@ -126,13 +126,13 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Resu
     let metadata = header.metadata().as_ref();
     let states = metadata.and_then(|metadata| metadata.get(STATE)).ok_or_else(unknown)?;
     if header.info(CHECKSUM).is_none() {
-        let told = "an earlier version of hooklens wrote it, without a checksum; finish training with that version, \
+        let message = "an earlier version of hooklens wrote it, without a checksum; finish training with that version, \
                     or remove the file to start over";
-        return Err(wrong(told.into()));
+        return Err(wrong(message.into()));
     }
     if !is_whole(&bytes) {
-        let told = "it is damaged: its checksum does not match its content; remove it to restart training";
-        return Err(wrong(told.into()));
+        let message = "it is damaged: its checksum does not match its content; remove it to restart training";
+        return Err(wrong(message.into()));
     }
     let states: Value = serde_json::from_str(states).map_err(|_| unknown())?;
     let states = states.as_array().ok_or_else(unknown)?;
@@ -240,7 +240,7 @@ mod tests {
         let metadata = HashMap::from([(STATE.to_string(), settings), (DATA.to_string(), "data".to_string())]);
         let tensors = vec![("0.center.value".to_string(), Stored::Values(&[1.0], [1]))];
         hooklens_hooks::write_views(&path, tensors, metadata).unwrap();
-        let told = restore(&path, &mut trainers(), "data").unwrap_err().to_string();
-        assert!(told.contains("an earlier version of hooklens wrote it"), "{told}");
+        let message = restore(&path, &mut trainers(), "data").unwrap_err().to_string();
+        assert!(message.contains("an earlier version of hooklens wrote it"), "{message}");
     }
 }

@@ -66,13 +66,14 @@ pub(super) fn different_settings(file: &Value, now: &Value) -> Option<Difference
     };
     let version = file.get(VERSION_FIELD).unwrap_or(&Value::Null);
     if *version != VERSION {
-        let told = format!("its settings have version {version}, but this version of hooklens reads version {VERSION}");
-        return Some(Difference::Version(told));
+        let message =
+            format!("its settings have version {version}, but this version of hooklens reads version {VERSION}");
+        return Some(Difference::Version(message));
     }
     let now = now.as_object()?;
     let differs = now.keys().chain(file.keys()).find(|name| file.get(*name) != now.get(*name))?;
-    let told = |of: &Map<String, Value>| of.get(differs).map_or("not set".into(), Value::to_string);
-    Some(Difference::Setting(differs.clone(), [told(file), told(now)]))
+    let value = |of: &Map<String, Value>| of.get(differs).map_or("not set".into(), Value::to_string);
+    Some(Difference::Setting(differs.clone(), [value(file), value(now)]))
 }
 
 impl Training {
@@ -106,7 +107,9 @@ impl Training {
         } = self;
         let sites = match trained_on {
             TrainedPoints::Autoencoder(point) => json!({ "kind": "autoencoder", "point": point }),
-            TrainedPoints::Transcoder(reads, writes) => json!({ "kind": "transcoder", "reads": reads, "writes": writes }),
+            TrainedPoints::Transcoder(reads, writes) => {
+                json!({ "kind": "transcoder", "reads": reads, "writes": writes })
+            }
             TrainedPoints::CrossLayer(reads, writes, layers) => {
                 json!({ "kind": "cross-layer", "reads": reads, "writes": writes, "layers": layers })
             }
@@ -229,7 +232,9 @@ mod tests {
         ];
         for (name, other) in &others {
             match different_settings(&read(&other.described()), &base().described()) {
-                Some(Difference::Setting(told, [before, now])) => assert!(told == *name && before != now, "{told}"),
+                Some(Difference::Setting(setting, [before, now])) => {
+                    assert!(setting == *name && before != now, "{setting}")
+                }
                 other => panic!("{name}: {other:?}"),
             }
         }
@@ -246,11 +251,11 @@ mod tests {
     #[test]
     fn settings_of_other_versions_are_refused_as_such() {
         let now = Training::autoencoder("hook_x", 64).described();
-        let told = |file: Value| match different_settings(&file, &now) {
-            Some(Difference::Version(told)) => told,
+        let message = |file: Value| match different_settings(&file, &now) {
+            Some(Difference::Version(message)) => message,
             other => panic!("{other:?}"),
         };
-        assert!(told(json!("Training { sites: Autoencoder(\"x\") }")).contains("earlier version"));
-        assert!(told(json!({ "version": 2 })).contains("version 2, but this version of hooklens reads version 1"));
+        assert!(message(json!("Training { sites: Autoencoder(\"x\") }")).contains("earlier version"));
+        assert!(message(json!({ "version": 2 })).contains("version 2, but this version of hooklens reads version 1"));
     }
 }

@@ -611,7 +611,8 @@ mod tests {
         let quadratic = JumpReluSparsity::Quadratic { coefficient, target };
         for sparsity in [step, JumpReluSparsity::Tanh { coefficient, scale }, quadratic] {
             let objective = Objective::JumpRelu { sparsity, bandwidth, threshold: 0.1 };
-            let (mut trainer, inputs, outputs) = random(Training::autoencoder("hook_x", count).objective(objective), d, d);
+            let (mut trainer, inputs, outputs) =
+                random(Training::autoencoder("hook_x", count).objective(objective), d, d);
             let (measured, _) = trainer.gradients(&[&inputs[0]], &[&outputs[0]]);
             let coder = &trainer.coders[0];
             let thresholds = &coder.thresholds.value;

@@ -32,8 +32,8 @@ impl Object {
         match super::is_url(path) {
             false => Ok(None),
             true => {
-                let told = "this build does not support object stores; rebuild with --features object-stores";
-                Err(io::Error::new(io::ErrorKind::Unsupported, told))
+                let message = "this build does not support object stores; rebuild with --features object-stores";
+                Err(io::Error::new(io::ErrorKind::Unsupported, message))
             }
         }
     }

@@ -11,13 +11,13 @@ use object_store::client::{HttpError, HttpErrorKind};
 /// Why a request failed, with the store's or the system's error as the source.
 #[derive(Debug)]
 struct Fault {
-    told: &'static str,
+    message: &'static str,
     source: Arc<StoreError>,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.told)
+        f.write_str(self.message)
     }
 }
 
@@ -31,7 +31,7 @@ impl Error for Fault {
 pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
     let error = error.into();
     use io::ErrorKind::{AlreadyExists, InvalidInput, NotConnected, NotFound, Other, PermissionDenied, TimedOut};
-    let (kind, told) = match &*error {
+    let (kind, message) = match &*error {
         StoreError::NotFound { .. } => (NotFound, "there is no such object, or no such bucket"),
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
             (PermissionDenied, "the store rejected the credentials")
@@ -58,7 +58,7 @@ pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
             _ => (Other, "the store rejected the request"),
         },
     };
-    io::Error::new(kind, Fault { told, source: error })
+    io::Error::new(kind, Fault { message, source: error })
 }
 
 /// Kind of connection error, if that is the cause.
@@ -77,8 +77,8 @@ pub(super) fn of_http(error: &StoreError) -> Option<HttpErrorKind> {
 fn says(error: &StoreError, words: &[&str]) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        let told = error.to_string();
-        if words.iter().any(|words| told.contains(words)) {
+        let message = error.to_string();
+        if words.iter().any(|words| message.contains(words)) {
             return true;
         }
         cause = error.source();

@@ -43,7 +43,7 @@ pub enum Version {
 impl Object {
     /// The object at a URL; `None` for a path that is not a URL.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
-        let invalid = |told: &str| io::Error::new(io::ErrorKind::InvalidInput, told);
+        let invalid = |message: &str| io::Error::new(io::ErrorKind::InvalidInput, message);
         let Some(text) = path.to_str().filter(|_| super::is_url(path)) else { return Ok(None) };
         // Windows joins names with backslashes.
         let text = if cfg!(windows) { text.replace('\\', "/") } else { text.to_string() };

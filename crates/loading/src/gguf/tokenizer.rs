@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn habits_are_told_as_hugging_faces_files_do() {
         let fields = json!({"tokenizer.ggml.add_bos_token": false});
-        let told = habit(fields.as_object().unwrap(), "gpt2");
-        assert_eq!((&told["add_bos_token"], &told["add_eos_token"]), (&Value::Bool(false), &Value::Null));
-        assert_eq!(told["tokenizer_class"], "GPT2Tokenizer");
+        let settings = habit(fields.as_object().unwrap(), "gpt2");
+        assert_eq!((&settings["add_bos_token"], &settings["add_eos_token"]), (&Value::Bool(false), &Value::Null));
+        assert_eq!(settings["tokenizer_class"], "GPT2Tokenizer");
     }
 }

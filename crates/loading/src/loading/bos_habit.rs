@@ -21,8 +21,8 @@ pub(super) fn heed(tokenizer_config: &Value, prepends: &mut bool) -> Vec<String>
         None => {}
     }
     if tokenizer_config.get("add_eos_token") == Some(&Value::Bool(true)) {
-        let told = "`add_eos_token: true`: texts get no end-of-sequence token, so that the model continues them";
-        ignored.push(told.into());
+        let message = "`add_eos_token: true`: texts get no end-of-sequence token, so that the model continues them";
+        ignored.push(message.into());
     }
     ignored
 }

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(ends(None, &omni).unwrap(), [5]);
         assert!(ends(None, &json!({})).unwrap().is_empty());
         assert!(ends(None, &json!({"eos_token_id": -1})).unwrap().is_empty());
-        let told = ends(None, &json!({"eos_token_id": [2, "x"]})).unwrap_err().to_string();
-        assert!(told.contains("`eos_token_id` is \"x\", not a token id"), "{told}");
+        let message = ends(None, &json!({"eos_token_id": [2, "x"]})).unwrap_err().to_string();
+        assert!(message.contains("`eos_token_id` is \"x\", not a token id"), "{message}");
     }
 }

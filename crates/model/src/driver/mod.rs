@@ -75,8 +75,8 @@ pub trait HookedModel: Sized + private::Sealed {
     /// let names: Vec<&str> = model.catalog().points().iter().map(|point| &*point.name).collect();
     /// assert_eq!(names[..3], ["hook_tokens", "hook_embed", "hook_pos_embed"]); // in firing order
     /// // Points that other models have, with the reason why this one lacks them.
-    /// let told = ("embed.ln.hook_scale", "its embedding has no norm");
-    /// assert!(model.catalog().absent().any(|absent| absent == told));
+    /// let absence = ("embed.ln.hook_scale", "its embedding has no norm");
+    /// assert!(model.catalog().absent().any(|absent| absent == absence));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     fn catalog(&self) -> &Arc<Catalog>;

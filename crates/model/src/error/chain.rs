@@ -13,18 +13,18 @@ use std::error::Error;
 /// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // then the cause
 /// ```
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut told = error.to_string();
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let words = error.to_string().replace('\n', " ");
         // Messages of other crates may already end with their cause's message.
-        if !told.ends_with(&words) {
-            told.push_str(": ");
-            told.push_str(&words);
+        if !message.ends_with(&words) {
+            message.push_str(": ");
+            message.push_str(&words);
         }
         cause = error.source();
     }
-    told
+    message
 }
 
 #[cfg(test)]

@@ -122,8 +122,8 @@ mod tests {
     fn what_grows_without_end_does_not() {
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
         of(replace.clone()).unwrap();
-        let told = of(json!({"type": "Sequence", "normalizers": [replace, replace]})).unwrap_err();
-        assert!(told.contains("`normalizer` may turn one character into 1e4"), "{told}");
+        let message = of(json!({"type": "Sequence", "normalizers": [replace, replace]})).unwrap_err();
+        assert!(message.contains("`normalizer` may turn one character into 1e4"), "{message}");
         let table = [&0u32.to_le_bytes()[..], &[b'x'; 2000], &[0]].concat();
         of(json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(table)})).unwrap_err();
         of(json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="})).unwrap_err();

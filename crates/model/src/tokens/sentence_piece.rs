@@ -246,10 +246,10 @@ mod tests {
         let read = SentencePieces::read(&model).unwrap();
         assert_eq!(read.pieces().collect::<Vec<_>>(), [None, Some("\u{2581}a")]);
         assert_eq!(read.json(&["x"])["model"]["vocab"][1], json!(["\u{2581}a", 1.5]));
-        let told = |bytes: &[u8]| SentencePieces::read(bytes).err().unwrap();
-        assert!(told(&model[..model.len() - 1]).contains("damaged"));
-        assert!(told(&[0xFF; 11]).contains("damaged"));
-        assert!(told(&piece("a", 1)).contains("0 of its 1 pieces"));
-        assert!(told(&[model.clone(), field(2, &[3 << 3, 2])].concat()).contains("`bpe`"));
+        let message = |bytes: &[u8]| SentencePieces::read(bytes).err().unwrap();
+        assert!(message(&model[..model.len() - 1]).contains("damaged"));
+        assert!(message(&[0xFF; 11]).contains("damaged"));
+        assert!(message(&piece("a", 1)).contains("0 of its 1 pieces"));
+        assert!(message(&[model.clone(), field(2, &[3 << 3, 2])].concat()).contains("`bpe`"));
     }
 }

@@ -136,7 +136,7 @@ impl Tokenizer {
     fn of_parts(json: &[u8], declared: &Declarations, side: &[Value], path: &Path) -> Result<Self, LoadError> {
         let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: path.to_path_buf(), source };
         let parts: Parts = serde_json::from_slice(json).map_err(|error| bad(error.into()))?;
-        parts.check().map_err(|told| bad(told.into()))?;
+        parts.check().map_err(|message| bad(message.into()))?;
         // The library panics on some invalid files.
         let read = caught(|| tokenizers::Tokenizer::from_bytes(json));
         let mut inner = read.unwrap_or_else(|_| Err("its contents are not a valid tokenizer".into())).map_err(bad)?;
@@ -144,7 +144,7 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(bad)?;
         let listed = inner.get_added_tokens_decoder();
         let is_listed = |text: &str| listed.values().any(|token| token.content == text);
-        let tokens = declared.tokens(is_listed).map_err(|told| bad(told.into()))?;
+        let tokens = declared.tokens(is_listed).map_err(|message| bad(message.into()))?;
         inner.add_tokens(tokens).map_err(bad)?;
         let [bos, eos, pad, mask, sep] = special(side, |token| inner.token_to_id(token));
         let templates = Arc::new(side.iter().map(templates::of_json).find(|own| !own.is_empty()).unwrap_or_default());

@@ -65,8 +65,9 @@ impl Entry {
             return Err(CacheError::Model { layer, cache, model });
         }
         if self.recurrent != state {
-            let told = |state: Option<StateShape>| state.map_or("keys and values".into(), |state| format!("{state:?}"));
-            return Err(CacheError::OtherState { layer, cache: told(self.recurrent), model: told(state) });
+            let described =
+                |state: Option<StateShape>| state.map_or("keys and values".into(), |state| format!("{state:?}"));
+            return Err(CacheError::OtherState { layer, cache: described(self.recurrent), model: described(state) });
         }
         if self.len != len {
             return Err(CacheError::Length { layer, entry: self.len, mask: len });
