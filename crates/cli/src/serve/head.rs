@@ -1,9 +1,14 @@
 //! The head of the HTTP request that opens a WebSocket connection.
 
+use httparse::{EMPTY_HEADER, Request, Status};
+
 use super::host::Hosts;
 
 /// Maximum length of a request head, in bytes.
 pub(super) const LONGEST: usize = 16 << 10;
+
+/// Maximum number of headers.
+const MOST_HEADERS: usize = 100;
 
 /// Why a request is refused, as an HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +23,7 @@ pub(super) enum Refusal {
     Route,
     /// The head did not arrive in time.
     Slow,
-    /// The head is longer than [`LONGEST`].
+    /// The head is longer than [`LONGEST`], or has more than [`MOST_HEADERS`] headers.
     Overlong,
     /// Too many failed attempts came from the client's address.
     Failures,
@@ -54,29 +59,27 @@ pub(super) fn end(bytes: &[u8]) -> Option<usize> {
 ///
 /// Only what a WebSocket client sends is accepted: no body, no `Origin`, and no repeated headers among those checked.
 pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal> {
-    let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
-    let text = text.strip_suffix("\r\n\r\n").ok_or(Refusal::Malformed)?;
-    let mut lines = text.split("\r\n");
-    let request = lines.next().ok_or(Refusal::Malformed)?;
-    let headers = lines.map(header).collect::<Option<Vec<_>>>().ok_or(Refusal::Malformed)?;
-    let mut words = request.split(' ');
-    let (Some(method), Some(target), Some("HTTP/1.1"), None) = (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(Refusal::Malformed);
-    };
-    let all = |name: &'static str| headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v);
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    let mut request = Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(Status::Complete(length)) if length == head.len() && request.version == Some(1) => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::Overlong),
+        _ => return Err(Refusal::Malformed),
+    }
+    let headers = &*request.headers;
+    let all = |name: &'static str| headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value);
     // Programs send no `Origin`; browsers always do.
     if all("Origin").next().is_some() {
         return Err(Refusal::Origin);
     }
     let one = |name| match (all(name).next(), all(name).nth(1)) {
-        (Some(value), None) => Ok(value),
+        (Some(value), None) => std::str::from_utf8(value).map_err(|_| Refusal::Malformed),
         _ => Err(Refusal::Malformed),
     };
     if !hosts.lets_through(one("Host")?) {
         return Err(Refusal::Host);
     }
-    if (method, target) != ("GET", "/session") {
+    if (request.method, request.path) != (Some("GET"), Some("/session")) {
         return Err(Refusal::Route);
     }
     let asks = one("Upgrade")?.eq_ignore_ascii_case("websocket")
@@ -96,15 +99,6 @@ pub(super) fn request(key: &str) -> String {
         "GET /session HTTP/1.1\r\nHost: session\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
     )
-}
-
-/// Parses a header line into name and value.
-fn header(line: &str) -> Option<(&str, &str)> {
-    let (name, value) = line.split_once(':')?;
-    let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let in_value = |byte: u8| byte == b'\t' || !byte.is_ascii_control();
-    let sound = !name.is_empty() && name.bytes().all(in_name) && value.bytes().all(in_value);
-    sound.then(|| (name, value.trim_matches([' ', '\t'])))
 }
 
 /// Whether `text` is the base64 encoding of 16 bytes.
@@ -150,6 +144,8 @@ mod tests {
         let with = |line: &str| SOUND.replace("\r\n\r\n", &format!("\r\n{line}\r\n\r\n"));
         assert_eq!(said(&with("Origin: null")), Err(Refusal::Origin));
         assert_eq!(said(&with("oRIGIN:")), Err(Refusal::Origin));
+        // Lines may also end in a line feed alone.
+        assert_eq!(said(&with("A: b\nOrigin: null")), Err(Refusal::Origin));
         for target in ["/data", "/", "/session/", "/session?a", "http://a/session", "*"] {
             assert_eq!(said(&SOUND.replace("/session", target)), Err(Refusal::Route), "{target}");
         }
@@ -161,7 +157,7 @@ mod tests {
             with("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
             with(" folded"),
             with("Origin : null"),
-            with("A: b\nOrigin: null"),
+            with("A: b\n\nC: d"),
             with("A: b\rc"),
             with("A: \0"),
             with("no colon"),
@@ -177,6 +173,9 @@ mod tests {
         for head in &malformed {
             assert_eq!(said(head), Err(Refusal::Malformed), "{head}");
         }
+        let more = |count| with(&vec!["A: b"; count].join("\r\n"));
+        assert!(said(&more(MOST_HEADERS - 5)).is_ok());
+        assert_eq!(said(&more(MOST_HEADERS - 4)), Err(Refusal::Overlong));
         let here = Hosts::of("127.0.0.1:3000", &["127.0.0.1:3000".parse().unwrap()]);
         let rebound = SOUND.replace("127.0.0.1:3000", "evil.example:3000");
         assert_eq!(key(rebound.as_bytes(), &here), Err(Refusal::Host));
