@@ -1,15 +1,13 @@
 //! Formatting of byte counts and large integers.
 
+use unit_prefix::NumberPrefix;
+
 /// Formats a number of bytes, such as `1.2 MB`.
 pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit < UNITS.len() - 1 {
-        value /= 1000.0;
-        unit += 1;
+    match NumberPrefix::decimal(count as f64) {
+        NumberPrefix::Standalone(count) => format!("{count} B"),
+        NumberPrefix::Prefixed(prefix, value) => format!("{value:.1} {prefix}B"),
     }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// Formats an integer with commas between thousands.
@@ -30,7 +28,9 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         assert_eq!(super::bytes(999), "999 B");
+        assert_eq!(super::bytes(4000), "4.0 kB");
         assert_eq!(super::bytes(1_234_567), "1.2 MB");
+        assert_eq!(super::bytes(u64::MAX), "18.4 EB");
         assert_eq!(super::grouped(0), "0");
         assert_eq!(super::grouped(124_439_808), "124,439,808");
     }

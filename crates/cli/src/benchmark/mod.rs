@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::Record;
+use hooklens_io::numerals::bytes;
 use serde::Serialize;
 
 pub use amount::Amount;
@@ -112,10 +113,9 @@ pub struct Timing {
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_second = self.tokens as f64 / self.median_ms * 1e3;
-        let size = |bytes: u64| format!("{:.0} MB", bytes as f64 / 1e6);
-        let peak = self.peak_bytes.map_or("-".into(), size);
+        let peak = self.peak_bytes.map_or("-".into(), bytes);
         write!(f, "{:38} {:>10.1} {:>10.1} {per_second:>12.0} {peak:>10}", self.name, self.median_ms, self.min_ms)?;
-        self.device_bytes.map_or(Ok(()), |bytes| write!(f, " and {} on the device", size(bytes)))
+        self.device_bytes.map_or(Ok(()), |held| write!(f, " and {} on the device", bytes(held)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hooklens_io::numerals::bytes;
 use thiserror::Error;
 
 use super::BoxError;
@@ -108,7 +109,7 @@ pub enum LoadError {
     #[error(
         "the memory limit of {} is too low: the program, the weights that must stay in memory, and two blocks of the \
          model need {}",
-        size(*limit), size(*needed)
+        bytes(*limit), bytes(*needed)
     )]
     Memory {
         /// The limit in bytes.
@@ -202,14 +203,6 @@ impl LoadError {
     /// The error for a weight file that its format's parser rejects.
     pub fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
-    }
-}
-
-/// Formats a number of bytes.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }
 
