@@ -106,6 +106,9 @@ struct Header {
 
 /// Reads a header: `\x93NUMPY`, version, length, and a Python dictionary such as
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (8, 32), }`.
+///
+/// The crates `npyz` and `ndarray-npy` read this dictionary with a general parser of Python literals, whose time
+/// doubles with each level of nested brackets: 20 of them take many seconds.
 fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, LoadError> {
     let unsound = |what: &str| LoadError::corrupt(path, format!("the array `{name}` {what}"));
     let mut start = [0; 8];
@@ -133,7 +136,7 @@ fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, Load
         "<f8" => (Some(DType::F64), 8),
         "<f4" => (Some(DType::F32), 4),
         "<f2" => (Some(DType::F16), 2),
-        other => (None, other.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(1)),
+        other => (None, item_size(other)),
     };
     let shape = field("shape").and_then(|rest| rest.strip_prefix('(')?.split_once(')')).map(|(shape, _)| shape);
     let shape = shape
@@ -149,4 +152,58 @@ fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, Load
         return Err(unsound("is in Fortran order, which is not supported"));
     }
     Ok(Header { len: 8 + wide + length, shape, dtype: descr.to_string(), float, size })
+}
+
+/// Bytes per element of other types, such as `|b1`, `<M8[ns]` or `<U12`, which has four bytes per character.
+fn item_size(descr: &str) -> usize {
+    let mut rest = descr.trim_start_matches(['<', '>', '|', '=']).chars();
+    let kind = rest.next();
+    let number = rest.as_str().split(|c: char| !c.is_ascii_digit()).next();
+    let number: usize = number.and_then(|digits| digits.parse().ok()).unwrap_or(1);
+    if kind == Some('U') { number.saturating_mul(4) } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    /// Writes an archive with one stored array, with this header and this many bytes of data.
+    fn archive_of(path: &Path, header: &str, bytes: usize) {
+        let mut archive = ZipWriter::new(File::create(path).unwrap());
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        archive.start_file("a.npy", options).unwrap();
+        archive.write_all(b"\x93NUMPY\x02\x00").unwrap();
+        archive.write_all(&(header.len() as u32).to_le_bytes()).unwrap();
+        archive.write_all(header.as_bytes()).unwrap();
+        archive.write_all(&vec![0; bytes]).unwrap();
+        archive.finish().unwrap();
+    }
+
+    /// Strings and dates beside the weights, as `numpy.savez` writes them, do not make the file unreadable.
+    #[test]
+    fn arrays_of_any_type_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        for (descr, size) in [("<f4", 4), ("|b1", 1), ("|S5", 5), ("<U3", 12), ("<M8[ns]", 8), (">c16", 16)] {
+            archive_of(&path, &format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (7,), }}"), 7 * size);
+            let found = tensors(&path, 0).unwrap();
+            assert_eq!((found[0].1.shape.as_slice(), found[0].1.dtype.as_str()), (&[7][..], descr));
+        }
+    }
+
+    /// Brackets nested as deep as a header allows neither take long nor overflow the stack.
+    #[test]
+    fn nested_headers_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        for open in ["[", "(", "{1:"] {
+            archive_of(&path, &format!("{{'descr': {}", open.repeat(LONGEST_HEADER / 4)), 4);
+            assert!(matches!(tensors(&path, 0), Err(LoadError::Corrupt { .. })), "{open}");
+        }
+    }
 }
