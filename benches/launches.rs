@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
-use hooklens::{
-    ActivationFn, CacheKind, Experts, NormKind, Positional, Result, RopeScaling, Rotary, Transfers, default_device,
-};
+use hooklens::{ActivationFn, CacheKind, Experts, NormKind, Result, RopeScaling, Rotary, Transfers, default_device};
 
 #[derive(Default)]
 struct Launches(Mutex<BTreeMap<String, usize>>);

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use hooklens::prelude::*;
-//! use hooklens::{ActivationFn, NormKind, Positional, RopeScaling, Rotary};
+//! use hooklens::{ActivationFn, NormKind, RopeScaling, Rotary};
 //! // A small model with Llama's architecture.
 //! let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
 //! let config = TransformerConfig::new(2, 64, 4, 100, 32).with_kv_heads(2).with_gated_mlp(true).with_rotary(rotary).with_norm(NormKind::Rms).with_activation(ActivationFn::Silu);
@@ -12,8 +12,8 @@
 //! ```
 
 pub use hooklens_model::config::{
-    ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ConfigError, ExpertGroups, Experts, GatedDelta, Latent,
-    LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights,
-    QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace, TransformerConfig,
-    Window,
+    ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ConfigError, ExpertGroups, Experts, GatedDelta, GatedNorm,
+    Latent, LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm,
+    QkNormWeights, QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
+    TransformerConfig, Window,
 };

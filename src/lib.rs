@@ -129,7 +129,7 @@ pub use hooklens_model::tokens::Message;
 #[doc(inline)]
 pub use hooklens_model::{
     config::{
-        ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent,
+        ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, GatedNorm, Latent,
         LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights,
         QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
         TransformerConfig, Window,

@@ -98,13 +98,13 @@ fn sizes_that_do_not_fit_are_named() {
     let message = |changed: TransformerConfig| changed.validate().unwrap_err().to_string();
     let own = config(3, 2, 2);
     assert_eq!(
-        message(TransformerConfig { n_heads: 8, ..own.clone() }),
+        message(own.clone().with_heads(8)),
         "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });
     assert_eq!(
-        message(TransformerConfig { attn_experts: none, ..own.clone() }),
+        message(own.clone().with_attn_experts(none)),
         "invalid `attn_experts`: can't choose 4 of 3 experts per token"
     );
-    assert!(message(TransformerConfig { attn_gates: true, ..own }).starts_with("invalid `attn_experts`: "));
+    assert!(message(own.with_attn_gates(true)).starts_with("invalid `attn_experts`: "));
 }

@@ -1,5 +1,6 @@
 //! Attribution compared with the patching effects that it estimates, and scores of edges compared with scores of nodes.
 
+use hooklens::ResidualScheme;
 use hooklens::attribution::{EdgeScores, Gradient, Sender};
 use hooklens::experiments::ioi_prompts;
 use hooklens::hook::Axis;

@@ -105,7 +105,11 @@ fn edges_of_a_spliced_model() {
     for (name, to, score) in edges(&spliced) {
         let gap = (score - own[&name]).abs() / largest;
         match to {
-            Receiver::Query(2, _) | Receiver::Key(2, _) | Receiver::Value(2, _) | Receiver::Mlp(2) | Receiver::Logits => {
+            Receiver::Query(2, _)
+            | Receiver::Key(2, _)
+            | Receiver::Value(2, _)
+            | Receiver::Mlp(2)
+            | Receiver::Logits => {
                 behind += 1;
                 assert!(gap < 1e-5 + f64::from(rounding()), "{name}: {score} for {}", own[&name]);
             }

@@ -9,7 +9,7 @@ use hooklens::{CacheError, Error, InputError};
 use hooklens::{CacheKind, PaddingSide};
 use proptest::prelude::*;
 
-use crate::seeded::{UNSUPPORTED, fixture};
+use crate::seeded::fixture;
 use crate::support::{any_config, any_row, cases, distance, fixtures, random_model, values};
 
 /// The most likely next token, found by rerunning the whole text.
@@ -183,7 +183,6 @@ fn greedy_output_is_hugging_faces() {
     let mut compared = 0;
     for (name, rows) in golden {
         let folder = match name.strip_prefix("models/") {
-            None if UNSUPPORTED.contains(&name.as_str()) => continue,
             None => fixture(&name),
             Some(name) => match crate::trained::folder(name) {
                 Some(folder) => folder,

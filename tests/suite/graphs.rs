@@ -302,7 +302,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
 #[test]
 fn effects_are_activations_times_gradients() {
     let mut compared = 0;
-    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts.is_none()) {
+    for (name, model) in decoders().into_iter().filter(|(_, model)| model.config().experts().is_none()) {
         let options = GraphOptions::new().exclude_positions(0).likely(1, 1.0);
         let graph = AttributionGraph::new(&model, tokens(), &Replacement::neurons(1000), &options).unwrap();
         let mut points: Vec<String> = ["hook_embed", "hook_pos_embed", "ln_final.hook_scale"].map(String::from).into();

@@ -30,6 +30,7 @@ mod encoders;
 mod ends;
 mod errors;
 mod evaluation;
+mod falcon_h1;
 mod features;
 mod fingerprint;
 mod fixture_sizes;

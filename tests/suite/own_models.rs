@@ -154,7 +154,7 @@ fn a_mistake_is_named() {
     assert!(message("layers.1.hook_pst").starts_with(unknown));
     assert!(message("layers.1.hook_pst").contains("did you mean `layers.1.hook_post`"));
     assert!(message("layers.3.hook_pre").contains("its layers are 0 to 2"));
-    let wrong = at("layers.0.hook_pre").edit(|x: Tensor<2>, _| x.slice([0..1]));
+    let wrong = at("layers.0.hook_pre").edit(|x: Tensor<2>, _| x.narrow(0, 0, 1));
     assert!(matches!(model.run(vec![wrong], Record::default()), Err(HookError::Shape { .. })));
     // The model fires a point that it did not list, or with another rank.
     let run = |name: &'static str| {

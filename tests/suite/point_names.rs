@@ -46,7 +46,8 @@ fn settings_of_dictionaries_and_directions_accept_all_forms() {
             - model.record("When Mary", FULL).unwrap().get::<3>(FULL).unwrap();
         assert!((gap - 1.0).abs().max().into_scalar::<f32>() < 1e-5, "{form:?}");
         let units = Units::directions(form.clone(), Tensor::ones([1, 64], &model.device()));
-        let shown = dashboards(&model, units, &prompts(&model)[..1], DashboardOptions::new(), |_| {}).unwrap();
+        let prompts = prompts(&model);
+        let shown = dashboards(&model, units, &prompts[..1], DashboardOptions::new(), |_| {}).unwrap();
         assert_eq!(shown.len(), 1, "{form:?}");
     }
     for unknown in ["resid_pots1", "blocks.1.hook_resid_pots", "resid_post9", "*hook_resid_post"] {
@@ -74,7 +75,7 @@ fn stores_of_activations_accept_all_forms() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("dump");
-    Dump::new("*hook_resid_post").run(&model, &prompts(&model), &out).unwrap();
+    Dump::new("*hook_resid_post").run(&model, prompts(&model), &out).unwrap();
     for form in forms() {
         let batch = ActivationStore::new([&out], [form.clone()]).batches().unwrap().next().unwrap().unwrap();
         for again in forms() {

@@ -81,7 +81,7 @@ fn hooks_here_and_the_model_there() {
     let (expected, on_cpu) = here.run_with_cache(TEXT, Record::all()).unwrap();
     assert_ne!(logits.device(), expected.device());
     assert_close(&logits, &expected, 1e-4, "logits");
-    for layer in 0..here.config().n_layers as isize {
+    for layer in 0..here.config().n_layers() as isize {
         let (pattern, stream) = (hook::pattern(layer), hook::resid_post(layer));
         assert_close(&cache.get(pattern).unwrap(), &on_cpu.get(hook::pattern(layer)).unwrap(), 1e-4, "pattern");
         assert_close(&cache.get(stream).unwrap(), &on_cpu.get(hook::resid_post(layer)).unwrap(), 1e-4, "stream");

@@ -5,16 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use hooklens::prelude::*;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::support::fixtures;
-
-/// Fixtures of families that are not supported yet. Tests of every fixture leave them out.
-pub(crate) const UNSUPPORTED: [&str; 3] = ["falcon-h1", "falcon-h1-norm", "falcon-h1-norm-first"];
 
 /// A `weights.json`.
 #[derive(Deserialize)]
@@ -122,18 +117,5 @@ fn seeded_fixtures_are_written_whole() {
     }
     for file in ["config.json", "golden.safetensors"] {
         assert!(fs::read(folder.join(file)).unwrap() == fs::read(fixtures().join("falcon-h1").join(file)).unwrap());
-    }
-}
-
-/// When a family gets support, its fixtures join the tests of every fixture.
-#[test]
-fn unsupported_fixtures_are_refused() {
-    for case in UNSUPPORTED {
-        let config: Value = serde_json::from_slice(&fs::read(fixture(case).join("config.json")).unwrap()).unwrap();
-        let refused = match HookedTransformer::from_pretrained(fixture(case).to_str().unwrap()) {
-            Ok(_) => panic!("{case} can be loaded: remove it from `UNSUPPORTED`"),
-            Err(error) => hooklens::error_chain(&error),
-        };
-        assert!(refused.contains(config["architectures"][0].as_str().unwrap()), "{case}: {refused}");
     }
 }

@@ -93,12 +93,11 @@ pub(crate) fn fixtures() -> PathBuf {
     root().join("tests/fixtures")
 }
 
-/// Names of the fixtures that have this file, sorted, without those of families that are not supported yet.
+/// Names of the fixtures that have this file, sorted.
 pub(crate) fn fixtures_with(file: &str) -> Vec<String> {
     let entries = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap());
     let with_file = entries.filter(|entry| entry.path().join(file).is_file());
     let mut names: Vec<String> = with_file.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    names.retain(|name| !crate::seeded::UNSUPPORTED.contains(&name.as_str()));
     names.sort();
     names
 }

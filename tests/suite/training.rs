@@ -37,7 +37,7 @@ fn path(case: &str) -> String {
 
 /// A weight and its gradient.
 struct Slope {
-    /// Path of the weight: `blocks.0.attn.q.weight`.
+    /// Path of the weight: `blocks.0.mixer.Attention.q.weight`.
     name: String,
     values: Vec<f64>,
     /// `None` if the loss does not depend on the weight at all.
@@ -140,8 +140,8 @@ fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
         let Some(experts) = model.config().experts_of(layer) else { return vec![] };
         let chosen = chosen_in(layer);
         let unchosen = (0..experts.count).filter(|expert| !chosen.contains(expert));
-        let unchosen = unchosen.map(|expert| format!("blocks.{layer}.moe.experts.{expert}."));
-        unchosen.chain(experts.choice_bias.then(|| format!("blocks.{layer}.moe.choice_bias"))).collect()
+        let unchosen = unchosen.map(|expert| format!("blocks.{layer}.mlp.Experts.experts.{expert}."));
+        unchosen.chain(experts.choice_bias.then(|| format!("blocks.{layer}.mlp.Experts.choice_bias"))).collect()
     };
     (0..model.config().n_layers()).flat_map(of_layer).collect()
 }
@@ -184,7 +184,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
             Some(_) if slope.name == last_scalar => continue,
             // Nor does a loss depend on an expert that only last tokens choose, or on a routing weight that is always
             // one.
-            Some(_) if slope.name.contains(".moe.") || slope.name.contains(".router.") => continue,
+            Some(_) if slope.name.contains(".mlp.Experts.") || slope.name.contains(".router.") => continue,
             Some(gradient) if gradient.iter().all(|x| *x == 0.0) => "has a gradient of zeros",
             _ => continue,
         };

@@ -37,8 +37,8 @@ fn counterpart(case: &str, name: &str, config: &TransformerConfig) -> Option<Str
         "hook_out" if of_norm => layer_norm.then(|| format!("{module}.hook_normalized")),
         "hook_attn_scores" if DELEGATED.contains(&case) => Some(format!("{module}.hook_pattern")),
         // In 4.3, a mixture's `hook_pre` and `hook_post` are its input and output.
-        "hook_pre" if config.experts.is_some() => Some(format!("{module}.hook_in")),
-        "hook_post" if config.experts.is_some() => Some(format!("{module}.hook_out")),
+        "hook_pre" if config.experts().is_some() => Some(format!("{module}.hook_in")),
+        "hook_post" if config.experts().is_some() => Some(format!("{module}.hook_out")),
         // In 4.3, Bloom's heads' inputs follow the norm.
         "hook_q_input" | "hook_k_input" | "hook_v_input" if case == "bloom" => None,
         _ => Some(name.to_string()),
@@ -47,7 +47,7 @@ fn counterpart(case: &str, name: &str, config: &TransformerConfig) -> Option<Str
 
 /// 4.3's tensor in 2.16.1's layout: norms of heads' queries and keys have one row per head of each position.
 fn in_our_layout(theirs: &ArrayD<f32>, shape: &[usize]) -> ArrayD<f32> {
-    if theirs.shape() == shape || theirs.len() != shape.iter().product() {
+    if theirs.shape() == shape || theirs.len() != shape.iter().product::<usize>() {
         return theirs.clone();
     }
     let by_position = match theirs.ndim() {

@@ -79,6 +79,7 @@ layer_points! {
     ///
     /// ```
     /// # use hooklens::prelude::*;
+    /// # use hooklens::ResidualScheme;
     /// let config = TransformerConfig::new(2, 16, 2, 20, 8).with_residual(ResidualScheme::NormalizedSums);
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let cache = model.record([1, 2, 3], "blocks.*.hook_{normalized_resid_post,resid_pre}")?;

@@ -122,7 +122,8 @@ impl Training {
 
     /// The settings with the model's own names of the points, in which a layer counted from the end is a number.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
-        let own = |point: &str| Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string());
+        let own =
+            |point: &str| -> Result<String> { Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string()) };
         let trained_on = match &self.trained_on {
             TrainedPoints::Autoencoder(point) => TrainedPoints::Autoencoder(own(point)?),
             TrainedPoints::Transcoder(read, write) => TrainedPoints::Transcoder(own(read)?, own(write)?),

@@ -54,8 +54,18 @@ fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError>
         (true, true) => GatedNorm::BeforeGate,
         (true, false) => GatedNorm::AfterGate,
     };
+    if n_heads == 0 || !all.is_multiple_of(n_heads) {
+        let reason = format!("{all} channels can't be divided evenly among {n_heads} heads (`mamba_n_heads`)");
+        return Err(ConfigError::Contradiction { field: "mamba_d_ssm", reason });
+    }
+    let d_head = all / n_heads;
+    if let Some(given) = json.get("mamba_d_head").filter(|given| given.is_number())
+        && given.as_u64() != Some(d_head as u64)
+    {
+        let reason = format!("it is {given}, but {all} channels (`mamba_d_ssm`) in {n_heads} heads give {d_head}");
+        return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
+    }
     let n_groups = json.size("mamba_n_groups")?;
-    let d_head = json.share("mamba_n_heads", all, n_heads)?;
     let sizes = StateSpace::new(n_heads, d_head, json.size("mamba_d_state")?);
     Ok(StateSpace { n_groups, width: json.size("mamba_d_conv")?, norm_groups: n_groups, norm, ..sizes })
 }

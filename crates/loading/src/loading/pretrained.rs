@@ -36,7 +36,7 @@ pub trait FromPretrained: Sized {
     /// # use hooklens::FromPretrained;
     /// use hooklens::HookedTransformer;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?; // or a folder, or "gpt2"
-    /// assert_eq!((model.config().n_layers, model.config().d_model), (4, 64));
+    /// assert_eq!((model.config().n_layers(), model.config().d_model), (4, 64));
     /// let message = HookedTransformer::from_pretrained("embedded:iou").unwrap_err().to_string();
     /// assert_eq!(message, "no model at `embedded:iou`: embedded models are induction, ioi");
     /// # Ok::<(), hooklens::Error>(())
@@ -537,7 +537,7 @@ pub struct ModelInfo {
 /// let info = hooklens::inspect("embedded:ioi")?;
 /// assert_eq!(info.config.d_vocab(), 61);
 /// let ModelConfig::Decoder(config) = info.config else { return Ok(()) };
-/// assert_eq!((config.n_layers, config.n_heads), (4, 4));
+/// assert_eq!((config.n_layers(), config.n_heads), (4, 4));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -593,7 +593,7 @@ pub struct StoredWeights {
 /// ```
 /// use hooklens::ModelConfig;
 /// let info = hooklens::inspect("embedded:induction")?;
-/// assert!(matches!(info.config, ModelConfig::Decoder(config) if config.n_layers == 2));
+/// assert!(matches!(info.config, ModelConfig::Decoder(config) if config.n_layers() == 2));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub fn inspect(name: impl AsRef<str>) -> Result<ModelInfo> {

@@ -6,7 +6,7 @@ use thiserror::Error;
 ///
 /// ```
 /// use hooklens::TransformerConfig;
-/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_n_layers(0);
+/// let config = TransformerConfig::new(0, 64, 4, 100, 32);
 /// let message = config.validate().unwrap_err().to_string();
 /// assert_eq!(message, "`n_layers` is 0; it must be at least 1 and of a plausible size");
 /// ```

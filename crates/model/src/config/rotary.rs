@@ -7,7 +7,7 @@ use super::ConfigError;
 /// Rotary position embeddings (Su et al. 2021).
 ///
 /// ```
-/// use hooklens::{Positional, RopeScaling, Rotary, TransformerConfig};
+/// use hooklens::{RopeScaling, Rotary, TransformerConfig};
 /// let rotary = Rotary { dim: 8, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
 /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_rotary(rotary.clone());
 /// assert_eq!(config.rotary(1), Some(&rotary)); // rotates half of each head's 16 dimensions
@@ -45,11 +45,10 @@ impl Rotary {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Positional, RopeScaling, Rotary};
+/// use hooklens::{RopeScaling, Rotary};
 /// let model = |scaling| {
 ///     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling };
-///     let positional = Positional::Rotary(rotary);
-///     let config = TransformerConfig::new(1, 16, 2, 20, 64).with_positional(positional);
+///     let config = TransformerConfig::new(1, 16, 2, 20, 64).with_rotary(rotary);
 ///     HookedTransformer::random(config, 0, &Device::flex())
 /// };
 /// let [near, far] = [model(RopeScaling::None)?, model(RopeScaling::Linear { factor: 4.0 })?];

@@ -209,7 +209,7 @@ impl From<Halt> for Error {
 /// # use hooklens::FromPretrained;
 /// fn last_layer(name: &str) -> hooklens::Result<usize> {
 ///     let model = hooklens::HookedTransformer::from_pretrained(name)?;
-///     Ok(model.config().n_layers - 1)
+///     Ok(model.config().n_layers() - 1)
 /// }
 /// assert_eq!(last_layer("embedded:ioi")?, 3);
 /// # Ok::<(), hooklens::Error>(())

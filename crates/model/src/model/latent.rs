@@ -15,7 +15,7 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Latent, Positional, RopeScaling, Rotary};
+/// use hooklens::{Latent, RopeScaling, Rotary};
 /// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
 /// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_rotary(rotary).with_latent(Latent { q_rank: None, kv_rank: 10, d_rope: 4, d_value: 8, eps: 1e-6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;

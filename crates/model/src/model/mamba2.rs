@@ -21,13 +21,12 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{MixerConfig, StateSpace};
+/// use hooklens::{Mixer, MixerConfig, StateSpace};
 /// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
 /// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::Mamba2(space)])?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let block = &model.weights.blocks[0];
-/// let own = block.ssm.as_ref().map(|ssm| (ssm.x.weight.val().dims(), ssm.conv.val().dims(), ssm.d.val().dims()));
-/// assert_eq!(own, Some(([32, 32], [4, 56], [4])));
+/// let Some(Mixer::Mamba2(ssm)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
+/// assert_eq!((ssm.x.weight.val().dims(), ssm.conv.val().dims(), ssm.d.val().dims()), ([32, 32], [4, 56], [4]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]

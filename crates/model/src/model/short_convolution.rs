@@ -21,12 +21,12 @@ use crate::points::Site;
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{MixerConfig, ShortConv};
+/// use hooklens::{Mixer, MixerConfig, ShortConv};
 /// let mixers = vec![MixerConfig::ShortConvolution(ShortConv { width: 3 })];
 /// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers(mixers)?;
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let own = model.weights.blocks[0].conv.as_ref().map(|conv| (conv.b.weight.val().dims(), conv.conv.val().dims()));
-/// assert_eq!(own, Some(([32, 32], [3, 32])));
+/// let Some(Mixer::ShortConvolution(conv)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
+/// assert_eq!((conv.b.weight.val().dims(), conv.conv.val().dims()), ([32, 32], [3, 32]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Module, Debug)]
