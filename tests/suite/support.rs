@@ -329,10 +329,9 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
                 .with_layer_scalars(layer_scalars)
                 .with_attn_gates(attn_gates)
                 .with_attn_experts(attn_experts.filter(|_| !attn_gates))
-                .with_latent(None);
-            for layer in &mut config.layers {
-                layer.mixer.attention_mut().into_iter().for_each(|own| own.keys_of = None);
-            }
+                .with_latent(None)
+                .with_shared_keys([])
+                .unwrap();
             if let Some(layer) = without_mlp {
                 config.layers[layer].mlp = MlpConfig::None;
             }
@@ -532,10 +531,14 @@ pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
 pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
         let qk_norm = config.qk_norm.map(|norm| QkNorm { values: false, ..norm });
-        let mut config =
-            config.with_per_layer_inputs(None).with_layer_scalars(false).with_attn_experts(None).with_qk_norm(qk_norm);
+        let mut config = config
+            .with_per_layer_inputs(None)
+            .with_layer_scalars(false)
+            .with_attn_experts(None)
+            .with_qk_norm(qk_norm)
+            .with_shared_keys([])
+            .unwrap();
         for layer in &mut config.layers {
-            layer.mixer.attention_mut().into_iter().for_each(|own| own.keys_of = None);
             if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
                 experts.own_norms = false;
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::mamba2::Names as Mamba2;
-use super::{Family, llama_like};
+use super::{Family, llama_like, mamba2};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{AttentionConfig, GatedNorm, MixerConfig, StateSpace, TransformerConfig};
 use hooklens_model::error::ConfigError;
@@ -59,12 +59,7 @@ fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError>
         return Err(ConfigError::Contradiction { field: "mamba_d_ssm", reason });
     }
     let d_head = all / n_heads;
-    if let Some(given) = json.get("mamba_d_head").filter(|given| given.is_number())
-        && given.as_u64() != Some(d_head as u64)
-    {
-        let reason = format!("it is {given}, but {all} channels (`mamba_d_ssm`) in {n_heads} heads give {d_head}");
-        return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
-    }
+    mamba2::check_head_width(json, &format!("{all} channels (`mamba_d_ssm`) in {n_heads} heads"), d_head)?;
     let n_groups = json.size("mamba_n_groups")?;
     let sizes = StateSpace::new(n_heads, d_head, json.size("mamba_d_state")?);
     Ok(StateSpace { n_groups, width: json.size("mamba_d_conv")?, norm_groups: n_groups, norm, ..sizes })

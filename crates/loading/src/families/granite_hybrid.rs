@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::mamba2::Names as Mamba2;
-use super::{Family, granite, granitemoe, llama_like};
+use super::{Family, granite, granitemoe, llama_like, mamba2};
 use crate::weight_files::WeightTable;
 use hooklens_model::config::{
     AttentionConfig, Experts, MixerConfig, Positional, SharedExpert, StateSpace, TransformerConfig,
@@ -79,12 +79,7 @@ fn space(json: &HfConfig<'_>, d_model: usize) -> Result<StateSpace, ConfigError>
     let n_heads = json.size("mamba_n_heads")?;
     let all = json.size("mamba_expand")?.saturating_mul(d_model);
     let d_head = json.share("mamba_n_heads", all, n_heads)?;
-    if let Some(given) = json.get("mamba_d_head").filter(|given| given.is_number())
-        && given.as_u64() != Some(d_head as u64)
-    {
-        let reason = format!("it is {given}, but {all} channels in {n_heads} heads give {d_head}");
-        return Err(ConfigError::Contradiction { field: "mamba_d_head", reason });
-    }
+    mamba2::check_head_width(json, &format!("{all} channels in {n_heads} heads"), d_head)?;
     let (n_groups, width) = (json.size("mamba_n_groups")?, json.size("mamba_d_conv")?);
     Ok(StateSpace { n_groups, width, ..StateSpace::new(n_heads, d_head, json.size("mamba_d_state")?) })
 }

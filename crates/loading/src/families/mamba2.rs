@@ -68,6 +68,17 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
+/// Checks that `mamba_d_head`, if it is a number, is the width of a head that follows from other sizes (`given_by`).
+pub(super) fn check_head_width(json: &HfConfig<'_>, given_by: &str, d_head: usize) -> Result<(), ConfigError> {
+    match json.get("mamba_d_head").filter(|given| given.is_number()) {
+        Some(given) if given.as_u64() != Some(d_head as u64) => {
+            let reason = format!("it is {given}, but {given_by} give {d_head}");
+            Err(ConfigError::Contradiction { field: "mamba_d_head", reason })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Tensor names of a mixer, and which tensors have biases.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {

@@ -105,10 +105,7 @@ impl SavePretrained for HookedTransformer {
 fn has_extra_biases(model: &HookedTransformer) -> bool {
     model.weights.blocks.iter().any(|block| {
         let gate = block.dense_mlp().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
-        let experts = block.moe().into_iter().flat_map(|moe| &moe.experts);
-        let of_experts = experts.flat_map(|expert| expert.maps());
-        let routers = block.moe().into_iter().map(|moe| &moe.router);
-        let shared = block.moe().into_iter().filter_map(|moe| moe.shared.as_ref()).flat_map(|shared| shared.maps());
-        gate.into_iter().flatten().chain(of_experts).chain(routers).chain(shared).any(|linear| linear.bias.is_some())
+        let mixture = block.moe().into_iter().flat_map(|moe| moe.maps());
+        gate.into_iter().flatten().chain(mixture).any(|linear| linear.bias.is_some())
     })
 }

@@ -146,19 +146,23 @@ impl TransformerConfig {
         self.each_of("mlps", mlps, |own, mlp| own.mlp = mlp)
     }
 
-    /// Sets the attention window of each layer; an empty list stands for no windows. Windows of layers without
+    /// Sets the attention window of each layer; an empty list removes all windows. Windows of layers without
     /// attention are ignored.
     ///
     /// # Errors
     /// Same as [`with_mixers`](Self::with_mixers).
     pub fn with_windows(self, windows: impl IntoIterator<Item = Option<Window>>) -> Result<Self, ConfigError> {
+        let windows: Vec<_> = windows.into_iter().collect();
         let none = self.each_attention(|own| own.window = None);
-        none.each_if_any("windows", or_none(windows), |own, window| {
+        if windows.is_empty() {
+            return Ok(none);
+        }
+        none.each_of("windows", windows, |own, window| {
             own.mixer.attention_mut().into_iter().for_each(|own| own.window = window);
         })
     }
 
-    /// Sets the rotary embeddings of each layer, `None` for layers without any; an empty list stands for the model's.
+    /// Sets the rotary embeddings of each layer, `None` for layers without any; an empty list restores the model's.
     /// Values for layers without attention are ignored.
     ///
     /// # Errors
@@ -168,10 +172,12 @@ impl TransformerConfig {
             Positional::Rotary(all) => Some(all.clone()),
             _ => None,
         };
-        let mut any = false;
+        let rotary: Vec<_> = rotary.into_iter().collect();
         let same = self.each_attention(|own| own.rotary = LayerRotary::Model);
-        let config = same.each_if_any("layer_rotary", or_none(rotary), |own, rotary| {
-            any = true;
+        if rotary.is_empty() {
+            return Ok(same);
+        }
+        let config = same.each_of("layer_rotary", rotary, |own, rotary| {
             let rotary = match rotary {
                 Some(own) if Some(&own) == all.as_ref() => LayerRotary::Model,
                 Some(own) => LayerRotary::Own(own),
@@ -179,26 +185,29 @@ impl TransformerConfig {
             };
             own.mixer.attention_mut().into_iter().for_each(|own| own.rotary = rotary.clone());
         })?;
-        if any && all.is_none() {
+        if all.is_none() {
             return ConfigError::refuse("layer_rotary", "only rotary positions can differ between layers".into());
         }
         Ok(config)
     }
 
-    /// Sets, for each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own; an empty
-    /// list stands for `None` in all layers.
+    /// Sets, for each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own; with an
+    /// empty list, every layer has its own.
     ///
     /// # Errors
     /// Same as [`with_mixers`](Self::with_mixers), and for a layer without attention that would reuse keys.
     pub fn with_shared_keys(self, from: impl IntoIterator<Item = Option<usize>>) -> Result<Self, ConfigError> {
-        let mut without = None;
+        let from: Vec<_> = from.into_iter().collect();
         let none = self.each_attention(|own| own.keys_of = None);
-        let config =
-            none.each_if_any("shared_keys", or_none(from), |own, from| match (own.mixer.attention_mut(), from) {
-                (Some(own), from) => own.keys_of = from,
-                (None, Some(from)) => without = without.or(Some(from)),
-                (None, None) => {}
-            })?;
+        if from.is_empty() {
+            return Ok(none);
+        }
+        let mut without = None;
+        let config = none.each_of("shared_keys", from, |own, from| match (own.mixer.attention_mut(), from) {
+            (Some(own), from) => own.keys_of = from,
+            (None, Some(from)) => without = without.or(Some(from)),
+            (None, None) => {}
+        })?;
         match without {
             Some(from) => {
                 let reason = format!("a layer without attention can't reuse the keys of layer {from}");
@@ -209,21 +218,12 @@ impl TransformerConfig {
     }
 
     fn each_of<T>(
-        self,
-        field: &'static str,
-        values: impl IntoIterator<Item = T>,
-        set: impl FnMut(&mut LayerConfig, T),
-    ) -> Result<Self, ConfigError> {
-        self.each_if_any(field, Some(values.into_iter().collect()), set)
-    }
-
-    fn each_if_any<T>(
         mut self,
         field: &'static str,
-        values: Option<Vec<T>>,
+        values: impl IntoIterator<Item = T>,
         mut set: impl FnMut(&mut LayerConfig, T),
     ) -> Result<Self, ConfigError> {
-        let Some(values) = values else { return Ok(self) };
+        let values: Vec<T> = values.into_iter().collect();
         if values.len() != self.n_layers() {
             let reason = format!("{} entries for {} layers", values.len(), self.n_layers());
             return ConfigError::refuse(field, reason);
@@ -231,9 +231,4 @@ impl TransformerConfig {
         self.layers.iter_mut().zip(values).for_each(|(own, value)| set(own, value));
         Ok(self)
     }
-}
-
-/// The values as a list, `None` if it is empty.
-fn or_none<T>(values: impl IntoIterator<Item = T>) -> Option<Vec<T>> {
-    Some(values.into_iter().collect()).filter(|values: &Vec<T>| !values.is_empty())
 }

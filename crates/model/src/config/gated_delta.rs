@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
-use super::short_conv::check_sizes;
+use super::mixer::check_sizes;
 
 /// Sizes of a gated delta net, linear attention that keeps one state matrix per head instead of keys and values (Yang
 /// et al. 2024; Qwen 3 Next, Qwen 3.5).

@@ -77,3 +77,16 @@ impl MixerConfig {
         }
     }
 }
+
+/// Checks the sizes of a mixer with a convolution over `width` positions.
+pub(super) fn check_sizes(kind: &str, layer: usize, sizes: &[usize], width: usize) -> Result<(), ConfigError> {
+    let valid = 1..=TransformerConfig::LARGEST;
+    if let Some(size) = sizes.iter().chain([&width]).find(|size| !valid.contains(size)) {
+        return ConfigError::refuse("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
+    }
+    if width < 2 {
+        let reason = format!("the convolution of layer {layer} covers fewer than two positions");
+        return ConfigError::refuse("mixers", reason);
+    }
+    Ok(())
+}

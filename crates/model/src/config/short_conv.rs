@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, TransformerConfig};
+use super::ConfigError;
+use super::mixer::check_sizes;
 
 /// A gated short convolution that replaces attention (LFM2).
 ///
@@ -32,17 +33,4 @@ impl ShortConv {
     pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
         check_sizes("short convolution", layer, &[], self.width)
     }
-}
-
-/// Checks the sizes of a mixer with a convolution over `width` positions.
-pub(super) fn check_sizes(kind: &str, layer: usize, sizes: &[usize], width: usize) -> Result<(), ConfigError> {
-    let valid = 1..=TransformerConfig::LARGEST;
-    if let Some(size) = sizes.iter().chain([&width]).find(|size| !valid.contains(size)) {
-        return ConfigError::refuse("mixers", format!("the {kind} of layer {layer} has an invalid size: {size}"));
-    }
-    if width < 2 {
-        let reason = format!("the convolution of layer {layer} covers fewer than two positions");
-        return ConfigError::refuse("mixers", reason);
-    }
-    Ok(())
 }

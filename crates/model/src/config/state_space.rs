@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
-use super::short_conv::check_sizes;
+use super::mixer::check_sizes;
 
 /// Sizes of a Mamba 2 mixer, whose heads keep one state matrix each instead of keys and values (Dao and Gu 2024).
 ///

@@ -225,7 +225,7 @@ pub enum InputError {
         /// What was requested.
         what: &'static str,
     },
-    /// A block's weights were exchanged for those of another kind of mixer or MLP.
+    /// The mixer or MLP in a block's weights is of another kind than the configuration's.
     #[error("the weights of layer {layer} are not of the kind of mixer and MLP that the configuration describes")]
     OtherWeights {
         /// The layer.

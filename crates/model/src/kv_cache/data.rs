@@ -167,7 +167,7 @@ impl KeyValueCache {
                 cache.entries[layer].fill_with_nothing(len, batch);
                 continue;
             };
-            let (state, has_keys) = (shape.state(layer), shape.heads(layer)[0][0] > 0);
+            let (state, has_keys) = (shape.state(layer), cache.entries[layer].has_keys());
             if state.is_some() && !has_keys && held.first > 0 {
                 return Err(wrong(format!(
                     "layer {layer} has a recurrent state, so it can't begin at position {}",

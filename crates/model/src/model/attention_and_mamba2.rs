@@ -46,11 +46,11 @@ impl TokenMixer for AttentionAndMamba2 {
     }
 
     fn maps(&self) -> Vec<&Linear> {
-        [TokenMixer::maps(&self.attention), self.mamba2.maps()].concat()
+        [self.attention.maps(), self.mamba2.maps()].concat()
     }
 
     fn maps_mut(&mut self) -> Vec<&mut Linear> {
-        TokenMixer::maps_mut(&mut self.attention).into_iter().chain(self.mamba2.maps_mut()).collect()
+        self.attention.maps_mut().into_iter().chain(self.mamba2.maps_mut()).collect()
     }
 
     fn readers_mut(&mut self) -> Vec<&mut Linear> {

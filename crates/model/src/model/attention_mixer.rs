@@ -11,7 +11,7 @@ use super::pass::Pass;
 use crate::points::Site;
 
 impl Attention {
-    /// Whether the layer has keys and values, instead of reusing those of an earlier layer.
+    /// Whether the layer has keys and values, rather than reusing an earlier layer's.
     fn has_own_keys(&self) -> bool {
         self.k.shape()[1] > 0
     }

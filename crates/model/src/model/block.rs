@@ -7,7 +7,7 @@ use hooklens_hooks::{Halt, Run};
 use super::attention::{Attention, AttentionInputs, ProjectionInput};
 use super::dense_mlp::DenseMlp;
 use super::linear::Linear;
-use super::mixer::{Mixer, TokenMixer};
+use super::mixer::Mixer;
 use super::mlp::Mlp;
 use super::moe::Moe;
 use super::norm::{Norm, NormPoints, narrowed};
@@ -110,12 +110,12 @@ impl Block {
 
     /// Linear maps of the token mixer.
     pub fn mixer_maps(&self) -> impl Iterator<Item = &Linear> {
-        self.mixer.iter().flat_map(TokenMixer::maps)
+        self.mixer.iter().flat_map(|mixer| mixer.of_kind().maps())
     }
 
     /// All linear maps, mutably.
     pub(crate) fn maps_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        let mixer = self.mixer.iter_mut().flat_map(TokenMixer::maps_mut);
+        let mixer = self.mixer.iter_mut().flat_map(|mixer| mixer.of_kind_mut().maps_mut());
         let mlp = self.mlp.iter_mut().flat_map(Mlp::maps_mut);
         mixer.chain(mlp).chain(self.per_layer.iter_mut().flat_map(|own| own.maps_mut()))
     }
@@ -123,12 +123,12 @@ impl Block {
     /// The point of the input of each of the mixer's output projections, `[batch, pos, head, d_head]`, without the
     /// layer in its name, and the projection.
     pub fn mixer_outputs(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
-        self.mixer.iter().flat_map(TokenMixer::outputs).map(|(site, map)| (site.suffix(), map))
+        self.mixer.iter().flat_map(|mixer| mixer.of_kind().outputs()).map(|(site, map)| (site.suffix(), map))
     }
 
     /// The mixer's output projections, mutably.
     pub(crate) fn mixer_outputs_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
-        self.mixer.iter_mut().flat_map(TokenMixer::outputs_mut)
+        self.mixer.iter_mut().flat_map(|mixer| mixer.of_kind_mut().outputs_mut())
     }
 
     /// Device of the weights, taken from the first linear map.
@@ -166,7 +166,7 @@ impl Block {
             return self.normalizing_sums(mixer, layer, resid, pass, run);
         }
         let (inputs, normalized) = attention_reads(&self.ln1, layer, &resid, pass, run)?;
-        let mut out = mixer.forward(layer, inputs, pass, run)?;
+        let mut out = mixer.of_kind().forward(layer, inputs, pass, run)?;
         if let Some(post) = &self.ln1_post {
             out = post.forward(out, norm(Site::Ln1PostScale, Site::Ln1PostNormalized), run)?;
         }
@@ -230,7 +230,7 @@ impl Block {
         let norm = |scale, normalized| NormPoints { scale: at(scale), normalized: at(normalized) };
         let no_norm = Norm::new(NormKind::None, 0.0, None, None);
         let (inputs, _) = attention_reads(&no_norm, layer, &resid, pass, run)?;
-        let attn_out = mixer.forward(layer, inputs, pass, run)?;
+        let attn_out = mixer.of_kind().forward(layer, inputs, pass, run)?;
         let attn_out = run.fire(at(Site::AttnOut), attn_out)?;
         let mid = run.fire(at(Site::ResidMid), cpu::sum(resid, attn_out))?;
         let mid = run.fire(at(Site::MlpIn), mid)?;

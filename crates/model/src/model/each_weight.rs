@@ -3,7 +3,6 @@
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
-use super::mixer::TokenMixer;
 use super::{Embed, HookedTransformer, Linear, Norm};
 
 impl HookedTransformer {
@@ -30,7 +29,7 @@ impl HookedTransformer {
             ] {
                 norm(&name(part), which, see);
             }
-            block.mixer.iter().for_each(|mixer| mixer.each_weight(&format!("blocks.{layer}"), dtype, see));
+            block.mixer.iter().for_each(|mixer| mixer.of_kind().each_weight(&format!("blocks.{layer}"), dtype, see));
             if let Some(mlp) = block.dense_mlp() {
                 linear(&name("mlp"), "in", &mlp.input, dtype, see);
                 linear(&name("mlp"), "out", &mlp.output, dtype, see);

@@ -99,7 +99,8 @@ impl Mixer {
         }))
     }
 
-    fn of_kind(&self) -> &dyn TokenMixer {
+    /// The mixer of whichever kind.
+    pub(crate) fn of_kind(&self) -> &dyn TokenMixer {
         match self {
             Self::Attention(own) => own,
             Self::GatedDeltaNet(own) => own,
@@ -109,7 +110,8 @@ impl Mixer {
         }
     }
 
-    fn of_kind_mut(&mut self) -> &mut dyn TokenMixer {
+    /// Like [`Mixer::of_kind`], mutably.
+    pub(crate) fn of_kind_mut(&mut self) -> &mut dyn TokenMixer {
         match self {
             Self::Attention(own) => own,
             Self::GatedDeltaNet(own) => own,
@@ -120,43 +122,7 @@ impl Mixer {
     }
 }
 
-impl TokenMixer for Mixer {
-    fn forward(
-        &self,
-        layer: usize,
-        inputs: AttentionInputs,
-        pass: &mut Pass<'_>,
-        run: &mut Run<'_, '_>,
-    ) -> Result<Tensor<3>, Halt> {
-        self.of_kind().forward(layer, inputs, pass, run)
-    }
-
-    fn maps(&self) -> Vec<&Linear> {
-        self.of_kind().maps()
-    }
-
-    fn maps_mut(&mut self) -> Vec<&mut Linear> {
-        self.of_kind_mut().maps_mut()
-    }
-
-    fn readers_mut(&mut self) -> Vec<&mut Linear> {
-        self.of_kind_mut().readers_mut()
-    }
-
-    fn outputs(&self) -> Vec<(Site, &Linear)> {
-        self.of_kind().outputs()
-    }
-
-    fn outputs_mut(&mut self) -> Vec<&mut Linear> {
-        self.of_kind_mut().outputs_mut()
-    }
-
-    fn each_weight(&self, block: &str, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>)) {
-        self.of_kind().each_weight(block, dtype, see);
-    }
-}
-
-/// Sizes of a layer's mixer from the configuration. Weights that were exchanged for those of another mixer have none.
+/// Sizes from the configuration of a layer's mixer or MLP, which lacks them if the weights are of another kind.
 pub(super) fn sizes_of<T>(sizes: Option<T>, layer: usize) -> Result<T, InputError> {
     sizes.ok_or(InputError::OtherWeights { layer })
 }

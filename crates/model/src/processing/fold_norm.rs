@@ -9,13 +9,13 @@ use burn::tensor::DType;
 
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
-use crate::model::{HookedTransformer, Linear, Mlp, Norm, TokenMixer, points_of};
+use crate::model::{HookedTransformer, Linear, Mlp, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
     for block in &mut model.weights.blocks {
         if let Some(mixer) = &mut block.mixer {
-            fold(&mut block.ln1, &mut mixer.readers_mut(), dtype);
+            fold(&mut block.ln1, &mut mixer.of_kind_mut().readers_mut(), dtype);
         }
         let Some(ln2) = &mut block.ln2 else { continue };
         if let Some(Mlp::Dense(mlp)) = &mut block.mlp {
