@@ -1,11 +1,9 @@
 //! A NumPy archive is either rejected or read.
-#![no_main]
 
 use hooklens::WeightFiles;
 use hooklens::prelude::DType;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("params.npz");
     std::fs::write(&path, bytes).expect("a file");
@@ -15,4 +13,4 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = files.read(&name, DType::F32);
     }
     let _ = hooklens::features::open(&path);
-});
+}

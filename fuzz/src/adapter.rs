@@ -1,13 +1,11 @@
 //! A LoRA adapter is either rejected because of its configuration, or merged into a model.
-#![no_main]
 
 use std::fs;
 use std::path::Path;
 
 use hooklens::prelude::*;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
     let folder = tempfile::tempdir().expect("a folder");
     let weights = "adapter_model.safetensors";
@@ -15,4 +13,4 @@ fuzz_target!(|bytes: &[u8]| {
     fs::write(folder.path().join("adapter_config.json"), bytes).expect("a file");
     let options = LoadOptions::new().adapter(folder.path());
     let _ = HookedTransformer::from_pretrained_with(fixtures.join("llama").to_str().expect("a name"), options);
-});
+}

@@ -1,12 +1,9 @@
 //! A folder of transcoders is either rejected because of its `config.yaml`, or opened.
-#![no_main]
 
 use std::fs;
 use std::path::Path;
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let set = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/features/circuit-tracer-set");
     let folder = tempfile::tempdir().expect("a folder");
     for entry in fs::read_dir(set).expect("a folder").map(|entry| entry.expect("an entry").path()) {
@@ -18,4 +15,4 @@ fuzz_target!(|bytes: &[u8]| {
     }
     fs::write(folder.path().join("config.yaml"), bytes).expect("a file");
     let _ = hooklens::features::open(folder.path());
-});
+}

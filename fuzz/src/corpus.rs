@@ -1,10 +1,8 @@
 //! A compressed or plain file of prompts is either rejected or read, with the same result every time.
-#![no_main]
 
 use hooklens::corpus::Corpus;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, field) in [("a.txt", None), ("a.jsonl", None), ("a.jsonl.gz", Some("meta.text"))] {
         let path = folder.path().join(name);
@@ -14,4 +12,4 @@ fuzz_target!(|bytes: &[u8]| {
             || corpus.prompts().expect("a file").filter_map(Result::ok).map(|prompt| format!("{prompt:?}").len());
         assert_eq!(read().sum::<usize>(), read().sum::<usize>());
     }
-});
+}

@@ -1,11 +1,9 @@
 //! A safetensors file of weights is either rejected or read completely.
-#![no_main]
 
 use hooklens::WeightFiles;
 use hooklens::prelude::DType;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
     std::fs::write(&path, bytes).expect("a file");
@@ -17,4 +15,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(data.num_elements() <= bytes.len());
         }
     }
-});
+}

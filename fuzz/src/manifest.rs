@@ -1,17 +1,15 @@
 //! A dump's manifest and log, given as one input, are either rejected, or the dump is resumed and completed.
-#![no_main]
 
 use std::fs;
 use std::sync::LazyLock;
 
 use hooklens::dump::{Dump, merge};
 use hooklens::prelude::*;
-use libfuzzer_sys::fuzz_target;
 
 static MODEL: LazyLock<HookedTransformer> =
     LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
     let rows = vec![vec![0, 1], vec![2, 3]];
@@ -21,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     fs::write(out.join("manifest.json"), parts.next().unwrap_or_default()).expect("a file");
     fs::write(out.join("shards.jsonl"), parts.next().unwrap_or_default()).expect("a file");
-    let _ = merge(folder.path(), &[out.clone()]);
+    let _ = merge(folder.path(), std::slice::from_ref(&out));
     if dump.resume(true).run(&*MODEL, &rows, &out).is_ok() {
         assert!(fs::read_to_string(out.join("manifest.json")).expect("text").contains("\"complete\": true"));
     }
@@ -30,4 +28,4 @@ fuzz_target!(|bytes: &[u8]| {
         let name = entry.expect("an entry").file_name();
         assert!(name == "out" || name == "manifest.json", "{name:?}");
     }
-});
+}

@@ -1,10 +1,8 @@
 //! A graph in Neuronpedia's schema is either rejected, or written to a page from which it can be read again.
-#![no_main]
 
 use hooklens::attribution::graph::GraphFile;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("graph.json");
     std::fs::write(&path, bytes).expect("a file");
@@ -13,6 +11,6 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(graph.page().matches("</script").count(), PAGE.matches("</script").count());
     graph.save(&path).expect("a file");
     assert_eq!(GraphFile::open(&path).expect("a graph").json(), graph.json());
-});
+}
 
 const PAGE: &str = include_str!("../../crates/features/src/graph/page.html");

@@ -1,10 +1,8 @@
 //! A chat template is either rejected or rendered.
-#![no_main]
 
 use std::sync::LazyLock;
 
 use hooklens::{Message, Tokenizer};
-use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
 
 /// A folder with a tokenizer.
@@ -15,7 +13,8 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
     folder
 });
 
-fuzz_target!(|template: &str| {
+pub(crate) fn run(bytes: &[u8]) {
+    let Ok(template) = std::str::from_utf8(bytes) else { return };
     let folder = FOLDER.path();
     let described = serde_json::json!({"chat_template": template}).to_string();
     std::fs::write(folder.join("tokenizer_config.json"), described).expect("a file");
@@ -24,4 +23,4 @@ fuzz_target!(|template: &str| {
         [Message::new("system", "Be brief."), Message::new("user", "<b>é \"x\"</b>"), Message::new("assistant", "")];
     let _ = tokenizer.chat(&messages, true);
     let _ = tokenizer.chat(&messages[..1], false);
-});
+}

@@ -1,15 +1,13 @@
 //! A saved KV cache is either rejected, or loaded so that a model can run with it.
-#![no_main]
 
 use std::sync::LazyLock;
 
 use hooklens::prelude::*;
-use libfuzzer_sys::fuzz_target;
 
 static MODEL: LazyLock<HookedTransformer> =
     LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("prefix.safetensors");
     std::fs::write(&path, bytes).expect("a file");
@@ -18,4 +16,4 @@ fuzz_target!(|bytes: &[u8]| {
         let _ =
             MODEL.forward_with(vec![vec![1u32, 2]; cache.lengths().len()], ForwardOptions::new().kv_cache(&mut cache));
     }
-});
+}

@@ -1,15 +1,14 @@
 //! Selections of hook points and positions, and device names, are either rejected or resolved.
-#![no_main]
 
 use std::sync::LazyLock;
 
 use hooklens::prelude::*;
-use libfuzzer_sys::fuzz_target;
 
 static MODEL: LazyLock<HookedTransformer> =
     LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
 
-fuzz_target!(|text: &str| {
+pub(crate) fn run(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = Selection::from(text).resolve(MODEL.catalog());
     let _ = text.parse::<Positions>();
     let _ = text.parse::<DType>();
@@ -18,4 +17,4 @@ fuzz_target!(|text: &str| {
     if !text.contains("remote") {
         let _ = hooklens::parse_device(text);
     }
-});
+}

@@ -1,0 +1,25 @@
+//! Fuzzes the target that `FUZZ_TARGET` names; the arguments are LibFuzzer's.
+#![no_main]
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::sync::LazyLock;
+
+use hooklens_fuzz::{TARGETS, Target};
+use libfuzzer_sys::fuzz_target;
+
+static RUN: LazyLock<Target> = LazyLock::new(|| {
+    let name = std::env::var("FUZZ_TARGET").expect("the name of a target in FUZZ_TARGET");
+    let found = TARGETS.iter().find(|(target, _)| *target == name);
+    found.unwrap_or_else(|| panic!("no target is named {name}")).1
+});
+
+fuzz_target!(
+    init: {
+        LazyLock::force(&RUN);
+        // Panics of the tokenizers library become errors. Other panics still end the run.
+        if ["gguf", "sentence-piece", "tokenizer"].contains(&std::env::var("FUZZ_TARGET").unwrap_or_default().as_str()) {
+            std::panic::set_hook(Box::new(|_| {}));
+        }
+    },
+    |bytes: &[u8]| RUN(bytes)
+);
