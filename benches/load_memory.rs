@@ -159,7 +159,7 @@ fn load(arguments: &[String]) -> Outcome {
     model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
     // A tied unembedding shares the embedding's memory if it is not processed.
     let tied = if layout == "gpt2" && process == "none" { VOCABULARY * WIDTH } else { 0 };
-    let weights = ((model.weights.count() - tied) * dtype.size()) as f64 / 1e6;
+    let weights = ((model.weights().count() - tied) * dtype.size()) as f64 / 1e6;
     let run = peak() - before;
     println!(
         "| {layout} | {dtype} | {process} | {weights:.0} MB | {loaded:.0} MB ({:.2}) | {run:.0} MB ({:.2}) |",

@@ -19,8 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut optimizer = AdamWConfig::new().init();
     for step in 0..STEPS {
         let loss = loss(&model, &ioi_prompts(BATCH, step as u64))?;
-        let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
-        model.weights = optimizer.step(1e-3, model.weights, gradients);
+        let gradients = GradientsParams::from_grads(loss.backward(), model.weights());
+        model = model.map_weights(|weights| optimizer.step(1e-3, weights, gradients));
     }
     println!("after:  {}", measure(&model)?);
     model.save_pretrained(&folder)?;

@@ -46,11 +46,11 @@ fn train(folder: &str) -> Result<(), Box<dyn std::error::Error>> {
         if step % 200 == 0 || step + 1 == STEPS {
             println!("step {step:5}  loss {:.4}", loss.clone().into_scalar::<f32>());
         }
-        let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
+        let gradients = GradientsParams::from_grads(loss.backward(), model.weights());
         // A short warm-up, then cosine decay to zero.
         let done = step as f64 / STEPS as f64;
         let rate = PEAK * (step as f64 / 100.0).min(1.0) * 0.5 * (1.0 + (done * std::f64::consts::PI).cos());
-        model.weights = optimizer.step(rate, model.weights, gradients);
+        model = model.map_weights(|weights| optimizer.step(rate, weights, gradients));
     }
     model.save_pretrained(folder)?;
     // The tokenizer reads from the configuration which token is the BOS token.

@@ -12,6 +12,6 @@
 //! ```
 
 pub use hooklens_model::encoder::{
-    EncoderBlock, EncoderConfig, EncoderEmbed, EncoderInput, EncoderOutput, EncoderTokens, EncoderWeights,
-    HookedEncoder, MlmHead, OutputHeads, Pooling, RelativePositions, RelativeWeights, SentenceEmbedding,
+    EncoderConfig, EncoderInput, EncoderOutput, EncoderTokens, HookedEncoder, Pooling, RelativePositions,
+    SentenceEmbedding,
 };

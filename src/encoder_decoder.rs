@@ -15,6 +15,6 @@
 //! ```
 
 pub use hooklens_model::encoder_decoder::{
-    DecoderBlock, DecoderCache, Encoded, EncoderBlock, EncoderDecoderConfig, EncoderDecoderInput, EncoderDecoderOutput,
-    EncoderDecoderWeights, HookedEncoderDecoder, PositionTable, StackAttention, StackPositions, TokenRules,
+    DecoderCache, Encoded, EncoderDecoderConfig, EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder,
+    PositionTable, StackAttention, StackPositions, TokenRules,
 };

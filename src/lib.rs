@@ -136,16 +136,14 @@ pub use hooklens_model::{
     },
     device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, parse_device, retain_freed_memory},
     driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput},
-    error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, error_chain},
+    error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},
     hook,
     kv_cache::{
         Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
         RecurrentState, Scoped, StateShape,
     },
     model::{
-        Attention, AttentionAndMamba2, Block, DecoderModel, DenseMlp, Embed, Expert, GatedDeltaNet, HookedTransformer,
-        LatentMaps, Linear, LoadReport, Mamba2, Mixer, Mlp, Moe, MoeNorms, Norm, Occurrence, Output, PerLayer,
-        PerLayerEmbed, SharedMlp, ShortConvolution, Slopes, Weights, lm_accuracy, lm_cross_entropy_loss,
+        DecoderModel, HookedTransformer, LoadReport, Occurrence, Output, Weights, lm_accuracy, lm_cross_entropy_loss,
         lm_loss_per_token,
     },
     processing::Processing,

@@ -2,6 +2,7 @@
 
 use hooklens::activations::{AnalysisError, Components, Stage};
 use hooklens::prelude::*;
+use hooklens_model::model::ModelParts;
 use proptest::prelude::*;
 
 use crate::support::{any_sum, assert_close, cases, failure, random_model, values};
@@ -111,7 +112,7 @@ fn each_norm_of_the_accumulated_stream_gives_the_final_logits() {
     let analysis = model.analyze(&cache).unwrap();
     let stack = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, Per::Sublayer).unwrap()).unwrap();
     let last = stack.vector("final_post").unwrap();
-    assert_close(&model.weights.unembed.forward(last), &logits, 1e-5, "logit lens");
+    assert_close(&model.parts().unembed.forward(last), &logits, 1e-5, "logit lens");
     assert!(matches!(failure(analysis.normalize_each(&stack)), Some(AnalysisError::Normed)));
 }
 

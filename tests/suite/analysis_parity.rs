@@ -82,7 +82,7 @@ fn streams(case: &mut Case) {
     let last = Stage::Final;
     let ln = |parts: hooklens::Result<Components>| analysis.apply_ln(parts?);
     // If norms keep their weights, TransformerLens ignores them, and its attributions don't sum to the logits.
-    let folded = model.weights.ln_final.w.is_none();
+    let folded = model.weights().get::<1>("ln_final.w").is_err();
     // For a gated MLP with `b_in`, its neurons include the bias: see `compare_points`.
     let own_bias = model.config().is_gated(0) && Golden::read(&case.name).get("weight blocks.0.mlp.b_in").is_some();
     case.components("accumulated.plain", || analysis.accumulated_resid(last, Per::Sublayer));

@@ -3,6 +3,7 @@
 use burn::module::Param;
 use hooklens::AttnExperts;
 use hooklens::prelude::*;
+use hooklens_model::model::ModelParts;
 
 use crate::support::{assert_close, random_model};
 
@@ -21,8 +22,8 @@ fn config(count: usize, per_token: usize, n_kv_heads: usize) -> TransformerConfi
 fn without(model: &HookedTransformer, by: f64) -> HookedTransformer {
     let config = model.config().clone().with_attn_experts(None);
     let mut plain = random_model(config, 0);
-    plain.weights = model.weights.clone();
-    for block in &mut plain.weights.blocks {
+    *plain.parts_mut() = model.parts().clone();
+    for block in &mut plain.parts_mut().blocks {
         let attn = block.attn_mut().unwrap();
         attn.router = None;
         attn.o.weight = Param::from_tensor(attn.o.weight.val() * by);
@@ -39,7 +40,7 @@ fn one_expert_is_plain_attention() {
 #[test]
 fn experts_without_preference_share_alike() {
     let mut model = random_model(config(4, 4, 2), 4);
-    for block in &mut model.weights.blocks {
+    for block in &mut model.parts_mut().blocks {
         let router = block.attn_mut().unwrap().router.as_mut().unwrap();
         router.weight = Param::from_tensor(router.weight.val().zeros_like());
         router.bias = None;

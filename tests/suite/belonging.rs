@@ -798,8 +798,8 @@ fn caches_of_other_models_are_refused() {
         crate::support::skipped("edits of weights are seen in main memory alone");
     }
     let mut edited = model.clone();
-    let scaled = edited.weights.blocks[1].ln1.w.take().map(|w| w.map(|w| w * 1.01));
-    edited.weights.blocks[1].ln1.w = scaled;
+    let scaled = edited.weights().get::<1>("blocks.1.ln1.w").unwrap() * 1.01;
+    edited.weights_mut().set("blocks.1.ln1.w", scaled).unwrap();
     let mut before = model.prefill(vec![ids.clone()]).unwrap();
     if in_memory {
         is_other(edited.forward_with([4], ForwardOptions::new().kv_cache(&mut before.fork(1).unwrap())).unwrap_err());
@@ -816,8 +816,8 @@ fn caches_of_other_models_are_refused() {
     let mut seen = vec![trained.prefill(vec![ids.clone()]).unwrap()];
     for head in 0..if in_memory { 4 } else { 0 } {
         let zeroed = |w: Tensor<2>| w.slice_fill([head * 4..head * 4 + 4, 0..16], 0.0);
-        let weight = trained.weights.blocks[1].attn().unwrap().o.weight.clone().map(zeroed);
-        trained.weights.blocks[1].attn_mut().unwrap().o.weight = weight;
+        let weight = zeroed(trained.weights().get("blocks.1.attn.W_O").unwrap());
+        trained.weights_mut().set("blocks.1.attn.W_O", weight).unwrap();
         for cache in &mut seen {
             is_other(trained.forward_with([4], ForwardOptions::new().kv_cache(cache)).unwrap_err());
         }
@@ -1034,7 +1034,8 @@ fn recordings_of_two_stacks_know_both_texts() {
     let other = HookedEncoderDecoder::from_pretrained(fixture.to_str().unwrap()).unwrap();
     assert!(other.decode(&model.encode([5, 6, 7, 1]).unwrap(), [0, 4]).is_ok());
     let mut edited = other.clone();
-    edited.weights.embed = edited.weights.embed.map(|table| table * 1.5);
+    let table = edited.weights().get::<2>("embed.W_E").unwrap();
+    edited.weights_mut().set("embed.W_E", table * 1.5).unwrap();
     if crate::support::device() == Device::flex() {
         let message = edited.decode(&model.encode([5, 6, 7, 1]).unwrap(), [0, 4]).unwrap_err();
         assert!(matches!(message, Error::Cache(CacheError::OtherWeights { .. })), "{message}");

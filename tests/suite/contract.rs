@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::tensor::{Int, Tensor};
 use hooklens::prelude::*;
 use hooklens::{Error, Experts, HookError, InputError, ResidualScheme};
+use hooklens_model::model::ModelParts;
 
 use crate::support::{assert_close, device, random_model, values};
 
@@ -121,8 +122,8 @@ fn nothing_runs_after_the_last_point() {
     // If the second block ran, its NaN weights would go unnoticed; if the first block's MLP ran on a wrong shape, it
     // would panic.
     let mut broken = model.clone();
-    broken.weights.blocks.truncate(1);
-    broken.weights.blocks[0].mlp = None;
+    broken.parts_mut().blocks.truncate(1);
+    broken.parts_mut().blocks[0].mlp = None;
     assert!(broken.record(ROW, "blocks.0.attn.hook_pattern").is_ok());
 }
 

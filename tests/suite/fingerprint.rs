@@ -40,8 +40,7 @@ impl ModuleMapper for Flip {
 /// The model with one bit of this parameter flipped, and the parameter's shape. `None` if there are fewer parameters.
 fn flipped(model: &HookedTransformer, parameter: usize) -> Option<(HookedTransformer, Vec<usize>)> {
     let mut flip = Flip { parameter, seen: 0, shape: Vec::new() };
-    let mut other = model.clone();
-    other.weights = other.weights.map(&mut flip);
+    let other = model.clone().map_weights(|weights| weights.map(&mut flip));
     (flip.seen > parameter).then_some((other, flip.shape))
 }
 

@@ -4,7 +4,7 @@ use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching, Sites};
 use hooklens::prelude::*;
 use hooklens::{
-    AttentionConfig, CacheError, CacheKind, Error, GatedDelta, InputError, Mixer, MixerConfig, NormKind, PaddingSide,
+    AttentionConfig, CacheError, CacheKind, Error, GatedDelta, InputError, MixerConfig, NormKind, PaddingSide,
     RopeScaling, Rotary,
 };
 use proptest::prelude::*;
@@ -238,13 +238,13 @@ fn gradients_reach_every_weight() {
     let device = model.device().autodiff();
     let model = model.to_devices(&[device]);
     let gradients = model.loss(vec![(1..20).collect::<Vec<u32>>()]).unwrap().backward();
-    let Some(Mixer::GatedDeltaNet(net)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
-    for (name, size) in [
-        ("decay", net.decay.weight.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),
-        ("beta", net.beta.weight.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),
-        ("filters", net.conv.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),
-        ("rates", net.a_log.grad(&gradients).map(|own| own.abs().sum().into_scalar::<f32>())),
-    ] {
+    let of_layer = |name: &str| format!("blocks.0.linear_attn.{name}");
+    let matrix = |name| model.weights().get::<2>(&of_layer(name)).unwrap().grad(&gradients).map(|own| own.abs().sum());
+    let rates = model.weights().get::<1>(&of_layer("A_log")).unwrap().grad(&gradients).map(|own| own.abs().sum());
+    for (name, size) in
+        ["W_decay", "W_beta", "conv"].map(|name| (name, matrix(name))).into_iter().chain([("rates", rates)])
+    {
+        let size = size.map(|size| size.into_scalar::<f32>());
         assert!(size.is_some_and(|size| size.is_finite() && size > 0.0), "{name}: {size:?}");
     }
 }

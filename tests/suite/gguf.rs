@@ -122,7 +122,7 @@ fn every_architecture_computes_as_transformers_does() {
                 }
             }
         }
-        assert_eq!(packed.weights.count(), wide.weights.count(), "{name}");
+        assert_eq!(packed.weights().count(), wide.weights().count(), "{name}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -88,8 +88,7 @@ fn element_types_are_asked_for_before_use() {
         }
     }
     // A model that was moved to the device in another way fails on its first run.
-    let mut odd = model.clone();
-    odd.weights = burn::module::Module::map(odd.weights.clone(), &mut crate::support::Cast(FloatDType::F64));
+    let odd = model.clone().map_weights(|weights| weights.map(&mut crate::support::Cast(FloatDType::F64)));
     if !element_types(&device).contains(&DType::F64) {
         assert!(matches!(odd.forward(ROW), Err(Error::ElementType { .. })));
     }

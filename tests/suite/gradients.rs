@@ -100,8 +100,7 @@ proptest! {
             return Ok(());
         }
         let model = random_model(config, seed as u64);
-        let mut exact = model.clone();
-        exact.weights = widened(&model.weights);
+        let exact = model.clone().map_weights(widened);
         let padded = Tokens::padded(&[TOKENS[0].to_vec(), TOKENS[1][..3].to_vec()], 0, PaddingSide::Left).unwrap();
         // Recording patterns and scales changes which operations run.
         let inner = ["attn_scores", "pattern", "scale", "normalized", "result", "_input", "_in", "expert"];
@@ -214,8 +213,8 @@ fn gradients_of_encoders_are_slopes() {
     }
     let newer = ["albert-groups", "deberta-v3", "mpnet", "esm1b", "modernbert", "umt5-encoder"];
     for name in ["bert-pretraining", "distilbert", "roberta"].into_iter().chain(newer) {
-        let mut model = HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap();
-        model.weights = widened(&model.weights);
+        let model =
+            HookedEncoder::from_pretrained(fixtures().join(name).to_str().unwrap()).unwrap().map_weights(widened);
         let input = Tokens::padded(&[vec![3, 9, 1, 7], vec![2, 8]], 0, PaddingSide::Left).unwrap();
         let run = |hooks: Vec<Hook<'_>>| model.run(&input, ForwardOptions::new().hooks(hooks)).unwrap();
         for selection in [Record::all(), Record::new("*hook_result"), Record::new("*hook_{q,k,v}_input")] {
@@ -232,8 +231,9 @@ fn gradients_of_an_encoder_with_a_decoder_are_slopes() {
         return;
     }
     for case in ["t5-gated", "t5gemma"] {
-        let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join(case).to_str().unwrap()).unwrap();
-        model.weights = widened(&model.weights);
+        let model = HookedEncoderDecoder::from_pretrained(fixtures().join(case).to_str().unwrap())
+            .unwrap()
+            .map_weights(widened);
         let input = Tokens::padded(&[vec![5, 6, 7, 1], vec![9, 1]], 0, PaddingSide::Right).unwrap();
         let written = vec![vec![0, 4, 8], vec![0, 9, 9]];
         let logits = |hooks: Vec<Hook<'_>>| {
@@ -264,8 +264,9 @@ fn edited_gradients_go_on_in_encoders_too() {
     };
     let points = ["*0.attn.hook_z", "*1.attn.hook_q"];
 
-    let mut model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
-    model.weights = widened(&model.weights);
+    let model = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap())
+        .unwrap()
+        .map_weights(widened);
     let run = |hook| {
         let options = ForwardOptions::new().hooks([hook]).record(["hook_full_embed", "*0.attn.hook_v"]);
         model.run_with_gradients(vec![vec![3, 9, 1, 7]], options, number_of_all).unwrap().cache
@@ -275,8 +276,9 @@ fn edited_gradients_go_on_in_encoders_too() {
     near(&given, &expected, "hook_full_embed");
     near(&given, &expected, "blocks.0.attn.hook_v");
 
-    let mut model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap()).unwrap();
-    model.weights = widened(&model.weights);
+    let model = HookedEncoderDecoder::from_pretrained(fixtures().join("t5-gated").to_str().unwrap())
+        .unwrap()
+        .map_weights(widened);
     let run = |hook| {
         let options = ForwardOptions::new().hooks([hook]).record(["hook_embed", "*0.attn.hook_v"]);
         model.run_with_gradients((vec![vec![5, 6, 7, 1]], vec![vec![0, 4]]), options, number).unwrap().cache

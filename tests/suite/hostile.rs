@@ -528,8 +528,8 @@ fn very_long_prompts_are_errors() {
 #[test]
 fn what_is_no_number_is_said() {
     let mut model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let attn = &mut model.weights.blocks[1].attn_mut().unwrap().o.weight;
-    *attn = attn.clone().map(|weight| weight * f32::NAN);
+    let weight = model.weights().get::<2>("blocks.1.attn.W_O").unwrap();
+    model.weights_mut().set("blocks.1.attn.W_O", weight * f32::NAN).unwrap();
     let prompt = "king drum sun king";
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.safetensors");

@@ -6,6 +6,7 @@ use hooklens::prelude::*;
 use hooklens::{
     Error, HookError, InputError, NormKind, Positional, lm_accuracy, lm_cross_entropy_loss, lm_loss_per_token,
 };
+use hooklens_model::model::ModelParts;
 use proptest::prelude::*;
 
 use crate::support::{
@@ -130,7 +131,7 @@ proptest! {
             let attn_out = cache.get(hook::attn_out(layer)).unwrap();
             if !post_norms {
                 let heads = cache.get(hook::result(layer)).unwrap().sum_dim(2).squeeze_dim::<3>(2);
-                let bias = model.weights.blocks[layer as usize].attn().unwrap().o.bias.as_ref().unwrap().val();
+                let bias = model.weights().get::<1>(&format!("blocks.{layer}.attn.b_O")).unwrap();
                 assert_close(&(heads + bias.unsqueeze()), &attn_out, 1e-5, "heads and bias");
             }
             sum = sum + attn_out;
@@ -140,8 +141,8 @@ proptest! {
             if let Ok(own) = cache.get(hook::per_layer_out(layer)) {
                 sum = sum + own;
             }
-            if let Some(scalar) = &model.weights.blocks[layer as usize].scalar {
-                sum = sum * scalar.val().unsqueeze();
+            if let Ok(scalar) = model.weights().get::<1>(&format!("blocks.{layer}.scalar")) {
+                sum = sum * scalar.unsqueeze();
             }
             assert_close(&sum, &cache.get(hook::resid_post(layer)).unwrap(), 1e-5, "after the block");
         }
@@ -185,7 +186,7 @@ proptest! {
         let model = random_model(config, seed);
         let everything = model.record(vec![row.clone()], Record::all()).unwrap();
         let some = model.record(vec![row.clone()], ["*hook_z", "*hook_resid_post"]).unwrap();
-        let outputs: usize = model.weights.blocks.iter().map(|block| block.mixer_outputs().count()).sum();
+        let outputs: usize = model.parts().blocks.iter().map(|block| block.mixer_outputs().count()).sum();
         prop_assert_eq!(some.len(), 2 + outputs);
         for (name, activation) in some.iter() {
             let worst = distance(&activation.to_ndarray().unwrap(), &everything.activation(name).unwrap().to_ndarray().unwrap());

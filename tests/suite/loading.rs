@@ -286,10 +286,10 @@ fn processing_in_pieces_is_processing() {
         HookedTransformer::from_pretrained_with(name, options).unwrap()
     };
     let (whole, pieces) = (loaded(DType::F32), loaded(DType::BF16));
-    let widened = pieces.weights.unembed.weight.val().cast(burn::tensor::FloatDType::F32);
-    assert_close(&widened, &whole.weights.unembed.weight.val(), 1.6e-2, "unembedding");
-    let widened = pieces.weights.unembed.bias.as_ref().unwrap().val().cast(burn::tensor::FloatDType::F32);
-    assert_close(&widened, &whole.weights.unembed.bias.as_ref().unwrap().val(), 1.6e-2, "its bias");
+    let widened = pieces.weights().get::<2>("unembed.W_U").unwrap().cast(burn::tensor::FloatDType::F32);
+    assert_close(&widened, &whole.weights().get("unembed.W_U").unwrap(), 1.6e-2, "unembedding");
+    let widened = pieces.weights().get::<1>("unembed.b_U").unwrap().cast(burn::tensor::FloatDType::F32);
+    assert_close(&widened, &whole.weights().get("unembed.b_U").unwrap(), 1.6e-2, "its bias");
 }
 
 fn fixture(name: &str) -> String {

@@ -5,7 +5,8 @@ use std::fs;
 use hooklens::activations::Stage;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
-use hooklens::{Block, CacheKind, Error, InputError, Mixer, Mlp};
+use hooklens::{CacheKind, Error, InputError};
+use hooklens_model::model::{Block, Mixer, Mlp, ModelParts};
 use safetensors::{SafeTensors, serialize};
 use serde_json::{Value, json};
 
@@ -47,7 +48,7 @@ fn parts_left_out_are_parts_that_write_nothing() {
         assert!(model.load_report().unused.is_empty());
         let mut llama = load("llama", LoadOptions::new());
         for (layer, parts) in chosen.iter().enumerate() {
-            let block = &mut llama.weights.blocks[layer];
+            let block = &mut llama.parts_mut().blocks[layer];
             let Block { mixer: Some(Mixer::Attention(attn)), mlp: Some(Mlp::Dense(mlp)), .. } = block else {
                 panic!("not a Llama block");
             };

@@ -88,6 +88,7 @@ mod trained;
 mod training;
 mod transformer_lens_4;
 mod variants;
+mod weights;
 mod writers;
 
 /// Tests that do not depend on the device: of file formats, commands (each of which starts a process), and pages. CI runs

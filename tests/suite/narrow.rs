@@ -72,7 +72,7 @@ fn every_family_computes_as_if_widened() {
         assert_eq!((narrow.dtype(), wide.dtype()), (DType::F32, DType::F32));
         // A projected embedding is a product.
         let kept = if case == "opt-behind" { DType::F32 } else { dtype };
-        assert_eq!(narrow.weights.embed.tokens.val().dtype(), kept.burn(), "{case}");
+        assert_eq!(narrow.weights().get::<2>("embed.W_E").unwrap().dtype(), kept.burn(), "{case}");
         let tokens = golden.tokens("");
         let everything = || Record::new(Selection::matching(|_| true));
         let [(logits, seen), (expected, expected_seen)] = [&narrow, &wide].map(|model| {
@@ -144,12 +144,12 @@ fn saved_weights_keep_their_16_bits() {
     let again = tempfile::tempdir().unwrap();
     narrow.save_pretrained(again.path()).unwrap();
     let [loaded, _] = both(again.path(), LoadOptions::new());
-    assert_eq!(loaded.weights.embed.tokens.val().dtype(), DType::BF16.burn());
+    assert_eq!(loaded.weights().get::<2>("embed.W_E").unwrap().dtype(), DType::BF16.burn());
     assert_eq!(loaded.fingerprint().unwrap(), narrow.fingerprint().unwrap());
     // Tracked weights are 32-bit.
     let trainable = LoadOptions::new().trainable();
     let trained = HookedTransformer::from_pretrained_with(folder.path().to_str().unwrap(), trainable).unwrap();
-    assert_eq!(trained.weights.embed.tokens.val().dtype(), DType::F32.burn());
+    assert_eq!(trained.weights().get::<2>("embed.W_E").unwrap().dtype(), DType::F32.burn());
     let moved = narrow.to_devices(&[Device::flex().autodiff()]);
-    assert_eq!(moved.weights.embed.tokens.val().dtype(), DType::F32.burn());
+    assert_eq!(moved.weights().get::<2>("embed.W_E").unwrap().dtype(), DType::F32.burn());
 }

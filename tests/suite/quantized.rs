@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use hooklens::prelude::*;
 use hooklens::{ConfigError, Error, LoadError, inspect};
+use hooklens_model::model::ModelParts;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ fn every_format_computes_as_its_library_says() {
                 }
             }
             if weight == "model.layers.0.self_attn.k_proj.weight" {
-                let ours = values(&model.weights.blocks[0].attn().unwrap().k.matrix().transpose());
+                let ours = values(&model.weights().get::<2>("blocks.0.attn.W_K").unwrap().transpose());
                 for (ours, expected) in ours.iter().zip(&expected) {
                     assert!((ours - expected).abs() <= expected.abs() * f32::EPSILON, "{name}: {ours}, not {expected}");
                 }
@@ -123,13 +124,20 @@ fn models_in_blocks_are_used_like_others() {
     }
     assert_close(&model.w_q(), &wide.w_q(), 0.0, "queries");
     assert_close(&model.w_out().unwrap(), &wide.w_out().unwrap(), 0.0, "outputs of the MLP");
+    // Reading a weight by name leaves it in blocks.
+    let before = model.fingerprint().unwrap();
+    for name in ["embed.W_E", "blocks.0.attn.W_Q", "blocks.0.mlp.W_out", "unembed.W_U"] {
+        let read = |model: &HookedTransformer| model.weights().get::<2>(name).unwrap();
+        assert_close(&read(&model), &read(&wide), 0.0, name);
+    }
+    assert_eq!(model.fingerprint().unwrap(), before);
     let saved = tempfile::tempdir().unwrap();
     model.save_pretrained(saved.path()).unwrap();
     let again = HookedTransformer::from_pretrained(saved.path().to_str().unwrap()).unwrap();
     assert_close(&again.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "saved");
     // Accessing a weight widens it, and it remains the model's parameter.
-    let value = model.weights.blocks[0].attn().unwrap().q.weight.val();
-    assert_close(&value, &wide.weights.blocks[0].attn().unwrap().q.weight.val(), 0.0, "a weight");
+    let value = model.parts().blocks[0].attn().unwrap().q.weight.val();
+    assert_close(&value, &wide.weights().get("blocks.0.attn.W_Q").unwrap(), 0.0, "a weight");
     assert_close(&model.forward(tokens()).unwrap(), &wide.forward(tokens()).unwrap(), 1e-5, "after it was asked for");
     let trained = HookedTransformer::from_pretrained_with(path, LoadOptions::new().trainable()).unwrap();
     assert!(trained.load_report().in_blocks.is_empty());

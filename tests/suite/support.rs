@@ -198,8 +198,9 @@ pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransf
         }
     }
     // Generated on the CPU, because devices have their own random number generators.
-    let mut model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
-    model.weights = burn::module::Module::map(model.weights.clone(), &mut Shake(StdRng::seed_from_u64(seed)));
+    let model = HookedTransformer::random(config, seed, &Device::flex()).unwrap();
+    let model =
+        model.map_weights(|weights| burn::module::Module::map(weights, &mut Shake(StdRng::seed_from_u64(seed))));
     model.to_devices(&[device()])
 }
 
@@ -213,15 +214,13 @@ impl burn::module::ModuleMapper for Cast {
 }
 
 /// The same weights in f64.
-pub(crate) fn widened<M: burn::module::Module>(weights: &M) -> M {
-    weights.clone().map(&mut Cast(burn::tensor::FloatDType::F64))
+pub(crate) fn widened<M: burn::module::Module>(weights: M) -> M {
+    weights.map(&mut Cast(burn::tensor::FloatDType::F64))
 }
 
 /// A random model that computes in f64.
 pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
-    let mut model = random_model(config, seed);
-    model.weights = widened(&model.weights);
-    model
+    random_model(config, seed).map_weights(widened)
 }
 
 /// Avoids kinks, near which finite differences are meaningless: smooth activation functions, no clipped gates, and no

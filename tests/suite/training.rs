@@ -6,7 +6,8 @@ use burn::tensor::{Gradients, TensorData};
 use hooklens::encoder::{EncoderOutput, HookedEncoder};
 use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, Linear, Norm, NormKind, Weights};
+use hooklens::{ActivationFn, NormKind};
+use hooklens_model::model::{DecoderWeights, Linear, ModelParts, Norm};
 use proptest::prelude::*;
 
 use crate::seeded::fixture;
@@ -171,7 +172,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     let gradients = output.loss.unwrap().backward();
     let unchosen = unchosen(plain, &rows);
     let last_scalar = format!("blocks.{}.scalar", c.n_layers() - 1);
-    for slope in slopes(&given.weights, &gradients) {
+    for slope in slopes(given.parts(), &gradients) {
         let chosen = !unchosen.iter().any(|expert| slope.name.starts_with(expert));
         let problem = match &slope.gradient {
             _ if !slope.kept => "is not tracked",
@@ -221,14 +222,14 @@ fn every_processed_decoder_trains() {
 /// Compares the weights' gradients of a model in f64 with finite differences.
 fn check(plain: &HookedTransformer, seed: usize) -> Result<(), String> {
     let given = plain.clone().to_devices(&[device().autodiff()]);
-    let slopes = slopes(&given.weights, &given.loss(rows()).unwrap().backward());
+    let slopes = slopes(given.parts(), &given.loss(rows()).unwrap().backward());
     let mut model = plain.clone();
-    let number = |weights: &Weights| {
-        model.weights = weights.clone();
+    let number = |weights: &DecoderWeights| {
+        *model.parts_mut() = weights.clone();
         scalar(model.loss(rows()).unwrap())
     };
     let number = std::cell::RefCell::new(number);
-    check_slopes(&slopes, &plain.weights, seed, |weights| (number.borrow_mut())(weights))
+    check_slopes(&slopes, plain.parts(), seed, |weights| (number.borrow_mut())(weights))
 }
 
 proptest! {
@@ -296,14 +297,14 @@ fn encoders_train() {
         let (plain, given) = (load(LoadOptions::new()), load(tracked()));
         let output = given.run(rows(), ForwardOptions::new()).unwrap();
         assert_close(&output.hidden.clone().unwrap(), &plain.encode(rows()).unwrap(), 1e-6, case);
-        let slopes = slopes(&given.weights, &number_of_all(output).backward());
+        let slopes = slopes(given.parts(), &number_of_all(output).backward());
         assert!(slopes.iter().all(|slope| slope.kept && slope.gradient.is_some()), "{case}");
         let number = |weights: &_| {
             let mut model = plain.clone();
-            model.weights = Clone::clone(weights);
+            *model.parts_mut() = Clone::clone(weights);
             scalar(number_of_all(model.run(rows(), ForwardOptions::new()).unwrap()))
         };
-        check_slopes(&slopes, &plain.weights, 3, number).unwrap_or_else(|problem| panic!("{case}: {problem}"));
+        check_slopes(&slopes, plain.parts(), 3, number).unwrap_or_else(|problem| panic!("{case}: {problem}"));
     }
 }
 
@@ -322,14 +323,14 @@ fn encoders_with_decoders_train() {
             let logits = model.forward((rows(), written())).unwrap();
             (logits.clone().square() * 0.1 + logits.cumsum(2).sin()).sum()
         };
-        let slopes = slopes(&given.weights, &number(&given).backward());
+        let slopes = slopes(given.parts(), &number(&given).backward());
         assert!(slopes.iter().all(|slope| slope.kept && slope.gradient.is_some()), "{case}");
         let of = |weights: &_| {
             let mut model = plain.clone();
-            model.weights = Clone::clone(weights);
+            *model.parts_mut() = Clone::clone(weights);
             scalar(number(&model))
         };
-        check_slopes(&slopes, &plain.weights, 3, of).unwrap_or_else(|problem| panic!("{case}: {problem}"));
+        check_slopes(&slopes, plain.parts(), 3, of).unwrap_or_else(|problem| panic!("{case}: {problem}"));
     }
 }
 
@@ -340,17 +341,17 @@ fn weights_are_tracked_where_the_device_differentiates() {
     let given = plain.clone().to_devices(&[device().autodiff()]);
     assert!(given.device().is_autodiff());
     let gradients = given.loss([1, 2, 3]).unwrap().backward();
-    assert!(slopes(&given.weights, &gradients).iter().all(|slope| slope.kept && slope.gradient.is_some()));
+    assert!(slopes(given.parts(), &gradients).iter().all(|slope| slope.kept && slope.gradient.is_some()));
     let back = given.to_devices(&[device()]);
     assert!(!back.device().is_autodiff() && !back.loss([1, 2, 3]).unwrap().is_tracked());
-    assert!(slopes(&back.weights, &gradients).iter().all(|slope| !slope.kept));
+    assert!(slopes(back.parts(), &gradients).iter().all(|slope| !slope.kept));
     assert_eq!(values(&back.forward([1, 2, 3]).unwrap()), values(&plain.forward([1, 2, 3]).unwrap()));
     // Frozen weights stay frozen.
     let mut frozen = back;
-    frozen.weights.embed = frozen.weights.embed.no_grad();
+    frozen.weights_mut().no_grad(["embed.*", "pos_embed.*"]).unwrap();
     let frozen = frozen.to_devices(&[device().autodiff()]);
     let gradients = frozen.loss([1, 2, 3]).unwrap().backward();
-    for slope in slopes(&frozen.weights, &gradients) {
+    for slope in slopes(frozen.parts(), &gradients) {
         assert_eq!(
             (slope.kept, slope.gradient.is_some()),
             [(true, true), (false, false)][usize::from(slope.name.starts_with("embed."))]
@@ -365,7 +366,7 @@ fn layers_on_a_plain_device_are_not_tracked() {
     let spread = LoadOptions::new().devices(&devices).process(Processing::none().fold_ln());
     let spread = HookedTransformer::from_pretrained_with("embedded:ioi", spread).unwrap();
     let gradients = spread.loss([1, 2, 3]).unwrap().backward();
-    for slope in slopes(&spread.weights, &gradients) {
+    for slope in slopes(spread.parts(), &gradients) {
         let later = !["embed.", "blocks.0.", "blocks.1."].iter().any(|part| slope.name.starts_with(part));
         assert_eq!((slope.kept, slope.gradient.is_some()), (later, later), "{}", slope.name);
     }
@@ -377,7 +378,7 @@ fn trainable_is_autodiff_on_the_device() {
     let by = |options: LoadOptions| {
         let model = load("gpt2", options);
         let gradients = model.loss(rows()).unwrap().backward();
-        slopes(&model.weights, &gradients).into_iter().map(|slope| slope.gradient).collect::<Vec<_>>()
+        slopes(model.parts(), &gradients).into_iter().map(|slope| slope.gradient).collect::<Vec<_>>()
     };
     let expected = by(tracked());
     let assert_same = |given: Vec<Option<Vec<f64>>>| {
@@ -407,9 +408,9 @@ fn a_tracked_model_can_be_processed() {
         let given = load(case, tracked()).processed(&every).unwrap();
         let plain = load(case, LoadOptions::new().process(every));
         assert!(problems(&given, &plain).is_empty(), "{case}: {:?}", problems(&given, &plain));
-        for (a, b) in slopes(&given.weights, &given.loss(rows()).unwrap().backward())
+        for (a, b) in slopes(given.parts(), &given.loss(rows()).unwrap().backward())
             .iter()
-            .zip(slopes(&plain.weights, &given.loss(rows()).unwrap().backward()))
+            .zip(slopes(plain.parts(), &given.loss(rows()).unwrap().backward()))
         {
             assert_eq!((&a.name, &a.values), (&b.name, &b.values), "{case}");
         }
@@ -426,15 +427,15 @@ fn a_merged_adapter_trains() {
 #[test]
 fn a_tied_unembedding_is_apart_until_it_is_tied_again() {
     let mut model = load("gpt2", tracked());
-    let gradient = |weight: &Param<Tensor<2>>, gradients: &Gradients| weight.grad(gradients).unwrap();
+    let weight = |model: &HookedTransformer, name| model.weights().get::<2>(name).unwrap();
     let apart = model.loss(rows()).unwrap().backward();
-    let (tokens, unembed) = (&model.weights.embed.tokens, &model.weights.unembed.weight);
-    let sum = gradient(tokens, &apart) + gradient(unembed, &apart).transpose();
-    let tied = tokens.val().transpose();
-    model.weights.unembed.weight = Param::initialized(unembed.id, tied);
+    let of_embed = weight(&model, "embed.W_E").grad(&apart).unwrap();
+    let sum = of_embed + weight(&model, "unembed.W_U").grad(&apart).unwrap().transpose();
+    let tied = weight(&model, "embed.W_E").transpose();
+    model.weights_mut().set("unembed.W_U", tied).unwrap();
     let together = model.loss(rows()).unwrap().backward();
-    assert_close(&gradient(&model.weights.embed.tokens, &together), &sum, 1e-5, "embedding");
-    assert!(model.weights.unembed.weight.grad(&together).is_none());
+    assert_close(&weight(&model, "embed.W_E").grad(&together).unwrap(), &sum, 1e-5, "embedding");
+    assert!(weight(&model, "unembed.W_U").grad(&together).is_none());
 }
 
 /// Weights created from tracked tensors are leaves.
@@ -464,8 +465,8 @@ fn a_trained_model_is_saved_and_loaded() {
         let mut losses = vec![];
         for _ in 0..5 {
             let loss = model.loss(rows()).unwrap();
-            let gradients = GradientsParams::from_grads(loss.backward(), &model.weights);
-            model.weights = optimizer.step(1e-2, model.weights, gradients);
+            let gradients = GradientsParams::from_grads(loss.backward(), model.weights());
+            model = model.map_weights(|weights| optimizer.step(1e-2, weights, gradients));
             losses.push(scalar(loss));
         }
         assert!(losses[4] < losses[0] - 0.3, "{case}: {losses:?}");

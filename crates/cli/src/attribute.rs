@@ -19,7 +19,7 @@ use hooklens_analysis::attribution::{EdgeScores, Gradient};
 use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::driver::{HookedModel, Input};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 
 #[derive(Debug, Args)]
 pub(super) struct AttributeArgs {

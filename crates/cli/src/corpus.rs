@@ -10,7 +10,7 @@ use super::prompt_files::PromptFiles;
 use hooklens_data::corpus::Prompt;
 use hooklens_data::dump::DumpModel;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 
 #[derive(Debug, Args)]
 pub(super) struct CorpusArg {

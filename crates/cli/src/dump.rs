@@ -26,7 +26,7 @@ use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
 use hooklens_model::encoder_decoder::HookedEncoderDecoder;
 use hooklens_model::error::{Error, Result as LibResult};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::PaddingSide;
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ use hooklens_data::corpus::{Place, PlacedPrompts, Prompt};
 use hooklens_data::error::DumpError;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::Tokens;
 
 /// Prompts from files or from the command line.

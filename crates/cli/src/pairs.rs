@@ -22,7 +22,7 @@ use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use crate::error::FeatureError;
 use hooklens_model::config::{NormKind, Positional, ResidualScheme};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
-use hooklens_model::model::{Block, HookedTransformer, Norm};
+use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};
 
 /// A weight processing step, by TransformerLens's name, that changes activations. Steps that change only logits are not
 /// listed.
@@ -88,7 +88,7 @@ enum Shown {
 /// The norm whose output a point shows; `None` for other points.
 fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm, Shown)> {
     if point == "ln_final.hook_normalized" {
-        return Some((&model.weights.ln_final, Shown::ByNorm));
+        return Some((&model.parts().ln_final, Shown::ByNorm));
     }
     let block = block_of(model, point)?;
     // In models with RMS norms, the MLP's norm has no weights.
@@ -106,7 +106,7 @@ fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm,
 
 fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> {
     let layer: usize = point.strip_prefix("blocks.")?.split('.').next()?.parse().ok()?;
-    model.weights.blocks.get(layer)
+    model.parts().blocks.get(layer)
 }
 
 /// Fails if, according to the dictionary's files, its model was processed differently by a step that changes a point

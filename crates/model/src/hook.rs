@@ -314,9 +314,9 @@ layer_points! {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "blocks.0.*")?;
     /// let (neurons, out) = (cache.get(hook::mlp_post(0))?, cache.get(hook::mlp_out(0))?);
-    /// let written = model.weights.blocks[0].dense_mlp().map(|mlp| mlp.output.forward(neurons));
-    /// let gap = written.map(|written| (written - out).abs().max().into_scalar::<f32>());
-    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
+    /// let (map, bias) = (model.weights().get::<2>("blocks.0.mlp.W_out")?, model.weights().get::<1>("blocks.0.mlp.b_out")?);
+    /// let gap = neurons.matmul(map.unsqueeze()) + bias.unsqueeze() - out;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     mlp_post "mlp.hook_post" 3;
@@ -487,7 +487,8 @@ pub fn final_scale() -> Point<3> {
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let (logits, cache) = model.run_with_cache("When Mary and John", hook::final_normalized())?;
-/// let again = model.weights.unembed.forward(cache.get(hook::final_normalized())?);
+/// let read = cache.get(hook::final_normalized())?;
+/// let again = read.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
 /// assert!((again - logits).abs().max().into_scalar::<f32>() < 1e-4);
 /// # Ok::<(), hooklens::Error>(())
 /// ```

@@ -17,7 +17,7 @@ use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
 use hooklens_analysis::lens::LensReading;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::token_text;
 
 /// Maximum number of cells in a table.

@@ -8,7 +8,7 @@ use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::{Tokenizer, Tokens, text_hash, token_text};
 
 /// Attention patterns of one text: its tokens, and a pattern `[query, key]` for each head, without padding. They are

@@ -14,7 +14,7 @@ use crate::error::AnalysisError;
 use hooklens_model::driver::{Hooked, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
-use hooklens_model::model::{HookedTransformer, Norm, narrowed};
+use hooklens_model::model::{DecoderChecks, HookedTransformer, Identified, ModelParts, Norm, narrowed};
 
 /// A model and a recording of one of its runs, for decomposing the residual stream. See the [module](super).
 ///
@@ -182,7 +182,7 @@ impl<'a> Analysis<'a> {
     /// An empty set of components at `place`, for the rows and positions in use.
     pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
         let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
-        let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.compute_type()));
+        let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.dtype().burn()));
         Components::new(place, &self.made_of, zeros)
     }
 
@@ -221,7 +221,7 @@ impl<'a> Analysis<'a> {
         if held.device() != device {
             held = held.to_device(&device);
         }
-        Ok(narrowed(held, self.model.compute_type()))
+        Ok(narrowed(held, self.model.dtype().burn()))
     }
 
     /// The whole recorded activation of a point whose axes are not batch and position.
@@ -257,7 +257,7 @@ impl<'a> Analysis<'a> {
     /// The contribution at `place` of what layer `layer` wrote, after any scaling of the stream by the blocks in
     /// between.
     pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
-        let blocks = self.model.weights.blocks.iter().take(place.layers).skip(layer);
+        let blocks = self.model.parts().blocks.iter().take(place.layers).skip(layer);
         let device = written.device();
         blocks.filter_map(|block| block.scalar.as_ref()).fold(written, |written, scalar| {
             let scalar = narrowed(scalar.val(), written.dtype()).to_device(&device);
@@ -283,7 +283,7 @@ impl<'a> Analysis<'a> {
 
     /// The norm applied to the stream at a place, and the hook point of its scale.
     pub(super) fn norm_at(&self, place: ResolvedStage) -> Option<(&'a Norm, Point<3>)> {
-        let weights = &self.model.weights;
+        let weights = self.model.parts();
         match place.reader {
             Reader::Attn(layer) => Some((&weights.blocks[layer].ln1, hook::ln1_scale(layer))),
             Reader::Mlp(layer) => Some((weights.blocks[layer].ln2.as_ref()?, hook::ln2_scale(layer))),
@@ -341,8 +341,7 @@ impl<'a> Analysis<'a> {
     /// let analysis = model.analyze(&cache)?;
     /// let normed = analysis.apply_ln(analysis.decompose_resid(Stage::Final)?)?;
     /// // The parts sum to the input of the unembedding, except for the norm's bias.
-    /// let bias = model.weights.ln_final.b.as_ref().map(|bias| bias.val().unsqueeze::<3>());
-    /// let whole = bias.map_or(normed.sum(), |bias| normed.sum() + bias);
+    /// let whole = normed.sum() + model.weights().get::<1>("ln_final.b")?.unsqueeze();
     /// let gap = whole - cache.get(hook::final_normalized())?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3 && normed.is_normed());
     /// # Ok::<(), hooklens::Error>(())
@@ -376,7 +375,7 @@ impl<'a> Analysis<'a> {
     /// let (logits, cache) = model.run_with_cache("When Mary and John", "*hook_resid_{pre,post}")?;
     /// let analysis = model.analyze(&cache)?;
     /// let stages = analysis.normalize_each(&analysis.accumulated_resid(Stage::Final, Per::Layer)?)?;
-    /// let lens = model.weights.unembed.forward(stages.vector("final_post")?);
+    /// let lens = stages.vector("final_post")?.matmul(model.w_u().unsqueeze()) + model.b_u().unsqueeze();
     /// assert!((lens - logits).abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

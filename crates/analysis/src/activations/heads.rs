@@ -10,6 +10,7 @@ use super::stage::Stage;
 use super::term::Term;
 use hooklens_model::error::Result;
 use hooklens_model::hook;
+use hooklens_model::model::ModelParts;
 
 impl Analysis<'_> {
     /// Each head's output to the residual stream before a stage: `L0H0`, `L0H1`, ... Includes the heads of gated delta
@@ -74,7 +75,7 @@ impl Analysis<'_> {
     /// Adds a layer's heads to `parts` and returns the contribution of its output bias,
     /// `[batch or 1, pos or 1, d_model]`. Heads of a state space beside attention are labeled `L0S0`.
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
-        let block = &self.model.weights.blocks[layer];
+        let block = &self.model.parts().blocks[layer];
         if block.mixer.is_none() {
             return Ok(None);
         }

@@ -6,6 +6,7 @@ use super::analysis::Analysis;
 use super::components::Components;
 use super::direction::Direction;
 use hooklens_model::error::Result;
+use hooklens_model::model::ModelParts;
 
 impl Analysis<'_> {
     /// The contribution of each component to the logit of a token, or to a logit difference ([`Direction`]),
@@ -61,8 +62,8 @@ impl Analysis<'_> {
         if self.model.config().d_vocab_out == 0 {
             return None;
         }
-        let unembed = &self.model.weights.unembed;
-        let of_norm = self.model.weights.ln_final.b.as_ref();
+        let unembed = &self.model.parts().unembed;
+        let of_norm = self.model.parts().ln_final.b.as_ref();
         let turned =
             of_norm.map(|b| b.val().unsqueeze::<2>().matmul(unembed.weight_in(b.val().dtype())).squeeze_dim::<1>(0));
         match (turned, unembed.bias.as_ref().map(|bias| bias.val())) {

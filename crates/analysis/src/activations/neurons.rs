@@ -13,7 +13,7 @@ use crate::error::AnalysisError;
 use hooklens_model::config::Experts;
 use hooklens_model::error::Result;
 use hooklens_model::hook;
-use hooklens_model::model::{Moe, narrowed};
+use hooklens_model::model::{ModelParts, Moe, narrowed};
 
 impl Analysis<'_> {
     /// Each neuron's output to the residual stream before a stage: `L0N0`, `L0N1`, ... In a mixture of experts,
@@ -81,7 +81,7 @@ impl Analysis<'_> {
         some: Option<Range<usize>>,
         parts: &mut Components,
     ) -> Result<Option<Tensor<3>>> {
-        let block = &self.model.weights.blocks[layer];
+        let block = &self.model.parts().blocks[layer];
         let post_norm = self.post_norm(block.ln2_post.as_ref(), hook::ln2_post_scale(layer))?;
         let place = parts.place;
         let mut push = |prefix: String, post: Tensor<3>, out: Tensor<2>| {

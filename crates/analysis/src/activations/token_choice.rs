@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::error::AnalysisError;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::{HookedTransformer, narrowed};
+use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, narrowed};
 
 /// One token for all places, one per row, or one per row and position.
 ///
@@ -132,10 +132,10 @@ impl ResidualDirections for HookedTransformer {
             let token = i64::from(ids[at]);
             return Err(InputError::Token { token, row: at / pos, position: at % pos, d_vocab }.into());
         }
-        let unembed = self.weights.unembed.matrix();
+        let unembed = self.parts().unembed.matrix();
         let ids: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
         let ids = Tensor::<1, Int>::from_data(TensorData::new(ids, [batch * pos]), &unembed.device());
         let d_model = unembed.dims()[0];
-        Ok(narrowed(unembed.select(1, ids), self.compute_type()).transpose().reshape([batch, pos, d_model]))
+        Ok(narrowed(unembed.select(1, ids), self.dtype().burn()).transpose().reshape([batch, pos, d_model]))
     }
 }

@@ -16,7 +16,7 @@ use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
-use hooklens_model::model::{HookedTransformer, Norm};
+use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, Norm};
 
 /// A component that writes to the residual stream.
 ///
@@ -384,7 +384,7 @@ fn slopes_at_receivers(
     let (output, _) = example.with_gradients(ForwardOptions::new().record(points).hooks(hooks))?;
     let cache = &output.cache;
     let mut slopes: Vec<Tensor<2>> = Vec::new();
-    for (at, block) in model.weights.blocks.iter().enumerate() {
+    for (at, block) in model.parts().blocks.iter().enumerate() {
         let input = cache.get(hook::resid_pre(at))?;
         let Some(attn) = block.attn() else { continue };
         for (gradient, map) in [

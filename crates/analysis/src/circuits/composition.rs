@@ -7,7 +7,7 @@ use ndarray::ArrayD;
 
 use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderChecks, HookedTransformer};
 
 /// The input of the later head that reads the earlier head's output.
 ///

@@ -5,7 +5,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::decompositions::{host, numeric};
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelParts};
 
 /// A weight matrix that reads from or writes to the residual stream.
 ///
@@ -59,7 +59,7 @@ pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatri
     let n_layers = model.config().n_layers();
     let block = |layer: usize| {
         let lacks = InputError::Layer { layer: layer as isize, n_layers };
-        model.weights.blocks.get(layer).ok_or(lacks)
+        model.parts().blocks.get(layer).ok_or(lacks)
     };
     let mlp = |layer: usize| {
         let lacks = InputError::NoMlp { layer: layer as isize };
@@ -70,9 +70,9 @@ pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatri
             let svd = model.ov().at(layer, head)?.svd()?;
             return leading(model, svd.s.squeeze_dim(0), svd.vh, count);
         }
-        WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight_in(model.compute_type()),
+        WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight_in(model.dtype().burn()),
         WeightMatrix::MlpIn(layer) => {
-            let read = mlp(layer)?.input.weight_in(model.compute_type()).transpose();
+            let read = mlp(layer)?.input.weight_in(model.dtype().burn()).transpose();
             match block(layer)?.ln2.as_ref().and_then(|norm| norm.w.as_ref()) {
                 Some(w) => read * w.val().unsqueeze(),
                 None => read,

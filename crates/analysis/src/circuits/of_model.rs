@@ -9,7 +9,7 @@ use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::labeled::LabeledArray;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts};
 
 /// Which biases are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,19 +117,21 @@ impl Circuits for HookedTransformer {
             return Err(InputError::PostNorms { what: "the accumulated bias" }.into());
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
-        let device = self.device();
-        let mut sum = Tensor::zeros([self.config().d_model], (&device, self.compute_type()));
-        for (layer, block) in self.weights.blocks.iter().enumerate() {
+        let (device, dtype) = (self.device(), self.dtype().burn());
+        let mut sum = Tensor::zeros([self.config().d_model], (&device, dtype));
+        for (layer, block) in self.parts().blocks.iter().enumerate() {
             if layer < attn_layers {
-                sum = sum + self.output_bias(block).to_device(&device);
+                for (_, output) in block.mixer_outputs() {
+                    sum = sum + output.bias_or_zeros(dtype).to_device(&device);
+                }
             }
             if let Some(mlp) = block.dense_mlp().filter(|_| biases == Biases::All && layer < mlp_layers) {
-                sum = sum + self.bias(&mlp.output).to_device(&device);
+                sum = sum + mlp.output.bias_or_zeros(dtype).to_device(&device);
             }
             // A shared expert without a gate adds its whole bias at every token.
             let shared = block.moe().and_then(|moe| moe.shared.as_ref()).filter(|own| own.share.is_none());
             if let Some(shared) = shared.filter(|_| biases == Biases::All && layer < mlp_layers) {
-                sum = sum + self.bias(&shared.output).to_device(&device);
+                sum = sum + shared.output.bias_or_zeros(dtype).to_device(&device);
             }
         }
         Ok(sum)

@@ -8,7 +8,7 @@ use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::{Error, Result};
 use hooklens_model::hook;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::Tokens;
 
 /// An expected attention pattern, as a function of the tokens.

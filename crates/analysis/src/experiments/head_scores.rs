@@ -7,7 +7,7 @@ use crate::error::AnalysisError;
 use crate::labeled::{LabeledArray, LabeledAxis};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::Tokens;
 
 /// A head's mean attention to the previous token, to duplicate tokens and to induction targets, each from 0 to 1.

@@ -3,7 +3,7 @@
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{CacheError, InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 
 /// Key-value caches of prefixes, looked up by their tokens. Common prefixes are computed and stored once. A store

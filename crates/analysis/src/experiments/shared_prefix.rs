@@ -8,7 +8,7 @@ use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::{HookedTransformer, Output};
+use hooklens_model::model::{HookedTransformer, Identified, Output};
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
 /// Number of tokens that all rows start with, leaving at least one token of each row.

@@ -9,7 +9,7 @@ use hooklens_hooks::{Hook, HookError, ModelIdentity, Record, Selection, at};
 use crate::activations::{AnalysisError, Stage};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, Identified};
 
 /// A steering vector: the difference between the activations of two kinds of prompts at a point of the residual stream,
 /// to be added in other runs (Turner et al. 2023).
@@ -95,7 +95,7 @@ impl SteeringVector {
         let recorded = model.record(prompts, Record::new(points).positions(-1))?;
         let all = model.analyze(&recorded)?.stack_head_results(Stage::Final)?;
         let width = model.config().d_model;
-        let mut sum = Tensor::zeros([width], (&model.device(), model.compute_type()));
+        let mut sum = Tensor::zeros([width], (&model.device(), model.dtype().burn()));
         for (layer, head) in heads {
             sum = sum + all.vector(&format!("L{layer}H{head}"))?.mean_dim(0).reshape([width]);
         }

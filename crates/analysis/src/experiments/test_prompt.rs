@@ -7,7 +7,7 @@ use hooklens_hooks::Activation;
 
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 
 /// Rank, logit and probability of each token of an answer.
 ///

@@ -13,7 +13,7 @@ use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 
 /// The unpatched run on one prompt: the logits that a metric reads, the points to patch and, for a decoder, what is

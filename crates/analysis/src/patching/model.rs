@@ -10,7 +10,7 @@ use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits}
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::Tokens;
 
 /// A model whose activations can be patched: a decoder, an encoder with a masked-token head, an encoder-decoder, or one

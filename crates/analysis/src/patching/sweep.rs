@@ -241,7 +241,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
         // Many short runs follow one another, and LibTorch's idle threads would spin through the start of each.
         #[cfg(feature = "libtorch")]
         let _alone = self.base.first().and_then(|prompt| self.model.restarts(prompt)).map(|(decoder, _)| {
-            hooklens_model::cpu::OneThread::for_kernels_on(&decoder.device(), decoder.compute_type())
+            hooklens_model::cpu::OneThread::for_kernels_on(&decoder.device(), decoder.dtype().burn())
         });
         let points = sites.resolve(self.model.catalog())?;
         let ids: Vec<PointId> = points.iter().map(|(id, _)| *id).collect();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use hooklens_model::model::{HookedTransformer, Linear};
+use hooklens_model::model::{HookedTransformer, Linear, ModelParts};
 
 /// Bytes of weights read, and floating-point operations of the matrix products with them. Attention scores and values
 /// are not counted.
@@ -29,7 +29,7 @@ impl Amount {
     /// Work of a forward pass over `tokens` tokens that computes all logits.
     pub(super) fn of_pass(model: &HookedTransformer, tokens: usize) -> Self {
         let mut sum = Amount { bytes: 0.0, flops: 0.0 };
-        let weights = &model.weights;
+        let weights = model.parts();
         for block in &weights.blocks {
             block.mixer_maps().for_each(|map| sum.add(map, tokens as f64, 1.0));
             if let Some(mlp) = block.dense_mlp() {

@@ -23,7 +23,7 @@ use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder}
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::generation::GenerateOptions;
 use hooklens_model::hook::Axis;
-use hooklens_model::model::{DecoderModel, HookedTransformer};
+use hooklens_model::model::{DecoderInput, DecoderModel, HookedTransformer};
 
 /// A workload.
 ///

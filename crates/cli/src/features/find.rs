@@ -17,7 +17,7 @@ use hooklens_features::{
     promoted_tokens,
 };
 use hooklens_model::driver::HookedModel;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::token_text;
 
 /// Number of promoted tokens listed per latent.

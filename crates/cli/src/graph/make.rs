@@ -19,7 +19,7 @@ use hooklens_features::{Dictionary, Opened, open};
 use hooklens_io::numerals;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result as LibResult;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::token_text;
 
 /// Graphs estimated to take longer than this many seconds are announced with a note.

@@ -12,7 +12,7 @@ use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::{HookedTransformer, Output};
+use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output};
 use hooklens_model::tokens::Tokens;
 
 /// A run of a model or of a hooked view of it.

@@ -15,7 +15,7 @@ use crate::error::GraphError;
 use hooklens_model::config::QkNormWeights;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::{Attention, HookedTransformer, Linear, Norm, RotaryTable};
+use hooklens_model::model::{Attention, HookedTransformer, Linear, ModelParts, Norm, RotaryTable};
 
 /// The contribution of two nodes, one in the query and one in the key, to an attention score.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -270,5 +270,5 @@ fn keep(pairs: &mut Vec<AttentionPair>, count: usize) {
 /// A layer's attention. Graphs require attention in every layer.
 fn attention_of(model: &HookedTransformer, layer: usize) -> Result<&Attention> {
     let lacking = InputError::NoAttention { what: "attribution of attention scores", layer };
-    Ok(model.weights.blocks[layer].attn().ok_or(lacking)?)
+    Ok(model.parts().blocks[layer].attn().ok_or(lacking)?)
 }

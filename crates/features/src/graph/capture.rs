@@ -27,7 +27,7 @@ use hooklens_model::config::{NormKind, Positional, ResidualScheme};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
-use hooklens_model::model::{Block, HookedTransformer, Norm};
+use hooklens_model::model::{Block, DecoderChecks, HookedTransformer, ModelParts, Norm};
 
 /// Number of rows encoded at a time.
 const TOGETHER: usize = 256;
@@ -121,10 +121,10 @@ fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], n
     if matches!(model.config().positional, Positional::Learned | Positional::Shortformer) {
         names.push("hook_pos_embed".into());
     }
-    if model.weights.ln_final.is_norm() {
+    if model.parts().ln_final.is_norm() {
         names.push("ln_final.hook_scale".into());
     }
-    for (layer, block) in model.weights.blocks.iter().enumerate() {
+    for (layer, block) in model.parts().blocks.iter().enumerate() {
         let mut add = |suffix: &str| names.push(format!("blocks.{layer}.{suffix}"));
         let norms = [
             (Some(&block.ln1), "ln1.hook_scale"),
@@ -198,7 +198,7 @@ pub(super) fn capture(
         let latent = block.attn().and_then(|attn| attn.latent.as_ref());
         latent.is_some_and(|latent| latent.kv_down.bias.is_some())
     };
-    if let Some(layer) = model.weights.blocks.iter().position(biased) {
+    if let Some(layer) = model.parts().blocks.iter().position(biased) {
         let reason = format!("layer {layer} adds a bias to the latents of its values");
         return Err(refused("the model", reason));
     }
@@ -226,7 +226,7 @@ pub(super) fn capture(
         (output.cache, logits)
     };
     let run = Run { model, cache, tokens, len: tokens.len(), left_out };
-    let blocks = &model.weights.blocks;
+    let blocks = &model.parts().blocks;
     let (mut layers, mut before_attention) = (Vec::new(), Vec::new());
     for (layer, block) in blocks.iter().enumerate() {
         let mut pattern = patterns.remove(&layer).unwrap_or_default();
@@ -266,10 +266,10 @@ pub(super) fn capture(
         Kind::Neurons(most) => run.neuron_sites(&mut frozen, *most)?,
         _ => run.dictionary_sites(&mut frozen, replacement, &placed)?,
     };
-    let last = run.norm(&model.weights.ln_final, "ln_final.hook_scale")?;
+    let last = run.norm(&model.parts().ln_final, "ln_final.hook_scale")?;
     let stream = run.cache.get::<3>(&*format!("blocks.{}.hook_resid_post", config.n_layers() - 1))?;
     let stream = stream.narrow(1, tokens.len() - 1, 1);
-    let uncapped = host(model.weights.unembed.forward(model.weights.ln_final.without_hooks(stream.clone())));
+    let uncapped = host(model.parts().unembed.forward(model.parts().ln_final.without_hooks(stream.clone())));
     let (logits, stream) = ([uncapped, logits], host(stream));
     Ok(Captured { frozen, sites, active, last, logits, stream, places, before_attention, beside_attention })
 }
@@ -363,7 +363,7 @@ impl Run<'_> {
 
     /// The norm between the stream and a point before an MLP, and the step at which the stream is read.
     fn reading(&self, layer: usize, point: &str) -> Result<(Option<HeldNorm>, usize)> {
-        let block = &self.model.weights.blocks[layer];
+        let block = &self.model.parts().blocks[layer];
         let parallel = self.model.config().residual == ResidualScheme::Parallel;
         let before_mlp = layer * STEPS + if parallel { PRE } else { MID };
         let scale = format!("blocks.{layer}.ln2.hook_scale");
@@ -442,7 +442,7 @@ impl Run<'_> {
             }
             let behind = match (one.at, &*one.writes) {
                 (At::Mlp, "mlp.hook_out") => {
-                    let norm = self.model.weights.blocks[one.layer].ln2_post.as_ref();
+                    let norm = self.model.parts().blocks[one.layer].ln2_post.as_ref();
                     self.optional_norm(norm, &format!("blocks.{}.ln2_post.hook_scale", one.layer))?
                 }
                 _ => None,
@@ -537,7 +537,7 @@ impl Run<'_> {
     /// Makes neurons the features of every MLP. At each position, keeps those with the largest outputs.
     fn neuron_sites(&self, frozen: &mut Frozen, most: usize) -> Result<Found> {
         let (mut sites, mut active, mut places) = (Vec::new(), Active::new(self.len), Vec::new());
-        for (layer, block) in self.model.weights.blocks.iter().enumerate() {
+        for (layer, block) in self.model.parts().blocks.iter().enumerate() {
             let runs = self.mlp(block, layer, true)?;
             if runs.is_empty() {
                 continue;

@@ -10,7 +10,7 @@ use super::replacement::Replacement;
 use super::target::{GraphTarget, What};
 use crate::error::GraphError;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelParts};
 
 /// Largest change of a feature, as a multiple of its activation.
 const MOST: f32 = 1e4;
@@ -111,7 +111,7 @@ impl Measured {
             // Targets are logits before the soft cap.
             Some(_) => {
                 let data = TensorData::new(read.clone(), [1, 1, read.len()]);
-                host(model.weights.unembed.forward(Tensor::<3>::from_data(data, &model.device())))
+                host(model.parts().unembed.forward(Tensor::<3>::from_data(data, &model.device())))
             }
         };
         let target = |(target, _): &(GraphTarget, f32)| target.of(&logits, &read);

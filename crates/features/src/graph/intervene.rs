@@ -23,7 +23,7 @@ use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::generation::{GenerateOptions, Generation};
 use hooklens_model::hook;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer, ModelParts};
 use hooklens_model::tokens::Tokens;
 
 /// An edit of one feature's activation.
@@ -525,7 +525,7 @@ impl<'m> Intervention<'m> {
         Running { deltas, wanted, .. }: &'h Running,
         hooks: &mut Vec<Hook<'h>>,
     ) {
-        let (config, block) = (self.model.config(), &self.model.weights.blocks[layer]);
+        let (config, block) = (self.model.config(), &self.model.parts().blocks[layer]);
         let (Some(moe), Some(mixture)) = (block.moe(), config.experts_of(layer)) else { return };
         let input: Rc<RefCell<Option<Tensor<2>>>> = Rc::default();
         let read = input.clone();

@@ -7,7 +7,7 @@ use super::host;
 use crate::error::GraphError;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelParts};
 
 /// A target of a graph: a sum of logits after the prompt, or a direction in the input of the unembedding.
 ///
@@ -134,7 +134,7 @@ pub(super) fn prepared_targets(
         }
         given => given.to_vec(),
     };
-    let (unembed, pos) = (&model.weights.unembed, captured.active.len - 1);
+    let (unembed, pos) = (&model.parts().unembed, captured.active.len - 1);
     let matrix = unembed.matrix();
     let mean = host(matrix.clone().cast(DType::F32).mean_dim(1));
     let bias = unembed.bias.as_ref().map(|bias| host(bias.val()));

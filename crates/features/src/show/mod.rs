@@ -22,7 +22,7 @@ use gather::{Amount, BINS, Example, Gathered};
 use hooklens_io::script_json::script_json;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{LoadError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer, ModelParts};
 use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 pub use units::Units;
 
@@ -274,9 +274,9 @@ pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[u
         return Ok(None);
     }
     let Some(rows) = units.written(model, which)? else { return Ok(None) };
-    let unembed = &model.weights.unembed;
+    let unembed = &model.parts().unembed;
     let rows = rows.to_device(&unembed.device()).cast(DType::F32);
-    let norm = &model.weights.ln_final;
+    let norm = &model.parts().ln_final;
     let rows = if norm.centers() { rows.clone() - rows.mean_dim(1) } else { rows };
     let rows = match &norm.w {
         Some(weight) => rows * weight.val().cast(DType::F32).to_device(&unembed.device()).unsqueeze::<2>(),

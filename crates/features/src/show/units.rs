@@ -9,7 +9,7 @@ use crate::error::FeatureError;
 use crate::labels::Labels;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelParts};
 
 /// Units of a dashboard, computed from the activation at one hook point: one value per unit and token.
 ///
@@ -181,7 +181,7 @@ impl Units {
             }
         };
         let layer = model.catalog().find(&point).ok().and_then(|id| model.catalog().info(id).layer);
-        let block = layer.and_then(|layer| model.weights.blocks.get(layer));
+        let block = layer.and_then(|layer| model.parts().blocks.get(layer));
         let through = match block {
             Some(block) if point.ends_with("mlp.hook_post") => block.dense_mlp().map(|mlp| mlp.output.matrix()),
             Some(block) => {

@@ -21,8 +21,8 @@ use hooklens_model::error::LoadError;
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::Pages;
 use hooklens_model::model::{
-    Attention, Block, DenseMlp, Embed, Expert, LatentMaps, Linear, Mixer, Mlp, Moe, MoeNorms, Norm, Paging, PerLayer,
-    PerLayerEmbed, SharedMlp, Slopes, WeightSource, Weights,
+    Attention, Block, DecoderWeights, DenseMlp, Embed, Expert, LatentMaps, Linear, Mixer, Mlp, Moe, MoeNorms, Norm,
+    Paging, PerLayer, PerLayerEmbed, SharedMlp, Slopes, WeightSource,
 };
 
 /// Reads weights one at a time, checking each shape against the configuration first.
@@ -137,7 +137,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// Reads all weights.
-    pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<Weights, LoadError> {
+    pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<DecoderWeights, LoadError> {
         self.check_all_there()?;
         let c = config;
         let width = self.table.projected.unwrap_or(c.d_model);
@@ -190,7 +190,7 @@ impl<'a> Assembler<'a> {
             self.pages = table;
         }
         let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps))?;
-        Ok(Weights { embed, per_layer_embed, blocks, ln_final, unembed })
+        Ok(DecoderWeights { embed, per_layer_embed, blocks, ln_final, unembed })
     }
 
     fn per_layer_embed(&mut self, c: &TransformerConfig, own: PerLayerInputs) -> Result<PerLayerEmbed, LoadError> {

@@ -239,7 +239,7 @@ impl LoadOptions {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
     /// let gradients = model.loss("When Mary and John went to the store")?.backward();
-    /// let by_embedding = model.weights.embed.tokens.grad(&gradients); // [d_vocab, d_model]
+    /// let by_embedding = model.weights().get::<2>("embed.W_E")?.grad(&gradients); // [d_vocab, d_model]
     /// assert_eq!(by_embedding.map(|gradient| gradient.dims()), Some([61, 64]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -16,11 +16,11 @@ use crate::gguf::{self, GgufModel};
 use crate::weight_files::{CROSS_ATTENTION, Quantized, Source, WeightFiles, WeightTable, llama2c_file, torch_file};
 use hooklens_model::config::TransformerConfig;
 use hooklens_model::device::{Placement, guarded, rounding};
-use hooklens_model::encoder::{EncoderConfig, HookedEncoder, OutputHeads, SentenceEmbedding};
-use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
+use hooklens_model::encoder::{EncoderConfig, HookedEncoder, LoadedEncoder, OutputHeads, SentenceEmbedding};
+use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder, LoadedEncoderDecoder};
 use hooklens_model::error::{ConfigError, LoadError, Result};
 use hooklens_model::model::LoadReport;
-use hooklens_model::model::{HookedTransformer, Paging, placed};
+use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
 use hooklens_model::tokens::{Tokenizer, read_json};
 
 /// Loading by name: a folder, a hub id, or an embedded model. In the prelude.
@@ -81,9 +81,17 @@ impl FromPretrained for HookedTransformer {
         report.name = name.as_ref().into();
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
-        let model = Self::assemble(config, weights, parts.tokenizer, report, options.computes_in());
-        let model = model.with_eos_tokens(parts.ends).with_bos_token(parts.begins);
-        Ok(model.processed(&options.processing)?.to_devices(&placement.devices()).paged(paging))
+        let model = Self::from(LoadedDecoder {
+            config,
+            weights,
+            tokenizer: parts.tokenizer,
+            eos_tokens: parts.ends,
+            bos_token: parts.begins,
+            report,
+            dtype: options.computes_in(),
+            paging,
+        });
+        Ok(model.processed(&options.processing)?.to_devices(&placement.devices()))
     }
 }
 
@@ -101,7 +109,8 @@ impl FromPretrained for HookedEncoder {
             Some(folder) => SentenceEmbedding::of_folder(folder)?,
             None => Ok(SentenceEmbedding::default()),
         };
-        Ok(Self::assemble(EncoderConfig::clone(config), weights, parts.tokenizer, sentences, report)?)
+        let (config, tokenizer) = (EncoderConfig::clone(config), parts.tokenizer);
+        Ok(Self::try_from(LoadedEncoder { config, weights, tokenizer, sentences, report })?)
     }
 }
 
@@ -116,8 +125,8 @@ impl FromPretrained for HookedEncoderDecoder {
             files.encoder_decoder(config, [&encodes, &decodes])
         })?;
         let weights = placed(weights, placement.first());
-        let model = Self::assemble(EncoderDecoderConfig::clone(config), weights, parts.tokenizer, report)?;
-        Ok(model.with_eos_tokens(parts.ends))
+        let (config, tokenizer) = (EncoderDecoderConfig::clone(config), parts.tokenizer);
+        Ok(Self::try_from(LoadedEncoderDecoder { config, weights, tokenizer, eos_tokens: parts.ends, report })?)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::families;
 use crate::weight_files::{Layout, StoredTensor};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{LoadError, Result};
-use hooklens_model::model::{HookedTransformer, Weight};
+use hooklens_model::model::{HookedTransformer, ModelParts, Weight, each_weight};
 
 /// Saving models in TransformerLens's file format. In the prelude.
 pub trait SavePretrained {
@@ -44,7 +44,7 @@ impl SavePretrained for HookedTransformer {
         let extra_biases = has_extra_biases(self);
         let table = families::native_weights(self.config(), extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
-        self.each_weight(&mut |weight, value| {
+        each_weight(self, &mut |weight, value| {
             let Some(source) = table.sources.get(&weight) else { return };
             let of_matrix = |m| match source.layout.unmatrix(m) {
                 StoredTensor::Matrix(m) => m.into(),
@@ -103,7 +103,7 @@ impl SavePretrained for HookedTransformer {
 
 /// Whether the model has biases that TransformerLens has no name for.
 fn has_extra_biases(model: &HookedTransformer) -> bool {
-    model.weights.blocks.iter().any(|block| {
+    model.parts().blocks.iter().any(|block| {
         let gate = block.dense_mlp().and_then(|mlp| Some([mlp.gate.as_ref()?, &mlp.input]));
         let mixture = block.moe().into_iter().flat_map(|moe| moe.maps());
         gate.into_iter().flatten().chain(mixture).any(|linear| linear.bias.is_some())

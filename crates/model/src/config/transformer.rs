@@ -378,8 +378,7 @@ impl TransformerConfig {
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_shared_keys([None, Some(0)])?;
     /// assert_eq!((config.reads_keys_of(0), config.reads_keys_of(1)), (None, Some(0)));
     /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-    /// let attn = model.weights.blocks[1].attn();
-    /// assert_eq!(attn.map(|attn| attn.k.weight.val().dims()), Some([64, 0]));
+    /// assert!(model.weights().get::<2>("blocks.1.attn.W_K").is_err()); // it has no keys of its own
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn reads_keys_of(&self, layer: usize) -> Option<usize> {

@@ -11,8 +11,8 @@ use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Logits, Plan, RunOutput, execute, private};
 use crate::error::{Error, InputError, Result};
 use crate::model::{
-    Buckets, Disentangled, LogBuckets, Norm, NormPoints, Pass, Sequence, TokenMixer, at_columns, attention_reads,
-    narrowed, position_bias, position_vectors, rows_of, token_vectors,
+    Buckets, Disentangled, Identified, LogBuckets, Norm, NormPoints, Pass, Sequence, TokenMixer, at_columns,
+    attention_reads, narrowed, position_bias, position_vectors, rows_of, token_vectors,
 };
 use crate::points::{Outer, Site};
 use crate::tokens::Tokens;
@@ -219,8 +219,8 @@ impl HookedEncoder {
         let widest = self.stack.d_mlp().max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
             points: &self.points,
-            device: self.weights.embed.tokens.val().device(),
-            dtype: self.weights.embed.tokens.val().dtype(),
+            device: self.weights.parts.embed.tokens.val().device(),
+            dtype: self.weights.parts.embed.tokens.val().dtype(),
             rows: Rows { copies: options.copies, ..sequence.rows() },
             silent: &|_| None,
             model: &|| self.identity(),
@@ -245,7 +245,7 @@ impl HookedEncoder {
         wanted: OutputHeads,
         run: &mut Run<'_, '_>,
     ) -> Result<Passed, Halt> {
-        let weights = &self.weights;
+        let weights = &self.weights.parts;
         let table = weights.embed.tokens.val();
         let (device, dtype) = (table.device(), table.dtype());
         let norm = |scale, normalized| NormPoints {
@@ -339,7 +339,7 @@ impl HookedEncoder {
     /// Prepares relative positions: sets a score bias shared by all layers, or returns embeddings that each layer
     /// projects itself.
     fn relative(&self, pass: &mut Pass<'_>) -> Option<RelativeVectors> {
-        let (weights, kind) = (self.weights.relative.as_ref()?, self.config.relative?);
+        let (weights, kind) = (self.weights.parts.relative.as_ref()?, self.config.relative?);
         let table = weights.table.val();
         match kind {
             RelativePositions::Buckets { count, max_distance, .. } => {

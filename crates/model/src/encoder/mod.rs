@@ -4,6 +4,8 @@ mod config;
 mod fingerprint;
 mod forward;
 mod input;
+mod loaded;
+mod names;
 mod points;
 mod sentences;
 mod tokens;
@@ -18,6 +20,7 @@ use hooklens_hooks::Catalog;
 pub use config::{EncoderConfig, RelativePositions};
 pub use forward::EncoderOutput;
 pub use input::EncoderInput;
+pub use loaded::LoadedEncoder;
 pub use sentences::{Pooling, SentenceEmbedding};
 pub use tokens::EncoderTokens;
 pub(crate) use unembed::check_width;
@@ -26,7 +29,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHea
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport};
+use crate::model::{Identities, LoadReport, ModelParts, Weights};
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
@@ -51,8 +54,7 @@ use points::points_of;
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoder {
-    /// Weights of the model, a Burn module.
-    pub weights: EncoderWeights,
+    weights: Weights<EncoderWeights>,
     config: Arc<EncoderConfig>,
     /// The part of the configuration that attention and MLP use.
     stack: Arc<TransformerConfig>,
@@ -63,23 +65,58 @@ pub struct HookedEncoder {
     identities: Arc<Identities>,
 }
 
+impl TryFrom<LoadedEncoder> for HookedEncoder {
+    type Error = ConfigError;
+
+    fn try_from(loaded: LoadedEncoder) -> std::result::Result<Self, ConfigError> {
+        let LoadedEncoder { config, weights, tokenizer, sentences, report } = loaded;
+        Ok(Self {
+            points: Arc::new(points_of(&config, weights.output_heads())),
+            stack: Arc::new(config.stack()?),
+            identities: Identities::of(&weights),
+            weights: Weights { parts: weights },
+            config: Arc::new(config),
+            tokenizer: tokenizer.map(Arc::new),
+            sentences,
+            report: Arc::new(report),
+        })
+    }
+}
+
+impl ModelParts for HookedEncoder {
+    type Parts = EncoderWeights;
+
+    fn parts(&self) -> &EncoderWeights {
+        &self.weights.parts
+    }
+
+    fn parts_mut(&mut self) -> &mut EncoderWeights {
+        &mut self.weights.parts
+    }
+}
+
 impl HookedEncoder {
-    /// Assembles a model from its parts.
+    /// The weights, by name.
     ///
-    /// # Errors
-    /// [`ConfigError`] if a list of the configuration has another length than there are layers.
-    pub fn assemble(
-        config: EncoderConfig,
-        weights: EncoderWeights,
-        tokenizer: Option<Tokenizer>,
-        sentences: std::result::Result<SentenceEmbedding, String>,
-        report: LoadReport,
-    ) -> std::result::Result<Self, ConfigError> {
-        let points = Arc::new(points_of(&config, weights.output_heads()));
-        let stack = Arc::new(config.stack()?);
-        let (config, report) = (Arc::new(config), Arc::new(report));
-        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
-        Ok(Self { weights, config, stack, points, tokenizer, sentences, report, identities })
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// assert_eq!(model.weights().get::<2>("embed.embed.W_E")?.dims()[1], model.config().d_model);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn weights(&self) -> &Weights<EncoderWeights> {
+        &self.weights
+    }
+
+    /// The weights, to replace or freeze some of them.
+    pub fn weights_mut(&mut self) -> &mut Weights<EncoderWeights> {
+        &mut self.weights
+    }
+
+    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
+    #[must_use]
+    pub fn map_weights(self, change: impl FnOnce(Weights<EncoderWeights>) -> Weights<EncoderWeights>) -> Self {
+        Self { weights: change(self.weights), ..self }
     }
 
     /// Configuration of the model.
@@ -105,20 +142,7 @@ impl HookedEncoder {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn device(&self) -> Device {
-        self.weights.device()
-    }
-
-    /// Output heads present in the model's files.
-    ///
-    /// ```
-    /// # use hooklens::FromPretrained;
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-bare")?;
-    /// assert!(!model.output_heads().mlm); // a bare encoder: `encode` works, `forward` does not
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn output_heads(&self) -> OutputHeads {
-        self.weights.output_heads()
+        self.weights.parts.device()
     }
 
     /// Report of how each tensor in the files was used.
@@ -177,7 +201,7 @@ impl HookedModel for HookedEncoder {
     /// Runs every head the model has, or none if no logits are requested.
     fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
-        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.output_heads() };
+        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.parts().output_heads() };
         self.run_tokens(&tokens, options, wanted)
     }
 

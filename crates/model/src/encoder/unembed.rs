@@ -22,8 +22,8 @@ impl HookedEncoder {
     /// width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         check_width(&stream, self.config().d_model)?;
-        let head = self.weights.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
-        let stream = match &self.weights.ln_final {
+        let head = self.weights.parts.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
+        let stream = match &self.weights.parts.ln_final {
             Some(ln_final) => ln_final.without_hooks(stream),
             None => stream,
         };

@@ -3,20 +3,10 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Attention, DenseMlp, Linear, Norm};
+use super::names::in_encoder;
+use crate::model::{Attention, DenseMlp, Linear, Norm, Parts};
 
 /// All weights of an encoder.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// let (weights, config) = (&model.weights, model.config());
-/// assert_eq!(weights.blocks.len(), config.n_layers);
-/// assert_eq!(weights.embed.tokens.val().dims(), [config.d_vocab, config.d_model]);
-/// assert!(weights.count() > config.d_vocab * config.d_model);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct EncoderWeights {
     /// Token, position and type embeddings.
@@ -36,17 +26,6 @@ pub struct EncoderWeights {
 }
 
 /// Token, position and type embeddings of width `d_embed`, and the norm of their sum.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// let (embed, config) = (&model.weights.embed, model.config());
-/// let positions = embed.positions.as_ref().map(|positions| positions.val().dims());
-/// assert_eq!(positions, Some([config.n_ctx, config.d_model]));
-/// assert_eq!(embed.token_types.as_ref().map(|types| types.val().dims()[0]), Some(2));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct EncoderEmbed {
     /// Token embedding, `[d_vocab, d_embed]`.
@@ -62,15 +41,6 @@ pub struct EncoderEmbed {
 }
 
 /// Relative position weights.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/mpnet")?;
-/// let relative = model.weights.relative.as_ref().map(|relative| relative.table.val().dims());
-/// assert_eq!(relative, Some([32, model.config().n_heads])); // one number per bucket and head
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct RelativeWeights {
     /// Bias table `[bucket, head]` (MPNet, T5) or relative position embedding `[number, d_model]` (DeBERTa).
@@ -80,16 +50,6 @@ pub struct RelativeWeights {
 }
 
 /// Weights of a block: attention and the MLP, with a norm before or after each.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// let (block, config) = (&model.weights.blocks[0], model.config());
-/// assert_eq!(block.mlp.input.weight.val().dims(), [config.d_model, config.d_mlp]);
-/// assert!(block.ln1.w.is_some() && block.ln2.b.is_some());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct EncoderBlock {
     /// Attention.
@@ -109,16 +69,6 @@ pub struct EncoderBlock {
 }
 
 /// Masked-token head: a linear map, the activation function, a norm and the unembedding.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// let config = model.config();
-/// let named = model.weights.mlm_head.as_ref().map(|head| head.unembed.weight.val().dims());
-/// assert_eq!(named, Some([config.d_model, config.d_vocab]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct MlmHead {
     /// Linear map, `[d_model, d_embed]`.
@@ -130,15 +80,6 @@ pub struct MlmHead {
 }
 
 /// Output heads of an encoder, as present in its files.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder::HookedEncoder;
-/// use hooklens::encoder::OutputHeads;
-/// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// assert_eq!(model.output_heads(), OutputHeads { mlm: true, pooler: true, nsp: true });
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputHeads {
     /// The masked-token head.
@@ -154,15 +95,16 @@ impl OutputHeads {
     pub(super) const NONE: OutputHeads = OutputHeads { mlm: false, pooler: false, nsp: false };
 }
 
+impl Parts for EncoderWeights {
+    fn name_of(fields: &[&str]) -> String {
+        in_encoder(fields)
+    }
+}
+
 impl EncoderWeights {
     /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embed.tokens.val().device()
-    }
-
-    /// Number of parameters.
-    pub fn count(&self) -> usize {
-        self.num_params()
     }
 
     /// Output heads that the model has.

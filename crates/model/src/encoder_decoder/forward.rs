@@ -17,7 +17,8 @@ use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput,
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::{KeyValueCache, MadeBy, Transaction};
 use crate::model::{
-    Buckets, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, soft_capped, token_vectors,
+    Buckets, Identified, NormPoints, Pass, Sequence, last_rows, position_bias, position_vectors, soft_capped,
+    token_vectors,
 };
 use crate::points::Outer;
 use crate::tokens::Tokens;
@@ -316,7 +317,7 @@ impl HookedEncoderDecoder {
         }
         if let Some(cache) = &cache {
             cache.own.check_model(&identity)?;
-            cache.own.check(&self.decoder_stack, shape, self.weights.embed.val().dtype(), |_| self.device())?;
+            cache.own.check(&self.decoder_stack, shape, self.weights.parts.embed.val().dtype(), |_| self.device())?;
         }
         if encoded.shape()[0] != batch {
             return Err(InputError::Rows { encoder: encoded.shape()[0], decoder: batch }.into());
@@ -384,8 +385,8 @@ impl HookedEncoderDecoder {
         let shape = if shape.d_mlp() > smaller.d_mlp() { shape } else { smaller };
         Plan {
             points: &self.points,
-            device: self.weights.embed.val().device(),
-            dtype: self.weights.embed.val().dtype(),
+            device: self.weights.parts.embed.val().device(),
+            dtype: self.weights.parts.embed.val().dtype(),
             rows,
             silent,
             model,
@@ -397,7 +398,7 @@ impl HookedEncoderDecoder {
     }
 
     fn encoder_pass(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Encoded, Halt> {
-        let (weights, config) = (&self.weights, &self.config);
+        let (weights, config) = (&self.weights.parts, &self.config);
         let table = weights.embed.val();
         let (device, dtype) = (table.device(), table.dtype());
         let embedded = run.fire(
@@ -428,7 +429,7 @@ impl HookedEncoderDecoder {
         logits: Logits,
         run: &mut Run<'_, '_>,
     ) -> Result<(Option<Tensor<3>>, CrossKeys), Halt> {
-        let (weights, config) = (&self.weights, &self.config);
+        let (weights, config) = (&self.weights.parts, &self.config);
         let table = weights.decoder_embed.as_ref().unwrap_or(&weights.embed).val();
         let (device, dtype) = (table.device(), table.dtype());
         // Embeddings that are normalized directly are not scaled.
@@ -471,7 +472,7 @@ impl HookedEncoderDecoder {
 
     /// Computes logits, `[batch, pos, d_decoder_vocab]`, from the decoder's normalized last hidden state.
     pub(crate) fn logits(&self, last: Tensor<3>) -> Tensor<3> {
-        let logits = self.weights.unembed.forward(scaled(last, self.config.output_scale));
+        let logits = self.weights.parts.unembed.forward(scaled(last, self.config.output_scale));
         soft_capped(logits, self.config.output_logits_soft_cap)
     }
 

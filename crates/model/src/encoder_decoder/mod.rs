@@ -8,6 +8,8 @@ mod fingerprint;
 mod forward;
 mod generate;
 mod input;
+mod loaded;
+mod names;
 mod points;
 mod positions;
 mod rules;
@@ -24,6 +26,7 @@ pub use cache::DecoderCache;
 pub use config::{EncoderDecoderConfig, StackAttention};
 pub use forward::{Encoded, EncoderDecoderOutput};
 pub use input::EncoderDecoderInput;
+pub use loaded::LoadedEncoderDecoder;
 pub use positions::{PositionTable, StackPositions};
 pub use rules::TokenRules;
 pub use sinusoids::Sinusoids;
@@ -32,7 +35,7 @@ pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport};
+use crate::model::{Identities, LoadReport, ModelParts, Weights};
 use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
@@ -56,8 +59,7 @@ use points::{CROSS, points_of};
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedEncoderDecoder {
-    /// Weights of the model, a Burn module.
-    pub weights: EncoderDecoderWeights,
+    weights: Weights<EncoderDecoderWeights>,
     config: Arc<EncoderDecoderConfig>,
     /// Configurations of both stacks, in the form that blocks use.
     encoder_stack: Arc<TransformerConfig>,
@@ -70,33 +72,62 @@ pub struct HookedEncoderDecoder {
     identities: Arc<Identities>,
 }
 
-impl HookedEncoderDecoder {
-    /// Assembles a model from its parts.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if a list of the configuration has another length than there are layers.
-    pub fn assemble(
-        config: EncoderDecoderConfig,
-        weights: EncoderDecoderWeights,
-        tokenizer: Option<Tokenizer>,
-        report: LoadReport,
-    ) -> std::result::Result<Self, ConfigError> {
+impl TryFrom<LoadedEncoderDecoder> for HookedEncoderDecoder {
+    type Error = ConfigError;
+
+    fn try_from(loaded: LoadedEncoderDecoder) -> std::result::Result<Self, ConfigError> {
+        let LoadedEncoderDecoder { config, weights, tokenizer, eos_tokens, report } = loaded;
         Ok(Self {
             identities: Identities::of(&weights),
-            weights,
+            weights: Weights { parts: weights },
             points: Arc::new(points_of(&config)),
             encoder_stack: Arc::new(config.stack(false)?),
             decoder_stack: Arc::new(config.stack(true)?),
             config: Arc::new(config),
             tokenizer: tokenizer.map(Arc::new),
-            ends: Arc::default(),
+            ends: eos_tokens.into(),
             report: Arc::new(report),
         })
     }
+}
 
-    /// Sets the end-of-sequence tokens named in the model's files.
-    pub fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
-        Self { ends: tokens.into(), ..self }
+impl ModelParts for HookedEncoderDecoder {
+    type Parts = EncoderDecoderWeights;
+
+    fn parts(&self) -> &EncoderDecoderWeights {
+        &self.weights.parts
+    }
+
+    fn parts_mut(&mut self) -> &mut EncoderDecoderWeights {
+        &mut self.weights.parts
+    }
+}
+
+impl HookedEncoderDecoder {
+    /// The weights, by name.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+    /// assert_eq!(model.weights().get::<2>("embed.W_E")?.dims()[1], model.config().d_model);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn weights(&self) -> &Weights<EncoderDecoderWeights> {
+        &self.weights
+    }
+
+    /// The weights, to replace or freeze some of them.
+    pub fn weights_mut(&mut self) -> &mut Weights<EncoderDecoderWeights> {
+        &mut self.weights
+    }
+
+    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
+    #[must_use]
+    pub fn map_weights(
+        self,
+        change: impl FnOnce(Weights<EncoderDecoderWeights>) -> Weights<EncoderDecoderWeights>,
+    ) -> Self {
+        Self { weights: change(self.weights), ..self }
     }
 
     /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, else from
@@ -136,7 +167,7 @@ impl HookedEncoderDecoder {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn device(&self) -> Device {
-        self.weights.device()
+        self.weights.parts.device()
     }
 
     /// Report of how each tensor in the files was used.

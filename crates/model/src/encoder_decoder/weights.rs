@@ -3,19 +3,10 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Attention, DenseMlp, Linear, Norm};
+use super::names::in_encoder_decoder;
+use crate::model::{Attention, DenseMlp, Linear, Norm, Parts};
 
 /// All weights of an encoder-decoder.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let (weights, config) = (&model.weights, model.config());
-/// assert_eq!(weights.decoder.len(), config.n_decoder_layers);
-/// assert_eq!(weights.decoder_bias[0].val().dims(), [32, config.n_decoder_heads]);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct EncoderDecoderWeights {
     /// Token embedding of the encoder, `[d_vocab, d_model]`.
@@ -48,15 +39,6 @@ pub struct EncoderDecoderWeights {
 }
 
 /// Weights of an encoder block: attention and MLP, with a norm before or after each.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let block = &model.weights.encoder[0];
-/// assert!(block.mlp.gate.is_none() && block.ln2.b.is_none());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct EncoderBlock {
     /// Norm before attention, or of the residual stream after it.
@@ -74,15 +56,6 @@ pub struct EncoderBlock {
 }
 
 /// Weights of a decoder block: self-attention, cross-attention and MLP, with a norm before or after each.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let block = &model.weights.decoder[0];
-/// assert_eq!(block.cross_attn.k.weight.val().dims(), block.attn.k.weight.val().dims());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
     /// Norm before self-attention, or of the residual stream after it.
@@ -105,14 +78,15 @@ pub struct DecoderBlock {
     pub ln3_post: Option<Norm>,
 }
 
+impl Parts for EncoderDecoderWeights {
+    fn name_of(fields: &[&str]) -> String {
+        in_encoder_decoder(fields)
+    }
+}
+
 impl EncoderDecoderWeights {
     /// Device of the weights.
     pub fn device(&self) -> Device {
         self.embed.val().device()
-    }
-
-    /// Number of parameters.
-    pub fn count(&self) -> usize {
-        self.num_params()
     }
 }

@@ -7,6 +7,7 @@ mod input;
 mod load;
 mod processing;
 mod prompt_place;
+mod weight;
 
 use hooklens_hooks::{Halt, HookError};
 use thiserror::Error;
@@ -20,6 +21,7 @@ pub(crate) use input::UNKNOWN_WORDS;
 pub use load::LoadError;
 pub use processing::ProcessingError;
 pub use prompt_place::Place;
+pub use weight::WeightError;
 
 /// An error of another crate.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -59,6 +61,9 @@ pub enum Error {
     /// Error of weight processing.
     #[error(transparent)]
     Processing(#[from] ProcessingError),
+    /// Error of access to a weight by name.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
     /// A device cannot be used.
     #[error("the device `{name}` can't be used: {reason}")]
     Device {
@@ -139,6 +144,7 @@ impl Error {
             Error::Input(error) => error,
             Error::Cache(error) => error,
             Error::Processing(error) => error,
+            Error::Weight(error) => error,
             Error::Other(error) => &**error,
             _ => self,
         };
@@ -160,6 +166,7 @@ impl Error {
             Error::Input(error) => error.into(),
             Error::Cache(error) => error.into(),
             Error::Processing(error) => error.into(),
+            Error::Weight(error) => error.into(),
             Error::Other(error) => error,
             other => return Err(other),
         };

@@ -12,7 +12,7 @@ use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::model::{HookedTransformer, Output};
+use crate::model::{DecoderChecks, DecoderInput, HookedTransformer, Identified, Output};
 use crate::tokens::Tokens;
 
 /// Result of one generation step.

@@ -20,16 +20,6 @@ use crate::kv_cache::{KeyBlock, Keys, heads_first};
 use crate::points::Site;
 
 /// Weights of one attention layer.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let attention = model.weights.blocks[0].attn().unwrap(); // a layer may have none
-/// let per_head = attention.q.weight.val().reshape([64, 4, 16]).swap_dims(0, 1); // [head, d_model, d_head]
-/// let gap = per_head - model.w_q().narrow(0, 0, 1).squeeze_dim::<3>(0);
-/// assert_eq!(gap.abs().max().into_scalar::<f32>(), 0.0);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Attention {
     /// Query projection, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.

@@ -14,17 +14,6 @@ use crate::cpu;
 use crate::points::Site;
 
 /// Weights of attention and a Mamba 2 state space that read the same normalized stream, and whose outputs are added.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{AttentionConfig, MixerConfig, StateSpace};
-/// let mixer = MixerConfig::AttentionAndMamba2(AttentionConfig::new(2, 8), StateSpace::new(4, 8, 6));
-/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([mixer])?;
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let cache = model.record([1, 2, 3], ["blocks.0.attn.hook_z", "blocks.0.ssm.hook_z", "blocks.0.hook_attn_out"])?;
-/// assert_eq!((cache.get(hook::z(0))?.dims(), cache.get(hook::ssm_z(0))?.dims()), ([1, 3, 4, 8], [1, 3, 4, 8]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct AttentionAndMamba2 {
     /// Attention.

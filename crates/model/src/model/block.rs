@@ -19,14 +19,6 @@ use crate::error::InputError;
 use crate::points::Site;
 
 /// Weights of one block. Components that the configuration does not include are `None`.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let block = &model.weights.blocks[0];
-/// assert!(block.attn().is_some() && block.dense_mlp().is_some() && block.ln1_post.is_none());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Block {
     /// Norm before the token mixer.

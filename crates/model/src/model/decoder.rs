@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use super::input::DecoderInput;
 use super::output::Output;
 use super::transformer::HookedTransformer;
 use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};

@@ -15,15 +15,6 @@ use crate::points::Site;
 ///
 /// Plain: `out(act(in(x)))`. Gated: `out(act(gate(x)) * in(x))`. Both biases of a gated MLP
 /// act before the product.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let mlp = model.weights.blocks[0].dense_mlp();
-/// assert_eq!(mlp.map(|mlp| mlp.input.weight.val().dims()), Some([64, 256]));
-/// assert!(mlp.is_some_and(|mlp| mlp.gate.is_none()));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct DenseMlp {
     /// Input projection, `[d_model, d_mlp]`; fires `hook_pre`, or `hook_pre_linear` when gated.
@@ -39,16 +30,6 @@ pub struct DenseMlp {
 }
 
 /// Learned parameters of an MLP's `xielu`.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// use hooklens::ActivationFn;
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_activation(ActivationFn::Xielu);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let slopes = model.weights.blocks[0].dense_mlp().and_then(|mlp| mlp.slopes.as_ref());
-/// assert_eq!(slopes.map(|slopes| slopes.alpha_p.val().dims()), Some([1]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Slopes {
     /// Slope above zero, before softplus, `[1]`.

@@ -5,90 +5,88 @@ use burn::tensor::{DType, Tensor};
 
 use super::{Embed, HookedTransformer, Linear, Norm};
 
-impl HookedTransformer {
-    /// Calls `see` with every weight and its name in a `WeightTable`.
-    pub fn each_weight(&self, see: &mut dyn FnMut(String, Weight<'_>)) {
-        let (w, dtype) = (&self.weights, self.compute_type());
-        see("embed.W_E".into(), Weight::Tokens(&w.embed));
-        if let Some(positions) = &w.embed.positions {
-            see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
+/// Calls `see` with every weight of a model and its name in a `WeightTable`.
+pub fn each_weight(model: &HookedTransformer, see: &mut dyn FnMut(String, Weight<'_>)) {
+    let (w, dtype) = (&model.weights.parts, model.compute_type());
+    see("embed.W_E".into(), Weight::Tokens(&w.embed));
+    if let Some(positions) = &w.embed.positions {
+        see("pos_embed.W_pos".into(), Weight::Matrix(positions.val()));
+    }
+    norm("embed.ln", w.embed.norm.as_ref(), see);
+    if let Some(own) = &w.per_layer_embed {
+        see("per_layer_embed.W_E".into(), Weight::Tokens(&own.vectors));
+        linear("per_layer_embed", "proj", &own.projection, dtype, see);
+        norm("per_layer_embed.norm", Some(&own.norm), see);
+    }
+    for (layer, block) in w.blocks.iter().enumerate() {
+        let name = |part: &str| format!("blocks.{layer}.{part}");
+        for (part, which) in [
+            ("ln1", Some(&block.ln1)),
+            ("ln1_post", block.ln1_post.as_ref()),
+            ("ln2", block.ln2.as_ref()),
+            ("ln2_post", block.ln2_post.as_ref()),
+        ] {
+            norm(&name(part), which, see);
         }
-        norm("embed.ln", w.embed.norm.as_ref(), see);
-        if let Some(own) = &w.per_layer_embed {
-            see("per_layer_embed.W_E".into(), Weight::Tokens(&own.vectors));
-            linear("per_layer_embed", "proj", &own.projection, dtype, see);
-            norm("per_layer_embed.norm", Some(&own.norm), see);
+        block.mixer.iter().for_each(|mixer| mixer.of_kind().each_weight(&format!("blocks.{layer}"), dtype, see));
+        if let Some(mlp) = block.dense_mlp() {
+            linear(&name("mlp"), "in", &mlp.input, dtype, see);
+            linear(&name("mlp"), "out", &mlp.output, dtype, see);
+            if let Some(gate) = &mlp.gate {
+                linear(&name("mlp"), "gate", gate, dtype, see);
+                let none = Tensor::zeros([mlp.output.shape()[0]], (&model.device(), dtype));
+                see(name("mlp.b_after_product"), Weight::Vector(none));
+            }
+            if let Some(slopes) = &mlp.slopes {
+                see(name("mlp.alpha_p"), Weight::Vector(slopes.alpha_p.val()));
+                see(name("mlp.alpha_n"), Weight::Vector(slopes.alpha_n.val()));
+            }
+            norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
         }
-        for (layer, block) in w.blocks.iter().enumerate() {
-            let name = |part: &str| format!("blocks.{layer}.{part}");
-            for (part, which) in [
-                ("ln1", Some(&block.ln1)),
-                ("ln1_post", block.ln1_post.as_ref()),
-                ("ln2", block.ln2.as_ref()),
-                ("ln2_post", block.ln2_post.as_ref()),
-            ] {
-                norm(&name(part), which, see);
+        if let Some(moe) = block.moe() {
+            linear(&name("mlp"), "gate", &moe.router, dtype, see);
+            for (number, expert) in moe.experts.iter().enumerate() {
+                let name = name(&format!("mlp.experts.{number}"));
+                linear(&name, "in", &expert.input, dtype, see);
+                expert.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
+                linear(&name, "out", &expert.output, dtype, see);
             }
-            block.mixer.iter().for_each(|mixer| mixer.of_kind().each_weight(&format!("blocks.{layer}"), dtype, see));
-            if let Some(mlp) = block.dense_mlp() {
-                linear(&name("mlp"), "in", &mlp.input, dtype, see);
-                linear(&name("mlp"), "out", &mlp.output, dtype, see);
-                if let Some(gate) = &mlp.gate {
-                    linear(&name("mlp"), "gate", gate, dtype, see);
-                    let none = Tensor::zeros([mlp.output.shape()[0]], (&self.device(), dtype));
-                    see(name("mlp.b_after_product"), Weight::Vector(none));
-                }
-                if let Some(slopes) = &mlp.slopes {
-                    see(name("mlp.alpha_p"), Weight::Vector(slopes.alpha_p.val()));
-                    see(name("mlp.alpha_n"), Weight::Vector(slopes.alpha_n.val()));
-                }
-                norm(&name("mlp.ln"), mlp.norm.as_ref(), see);
+            if let Some(bias) = &moe.choice_bias {
+                see(name("mlp.choice_bias"), Weight::Vector(bias.val()));
             }
-            if let Some(moe) = block.moe() {
-                linear(&name("mlp"), "gate", &moe.router, dtype, see);
-                for (number, expert) in moe.experts.iter().enumerate() {
-                    let name = name(&format!("mlp.experts.{number}"));
-                    linear(&name, "in", &expert.input, dtype, see);
-                    expert.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
-                    linear(&name, "out", &expert.output, dtype, see);
-                }
-                if let Some(bias) = &moe.choice_bias {
-                    see(name("mlp.choice_bias"), Weight::Vector(bias.val()));
-                }
-                if let Some(shared) = &moe.shared {
-                    let name = name("mlp.shared");
-                    linear(&name, "in", &shared.input, dtype, see);
-                    shared.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
-                    linear(&name, "out", &shared.output, dtype, see);
-                    shared.share.iter().for_each(|share| linear(&name, "share", share, dtype, see));
-                }
-                if let Some(scales) = &moe.scales {
-                    see(name("mlp.expert_scales"), Weight::Vector(scales.val()));
-                }
-                if let Some(norms) = &moe.norms {
-                    for (part, which) in [
-                        ("router_ln", &norms.router),
-                        ("experts_ln", &norms.experts),
-                        ("shared_ln_post", &norms.shared_post),
-                        ("experts_ln_post", &norms.experts_post),
-                    ] {
-                        norm(&name(&format!("mlp.{part}")), Some(which), see);
-                    }
-                }
+            if let Some(shared) = &moe.shared {
+                let name = name("mlp.shared");
+                linear(&name, "in", &shared.input, dtype, see);
+                shared.gate.iter().for_each(|gate| linear(&name, "gate", gate, dtype, see));
+                linear(&name, "out", &shared.output, dtype, see);
+                shared.share.iter().for_each(|share| linear(&name, "share", share, dtype, see));
             }
-            if let Some(own) = &block.per_layer {
-                linear(&name("per_layer"), "gate", &own.gate, dtype, see);
-                linear(&name("per_layer"), "out", &own.output, dtype, see);
-                norm(&name("per_layer_post"), Some(&own.post), see);
+            if let Some(scales) = &moe.scales {
+                see(name("mlp.expert_scales"), Weight::Vector(scales.val()));
             }
-            if let Some(scalar) = &block.scalar {
-                see(name("scalar"), Weight::Vector(scalar.val()));
+            if let Some(norms) = &moe.norms {
+                for (part, which) in [
+                    ("router_ln", &norms.router),
+                    ("experts_ln", &norms.experts),
+                    ("shared_ln_post", &norms.shared_post),
+                    ("experts_ln_post", &norms.experts_post),
+                ] {
+                    norm(&name(&format!("mlp.{part}")), Some(which), see);
+                }
             }
         }
-        norm("ln_final", Some(&w.ln_final), see);
-        if self.config.d_vocab_out > 0 {
-            linear("unembed", "U", &w.unembed, dtype, see);
+        if let Some(own) = &block.per_layer {
+            linear(&name("per_layer"), "gate", &own.gate, dtype, see);
+            linear(&name("per_layer"), "out", &own.output, dtype, see);
+            norm(&name("per_layer_post"), Some(&own.post), see);
         }
+        if let Some(scalar) = &block.scalar {
+            see(name("scalar"), Weight::Vector(scalar.val()));
+        }
+    }
+    norm("ln_final", Some(&w.ln_final), see);
+    if model.config.d_vocab_out > 0 {
+        linear("unembed", "U", &w.unembed, dtype, see);
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hooklens_hooks::ModelIdentity;
 
-use super::each_weight::Weight;
+use super::each_weight::{Weight, each_weight};
+use super::identity::Identified;
 use crate::driver::HookedModel;
 use crate::error::{ConfigError, Result};
 use crate::model::{Hashed, HookedTransformer};
@@ -34,14 +35,9 @@ impl HookedTransformer {
         self.hash(Hashed::default())
     }
 
-    /// Identity of the current weights, which is stored in caches and recordings.
-    pub fn identity(&self) -> Arc<ModelIdentity> {
-        self.identities.identity(&self.weights, self.catalog().note(), |hashed| self.hash(hashed))
-    }
-
     fn hash(&self, mut hashed: Hashed) -> Result<String> {
         let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
-        self.each_weight(&mut |name, weight| match weight {
+        each_weight(self, &mut |name, weight| match weight {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),
             Weight::Map(map) => match map.in_blocks() {
                 Some(packed) => hashed.add_blocks(&name, packed),
@@ -54,5 +50,11 @@ impl HookedTransformer {
             Weight::Vector(v) => hashed.add(&name, &v.dims(), v.unsqueeze()),
         });
         hashed.finish(&config)
+    }
+}
+
+impl Identified for HookedTransformer {
+    fn identity(&self) -> Arc<ModelIdentity> {
+        self.identities.identity(&self.weights.parts, self.catalog().note(), |hashed| self.hash(hashed))
     }
 }

@@ -3,7 +3,10 @@
 use burn::tensor::Tensor;
 use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run, Segment};
 
+use super::checks::DecoderChecks;
 use super::embedding::position_vectors;
+use super::identity::Identified;
+use super::input::DecoderInput;
 use super::loss;
 use super::norm::NormPoints;
 use super::output::Output;
@@ -234,11 +237,6 @@ impl HookedTransformer {
         Ok(())
     }
 
-    /// Checks that every id is within the vocabulary and that there is at least one token.
-    pub fn check_tokens(&self, tokens: &Tokens) -> Result<(), InputError> {
-        tokens.check(self.config.d_vocab)
-    }
-
     fn sequence(
         &self,
         start: &Start,
@@ -266,7 +264,9 @@ impl HookedTransformer {
         if self.config.bidirectional {
             return Err(CacheError::Bidirectional.into());
         }
-        cache.check(&self.config, [batch, len], self.compute_type(), |layer| self.weights.blocks[layer].device())?;
+        cache.check(&self.config, [batch, len], self.compute_type(), |layer| {
+            self.weights.parts.blocks[layer].device()
+        })?;
         let sequence = Sequence::behind(cache, [batch, len], mask.as_deref());
         let needed = sequence.positions_needed();
         self.check_length(needed)?;
@@ -305,15 +305,6 @@ impl HookedTransformer {
             }
         }
         Ok(())
-    }
-
-    /// Checks that a learned position table covers the length, and that a query may attend to that many keys.
-    pub fn check_length(&self, len: usize) -> Result<(), InputError> {
-        if let Some(most) = self.config.most_keys.filter(|most| len > *most) {
-            return Err(InputError::Sparse { len, most });
-        }
-        let n_ctx = self.config.n_ctx;
-        if self.config.positional.has_table() && len > n_ctx { Err(InputError::TooLong { len, n_ctx }) } else { Ok(()) }
     }
 
     /// Rejects runs that edit both a head's input and the norm. An edited head input is normalized separately, so the
@@ -393,7 +384,7 @@ impl HookedTransformer {
 
         let blocks = layers.start.unwrap_or(0)..layers.stop.unwrap_or(self.config.n_layers());
         for layer in blocks {
-            let block = &self.weights.blocks[layer];
+            let block = &self.weights.parts.blocks[layer];
             resid = pass.enter(&block.device(), resid);
             resid = block.forward(layer, resid, &mut pass, run)?;
             self.paging().inspect(|paging| paging.after(layer));
@@ -406,12 +397,12 @@ impl HookedTransformer {
             normalized: self.points.outer(Outer::FinalNormalized),
         };
         let watched = run.wants(points.scale) || run.wants(points.normalized);
-        resid = pass.enter(&self.weights.unembed.device(), resid);
+        resid = pass.enter(&self.weights.parts.unembed.device(), resid);
         // Drop unused rows before the norm, unless a hook observes the norm.
         if logits == Logits::Last && !watched {
             resid = last_rows(resid, sequence);
         }
-        let mut normalized = self.weights.ln_final.forward(resid, points, run)?;
+        let mut normalized = self.weights.parts.ln_final.forward(resid, points, run)?;
         if logits == Logits::None {
             return Ok(ForwardResult::default());
         }
@@ -423,7 +414,7 @@ impl HookedTransformer {
 
     /// Logits of a residual stream after the final norm.
     fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
-        soft_capped(self.weights.unembed.forward(normalized), self.config.output_logits_soft_cap)
+        soft_capped(self.weights.parts.unembed.forward(normalized), self.config.output_logits_soft_cap)
     }
 
     /// Logit lens: logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`. Applies the final
@@ -446,8 +437,8 @@ impl HookedTransformer {
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_head()?;
         self.check_stream(&stream)?;
-        let stream = stream.to_device(&self.weights.unembed.device());
-        Ok(self.logits(self.weights.ln_final.without_hooks(stream)))
+        let stream = stream.to_device(&self.weights.parts.unembed.device());
+        Ok(self.logits(self.weights.parts.ln_final.without_hooks(stream)))
     }
 
     /// Fires `hook_tokens` and validates the result.
@@ -474,7 +465,7 @@ impl HookedTransformer {
 
     /// Scaled token embeddings, `[batch, pos, d_model]`.
     fn embedded(&self, tokens: &Tokens) -> Tensor<3> {
-        let vectors = self.weights.embed.rows(tokens.ids(), self.compute_type());
+        let vectors = self.weights.parts.embed.rows(tokens.ids(), self.compute_type());
         let ([batch, len], d_model) = (tokens.shape(), self.config.d_model);
         let embedded = vectors.reshape([batch, len, d_model]);
         match self.config.embed_scale {
@@ -485,17 +476,19 @@ impl HookedTransformer {
 
     /// Per-layer inputs, `[batch, pos, layer, width]`, if the model has them.
     fn per_layer_inputs(&self, tokens: &Tokens, embedded: &Tensor<3>) -> Option<Tensor<4>> {
-        let (weights, own) = (self.weights.per_layer_embed.as_ref()?, self.config.per_layer_inputs?);
+        let (weights, own) = (self.weights.parts.per_layer_embed.as_ref()?, self.config.per_layer_inputs?);
         Some(weights.inputs(tokens, embedded.clone(), own))
     }
 
     /// Token embeddings, `[batch, pos, d_model]`, plus position embeddings if both are normalized together.
     fn embed(&self, tokens: &Tokens, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
         let mut embedded = self.embedded(tokens);
-        if let (Positional::LearnedNormalized, Some(table)) = (&self.config.positional, &self.weights.embed.positions) {
+        if let (Positional::LearnedNormalized, Some(table)) =
+            (&self.config.positional, &self.weights.parts.embed.positions)
+        {
             embedded = embedded + position_vectors(table.val(), sequence, self.compute_type());
         }
-        if let Some(norm) = &self.weights.embed.norm {
+        if let Some(norm) = &self.weights.parts.embed.norm {
             let points = NormPoints {
                 scale: self.points.outer(Outer::EmbedLnScale),
                 normalized: self.points.outer(Outer::EmbedLnNormalized),
@@ -507,7 +500,7 @@ impl HookedTransformer {
 
     /// Position embeddings, zero at padding, `[batch, pos, d_model]`.
     fn positions(&self, sequence: &Sequence, run: &mut Run<'_, '_>) -> Result<Tensor<3>, Halt> {
-        let Some(table) = &self.weights.embed.positions else {
+        let Some(table) = &self.weights.parts.embed.positions else {
             return Ok(Tensor::zeros([1, 1, self.config.d_model], &self.device()));
         };
         let vectors = position_vectors(table.val(), sequence, self.compute_type());

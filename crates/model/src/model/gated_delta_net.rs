@@ -18,17 +18,6 @@ use crate::kv_cache::StateShape;
 use crate::points::Site;
 
 /// Weights of one gated delta net.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, Mixer, MixerConfig};
-/// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::GatedDeltaNet(net)])?;
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let Some(Mixer::GatedDeltaNet(net)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
-/// assert_eq!((net.q.weight.val().dims(), net.conv.val().dims()), ([32, 16], [4, 56]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct GatedDeltaNet {
     /// Query projection, `[d_model, key_head * d_key]`.

@@ -17,6 +17,12 @@ const SMALL: usize = 1 << 20;
 /// Number of identities to remember, for weights that are swapped back and forth.
 const REMEMBERED: usize = 8;
 
+/// Identities of models, which caches and recordings are compared by.
+pub trait Identified {
+    /// Identity of the current weights, which is stored in caches and recordings.
+    fn identity(&self) -> Arc<ModelIdentity>;
+}
+
 /// Identities known to a model and its clones.
 #[derive(Debug)]
 pub(crate) struct Identities {

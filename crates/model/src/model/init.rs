@@ -12,6 +12,7 @@ use super::block::Block;
 use super::dense_mlp::{DenseMlp, Slopes};
 use super::latent::LatentMaps;
 use super::linear::Linear;
+use super::loaded::LoadedDecoder;
 use super::mixer::Mixer;
 use super::mlp::Mlp;
 use super::moe::{Expert, Moe, MoeNorms, SharedMlp};
@@ -20,7 +21,7 @@ use super::per_layer::{PerLayer, PerLayerEmbed};
 use super::report::LoadReport;
 use super::source::WeightSource;
 use super::transformer::HookedTransformer;
-use super::weights::{Embed, Weights};
+use super::weights::{DecoderWeights, Embed};
 use crate::config::{ActivationFn, Experts, NormKind, TransformerConfig};
 use crate::cpu::Weight;
 use crate::error::Result;
@@ -54,7 +55,7 @@ impl HookedTransformer {
             c.post_embedding_norm.then(|| draw.norm_of(NormKind::LayerNorm, c.d_model, c.eps)),
             device,
         );
-        let weights = Weights {
+        let weights = DecoderWeights {
             embed,
             per_layer_embed: c.per_layer_inputs.map(|own| {
                 let all = c.n_layers() * own.width;
@@ -71,7 +72,16 @@ impl HookedTransformer {
                 rows => draw.map(c.d_model, rows),
             },
         };
-        Ok(Self::assemble(config, weights, None, LoadReport::default(), DType::F32))
+        Ok(Self::from(LoadedDecoder {
+            config,
+            weights,
+            tokenizer: None,
+            eos_tokens: Vec::new(),
+            bos_token: None,
+            report: LoadReport::default(),
+            dtype: DType::F32,
+            paging: None,
+        }))
     }
 }
 

@@ -12,17 +12,6 @@ use crate::config::TransformerConfig;
 use crate::points::Site;
 
 /// Projections from the residual stream to the latents and to the rotary part of the keys.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{Latent, RopeScaling, Rotary};
-/// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_rotary(rotary).with_latent(Latent { q_rank: None, kv_rank: 10, d_rope: 4, d_value: 8, eps: 1e-6 });
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let latent = model.weights.blocks[0].attn().and_then(|attn| attn.latent.as_ref());
-/// assert_eq!(latent.map(|latent| latent.kv_down.weight.val().dims()), Some([16, 10]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct LatentMaps {
     /// Projection to the query latent, `[d_model, q_rank]`.

@@ -9,15 +9,6 @@ use crate::cpu;
 use crate::cpu::packed_matrix::PackedMatrix;
 
 /// A linear layer, `x · weight + bias`.
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-/// use hooklens::Linear;
-/// let device = Device::flex();
-/// let map = Linear::new(Tensor::ones([2, 3], &device), Some(Tensor::ones([3], &device)));
-/// let out = map.forward(Tensor::<2>::ones([1, 2], &device));
-/// assert_eq!((out.dims(), out.max().into_scalar::<f32>()), ([1, 3], 3.0));
-/// ```
 #[derive(Module, Debug)]
 pub struct Linear {
     /// Weight, `[in, out]`. May be a strided view, such as a transposed file tensor, and may be 16-bit while its inputs
@@ -45,13 +36,6 @@ impl Linear {
     }
 
     /// The weight, `[in, out]`; for a quantized weight, a dequantized copy in `f32`.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!(model.weights.unembed.matrix().dims(), [64, 61]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
     pub fn matrix(&self) -> Tensor<2> {
         match self.in_blocks() {
             Some(packed) => packed.widened(&self.device(), DType::F32).transpose(),
@@ -62,6 +46,14 @@ impl Linear {
     /// The weight cast to this element type.
     pub fn weight_in(&self, dtype: DType) -> Tensor<2> {
         self.kept().in_type(&self.device(), dtype)
+    }
+
+    /// The bias; zeros of this element type if there is none.
+    pub fn bias_or_zeros(&self, dtype: DType) -> Tensor<1> {
+        match &self.bias {
+            Some(bias) => bias.val(),
+            None => Tensor::zeros([self.shape()[1]], (&self.device(), dtype)),
+        }
     }
 
     /// The weight as it is stored.

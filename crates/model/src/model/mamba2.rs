@@ -18,17 +18,6 @@ use crate::kv_cache::StateShape;
 use crate::points::Site;
 
 /// Weights of one Mamba 2 mixer.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{Mixer, MixerConfig, StateSpace};
-/// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
-/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::Mamba2(space)])?;
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let Some(Mixer::Mamba2(ssm)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
-/// assert_eq!((ssm.x.weight.val().dims(), ssm.conv.val().dims(), ssm.d.val().dims()), ([32, 32], [4, 56], [4]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Mamba2 {
     /// Projection to the heads' inputs, `[d_model, head * d_head]`.

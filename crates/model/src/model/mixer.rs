@@ -18,14 +18,6 @@ use crate::error::InputError;
 use crate::points::Site;
 
 /// Weights of a block's token mixer, the part that moves information between positions.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::Mixer;
-/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// assert!(matches!(model.weights.blocks[0].mixer, Some(Mixer::Attention(_))));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a model has one per layer, and a box is no module")]
 pub enum Mixer {

@@ -11,14 +11,6 @@ use super::moe::Moe;
 use super::pass::Pass;
 
 /// Weights of a block's MLP.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::Mlp;
-/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// assert!(matches!(model.weights.blocks[0].mlp, Some(Mlp::Dense(_))));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a model has one per layer, and a box is no module")]
 pub enum Mlp {

@@ -13,20 +13,6 @@ use crate::error::{BoxError, Error};
 use crate::points::Site;
 
 /// Weights of a mixture of experts.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::Experts;
-/// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let moe = model.weights.blocks[0].moe();
-/// assert_eq!(moe.map(|moe| (moe.experts.len(), moe.router.weight.val().dims())), Some((4, [16, 4])));
-/// // The router's weights for each token.
-/// let shares = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
-/// assert_eq!(shares.dims(), [3, 4]);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Moe {
     /// Router, `[d_model, expert]`.
@@ -45,21 +31,6 @@ pub struct Moe {
 
 /// RMS norms, `[d_model]` each, of a mixture whose router and routed experts have different input norms than the shared
 /// expert. Their weights are never folded.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{Experts, NormKind, SharedExpert};
-/// let shared = Some(SharedExpert { d_mlp: 24, gated: false });
-/// let experts = Some(Experts { shared, own_norms: true, ..Experts::new(4, 2) });
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts).with_norm(NormKind::Rms);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let norms = model.weights.blocks[0].moe().and_then(|moe| moe.norms.as_ref());
-/// assert!(norms.is_some_and(|norms| norms.router.w.is_some()));
-/// let cache = model.record([1, 2, 3], "blocks.0.mlp.*_out")?;
-/// let sum = cache.get(hook::experts_out(0))? + cache.get(hook::shared_out(0))?;
-/// assert_eq!(sum.dims(), [1, 3, 16]);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct MoeNorms {
     /// Norm on the router's input.
@@ -73,18 +44,6 @@ pub struct MoeNorms {
 }
 
 /// One expert: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::Experts;
-/// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let expert = model.weights.blocks[0].moe().map(|moe| &moe.experts[3]);
-/// assert_eq!(expert.map(|expert| expert.input.weight.val().dims()), Some([16, 64]));
-/// assert!(expert.is_some_and(|expert| expert.gate.is_some()));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Expert {
     /// Gate projection, `[d_model, d_mlp]`, if the MLP is gated.
@@ -109,17 +68,6 @@ impl Expert {
 
 /// The shared expert, applied to every token: `out(act(gate(x)) * in(x))`, or `out(act(in(x)))` without a gate.
 /// Multiplied by `sigmoid(share(x))` if it has an output gate.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{Experts, SharedExpert};
-/// let experts = Some(Experts { shared: Some(SharedExpert { d_mlp: 24, gated: true }), ..Experts::new(4, 2) });
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let shared = model.weights.blocks[0].moe().and_then(|moe| moe.shared.as_ref());
-/// assert_eq!(shared.map(|shared| shared.output.weight.val().dims()), Some([24, 16]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct SharedMlp {
     /// Gate projection, `[d_model, d_mlp]`, if the MLP is gated.

@@ -20,16 +20,6 @@ pub struct NormPoints {
 /// `scale = sqrt(mean(x²) + eps)` of the input (centered for layer norm), and `normalized = x / scale`, followed by
 /// weight and bias if the norm has them. As in TransformerLens, `hook_normalized` of a layer norm fires after its
 /// weights, and that of an RMS norm before its weight. 16-bit inputs are normalized in `f32`.
-///
-/// ```
-/// use hooklens::{Norm, NormKind};
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// assert!(model.weights.ln_final.w.is_some() && model.weights.ln_final.b.is_some());
-/// let bare = Norm::new(NormKind::RmsPre, 1e-5, None, None);
-/// assert!(bare.w.is_none());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Norm {
     /// Weight, `[d]`, if the norm has one.

@@ -14,18 +14,6 @@ use crate::points::Site;
 use crate::tokens::Tokens;
 
 /// Weights of the per-layer token embeddings.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{NormKind, PerLayerInputs};
-/// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
-/// let config =
-///     TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(per_layer_inputs);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let embed = model.weights.per_layer_embed.as_ref();
-/// assert_eq!(embed.map(|embed| embed.vectors.tokens.val().dims()), Some([100, 12])); // both layers' side by side
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct PerLayerEmbed {
     /// Token embeddings for all layers, `[d_vocab, layer * width]`.
@@ -53,18 +41,6 @@ impl PerLayerEmbed {
 }
 
 /// Weights with which a block applies its per-layer input.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{NormKind, PerLayerInputs};
-/// let per_layer_inputs = Some(PerLayerInputs { width: 6 });
-/// let config =
-///     TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(per_layer_inputs);
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let own = model.weights.blocks[1].per_layer.as_ref();
-/// assert_eq!(own.map(|own| own.gate.weight.val().dims()), Some([32, 6]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct PerLayer {
     /// Gate projection from the residual stream, `[d_model, width]`.

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Tensor};
 
-use super::weights::Weights;
+use super::weights::DecoderWeights;
 
 /// Moves weights to a device. With autodiff they become leaves that collect gradients, and without it plain tensors.
 /// Parameters with gradients disabled keep that setting; all keep their ids and, on the same device, their memory.
@@ -20,7 +20,7 @@ pub fn placed<M: Module>(weights: M, device: &Device) -> M {
     }
 }
 
-impl Weights {
+impl DecoderWeights {
     /// Casts all weights to this element type.
     pub(crate) fn in_type(self, dtype: DType) -> Self {
         self.map(&mut Typed(dtype))
@@ -28,8 +28,8 @@ impl Weights {
 
     /// Moves each part to its device, using [`placed`].
     pub(crate) fn placed(self, first: &Device, of_layer: impl Fn(usize) -> Device, last: &Device) -> Self {
-        let Weights { embed, per_layer_embed, blocks, ln_final, unembed } = self;
-        Weights {
+        let DecoderWeights { embed, per_layer_embed, blocks, ln_final, unembed } = self;
+        DecoderWeights {
             embed: placed(embed, first),
             per_layer_embed: per_layer_embed.map(|own| placed(own, first)),
             blocks: blocks.into_iter().enumerate().map(|(layer, block)| placed(block, &of_layer(layer))).collect(),

@@ -18,17 +18,6 @@ use crate::kv_cache::StateShape;
 use crate::points::Site;
 
 /// Weights of one short convolution.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{Mixer, MixerConfig, ShortConv};
-/// let mixers = vec![MixerConfig::ShortConvolution(ShortConv { width: 3 })];
-/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers(mixers)?;
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let Some(Mixer::ShortConvolution(conv)) = &model.weights.blocks[0].mixer else { panic!("another mixer") };
-/// assert_eq!((conv.b.weight.val().dims(), conv.conv.val().dims()), ([32, 32], [3, 32]));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct ShortConvolution {
     /// Input gate projection, `[d_model, d_model]`; multiplies the input before the convolution.

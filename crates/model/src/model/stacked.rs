@@ -15,12 +15,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_e(&self) -> Tensor<2> {
-        narrowed(self.weights.embed.matrix(), self.compute_type())
+        narrowed(self.weights.parts.embed.matrix(), self.compute_type())
     }
 
     /// Position embedding matrix, `[n_ctx, d_model]`, if positions are learned.
     pub fn w_pos(&self) -> Option<Tensor<2>> {
-        self.weights.embed.positions.as_ref().map(|table| narrowed(table.val(), self.compute_type()))
+        self.weights.parts.embed.positions.as_ref().map(|table| narrowed(table.val(), self.compute_type()))
     }
 
     /// Unembedding matrix, `[d_model, d_vocab_out]`.
@@ -35,12 +35,12 @@ impl HookedTransformer {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn w_u(&self) -> Tensor<2> {
-        self.weights.unembed.weight_in(self.compute_type()).to_device(&self.device())
+        self.weights.parts.unembed.weight_in(self.compute_type()).to_device(&self.device())
     }
 
     /// Unembedding bias, `[d_vocab_out]`; zeros if there is none.
     pub fn b_u(&self) -> Tensor<1> {
-        self.bias(&self.weights.unembed).to_device(&self.device())
+        self.bias(&self.weights.parts.unembed).to_device(&self.device())
     }
 
     /// Query weights, `[layer, head, d_model, d_head]`. If layers differ in head width, narrower heads are padded with
@@ -184,19 +184,19 @@ impl HookedTransformer {
 
     /// The block whose keys and values layer `layer` reads.
     fn with_keys(&self, layer: usize) -> &Block {
-        &self.weights.blocks[self.config().reads_keys_of(layer).unwrap_or(layer)]
+        &self.weights.parts.blocks[self.config().reads_keys_of(layer).unwrap_or(layer)]
     }
 
     fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(usize, &Block) -> Tensor<D>) -> Tensor<E> {
         let device = self.device();
-        let layers = self.weights.blocks.iter().enumerate();
+        let layers = self.weights.parts.blocks.iter().enumerate();
         Tensor::stack(layers.map(|(layer, block)| of(layer, block).to_device(&device)).collect(), 0)
     }
 
     fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
         let device = self.device();
         let part = |block| of(block).map(|weight| weight.to_device(&device));
-        let parts: Option<Vec<Tensor<D>>> = self.weights.blocks.iter().map(part).collect();
+        let parts: Option<Vec<Tensor<D>>> = self.weights.parts.blocks.iter().map(part).collect();
         parts.map(|parts| {
             let widest: [usize; D] =
                 std::array::from_fn(|axis| parts.iter().map(|part| part.dims()[axis]).max().unwrap_or(0));
@@ -274,17 +274,13 @@ impl HookedTransformer {
     }
 
     /// The output bias of a block's token mixer.
-    pub fn output_bias(&self, block: &Block) -> Tensor<1> {
+    fn output_bias(&self, block: &Block) -> Tensor<1> {
         let biases = block.mixer_outputs().map(|(_, map)| self.bias(map));
         biases.reduce(|all, bias| all + bias).unwrap_or_else(|| self.nothing(block, [self.config().d_model]))
     }
 
-    /// The bias of a linear layer; zeros if there is none.
-    pub fn bias(&self, linear: &Linear) -> Tensor<1> {
-        match &linear.bias {
-            Some(bias) => bias.val(),
-            None => Tensor::zeros([linear.shape()[1]], (&linear.device(), self.compute_type())),
-        }
+    fn bias(&self, linear: &Linear) -> Tensor<1> {
+        linear.bias_or_zeros(self.compute_type())
     }
 }
 

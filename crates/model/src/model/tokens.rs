@@ -1,13 +1,10 @@
 //! Tokenizing and decoding with a model's own tokenizer and defaults.
 
 use super::HookedTransformer;
+use super::input::DecoderInput;
 use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
 use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
-
-/// Texts up to this many bytes are fully tokenized regardless of the model's limit, so that the error can report their
-/// token count.
-const LONG: usize = 1 << 20;
 
 impl HookedTransformer {
     /// Tokenizes one or several texts, padded on the right.
@@ -72,39 +69,6 @@ impl HookedTransformer {
         };
         let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), PaddingSide::Right)?)
-    }
-
-    /// Token ids of one text. A beginning-of-sequence token is prepended if requested or the default, but never
-    /// duplicated.
-    pub fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
-        self.token_row_up_to(text, prepend_bos, usize::MAX)
-    }
-
-    /// At most the first `most` ids of [`HookedTransformer::token_row`]. Tokenizes only as much of a long text as
-    /// needed.
-    pub fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>> {
-        let mut ids = self.tokenizer()?.encode_first(text, most)?;
-        if ids.is_empty() {
-            return Err(InputError::Empty { what: format!("the text {text:?}") }.into());
-        }
-        if let Some(bos) = self.first_token(prepend_bos)?.filter(|bos| ids.first() != Some(bos)) {
-            ids.insert(0, bos);
-        }
-        ids.truncate(most);
-        Ok(ids)
-    }
-
-    /// Token ids of a prompt. A text that is far longer than the model's position table is rejected before it is fully
-    /// tokenized.
-    pub fn prompt_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
-        let more = self.config.n_ctx.saturating_add(1);
-        if text.len() > LONG
-            && self.check_length(more).is_err()
-            && self.tokenizer()?.encode_first(text, more)?.len() == more
-        {
-            return Err(InputError::TextTooLong { bytes: text.len(), n_ctx: self.config.n_ctx }.into());
-        }
-        self.token_row(text, prepend_bos)
     }
 
     /// The token prepended to each row, if requested or the default.

@@ -6,20 +6,22 @@ use burn::tensor::{DType as BurnDType, Device, Tensor};
 use hooklens_hooks::{Catalog, DType, ModelIdentity};
 
 use super::block::Block;
-use super::identity::Identities;
-use super::mixer::Mixer;
+use super::identity::{Identified, Identities};
+use super::loaded::LoadedDecoder;
+use super::named::Weights;
 use super::output::Output;
 use super::paging::Paging;
+use super::parts::ModelParts;
 use super::points::points_of;
 use super::report::LoadReport;
-use super::weights::Weights;
+use super::weights::DecoderWeights;
 use crate::config::TransformerConfig;
 use crate::device::{Placement, multiplies_narrow};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
 use crate::kv_cache::CacheModel;
 use crate::points::Points;
-use crate::tokens::{Tokenizer, Tokens};
+use crate::tokens::Tokenizer;
 
 /// A decoder whose internal activations all have names, and can be read and changed.
 ///
@@ -35,9 +37,7 @@ use crate::tokens::{Tokenizer, Tokens};
 /// ```
 #[derive(Debug, Clone)]
 pub struct HookedTransformer {
-    /// The weights, as a Burn module. Matrices may have a narrower type than the model computes in
-    /// ([`HookedTransformer::dtype`]).
-    pub weights: Weights,
+    pub(crate) weights: Weights,
     pub(crate) config: Arc<TransformerConfig>,
     pub(crate) points: Arc<Points>,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
@@ -53,27 +53,78 @@ pub struct HookedTransformer {
     pub(crate) identities: Arc<Identities>,
 }
 
-impl HookedTransformer {
-    /// Creates a model from weights, which must match the configuration, like those from the loader or from
-    /// [`HookedTransformer::random`].
-    pub fn assemble(
-        config: TransformerConfig,
-        weights: Weights,
-        tokenizer: Option<Tokenizer>,
-        report: LoadReport,
-        dtype: DType,
-    ) -> Self {
-        let points = Arc::new(points_of(&config));
-        let widens = weights.embed.dtype() != dtype.burn();
-        let (config, report) = (Arc::new(config), Arc::new(report));
-        let (tokenizer, identities) = (tokenizer.map(Arc::new), Identities::of(&weights));
-        let (ends, begins) = Default::default();
-        Self { weights, config, points, tokenizer, ends, begins, report, widens, paging: None, identities }
+impl From<LoadedDecoder> for HookedTransformer {
+    fn from(loaded: LoadedDecoder) -> Self {
+        let LoadedDecoder { config, weights, tokenizer, eos_tokens, bos_token, report, dtype, paging } = loaded;
+        Self {
+            points: Arc::new(points_of(&config)),
+            widens: weights.embed.dtype() != dtype.burn(),
+            identities: Identities::of(&weights),
+            weights: Weights { parts: weights },
+            config: Arc::new(config),
+            tokenizer: tokenizer.map(Arc::new),
+            ends: eos_tokens.into(),
+            begins: bos_token,
+            report: Arc::new(report),
+            paging: paging.map(Arc::new),
+        }
+    }
+}
+
+impl ModelParts for HookedTransformer {
+    type Parts = DecoderWeights;
+
+    fn parts(&self) -> &DecoderWeights {
+        &self.weights.parts
     }
 
-    /// Sets the end-of-sequence tokens from the model's files.
-    pub fn with_eos_tokens(self, tokens: Vec<u32>) -> Self {
-        Self { ends: tokens.into(), ..self }
+    fn parts_mut(&mut self) -> &mut DecoderWeights {
+        &mut self.weights.parts
+    }
+}
+
+impl HookedTransformer {
+    /// The weights, by name. Matrices may have a narrower type than the model computes in
+    /// ([`HookedTransformer::dtype`]).
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.weights().get::<2>("blocks.0.mlp.W_in")?.dims(), [64, 256]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The weights, to replace or freeze some of them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let mut model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let silent = model.weights().get::<2>("blocks.0.attn.W_O")?.zeros_like();
+    /// model.weights_mut().set("blocks.0.attn.W_O", silent)?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn weights_mut(&mut self) -> &mut Weights {
+        &mut self.weights
+    }
+
+    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
+    ///
+    /// ```
+    /// use burn::optim::{AdamWConfig, GradientsParams};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
+    /// let mut optimizer = AdamWConfig::new().init();
+    /// let gradients = model.loss("When Mary and John")?.backward();
+    /// let gradients = GradientsParams::from_grads(gradients, model.weights());
+    /// let model = model.map_weights(|weights| optimizer.step(1e-3, weights, gradients));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    pub fn map_weights(self, change: impl FnOnce(Weights) -> Weights) -> Self {
+        Self { weights: change(self.weights), ..self }
     }
 
     /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, or else
@@ -93,11 +144,6 @@ impl HookedTransformer {
         }
     }
 
-    /// Sets the beginning-of-sequence token from the model's files.
-    pub fn with_bos_token(self, token: Option<u32>) -> Self {
-        Self { begins: token, ..self }
-    }
-
     /// The beginning-of-sequence token: the tokenizer's, or, for a model without a tokenizer, `bos_token_id` from
     /// `generation_config.json` or `config.json`.
     ///
@@ -112,11 +158,6 @@ impl HookedTransformer {
             Some(tokenizer) => tokenizer.bos(),
             None => self.begins,
         }
-    }
-
-    /// Sets the paging of blocks that are read from files when they run.
-    pub fn paged(self, paging: Option<Paging>) -> Self {
-        Self { paging: paging.map(Arc::new), ..self }
     }
 
     /// Paging of the blocks, if they don't fit into memory.
@@ -152,8 +193,8 @@ impl HookedTransformer {
     }
 
     /// [`HookedTransformer::dtype`] as a Burn type.
-    pub fn compute_type(&self) -> BurnDType {
-        match self.weights.embed.dtype() {
+    pub(crate) fn compute_type(&self) -> BurnDType {
+        match self.weights.parts.embed.dtype() {
             BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
             own => own,
         }
@@ -161,7 +202,7 @@ impl HookedTransformer {
 
     /// Device of the weights; for a model spread over several devices, the first, which holds the embedding.
     pub fn device(&self) -> Device {
-        self.weights.device()
+        self.weights.parts.device()
     }
 
     /// Moves the model to these devices, spreading its blocks over them as in
@@ -174,7 +215,7 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?.to_devices(&[Device::flex().autodiff()]);
     /// let gradients = model.loss("When Mary and John")?.backward();
-    /// let by_values = model.weights.blocks[2].attn().unwrap().v.weight.grad(&gradients); // [d_model, head * d_head]
+    /// let by_values = model.weights().get::<2>("blocks.2.attn.W_V")?.grad(&gradients); // [d_model, head * d_head]
     /// assert_eq!(by_values.map(|gradient| gradient.dims()), Some([64, 64]));
     /// let plain = model.to_devices(&[Device::flex()]);
     /// assert!(!plain.loss("When Mary and John")?.is_tracked());
@@ -183,90 +224,23 @@ impl HookedTransformer {
     #[must_use]
     pub fn to_devices(mut self, devices: &[Device]) -> Self {
         let Some(placement) = Placement::over(devices) else { return self };
-        let as_made = self.identities.are_as_made(&self.weights);
-        if self.weights.any_blocks() {
+        let as_made = self.identities.are_as_made(&self.weights.parts);
+        if self.weights.parts.any_blocks() {
             if placement.devices().iter().all(|device| *device == self.device() && multiplies_narrow(device)) {
                 return self;
             }
-            self.weights = self.weights.widened();
+            self.weights.parts = self.weights.parts.widened();
         }
-        let n_layers = self.weights.blocks.len();
+        let n_layers = self.weights.parts.blocks.len();
         let of_layer = |layer| placement.of_layer(layer, n_layers).clone();
         // Other devices have no kernels that widen their inputs.
         if !placement.devices().iter().all(multiplies_narrow) {
             let dtype = self.compute_type();
-            self.weights = self.weights.in_type(dtype);
+            self.weights.parts = self.weights.parts.in_type(dtype);
         }
-        self.weights = self.weights.placed(placement.first(), of_layer, placement.last());
-        self.identities = self.identities.converted(as_made, &self.weights);
+        self.weights.parts = self.weights.parts.placed(placement.first(), of_layer, placement.last());
+        self.identities = self.identities.converted(as_made, &self.weights.parts);
         self
-    }
-
-    /// Returns an error if the weights are on several devices.
-    pub fn check_one_place(&self, what: &'static str) -> Result<(), InputError> {
-        if self.devices().len() == 1 { Ok(()) } else { Err(InputError::Spread { what }) }
-    }
-
-    /// Returns an error if the residual stream is not the sum of what was written to it.
-    pub fn check_sums(&self, what: &'static str) -> Result<(), InputError> {
-        if self.config.stream_is_normalized() { Err(InputError::NormalizedStream { what }) } else { Ok(()) }
-    }
-
-    /// Returns an error if the residual stream has contributions other than attention and MLP outputs.
-    pub fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError> {
-        let c = &self.config;
-        let parts = [
-            (c.per_layer_inputs.is_some(), "per-layer inputs (`per_layer_inputs`)"),
-            (c.layer_scalars, "layers that scale the residual stream (`layer_scalars`)"),
-            (c.experts().is_some_and(|experts| experts.own_norms), "experts with their own norms (`experts`)"),
-        ];
-        match parts.into_iter().find(|(there, _)| *there) {
-            Some((_, with)) => Err(InputError::NotDefined { what, with }),
-            None => Ok(()),
-        }
-    }
-
-    /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, has another mixer
-    /// beside it, or reuses the keys of an earlier one, if values are normalized, or if head outputs are gated or weighted by a router.
-    pub fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError> {
-        self.check_plain_writes(what)?;
-        self.check_attends(what)?;
-        if self.weights.blocks.iter().any(|block| matches!(block.mixer, Some(Mixer::AttentionAndMamba2(_)))) {
-            return Err(InputError::NotDefined { what, with: "a Mamba 2 state space beside attention" });
-        }
-        if self.config.attn_gates {
-            return Err(InputError::NotDefined { what, with: "gated head outputs (`attn_gates`)" });
-        }
-        if self.config.attn_experts.is_some() {
-            return Err(InputError::NotDefined { what, with: "attention experts (`attn_experts`)" });
-        }
-        let shared = self.config.shares_keys();
-        match (shared, self.config.qk_norm.is_some_and(|norm| norm.values)) {
-            (true, _) => Err(InputError::NotDefined {
-                what,
-                with: "layers that reuse the keys of earlier layers (`shared_keys`)",
-            }),
-            (_, true) => Err(InputError::NotDefined { what, with: "normalized values (`qk_norm`)" }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns an error if a layer has no attention.
-    pub fn check_attends(&self, what: &'static str) -> Result<(), InputError> {
-        match (0..self.config.n_layers()).find(|layer| !self.config.attends(*layer)) {
-            Some(layer) => Err(InputError::NoAttention { what, layer }),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns an error if there is no unembedding.
-    pub fn check_head(&self) -> Result<(), InputError> {
-        if self.config.d_vocab_out == 0 { Err(InputError::NoHead { head: "unembedding" }) } else { Ok(()) }
-    }
-
-    /// Returns an error if queries, keys, and values are clipped.
-    pub fn check_unclipped(&self, what: &'static str) -> Result<(), InputError> {
-        if self.config.qkv_clip.is_some() { Err(InputError::Clipped { what }) } else { Ok(()) }
     }
 
     /// The load report: how each tensor of the files was used.
@@ -289,19 +263,6 @@ impl HookedTransformer {
     pub fn with_tokenizer(mut self, tokenizer: Tokenizer) -> Self {
         self.tokenizer = Some(Arc::new(tokenizer));
         self
-    }
-
-    /// Converts an input to validated tokens; a residual stream is an error.
-    pub fn token_input(&self, input: Input) -> Result<Tokens> {
-        self.token_input_after(input, &[])
-    }
-
-    /// Like [`token_input`](Self::token_input), for an input that follows `held` cached tokens of each row (or one
-    /// number for all).
-    pub fn token_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens> {
-        let tokens = input.into_tokens(|texts| self.to_tokens_after(texts, held))?;
-        self.check_tokens(&tokens)?;
-        Ok(tokens)
     }
 }
 
@@ -336,8 +297,8 @@ impl HookedModel for HookedTransformer {
 
     fn devices(&self) -> Vec<Device> {
         let mut devices = vec![self.device()];
-        let blocks = self.weights.blocks.iter().map(Block::device);
-        for device in blocks.chain([self.weights.unembed.device()]) {
+        let blocks = self.weights.parts.blocks.iter().map(Block::device);
+        for device in blocks.chain([self.weights.parts.unembed.device()]) {
             if !devices.contains(&device) {
                 devices.push(device);
             }
@@ -368,7 +329,7 @@ impl CacheModel for HookedTransformer {
     }
 
     fn layer_device(&self, layer: usize) -> Device {
-        self.weights.blocks[layer].device()
+        self.weights.parts.blocks[layer].device()
     }
 
     fn model_identity(&self) -> Option<Arc<ModelIdentity>> {

@@ -1,30 +1,22 @@
 //! All weights of a transformer.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 
 use super::block::Block;
 use super::blocks::Blocks;
 use super::embedding::rows_of;
 use super::linear::Linear;
+use super::names;
 use super::norm::{Norm, narrowed};
+use super::parts::Parts;
 use super::per_layer::PerLayerEmbed;
 use crate::cpu::Weight;
 use crate::cpu::packed_matrix::PackedMatrix;
 
-/// All weights of a transformer, as a Burn module. On a device with autodiff
-/// (`LoadOptions::trainable`), Burn's optimizers can train it.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let weights = &model.weights;
-/// assert_eq!((weights.blocks.len(), weights.unembed.weight.val().dims()), (4, [64, 61]));
-/// println!("{} weights on {:?}", weights.count(), weights.device());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
+/// All weights of a decoder.
 #[derive(Module, Debug)]
-pub struct Weights {
+pub struct DecoderWeights {
     /// Token and position embeddings.
     pub embed: Embed,
     /// Per-layer token embeddings.
@@ -38,16 +30,6 @@ pub struct Weights {
 }
 
 /// Token and position embeddings.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let embed = &model.weights.embed;
-/// let mary = model.to_single_token("Mary")? as usize;
-/// assert_eq!(embed.tokens.val().narrow(0, mary, 1).dims(), [1, 64]); // the token's vector
-/// assert!(embed.positions.is_some() && embed.norm.is_none());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Module, Debug)]
 pub struct Embed {
     /// Token embeddings, `[d_vocab, d_model]`. May be stored in quantized blocks, like [`Linear::weight`].
@@ -110,29 +92,42 @@ impl Embed {
     }
 }
 
-impl Weights {
+impl Parts for DecoderWeights {
+    fn name_of(fields: &[&str]) -> String {
+        names::in_decoder(fields)
+    }
+
+    fn dequantized(&self, id: ParamId) -> Option<Tensor<2>> {
+        let table = self.tables().find(|table| table.tokens.id == id && table.in_blocks().is_some());
+        let map = || self.maps().find(|map| map.weight.id == id && map.in_blocks().is_some());
+        table.map(Embed::matrix).or_else(|| map().map(Linear::matrix))
+    }
+}
+
+impl DecoderWeights {
     /// Device of the weights.
-    pub fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> Device {
         self.embed.device()
     }
 
-    /// Number of weights.
-    pub fn count(&self) -> usize {
-        let mut count = Count(0);
-        self.visit(&mut count);
-        count.0
+    /// All embedding tables of tokens.
+    fn tables(&self) -> impl Iterator<Item = &Embed> {
+        [&self.embed].into_iter().chain(self.per_layer_embed.as_ref().map(|own| &own.vectors))
+    }
+
+    /// All linear maps.
+    fn maps(&self) -> impl Iterator<Item = &Linear> {
+        let projection = self.per_layer_embed.as_ref().map(|own| &own.projection);
+        self.blocks.iter().flat_map(Block::maps).chain([&self.unembed]).chain(projection)
     }
 
     /// Whether any weight is stored in quantized blocks.
     pub(crate) fn any_blocks(&self) -> bool {
-        let tables = [&self.embed].into_iter().chain(self.per_layer_embed.as_ref().map(|own| &own.vectors));
-        let projection = self.per_layer_embed.as_ref().map(|own| &own.projection);
-        let mut maps = self.blocks.iter().flat_map(Block::maps).chain([&self.unembed]).chain(projection);
-        maps.any(|map| map.in_blocks().is_some()) || tables.into_iter().any(|table| table.in_blocks().is_some())
+        self.maps().any(|map| map.in_blocks().is_some()) || self.tables().any(|table| table.in_blocks().is_some())
     }
 
     /// Dequantizes all weights.
-    pub fn widened(mut self) -> Self {
+    pub(crate) fn widened(mut self) -> Self {
         self.embed.widen();
         let mut maps: Vec<&mut Linear> = self.blocks.iter_mut().flat_map(Block::maps_mut).collect();
         maps.push(&mut self.unembed);
@@ -142,14 +137,5 @@ impl Weights {
         }
         maps.into_iter().for_each(Linear::widen);
         self
-    }
-}
-
-/// Counts elements without initializing any parameter.
-struct Count(usize);
-
-impl ModuleVisitor for Count {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0 += param.lazy_shape().num_elements();
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
     // Shortformer's position embeddings never enter the residual stream.
     let positions_written = model.config.positional == Positional::Learned;
     let dtype = model.compute_type();
-    let weights = &mut model.weights;
+    let weights = &mut model.weights.parts;
     change_matrix(&mut weights.embed.tokens, dtype, Matrix::center_outputs);
     if let (true, Some(positions)) = (positions_written, &mut weights.embed.positions) {
         change_matrix(positions, dtype, Matrix::center_outputs);
@@ -26,7 +26,7 @@ pub(super) fn writing_weights(model: &mut HookedTransformer) {
 /// Centers the unembedding over the vocabulary; the softmax ignores a constant added to all logits.
 pub(super) fn unembed(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
-    output(&mut model.weights.unembed, dtype);
+    output(&mut model.weights.parts.unembed, dtype);
 }
 
 fn output(linear: &mut Linear, dtype: DType) {

@@ -21,7 +21,7 @@ impl HookedTransformer {
         }
         let count = self.config.d_vocab;
         let ids: Vec<u32> = (0..ROWS.min(count)).map(|row| (row * count / ROWS.min(count)) as u32).collect();
-        let rows = self.weights.embed.rows(&ids, DType::F32);
+        let rows = self.weights.parts.embed.rows(&ids, DType::F32);
         let limit = CENTERED / (self.config.d_model as f64).sqrt();
         let mean = rows.clone().mean_dim(1).square().mean().into_scalar::<f64>().sqrt();
         Some(mean <= limit * rows.square().mean().into_scalar::<f64>().sqrt())

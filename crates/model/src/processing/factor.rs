@@ -31,7 +31,7 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
     let heads = model.config.n_heads;
     // Fold the value biases into the output bias first, because `W_V` and `W_O` are refactored.
     super::fold_values::apply(model);
-    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
+    for (layer, block) in model.weights.parts.blocks.iter_mut().enumerate() {
         let Some(attn) = block.attn_mut() else { continue };
         let lost = |source: BoxError| ProcessingError::Unreadable { step: STEP, layer, source };
         let read = || Ok((PerHead::with_bias(&attn.q, heads)?, PerHead::with_bias(&attn.k, heads)?));

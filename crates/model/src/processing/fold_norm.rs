@@ -13,7 +13,7 @@ use crate::model::{HookedTransformer, Linear, Mlp, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {
     let dtype = model.compute_type();
-    for block in &mut model.weights.blocks {
+    for block in &mut model.weights.parts.blocks {
         if let Some(mixer) = &mut block.mixer {
             fold(&mut block.ln1, &mut mixer.of_kind_mut().readers_mut(), dtype);
         }
@@ -43,7 +43,7 @@ pub(super) fn apply(model: &mut HookedTransformer) {
             fold(ln2, &mut readers, dtype);
         }
     }
-    let weights = &mut model.weights;
+    let weights = &mut model.weights.parts;
     fold(&mut weights.ln_final, &mut [&mut weights.unembed], dtype);
     let config = folded(&model.config);
     model.points = Arc::new(points_of(&config));

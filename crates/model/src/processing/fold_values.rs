@@ -9,7 +9,7 @@ use crate::model::HookedTransformer;
 pub(super) fn apply(model: &mut HookedTransformer) {
     let heads = model.config.n_heads;
     let dtype = model.compute_type();
-    for (layer, block) in model.weights.blocks.iter_mut().enumerate() {
+    for (layer, block) in model.weights.parts.blocks.iter_mut().enumerate() {
         let (kv_heads, d_head) = (model.config.n_kv_heads_of(layer), model.config.d_value_of(layer));
         let Some(attn) = block.attn_mut() else { continue };
         let Some(bias) = attn.v.bias.take() else { continue };

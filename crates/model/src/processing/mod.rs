@@ -83,7 +83,7 @@ impl Step {
         match self {
             Step::FoldNorm => model.config.norm.has_weight(),
             Step::FoldValueBiases => {
-                model.weights.blocks.iter().any(|block| block.attn().is_some_and(|attn| attn.v.bias.is_some()))
+                model.weights.parts.blocks.iter().any(|block| block.attn().is_some_and(|attn| attn.v.bias.is_some()))
             }
             _ => true,
         }
@@ -158,7 +158,7 @@ impl Processing {
     /// let folded = model.clone().processed(&Processing::standard())?;
     /// let mean = folded.w_u().mean_dim(1); // over the vocabulary
     /// assert!(mean.abs().max().into_scalar::<f32>() < 1e-5);
-    /// assert!(folded.weights.blocks[0].ln1.w.is_none()); // the norm's weight was folded
+    /// assert!(folded.weights().get::<1>("blocks.0.ln1.w").is_err()); // the norm's weight was folded
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn standard() -> Self {
@@ -175,7 +175,7 @@ impl Processing {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let folded = model.clone().processed(&Processing::none().fold_ln())?;
-    /// assert!(folded.weights.ln_final.w.is_none() && folded.weights.blocks[0].ln1.w.is_none());
+    /// assert!(folded.weights().get::<1>("ln_final.w").is_err() && folded.weights().get::<1>("blocks.0.ln1.w").is_err());
     /// let gap = folded.forward("When Mary")? - model.forward("When Mary")?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
@@ -298,11 +298,11 @@ impl HookedTransformer {
         if !parts.is_empty() {
             return Err(ProcessingError::Spliced { parts }.into());
         }
-        let as_made = self.identities.are_as_made(&self.weights);
+        let as_made = self.identities.are_as_made(&self.weights.parts);
         // The steps change plain tensors, in place where possible; autodiff tracking is restored afterwards.
-        let (first, last) = (self.weights.device(), self.weights.unembed.device());
-        let layers: Vec<Device> = self.weights.blocks.iter().map(Block::device).collect();
-        self.weights = self.weights.widened().valid();
+        let (first, last) = (self.weights.parts.device(), self.weights.parts.unembed.device());
+        let layers: Vec<Device> = self.weights.parts.blocks.iter().map(Block::device).collect();
+        self.weights.parts = self.weights.parts.widened().valid();
         for &step in Step::ALL {
             let wish = processing.steps[step as usize];
             match (wish, step.obstacle(&self.config)) {
@@ -324,8 +324,8 @@ impl HookedTransformer {
                 Step::Factor => factor::apply(&mut self)?,
             }
         }
-        self.weights = self.weights.placed(&first, |layer| layers[layer].clone(), &last);
-        self.identities = self.identities.converted(as_made, &self.weights);
+        self.weights.parts = self.weights.parts.placed(&first, |layer| layers[layer].clone(), &last);
+        self.identities = self.identities.converted(as_made, &self.weights.parts);
         Ok(self)
     }
 }

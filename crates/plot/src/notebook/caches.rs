@@ -79,7 +79,7 @@ impl Show for HookedTransformer {
             ("d_mlp", grouped(config.d_mlp())),
             ("vocabulary", grouped(config.d_vocab)),
             ("context", grouped(config.n_ctx)),
-            ("parameters", grouped(burn::module::Module::num_params(&self.weights))),
+            ("parameters", grouped(self.weights().count())),
             ("hook points", grouped(points)),
             ("device", devices.join(", ")),
         ];

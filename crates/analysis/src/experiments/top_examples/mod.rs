@@ -9,7 +9,7 @@ use hooklens_hooks::{Record, Selection};
 
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::{Error, InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
 use best::{Best, Firing};

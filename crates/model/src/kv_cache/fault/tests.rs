@@ -13,11 +13,11 @@ use crate::config::{
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::encoder_decoder::{
     DecoderBlock, DecoderCache, EncoderBlock, EncoderDecoderConfig, EncoderDecoderWeights, HookedEncoderDecoder,
-    StackAttention, StackPositions, TokenRules,
+    LoadedEncoderDecoder, StackAttention, StackPositions, TokenRules,
 };
 use crate::error::{CacheError, Result};
 use crate::kv_cache::{Bits, CacheKind, KeyValueCache, Offload};
-use crate::model::{HookedTransformer, LoadReport};
+use crate::model::{HookedTransformer, LoadReport, ModelParts};
 
 /// How an injected failure manifests.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -214,8 +214,8 @@ fn encoder_decoder() -> HookedEncoderDecoder {
         decoder_start_token: 0,
         token_rules: TokenRules::default(),
     };
-    let weights =
-        HookedTransformer::random(TransformerConfig::new(4, 16, 2, 20, 64), 7, &Device::flex()).unwrap().weights;
+    let weights = HookedTransformer::random(TransformerConfig::new(4, 16, 2, 20, 64), 7, &Device::flex()).unwrap();
+    let weights = weights.parts();
     let bias = || vec![Param::from_tensor(Tensor::<2>::ones([8, 2], &Device::flex()))];
     let block = |at: usize| weights.blocks[at].clone();
     let encoder = |at: usize| EncoderBlock {
@@ -252,7 +252,15 @@ fn encoder_decoder() -> HookedEncoderDecoder {
         decoder_ln: weights.ln_final.clone(),
         unembed: weights.unembed.clone(),
     };
-    HookedEncoderDecoder::assemble(config, weights, None, LoadReport::default()).unwrap()
+    let report = LoadReport::default();
+    HookedEncoderDecoder::try_from(LoadedEncoderDecoder {
+        config,
+        weights,
+        tokenizer: None,
+        eos_tokens: vec![],
+        report,
+    })
+    .unwrap()
 }
 
 #[test]

@@ -1,0 +1,28 @@
+//! The parts of models' weights, for the crates of the workspace.
+
+use burn::module::{Module, ModuleDisplay, ParamId};
+use burn::tensor::Tensor;
+
+/// The parts of a model's weights: embeddings, blocks and heads.
+pub trait Parts: Module + ModuleDisplay {
+    /// Name of the weight in these fields, given from the outermost to the innermost as Burn visits them.
+    fn name_of(fields: &[&str]) -> String;
+
+    /// A dequantized copy of a weight that is stored in quantized blocks.
+    fn dequantized(&self, _: ParamId) -> Option<Tensor<2>> {
+        None
+    }
+}
+
+/// Access to the parts of a model's weights, for the crates of the workspace. Users have
+/// [`Weights`](super::Weights).
+pub trait ModelParts {
+    /// Type of the parts.
+    type Parts: Parts;
+
+    /// The parts.
+    fn parts(&self) -> &Self::Parts;
+
+    /// The parts, mutably.
+    fn parts_mut(&mut self) -> &mut Self::Parts;
+}
