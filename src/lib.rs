@@ -143,8 +143,8 @@ pub use hooklens_model::{
         RecurrentState, Scoped, StateShape,
     },
     model::{
-        DecoderModel, HookedTransformer, LoadReport, Occurrence, Output, Weights, lm_accuracy, lm_cross_entropy_loss,
-        lm_loss_per_token,
+        DecoderModel, HookedTransformer, LoadReport, ModelWeights, Occurrence, Output, Weights, lm_accuracy,
+        lm_cross_entropy_loss, lm_loss_per_token,
     },
     processing::Processing,
     tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens},

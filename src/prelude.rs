@@ -24,6 +24,6 @@ pub use crate::patching::{Ablation, Freeze, Metric, PatchModel, Patching, Receiv
 pub use crate::plot::{ColoredExamples, Heatmap, Show};
 pub use crate::{
     Activation, ActivationCache, DType, DecoderModel, ForwardOptions, FromPretrained, HookedModel, HookedTransformer,
-    KeyValueCache, LabeledArray, LoadOptions, Logits, Positions, Processing, Record, SavePretrained, Selection,
-    TensorExt, Tokens, TransformerConfig,
+    KeyValueCache, LabeledArray, LoadOptions, Logits, ModelWeights, Positions, Processing, Record, SavePretrained,
+    Selection, TensorExt, Tokens, TransformerConfig,
 };

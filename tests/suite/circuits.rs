@@ -124,7 +124,7 @@ fn directions_are_the_strongest_ones() {
     assert!(model.singular_directions(WeightMatrix::MlpOut(0), 0).is_err());
     let attn_only = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     assert!(attn_only.singular_directions(WeightMatrix::MlpOut(0), 1).is_err());
-    assert!(attn_only.w_in().is_none());
+    assert!(attn_only.stacked::<3>("W_in").is_err());
 }
 
 #[test]

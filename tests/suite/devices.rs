@@ -136,7 +136,7 @@ fn blocks_on_several_devices() {
     let stopped = spread.forward_with(&rows, ForwardOptions::new().stop_at_layer(2)).unwrap();
     same(&spread.forward_with(stopped, ForwardOptions::new().start_at_layer(2)).unwrap(), &expected, "stop and start");
     // An analysis combines weights of several layers, so it requires a model on one device.
-    assert_eq!(values(&spread.w_q()), values(&whole.w_q()));
+    assert_eq!(values(&spread.stacked::<4>("W_Q").unwrap()), values(&whole.stacked::<4>("W_Q").unwrap()));
     assert!(matches!(spread.analyze(&cache), Err(Error::Input(InputError::Spread { .. }))));
 }
 

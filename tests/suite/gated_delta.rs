@@ -225,7 +225,7 @@ fn what_needs_attention_in_every_layer_says_so() {
     assert!(matches!(edges, Error::Input(InputError::NoAttention { layer: 0, .. })), "{edges}");
     let scores = model.head_scores([5, 6, 7, 5, 6]).unwrap();
     assert_eq!(scores.axes()[1].labels, ["1", "3"]);
-    assert_eq!(model.w_q().dims(), [4, 4, 32, 8]);
+    assert_eq!(model.stacked::<4>("W_Q").unwrap().dims(), [4, 4, 32, 8]);
     let message = model.record([5, 6], hook::pattern(0)).unwrap_err().to_string();
     assert!(message.contains("gated delta net"), "{message}");
     let padded = Tokens::padded(&[vec![5, 6, 7], vec![5]], 0, PaddingSide::Left).unwrap();

@@ -150,8 +150,9 @@ fn keys_are_changed_for_one_reader_or_for_all() {
     }
     let message = model.record(row(3), hook::k(3)).unwrap_err().to_string();
     assert!(message.contains("reuses the keys and values of an earlier layer"), "{message}");
-    assert_eq!(model.w_k().dims(), [6, 4, 32, 12]);
-    assert_close(&model.w_k().narrow(0, 3, 1), &model.w_k().narrow(0, 2, 1), 0.0, "the keys of layer 2");
+    let keys = model.stacked::<4>("W_K").unwrap();
+    assert_eq!(keys.dims(), [6, 4, 32, 12]);
+    assert_close(&keys.clone().narrow(0, 3, 1), &keys.narrow(0, 2, 1), 0.0, "the keys of layer 2");
 }
 
 /// Decompositions of the residual stream, with scale factors along the way.

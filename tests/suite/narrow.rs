@@ -119,7 +119,8 @@ fn processing_and_analyses_are_those_of_widened_weights() {
             parts.sum()
         });
         assert_close(&parts, &expected, 1e-5, case);
-        assert_close(&narrow.w_q(), &wide.w_q(), 0.0, case);
+        let queries = |model: &HookedTransformer| model.stacked::<4>("W_Q").unwrap();
+        assert_close(&queries(&narrow), &queries(&wide), 0.0, case);
         assert_close(&narrow.w_u(), &wide.w_u(), 0.0, case);
         let [own, expected] =
             [&narrow, &wide].map(|model| model.singular_directions(WeightMatrix::Ov(0, 0), 1).unwrap().values);

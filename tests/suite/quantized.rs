@@ -122,8 +122,10 @@ fn models_in_blocks_are_used_like_others() {
     if kept_here() {
         assert_ne!(model.fingerprint().unwrap(), wide.fingerprint().unwrap());
     }
-    assert_close(&model.w_q(), &wide.w_q(), 0.0, "queries");
-    assert_close(&model.w_out().unwrap(), &wide.w_out().unwrap(), 0.0, "outputs of the MLP");
+    let queries = |model: &HookedTransformer| model.stacked::<4>("W_Q").unwrap();
+    assert_close(&queries(&model), &queries(&wide), 0.0, "queries");
+    let outputs = |model: &HookedTransformer| model.stacked::<3>("W_out").unwrap();
+    assert_close(&outputs(&model), &outputs(&wide), 0.0, "outputs of the MLP");
     // Reading a weight by name leaves it in blocks.
     let before = model.fingerprint().unwrap();
     for name in ["embed.W_E", "blocks.0.attn.W_Q", "blocks.0.mlp.W_out", "unembed.W_U"] {

@@ -6,7 +6,7 @@ use hooklens_data::corpus::{Place, PlacedPrompts, Prompt};
 use hooklens_data::error::DumpError;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, Result};
-use hooklens_model::model::{DecoderInput, HookedTransformer};
+use hooklens_model::model::{DecoderInput, HookedTransformer, concatenated};
 use hooklens_model::tokens::Tokens;
 
 /// Prompts from files or from the command line.
@@ -79,7 +79,7 @@ impl GivenRows {
         len: usize,
         prepend_bos: Option<bool>,
     ) -> Result<Self, Failure> {
-        let (rows, left) = model.concatenated(&self.rows, len, prepend_bos)?;
+        let (rows, left) = concatenated(model, &self.rows, len, prepend_bos)?;
         if left > 0 {
             note(format!("dropped the last {left} tokens, which do not fill a row of {len}"));
         }

@@ -234,7 +234,7 @@ layer_points! {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", ["*hook_result", "*hook_attn_out"])?;
     /// let heads = cache.get(hook::result(1))?; // [batch, pos, head, d_model]
-    /// let sum = heads.sum_dim(2).squeeze_dim::<3>(2) + model.b_o().narrow(0, 1, 1).unsqueeze();
+    /// let sum = heads.sum_dim(2).squeeze_dim::<3>(2) + model.stacked::<2>("b_O")?.narrow(0, 1, 1).unsqueeze();
     /// assert!((sum - cache.get(hook::attn_out(1))?).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

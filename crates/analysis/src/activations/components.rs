@@ -145,7 +145,7 @@ impl Components {
     /// # let cache = model.record("When Mary and John", Record::all())?;
     /// let heads = model.analyze(&cache)?.stack_head_results(hooklens::activations::Stage::Before(1))?;
     /// // Layer 0's heads and its output bias sum to its attention output.
-    /// let sum = heads.sum() + model.b_o().narrow(0, 0, 1).unsqueeze();
+    /// let sum = heads.sum() + model.stacked::<2>("b_O")?.narrow(0, 0, 1).unsqueeze();
     /// assert!((sum - cache.get(hook::attn_out(0))?).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

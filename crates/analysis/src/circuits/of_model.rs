@@ -9,7 +9,7 @@ use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::labeled::LabeledArray;
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts};
+use hooklens_model::model::{DecoderChecks, HeadWeight, HookedTransformer, ModelParts, head_weights};
 
 /// Which biases are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub trait Circuits {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let (w_v, w_o) = (model.w_v(), model.w_o());
+    /// let (w_v, w_o): (Tensor<4>, Tensor<4>) = (model.stacked("W_V")?, model.stacked("W_O")?);
     /// let gap = model.ov().ab() - w_v.matmul(w_o);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
     /// # Ok::<(), hooklens::Error>(())
@@ -102,11 +102,11 @@ pub trait Circuits {
 
 impl Circuits for HookedTransformer {
     fn qk(&self) -> FactoredMatrix<4> {
-        FactoredMatrix { a: self.w_q(), b: self.w_k().swap_dims(2, 3) }
+        FactoredMatrix { a: head_weights(self, HeadWeight::Q), b: head_weights(self, HeadWeight::K).swap_dims(2, 3) }
     }
 
     fn ov(&self) -> FactoredMatrix<4> {
-        FactoredMatrix { a: self.w_v(), b: self.w_o() }
+        FactoredMatrix { a: head_weights(self, HeadWeight::V), b: head_weights(self, HeadWeight::O) }
     }
 
     fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {

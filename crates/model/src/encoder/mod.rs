@@ -29,7 +29,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHea
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelParts, Weights};
+use crate::model::{Identities, LoadReport, ModelWeights, Weights};
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
@@ -83,42 +83,23 @@ impl TryFrom<LoadedEncoder> for HookedEncoder {
     }
 }
 
-impl ModelParts for HookedEncoder {
+impl ModelWeights for HookedEncoder {
     type Parts = EncoderWeights;
 
-    fn parts(&self) -> &EncoderWeights {
-        &self.weights.parts
+    fn weights(&self) -> &Weights<EncoderWeights> {
+        &self.weights
     }
 
-    fn parts_mut(&mut self) -> &mut EncoderWeights {
-        &mut self.weights.parts
+    fn weights_mut(&mut self) -> &mut Weights<EncoderWeights> {
+        &mut self.weights
+    }
+
+    fn map_weights(self, change: impl FnOnce(Weights<EncoderWeights>) -> Weights<EncoderWeights>) -> Self {
+        Self { weights: change(self.weights), ..self }
     }
 }
 
 impl HookedEncoder {
-    /// The weights, by name.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// assert_eq!(model.weights().get::<2>("embed.embed.W_E")?.dims()[1], model.config().d_model);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn weights(&self) -> &Weights<EncoderWeights> {
-        &self.weights
-    }
-
-    /// The weights, to replace or freeze some of them.
-    pub fn weights_mut(&mut self) -> &mut Weights<EncoderWeights> {
-        &mut self.weights
-    }
-
-    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
-    #[must_use]
-    pub fn map_weights(self, change: impl FnOnce(Weights<EncoderWeights>) -> Weights<EncoderWeights>) -> Self {
-        Self { weights: change(self.weights), ..self }
-    }
-
     /// Configuration of the model.
     ///
     /// ```
@@ -201,7 +182,7 @@ impl HookedModel for HookedEncoder {
     /// Runs every head the model has, or none if no logits are requested.
     fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
-        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.parts().output_heads() };
+        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.weights.parts.output_heads() };
         self.run_tokens(&tokens, options, wanted)
     }
 

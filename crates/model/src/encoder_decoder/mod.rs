@@ -35,7 +35,7 @@ pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelParts, Weights};
+use crate::model::{Identities, LoadReport, ModelWeights, Weights};
 use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
@@ -91,45 +91,26 @@ impl TryFrom<LoadedEncoderDecoder> for HookedEncoderDecoder {
     }
 }
 
-impl ModelParts for HookedEncoderDecoder {
+impl ModelWeights for HookedEncoderDecoder {
     type Parts = EncoderDecoderWeights;
 
-    fn parts(&self) -> &EncoderDecoderWeights {
-        &self.weights.parts
-    }
-
-    fn parts_mut(&mut self) -> &mut EncoderDecoderWeights {
-        &mut self.weights.parts
-    }
-}
-
-impl HookedEncoderDecoder {
-    /// The weights, by name.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// assert_eq!(model.weights().get::<2>("embed.W_E")?.dims()[1], model.config().d_model);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn weights(&self) -> &Weights<EncoderDecoderWeights> {
+    fn weights(&self) -> &Weights<EncoderDecoderWeights> {
         &self.weights
     }
 
-    /// The weights, to replace or freeze some of them.
-    pub fn weights_mut(&mut self) -> &mut Weights<EncoderDecoderWeights> {
+    fn weights_mut(&mut self) -> &mut Weights<EncoderDecoderWeights> {
         &mut self.weights
     }
 
-    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
-    #[must_use]
-    pub fn map_weights(
+    fn map_weights(
         self,
         change: impl FnOnce(Weights<EncoderDecoderWeights>) -> Weights<EncoderDecoderWeights>,
     ) -> Self {
         Self { weights: change(self.weights), ..self }
     }
+}
 
+impl HookedEncoderDecoder {
     /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, else from
     /// `config.json`, else the tokenizer's own.
     ///

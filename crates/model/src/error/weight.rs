@@ -34,6 +34,20 @@ pub enum WeightError {
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
+    /// No weight of all layers has this name.
+    #[error("no weight of all layers is called `{name}`{}", did_you_mean(nearest))]
+    NotStacked {
+        /// The requested name.
+        name: String,
+        /// Nearest names, best first.
+        nearest: Vec<String>,
+    },
+    /// Not every layer has this weight.
+    #[error("not every layer has `{name}`; `weights().get(..)` reads the weights of one layer")]
+    NotInAll {
+        /// The requested name.
+        name: String,
+    },
     /// A weight was requested with another rank than it has.
     #[error("the weight `{name}` has rank {rank}, not {asked}")]
     Rank {
@@ -56,11 +70,7 @@ pub enum WeightError {
     },
 }
 
-/// End of a message that lists the nearest names.
+/// `; did you mean ...?`, or nothing without suggestions.
 fn did_you_mean(nearest: &[String]) -> String {
-    if nearest.is_empty() {
-        "; `names` lists them".into()
-    } else {
-        format!("; did you mean `{}`?", nearest.join("`, `"))
-    }
+    if nearest.is_empty() { String::new() } else { format!("; did you mean `{}`?", nearest.join("`, `")) }
 }

@@ -36,48 +36,48 @@ impl HookedTransformer {
     ) -> Result<Tokens> {
         let tokenizer = self.tokenizer()?;
         let documents = texts.into().0.iter().map(|text| Ok(tokenizer.encode(text)?)).collect::<Result<Vec<_>>>()?;
-        Ok(Tokens::new(self.concatenated(&documents, len, prepend_bos)?.0)?)
+        Ok(Tokens::new(concatenated(self, &documents, len, prepend_bos)?.0)?)
     }
+}
 
-    /// Like [`HookedTransformer::tokenize_and_concatenate`], for token ids. Also returns the number of leftover tokens.
-    pub fn concatenated(
-        &self,
-        documents: &[Vec<u32>],
-        len: usize,
-        prepend_bos: Option<bool>,
-    ) -> Result<(Vec<Vec<u32>>, usize)> {
-        if documents.iter().all(Vec::is_empty) {
-            return Err(InputError::Empty { what: "the list of texts".into() }.into());
-        }
-        let tokenizer = self.tokenizer()?;
-        let first = self.first_token(prepend_bos)?;
-        let added = usize::from(first.is_some());
-        if len <= added {
-            let allowed = format!("{} or more", added + 1);
-            return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
-        }
-        let (bos, between) = (tokenizer.bos(), tokenizer.eos().or(tokenizer.bos()));
-        let mut rows = Vec::new();
-        let begun = || first.into_iter().collect::<Vec<u32>>();
-        let mut row = begun();
-        for (number, document) in documents.iter().filter(|document| !document.is_empty()).enumerate() {
-            // We add the separators ourselves, so skip a document's own BOS token and never repeat one at the start of
-            // a row.
-            let own = &document[usize::from(document.first().copied() == bos)..];
-            for id in between.filter(|_| number > 0).iter().chain(own) {
-                if first == Some(*id) && row.len() == 1 {
-                    continue;
-                }
-                row.push(*id);
-                if row.len() == len {
-                    rows.push(std::mem::replace(&mut row, begun()));
-                }
+/// Like [`HookedTransformer::tokenize_and_concatenate`], for token ids. Also returns the number of leftover tokens.
+pub fn concatenated(
+    model: &HookedTransformer,
+    documents: &[Vec<u32>],
+    len: usize,
+    prepend_bos: Option<bool>,
+) -> Result<(Vec<Vec<u32>>, usize)> {
+    if documents.iter().all(Vec::is_empty) {
+        return Err(InputError::Empty { what: "the list of texts".into() }.into());
+    }
+    let tokenizer = model.tokenizer()?;
+    let first = model.first_token(prepend_bos)?;
+    let added = usize::from(first.is_some());
+    if len <= added {
+        let allowed = format!("{} or more", added + 1);
+        return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
+    }
+    let (bos, between) = (tokenizer.bos(), tokenizer.eos().or(tokenizer.bos()));
+    let mut rows = Vec::new();
+    let begun = || first.into_iter().collect::<Vec<u32>>();
+    let mut row = begun();
+    for (number, document) in documents.iter().filter(|document| !document.is_empty()).enumerate() {
+        // We add the separators ourselves, so skip a document's own BOS token and never repeat one at the start of
+        // a row.
+        let own = &document[usize::from(document.first().copied() == bos)..];
+        for id in between.filter(|_| number > 0).iter().chain(own) {
+            if first == Some(*id) && row.len() == 1 {
+                continue;
+            }
+            row.push(*id);
+            if row.len() == len {
+                rows.push(std::mem::replace(&mut row, begun()));
             }
         }
-        if rows.is_empty() {
-            let allowed = format!("at most {}, the length of all texts together", row.len());
-            return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
-        }
-        Ok((rows, row.len() - added))
     }
+    if rows.is_empty() {
+        let allowed = format!("at most {}, the length of all texts together", row.len());
+        return Err(InputError::Setting { name: "len", given: len.to_string(), allowed }.into());
+    }
+    Ok((rows, row.len() - added))
 }

@@ -177,7 +177,7 @@ fn renamed(error: HookError, count: usize) -> crate::error::Error {
 }
 
 /// A tensor whose rank is only known to be `D` from where it was found.
-fn of_rank<const E: usize, const D: usize>(tensor: Tensor<E>) -> Option<Tensor<D>> {
+pub(super) fn of_rank<const E: usize, const D: usize>(tensor: Tensor<E>) -> Option<Tensor<D>> {
     let tensor: Box<dyn Any> = Box::new(tensor);
     tensor.downcast().ok().map(|tensor| *tensor)
 }

@@ -1,4 +1,4 @@
-//! The parts of models' weights, for the crates of the workspace.
+//! What the weights of a model are made of.
 
 use burn::module::{Module, ModuleDisplay, ParamId};
 use burn::tensor::Tensor;
@@ -12,17 +12,4 @@ pub trait Parts: Module + ModuleDisplay {
     fn dequantized(&self, _: ParamId) -> Option<Tensor<2>> {
         None
     }
-}
-
-/// Access to the parts of a model's weights, for the crates of the workspace. Users have
-/// [`Weights`](super::Weights).
-pub trait ModelParts {
-    /// Type of the parts.
-    type Parts: Parts;
-
-    /// The parts.
-    fn parts(&self) -> &Self::Parts;
-
-    /// The parts, mutably.
-    fn parts_mut(&mut self) -> &mut Self::Parts;
 }

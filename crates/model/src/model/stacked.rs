@@ -1,8 +1,50 @@
 //! Weights of all layers and heads, stacked as in TransformerLens.
 
 use burn::tensor::Tensor;
+use hooklens_hooks::nearest;
 
-use super::{Attention, Block, HookedTransformer, Linear, narrowed};
+use super::named::of_rank;
+use super::{Attention, Block, DenseMlp, HookedTransformer, Linear, narrowed};
+use crate::error::WeightError;
+
+/// Names of the weights that are stacked.
+const STACKED: [&str; 13] =
+    ["W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "W_in", "W_gate", "W_out", "b_in", "b_out"];
+
+/// A weight of attention heads.
+#[derive(Debug, Clone, Copy)]
+pub enum HeadWeight {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+    /// Outputs.
+    O,
+}
+
+/// A weight of all heads, `[layer, head, in, out]`, as [`HookedTransformer::stacked`] gives it.
+pub fn head_weights(model: &HookedTransformer, which: HeadWeight) -> Tensor<4> {
+    match which {
+        HeadWeight::Q => model.stack(|layer, block| model.columns(layer, block, 'q')),
+        HeadWeight::K => model.stack(|layer, _| model.columns(layer, model.with_keys(layer), 'k')),
+        HeadWeight::V => model.stack(|layer, _| model.columns(layer, model.with_keys(layer), 'v')),
+        HeadWeight::O => {
+            let (heads, [_, widest]) = (model.config().n_heads, model.config().widest_heads());
+            let d_model = model.config().d_model;
+            model.stack(|layer, block| {
+                let Some(attn) = block.attn() else { return model.nothing(block, [heads, widest, d_model]) };
+                let weight = attn.o.weight_in(model.compute_type());
+                widened_to(weight.reshape([heads, model.config().d_value_of(layer), d_model]), 1, widest)
+            })
+        }
+    }
+}
+
+fn ranked<const E: usize, const D: usize>(name: &str, weight: Tensor<E>) -> Result<Tensor<D>, WeightError> {
+    of_rank(weight).ok_or_else(|| WeightError::Rank { name: name.into(), rank: E, asked: D })
+}
 
 impl HookedTransformer {
     /// Token embedding matrix, `[d_vocab, d_model]`.
@@ -43,130 +85,59 @@ impl HookedTransformer {
         self.bias(&self.weights.parts.unembed).to_device(&self.device())
     }
 
-    /// Query weights, `[layer, head, d_model, d_head]`. If layers differ in head width, narrower heads are padded with
-    /// zeros; layers without attention are all zeros. For latent attention (DeepSeek V2), the product of the down and
-    /// up projections, with the weights of the norm between them but without its scale. The same applies to key and
-    /// value weights.
+    /// A weight of all layers as one tensor, by its name in TransformerLens, widened to the element type that the model
+    /// computes in:
+    ///
+    /// | name | shape |
+    /// |---|---|
+    /// | `W_Q`, `W_K`, `W_V` | `[layer, head, d_model, d_head]` |
+    /// | `W_O` | `[layer, head, d_head, d_model]` |
+    /// | `b_Q`, `b_K`, `b_V`; `b_O` | `[layer, head, d_head]`; `[layer, d_model]` |
+    /// | `W_in`, `W_gate`; `W_out` | `[layer, d_model, d_mlp]`; `[layer, d_mlp, d_model]` |
+    /// | `b_in`; `b_out` | `[layer, d_mlp]`; `[layer, d_model]` |
+    ///
+    /// Layers without attention, missing biases, and the rest of heads and MLPs that are narrower than others are zeros.
+    /// With grouped-query attention, heads that share keys have the same weights, and so have layers that read the keys
+    /// of an earlier layer. `b_O` includes the output biases of other mixers. For latent attention (DeepSeek V2), queries,
+    /// keys and values are the product of the down and up projections, with the weights of the norm between them but
+    /// without its scale.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!((model.w_q().dims(), model.w_o().dims()), ([4, 4, 64, 16], [4, 4, 16, 64]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn w_q(&self) -> Tensor<4> {
-        self.stacked(|layer, block| self.columns(layer, block, 'q'))
-    }
-
-    /// Key weights, `[layer, head, d_model, d_head]`. With grouped-query attention, heads that share keys have the same
-    /// weights; layers that read the keys of an earlier layer have that layer's weights.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!((model.w_k().dims(), model.b_k().dims()), ([4, 4, 64, 16], [4, 4, 16]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn w_k(&self) -> Tensor<4> {
-        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'k'))
-    }
-
-    /// Value weights, `[layer, head, d_model, d_head]`. Heads that share values have the same weights.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!((model.w_v().dims(), model.b_v().dims()), ([4, 4, 64, 16], [4, 4, 16]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn w_v(&self) -> Tensor<4> {
-        self.stacked(|layer, _| self.columns(layer, self.with_keys(layer), 'v'))
-    }
-
-    /// Attention output weights, `[layer, head, d_head, d_model]`.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let (w_q, b_q): (Tensor<4>, Tensor<3>) = (model.stacked("W_Q")?, model.stacked("b_Q")?);
+    /// assert_eq!((w_q.dims(), b_q.dims()), ([4, 4, 64, 16], [4, 4, 16]));
     /// let cache = model.record("When Mary", ["z0", "result0"])?;
     /// let z = cache.get(hook::z(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2); // head 3
-    /// let w_o = model.w_o().slice([0..1, 3..4]).reshape([1, 16, 64]);
+    /// let w_o = model.stacked::<4>("W_O")?.slice([0..1, 3..4]).reshape([1, 16, 64]);
     /// let gap = z.matmul(w_o) - cache.get(hook::result(0))?.narrow(2, 3, 1).squeeze_dim::<3>(2);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn w_o(&self) -> Tensor<4> {
-        let (heads, [_, widest]) = (self.config().n_heads, self.config().widest_heads());
-        self.stacked(|layer, block| {
-            let d_model = self.config().d_model;
-            let Some(attn) = block.attn() else { return self.nothing(block, [heads, widest, d_model]) };
-            let weight = attn.o.weight_in(self.compute_type());
-            widened_to(weight.reshape([heads, self.config().d_value_of(layer), d_model]), 1, widest)
-        })
-    }
-
-    /// Query biases, `[layer, head, d_head]`; zeros where there are none. The same applies to the other biases.
-    pub fn b_q(&self) -> Tensor<3> {
-        self.stacked(|layer, block| self.biases(layer, block, 'q'))
-    }
-
-    /// Key biases, `[layer, head, d_head]`.
-    pub fn b_k(&self) -> Tensor<3> {
-        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'k'))
-    }
-
-    /// Value biases, `[layer, head, d_head]`.
-    pub fn b_v(&self) -> Tensor<3> {
-        self.stacked(|layer, _| self.biases(layer, self.with_keys(layer), 'v'))
-    }
-
-    /// Output biases of attention and of gated delta nets, `[layer, d_model]`.
-    pub fn b_o(&self) -> Tensor<2> {
-        self.stacked(|_, block| self.output_bias(block))
-    }
-
-    /// MLP input weights, `[layer, d_model, d_mlp]`, with narrower MLPs padded with zeros; `None` unless every layer
-    /// has a plain or gated MLP.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!(model.w_in().map(|read| read.dims()), Some([4, 64, 256]));
-    /// assert!(model.w_gate().is_none());
     /// let without = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// assert!(without.w_in().is_none()); // attention-only model
+    /// assert!(without.stacked::<3>("W_in").is_err()); // attention-only model
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn w_in(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.dense_mlp()?.input.weight_in(self.compute_type())))
-    }
-
-    /// Gate weights of gated MLPs, `[layer, d_model, d_mlp]`.
-    pub fn w_gate(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.dense_mlp()?.gate.as_ref()?.weight_in(self.compute_type())))
-    }
-
-    /// MLP output weights, `[layer, d_mlp, d_model]`.
     ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!(model.w_out().map(|write| write.dims()), Some([4, 256, 64]));
-    /// assert_eq!(model.b_out().map(|bias| bias.dims()), Some([4, 64]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn w_out(&self) -> Option<Tensor<3>> {
-        self.of_mlps(|block| Some(block.dense_mlp()?.output.weight_in(self.compute_type())))
-    }
-
-    /// MLP input biases, `[layer, d_mlp]`.
-    pub fn b_in(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(self.bias(&block.dense_mlp()?.input)))
-    }
-
-    /// MLP output biases, `[layer, d_model]`.
-    pub fn b_out(&self) -> Option<Tensor<2>> {
-        self.of_mlps(|block| Some(self.bias(&block.dense_mlp()?.output)))
+    /// # Errors
+    /// [`WeightError::NotStacked`] with the nearest names, [`WeightError::NotInAll`] unless every layer has a dense MLP,
+    /// with a gate for `W_gate`, and [`WeightError::Rank`].
+    pub fn stacked<const D: usize>(&self, name: &str) -> Result<Tensor<D>, WeightError> {
+        let dtype = self.compute_type();
+        match name {
+            "W_Q" => ranked(name, head_weights(self, HeadWeight::Q)),
+            "W_K" => ranked(name, head_weights(self, HeadWeight::K)),
+            "W_V" => ranked(name, head_weights(self, HeadWeight::V)),
+            "W_O" => ranked(name, head_weights(self, HeadWeight::O)),
+            "b_Q" => ranked(name, self.stack::<2, 3>(|layer, block| self.biases(layer, block, 'q'))),
+            "b_K" => ranked(name, self.stack::<2, 3>(|layer, _| self.biases(layer, self.with_keys(layer), 'k'))),
+            "b_V" => ranked(name, self.stack::<2, 3>(|layer, _| self.biases(layer, self.with_keys(layer), 'v'))),
+            "b_O" => ranked(name, self.stack::<1, 2>(|_, block| self.output_bias(block))),
+            "W_in" => self.of_mlps::<2, 3, D>(name, |mlp| Some(mlp.input.weight_in(dtype))),
+            "W_gate" => self.of_mlps::<2, 3, D>(name, |mlp| Some(mlp.gate.as_ref()?.weight_in(dtype))),
+            "W_out" => self.of_mlps::<2, 3, D>(name, |mlp| Some(mlp.output.weight_in(dtype))),
+            "b_in" => self.of_mlps::<1, 2, D>(name, |mlp| Some(self.bias(&mlp.input))),
+            "b_out" => self.of_mlps::<1, 2, D>(name, |mlp| Some(self.bias(&mlp.output))),
+            _ => Err(WeightError::NotStacked { name: name.into(), nearest: nearest(name, STACKED) }),
+        }
     }
 
     /// One label per head: `L0H0`, `L0H1`, ...
@@ -187,22 +158,25 @@ impl HookedTransformer {
         &self.weights.parts.blocks[self.config().reads_keys_of(layer).unwrap_or(layer)]
     }
 
-    fn stacked<const D: usize, const E: usize>(&self, of: impl Fn(usize, &Block) -> Tensor<D>) -> Tensor<E> {
+    fn stack<const D: usize, const E: usize>(&self, of: impl Fn(usize, &Block) -> Tensor<D>) -> Tensor<E> {
         let device = self.device();
         let layers = self.weights.parts.blocks.iter().enumerate();
         Tensor::stack(layers.map(|(layer, block)| of(layer, block).to_device(&device)).collect(), 0)
     }
 
-    fn of_mlps<const D: usize, const E: usize>(&self, of: impl Fn(&Block) -> Option<Tensor<D>>) -> Option<Tensor<E>> {
+    fn of_mlps<const D: usize, const E: usize, const F: usize>(
+        &self,
+        name: &str,
+        of: impl Fn(&DenseMlp) -> Option<Tensor<D>>,
+    ) -> Result<Tensor<F>, WeightError> {
         let device = self.device();
-        let part = |block| of(block).map(|weight| weight.to_device(&device));
+        let part = |block: &Block| of(block.dense_mlp()?).map(|weight| weight.to_device(&device));
         let parts: Option<Vec<Tensor<D>>> = self.weights.parts.blocks.iter().map(part).collect();
-        parts.map(|parts| {
-            let widest: [usize; D] =
-                std::array::from_fn(|axis| parts.iter().map(|part| part.dims()[axis]).max().unwrap_or(0));
-            let whole = |part| (0..D).fold(part, |part, axis| widened_to(part, axis, widest[axis]));
-            Tensor::stack(parts.into_iter().map(whole).collect(), 0)
-        })
+        let parts = parts.ok_or_else(|| WeightError::NotInAll { name: name.into() })?;
+        let widest: [usize; D] =
+            std::array::from_fn(|axis| parts.iter().map(|part| part.dims()[axis]).max().unwrap_or(0));
+        let whole = |part| (0..D).fold(part, |part, axis| widened_to(part, axis, widest[axis]));
+        ranked(name, Tensor::<D>::stack::<E>(parts.into_iter().map(whole).collect(), 0))
     }
 
     /// Head width of queries, keys or values: of this layer, and of the widest layer.

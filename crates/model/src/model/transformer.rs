@@ -8,10 +8,10 @@ use hooklens_hooks::{Catalog, DType, ModelIdentity};
 use super::block::Block;
 use super::identity::{Identified, Identities};
 use super::loaded::LoadedDecoder;
+use super::model_weights::ModelWeights;
 use super::named::Weights;
 use super::output::Output;
 use super::paging::Paging;
-use super::parts::ModelParts;
 use super::points::points_of;
 use super::report::LoadReport;
 use super::weights::DecoderWeights;
@@ -71,62 +71,23 @@ impl From<LoadedDecoder> for HookedTransformer {
     }
 }
 
-impl ModelParts for HookedTransformer {
+impl ModelWeights for HookedTransformer {
     type Parts = DecoderWeights;
 
-    fn parts(&self) -> &DecoderWeights {
-        &self.weights.parts
+    fn weights(&self) -> &Weights<DecoderWeights> {
+        &self.weights
     }
 
-    fn parts_mut(&mut self) -> &mut DecoderWeights {
-        &mut self.weights.parts
+    fn weights_mut(&mut self) -> &mut Weights<DecoderWeights> {
+        &mut self.weights
+    }
+
+    fn map_weights(self, change: impl FnOnce(Weights<DecoderWeights>) -> Weights<DecoderWeights>) -> Self {
+        Self { weights: change(self.weights), ..self }
     }
 }
 
 impl HookedTransformer {
-    /// The weights, by name. Matrices may have a narrower type than the model computes in
-    /// ([`HookedTransformer::dtype`]).
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!(model.weights().get::<2>("blocks.0.mlp.W_in")?.dims(), [64, 256]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    /// The weights, to replace or freeze some of them.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let mut model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let silent = model.weights().get::<2>("blocks.0.attn.W_O")?.zeros_like();
-    /// model.weights_mut().set("blocks.0.attn.W_O", silent)?;
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn weights_mut(&mut self) -> &mut Weights {
-        &mut self.weights
-    }
-
-    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
-    ///
-    /// ```
-    /// use burn::optim::{AdamWConfig, GradientsParams};
-    /// use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
-    /// let mut optimizer = AdamWConfig::new().init();
-    /// let gradients = model.loss("When Mary and John")?.backward();
-    /// let gradients = GradientsParams::from_grads(gradients, model.weights());
-    /// let model = model.map_weights(|weights| optimizer.step(1e-3, weights, gradients));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    #[must_use]
-    pub fn map_weights(self, change: impl FnOnce(Weights) -> Weights) -> Self {
-        Self { weights: change(self.weights), ..self }
-    }
-
     /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, or else
     /// from `config.json` (for a GGUF file, the end-of-text, end-of-turn, and end-of-message tokens), or else the
     /// tokenizer's.

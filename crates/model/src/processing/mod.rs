@@ -221,7 +221,7 @@ impl Processing {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let folded = model.processed(&Processing::none().fold_value_biases())?;
-    /// assert_eq!(folded.b_v().abs().max().into_scalar::<f32>(), 0.0);
+    /// assert_eq!(folded.stacked::<3>("b_V")?.abs().max().into_scalar::<f32>(), 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

@@ -8,7 +8,7 @@ use crate::error::PlotError;
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelWeights};
 
 impl Show for ActivationCache {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {

@@ -1,0 +1,48 @@
+//! Models with weights.
+
+use super::named::Weights;
+use super::parts::Parts;
+
+/// A model's weights: reading, replacing, freezing and training them. In the prelude.
+pub trait ModelWeights: Sized {
+    /// What the weights are made of.
+    type Parts: Parts;
+
+    /// The weights, by name. Matrices may have a narrower type than the model computes in.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.weights().get::<2>("blocks.0.mlp.W_in")?.dims(), [64, 256]);
+    /// let bert = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// assert_eq!(bert.weights().get::<2>("pooler.W")?.dims(), [24, 24]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn weights(&self) -> &Weights<Self::Parts>;
+
+    /// The weights, to replace or freeze some of them.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let mut model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let silent = model.weights().get::<2>("blocks.0.attn.W_O")?.zeros_like();
+    /// model.weights_mut().set("blocks.0.attn.W_O", silent)?;
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn weights_mut(&mut self) -> &mut Weights<Self::Parts>;
+
+    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
+    ///
+    /// ```
+    /// use burn::optim::{AdamWConfig, GradientsParams};
+    /// use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained_with("embedded:ioi", LoadOptions::new().trainable())?;
+    /// let mut optimizer = AdamWConfig::new().init();
+    /// let gradients = model.loss("When Mary and John")?.backward();
+    /// let gradients = GradientsParams::from_grads(gradients, model.weights());
+    /// let model = model.map_weights(|weights| optimizer.step(1e-3, weights, gradients));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    #[must_use]
+    fn map_weights(self, change: impl FnOnce(Weights<Self::Parts>) -> Weights<Self::Parts>) -> Self;
+}
