@@ -193,3 +193,21 @@ fn a_burn_mapper_sees_the_weights_in_the_order_of_their_names() {
     let _ = model.clone().map_weights(|weights| weights.map(&mut shapes));
     assert_eq!(shapes.0, expected);
 }
+
+/// Weights of all layers are those of each layer, and a name that isn't one is an error with those that are.
+#[test]
+fn stacked_weights_are_those_of_each_layer() {
+    let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
+    for layer in 0..4 {
+        let own = model.weights().get::<2>(&format!("blocks.{layer}.mlp.W_in")).unwrap();
+        let all = model.stacked::<3>("W_in").unwrap().narrow(0, layer, 1).squeeze_dim::<2>(0);
+        assert_eq!(values(&all), values(&own));
+        let own = model.weights().get::<2>(&format!("blocks.{layer}.attn.W_K")).unwrap().reshape([64, 4, 16]);
+        let all = model.stacked::<4>("W_K").unwrap().narrow(0, layer, 1).squeeze_dim::<3>(0);
+        assert_eq!(values(&all.swap_dims(0, 1)), values(&own));
+    }
+    assert!(matches!(model.stacked::<3>("W_Q"), Err(WeightError::Rank { rank: 4, asked: 3, .. })));
+    assert!(matches!(model.stacked::<3>("W_gate"), Err(WeightError::NotInAll { .. })));
+    let message = model.stacked::<4>("w_q").unwrap_err().to_string();
+    assert!(message.contains("they are called W_Q, W_K, "), "{message}");
+}

@@ -35,12 +35,12 @@ pub enum WeightError {
         nearest: Vec<String>,
     },
     /// No weight of all layers has this name.
-    #[error("no weight of all layers is called `{name}`{}", did_you_mean(nearest))]
+    #[error("no weight of all layers is called `{name}`; they are called {}", names.join(", "))]
     NotStacked {
         /// The requested name.
         name: String,
-        /// Nearest names, best first.
-        nearest: Vec<String>,
+        /// Names of all stacked weights.
+        names: &'static [&'static str],
     },
     /// Not every layer has this weight.
     #[error("not every layer has `{name}`; `weights().get(..)` reads the weights of one layer")]

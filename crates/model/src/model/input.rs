@@ -22,7 +22,7 @@ pub trait DecoderInput {
     /// duplicated.
     fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>>;
 
-    /// At most the first `most` ids of [`HookedTransformer::token_row`]. Tokenizes only as much of a long text as
+    /// At most the first `most` ids of [`token_row`](Self::token_row). Tokenizes only as much of a long text as
     /// needed.
     fn token_row_up_to(&self, text: &str, prepend_bos: Option<bool>, most: usize) -> Result<Vec<u32>>;
 

@@ -1,7 +1,6 @@
 //! Weights of all layers and heads, stacked as in TransformerLens.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::nearest;
 
 use super::named::of_rank;
 use super::{Attention, Block, DenseMlp, HookedTransformer, Linear, narrowed};
@@ -118,7 +117,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::NotStacked`] with the nearest names, [`WeightError::NotInAll`] unless every layer has a dense MLP,
+    /// [`WeightError::NotStacked`] with the names that there are, [`WeightError::NotInAll`] unless every layer has a dense MLP,
     /// with a gate for `W_gate`, and [`WeightError::Rank`].
     pub fn stacked<const D: usize>(&self, name: &str) -> Result<Tensor<D>, WeightError> {
         let dtype = self.compute_type();
@@ -136,7 +135,7 @@ impl HookedTransformer {
             "W_out" => self.of_mlps::<2, 3, D>(name, |mlp| Some(mlp.output.weight_in(dtype))),
             "b_in" => self.of_mlps::<1, 2, D>(name, |mlp| Some(self.bias(&mlp.input))),
             "b_out" => self.of_mlps::<1, 2, D>(name, |mlp| Some(self.bias(&mlp.output))),
-            _ => Err(WeightError::NotStacked { name: name.into(), nearest: nearest(name, STACKED) }),
+            _ => Err(WeightError::NotStacked { name: name.into(), names: &STACKED }),
         }
     }
 
