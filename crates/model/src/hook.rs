@@ -314,7 +314,8 @@ layer_points! {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "blocks.0.*")?;
     /// let (neurons, out) = (cache.get(hook::mlp_post(0))?, cache.get(hook::mlp_out(0))?);
-    /// let (map, bias) = (model.weights().get::<2>("blocks.0.mlp.W_out")?, model.weights().get::<1>("blocks.0.mlp.b_out")?);
+    /// let map = model.weights().get::<2>("blocks.0.mlp.W_out")?;
+    /// let bias = model.weights().get::<1>("blocks.0.mlp.b_out")?;
     /// let gap = neurons.matmul(map.unsqueeze()) + bias.unsqueeze() - out;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())

@@ -17,7 +17,8 @@ pub trait DecoderChecks {
     fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError>;
 
     /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, has another mixer
-    /// beside it, or reuses the keys of an earlier one, if values are normalized, or if head outputs are gated or weighted by a router.
+    /// beside it, or reuses the keys of an earlier one, if values are normalized, or if head outputs are gated or
+    /// weighted by a router.
     fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError>;
 
     /// Returns an error if a layer has no attention.

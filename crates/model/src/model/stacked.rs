@@ -95,11 +95,11 @@ impl HookedTransformer {
     /// | `W_in`, `W_gate`; `W_out` | `[layer, d_model, d_mlp]`; `[layer, d_mlp, d_model]` |
     /// | `b_in`; `b_out` | `[layer, d_mlp]`; `[layer, d_model]` |
     ///
-    /// Layers without attention, missing biases, and the rest of heads and MLPs that are narrower than others are zeros.
-    /// With grouped-query attention, heads that share keys have the same weights, and so have layers that read the keys
-    /// of an earlier layer. `b_O` includes the output biases of other mixers. For latent attention (DeepSeek V2), queries,
-    /// keys and values are the product of the down and up projections, with the weights of the norm between them but
-    /// without its scale.
+    /// Layers without attention, missing biases, and the rest of heads and MLPs that are narrower than others are
+    /// zeros. With grouped-query attention, heads that share keys have the same weights, and so have layers that read
+    /// the keys of an earlier layer. `b_O` includes the output biases of other mixers. For latent attention (DeepSeek
+    /// V2), queries, keys and values are the product of the down and up projections, with the weights of the norm
+    /// between them but without its scale.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -117,8 +117,8 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::NotStacked`] with the names that there are, [`WeightError::NotInAll`] unless every layer has a dense MLP,
-    /// with a gate for `W_gate`, and [`WeightError::Rank`].
+    /// [`WeightError::NotStacked`] with the names that there are, [`WeightError::NotInAll`] unless every layer has a
+    /// dense MLP, with a gate for `W_gate`, and [`WeightError::Rank`].
     pub fn stacked<const D: usize>(&self, name: &str) -> Result<Tensor<D>, WeightError> {
         let dtype = self.compute_type();
         match name {
