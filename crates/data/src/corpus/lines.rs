@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::watch::{Watch, Watched};
 use super::{Place, PlacedPrompts, Prompt, files, unpacked, value};
 use crate::error::DumpError;
+use hooklens_model::error::place_of_line;
 
 /// Maximum line length in bytes, after decompression. Bounds memory on input without newlines.
 const LONGEST: u64 = 1 << 24;
@@ -87,7 +88,7 @@ impl Lines {
 
     /// Position of the last line read.
     fn place(&self) -> Place {
-        Place::line(&self.path, self.number)
+        place_of_line(&self.path, self.number)
     }
 
     fn bad(&self, reason: &str, source: Option<serde_json::Error>) -> DumpError {

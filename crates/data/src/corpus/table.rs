@@ -17,6 +17,7 @@ use crate::error::DumpError;
 use hooklens_io::caught::caught;
 use hooklens_io::object_stores::Object;
 use hooklens_io::regular;
+use hooklens_model::error::place_of_row;
 
 /// Number of rows read together.
 const TOGETHER: usize = 1024;
@@ -126,7 +127,7 @@ struct Rows {
 impl Rows {
     /// Position of the last row read.
     fn place(&self) -> Place {
-        Place::row(&self.path, self.number)
+        place_of_row(&self.path, self.number)
     }
 
     fn bad(&self, reason: String) -> DumpError {

@@ -20,7 +20,7 @@ pub use input::InputError;
 pub(crate) use input::UNKNOWN_WORDS;
 pub use load::LoadError;
 pub use processing::ProcessingError;
-pub use prompt_place::Place;
+pub use prompt_place::{Place, place_of_line, place_of_row};
 pub use weight::WeightError;
 
 /// An error of another crate.

@@ -20,20 +20,11 @@ use std::sync::Arc;
 pub struct Place {
     file: Arc<Path>,
     number: usize,
+    /// Whether the file is a table, in which rows rather than lines are counted.
     of_table: bool,
 }
 
 impl Place {
-    /// Position of a line, counted from one.
-    pub fn line(file: &Arc<Path>, number: usize) -> Self {
-        Self { file: file.clone(), number, of_table: false }
-    }
-
-    /// Position of a row, counted from one.
-    pub fn row(file: &Arc<Path>, number: usize) -> Self {
-        Self { file: file.clone(), number, of_table: true }
-    }
-
     /// Path of the file; `-` is standard input.
     pub fn file(&self) -> &Path {
         &self.file
@@ -43,11 +34,16 @@ impl Place {
     pub fn number(&self) -> usize {
         self.number
     }
+}
 
-    /// Whether the file is a table, in which rows rather than lines are counted.
-    pub fn is_of_table(&self) -> bool {
-        self.of_table
-    }
+/// Position of a line of a file, counted from one.
+pub fn place_of_line(file: &Arc<Path>, number: usize) -> Place {
+    Place { file: file.clone(), number, of_table: false }
+}
+
+/// Position of a row of a table, counted from one.
+pub fn place_of_row(file: &Arc<Path>, number: usize) -> Place {
+    Place { file: file.clone(), number, of_table: true }
 }
 
 impl fmt::Display for Place {
