@@ -134,9 +134,9 @@ pub use hooklens_model::{
         QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
         TransformerConfig, Window,
     },
-    device::{DEVICE_VARIABLE, DeviceInfo, default_device, devices, element_types, parse_device, retain_freed_memory},
-    driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, RunOutput},
-    error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},
+device::{DeviceInfo, default_device, devices, parse_device, retain_freed_memory},
+driver::{ForwardOptions, Hooked, HookedModel, Input, Logits},
+error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},
     hook,
     kv_cache::{
         Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
@@ -147,7 +147,7 @@ pub use hooklens_model::{
         lm_cross_entropy_loss, lm_loss_per_token,
     },
     processing::Processing,
-    tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokenizer, Tokens},
+    tokens::{PaddingSide, TokenizeOptions, Tokenized, Tokenizer, Tokens},
 };
 
 /// Runs the examples in README.md and in the guide as tests.

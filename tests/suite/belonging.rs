@@ -792,7 +792,7 @@ fn caches_of_other_models_are_refused() {
     is_other(foreign().save(folder.path().join("x.safetensors"), &model).unwrap_err());
     // This includes caches from before the model was edited, trained or processed, and caches derived from them. Edits
     // of weights on a GPU are not detected.
-    let device = std::env::var(hooklens::DEVICE_VARIABLE).unwrap_or_default();
+    let device = std::env::var(hooklens_model::device::DEVICE_VARIABLE).unwrap_or_default();
     let in_memory = ["", "flex", "libtorch"].contains(&device.as_str());
     if !in_memory {
         crate::support::skipped("edits of weights are seen in main memory alone");

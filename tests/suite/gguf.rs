@@ -96,7 +96,8 @@ fn blocks_hold_ggmls_numbers() {
 /// file that is not mapped.
 #[test]
 fn every_architecture_computes_as_transformers_does() {
-    let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
+    let kept = device() == Device::flex()
+        || std::env::var(hooklens_model::device::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {
         skipped("the device takes weights of the type it computes in, not blocks");
     }

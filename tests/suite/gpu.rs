@@ -9,9 +9,10 @@ use hooklens::dump::Dump;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
 use hooklens::{
-    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, Transfers, devices, element_types,
-    error_chain, parse_device,
+    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, Transfers, devices, error_chain,
+    parse_device,
 };
+use hooklens_model::device::element_types;
 use safetensors::SafeTensors;
 
 use crate::support::{assert_close, distance, fixtures, skipped, values};

@@ -246,7 +246,7 @@ fn wrong_input_is_refused_before_the_run() {
     let padded = Tokens::padded(&[vec![15, 3, 2], vec![1, 2]], 19, PaddingSide::Right).unwrap();
     assert!(narrow.loss(&padded).unwrap().into_scalar::<f32>().is_finite());
     let mut cache = KeyValueCache::new(narrow.config(), 1);
-    let lonely = Tokens::padded_to(&[vec![1]], 3, 0, PaddingSide::Right).unwrap();
+    let lonely = Tokens::new(vec![vec![1, 0, 0]]).unwrap().with_mask(vec![vec![true, false, false]]).unwrap();
     assert!(matches!(
         input_error(narrow.loss_with(&lonely, ForwardOptions::new().kv_cache(&mut cache))),
         InputError::NothingToPredict

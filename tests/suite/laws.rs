@@ -232,8 +232,10 @@ proptest! {
     #[test]
     fn padding_is_not_counted_in_the_loss(config in any_decoder(), seed in 0..1000u64, row in any_row(2..6), pads in 1..4usize, left: bool) {
         let model = random_model(config, seed);
-        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
-        let padded = Tokens::padded_to(std::slice::from_ref(&row), row.len() + pads, 0, side).unwrap();
+        let (before, after) = if left { (pads, 0) } else { (0, pads) };
+        let ids = [vec![0; before], row.clone(), vec![0; after]].concat();
+        let mask = [vec![false; before], vec![true; row.len()], vec![false; after]].concat();
+        let padded = Tokens::new(vec![ids]).unwrap().with_mask(vec![mask]).unwrap();
         let alone: f32 = model.loss(vec![row.clone()]).unwrap().into_scalar();
         let with: f32 = model.loss(&padded).unwrap().into_scalar();
         prop_assert!((alone - with).abs() <= 1e-5 * alone.abs().max(1.0), "{alone} {with}");

@@ -46,7 +46,8 @@ fn both(folder: &Path, options: LoadOptions) -> [HookedTransformer; 2] {
 
 /// Whether 16-bit weights are kept on the tests' device.
 fn kept_here() -> bool {
-    let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
+    let kept = device() == Device::flex()
+        || std::env::var(hooklens_model::device::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {
         skipped("the device takes weights of the type it computes in");
     }

@@ -129,8 +129,8 @@ fn positions_are_named_by_text() {
     assert!(matches!(tokenized.position("moon"), Err(InputError::NotOnce { count: 0, .. })));
     assert_eq!(tokenized.positions("ing dr").first(), Some(&(1..3)));
     assert!(tokenized.positions("").is_empty());
-    assert_eq!(model.get_token_position("king", &tokenized.text, Occurrence::First).unwrap(), 1);
-    assert!(model.get_token_position("moon", &tokenized.text, Occurrence::First).is_err());
+    assert_eq!(model.get_token_position("king", "king drum sun king", Occurrence::First).unwrap(), 1);
+    assert!(model.get_token_position("moon", "king drum sun king", Occurrence::First).is_err());
     let Some(folder) = crate::trained::folder("stories260k") else { return };
     let stories = HookedTransformer::from_pretrained(folder.to_str().unwrap()).unwrap();
     for text in ["Once upon a time, Lily met Tim.", "naïve 🙂 Lily"] {

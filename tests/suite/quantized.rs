@@ -22,7 +22,8 @@ fn floats(view: &TensorView<'_>) -> Vec<f32> {
 
 /// Whether blocks stay quantized on the tests' device.
 fn kept_here() -> bool {
-    let kept = device() == Device::flex() || std::env::var(hooklens::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
+    let kept = device() == Device::flex()
+        || std::env::var(hooklens_model::device::DEVICE_VARIABLE).as_deref() == Ok("libtorch");
     if !kept {
         skipped("the device takes weights of the type it computes in, not blocks");
     }

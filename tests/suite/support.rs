@@ -43,7 +43,7 @@ pub(crate) fn skipped(what: &str) {
 
 /// Whether the tests' device supports a dtype; records a skip if not.
 pub(crate) fn has(dtype: DType) -> bool {
-    let has = hooklens::element_types(&device()).contains(&dtype);
+    let has = hooklens_model::device::element_types(&device()).contains(&dtype);
     if !has {
         skipped(&format!("the device does not compute in {dtype}"));
     }
@@ -54,7 +54,7 @@ pub(crate) fn has(dtype: DType) -> bool {
 /// operations adds in a different order in every kernel.
 pub(crate) fn rounding() -> f32 {
     let fuses = ["wgpu", "vulkan", "metal", "cuda"];
-    let name = std::env::var(hooklens::DEVICE_VARIABLE).unwrap_or_default();
+    let name = std::env::var(hooklens_model::device::DEVICE_VARIABLE).unwrap_or_default();
     if fuses.contains(&name.split(':').next().unwrap_or_default()) { 1e-5 } else { 0.0 }
 }
 

@@ -13,7 +13,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::generation::{GenerateOptions, Generation, Sampling, Stop};
 use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
 use hooklens_model::model::HookedTransformer;
-use hooklens_model::tokens::{PaddingSide, Tokens};
+use hooklens_model::tokens::{PaddingSide, Tokens, decode_generated};
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
@@ -166,9 +166,9 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let mut out = stdout();
     for row in &made.rows {
         match &row.text {
-            Some(_) if !before => writeln!(out, "{}", model.tokenizer()?.decode_made(&row.new, true)?)?,
+            Some(_) if !before => writeln!(out, "{}", decode_generated(model.tokenizer()?, &row.new, true)?)?,
             Some(_) => {
-                writeln!(out, "{}", model.tokenizer()?.decode_made(&[&row.prompt[..], &row.new].concat(), true)?)?
+                writeln!(out, "{}", decode_generated(model.tokenizer()?, &[&row.prompt[..], &row.new].concat(), true)?)?
             }
             None => writeln!(out, "{}", ids(&row.new))?,
         }
@@ -204,7 +204,7 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
     let mut tokens = input.row(0).to_vec();
     let mut shown = 0;
     let mut show = |tokens: &[u32], all: bool| -> CliResult {
-        let text = model.tokenizer()?.decode_made(tokens, true)?;
+        let text = decode_generated(model.tokenizer()?, tokens, true)?;
         // A character may span several tokens. Incomplete ones are held back.
         let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
         if let Some(new) = whole.get(shown..) {

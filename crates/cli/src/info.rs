@@ -18,7 +18,7 @@ use hooklens_model::config::{
 use hooklens_model::device::DeviceInfo;
 use hooklens_model::encoder::{EncoderConfig, OutputHeads, RelativePositions};
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, PositionTable, StackAttention, StackPositions};
-use hooklens_model::processing::Processing;
+use hooklens_model::processing::{Processing, skipped_steps};
 use hooklens_model::tokens::Tokenizer;
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
     }
     let tensors = stored.map(|stored| stored.files.tensors().count());
     let left_out = match &info.config {
-        ModelConfig::Decoder(config) => Processing::standard().left_out(config),
+        ModelConfig::Decoder(config) => skipped_steps(&Processing::standard(), config),
         _ => Vec::new(),
     };
     let mut out = stdout();

@@ -20,6 +20,7 @@ use hooklens_analysis::lens::{LensReading, TunedLens};
 use hooklens_analysis::patching::position_labels;
 use hooklens_io::csv_text::CsvTable;
 use hooklens_model::driver::HookedModel;
+use hooklens_model::tokens::single_token;
 use hooklens_plot::{LensShade, LensTable};
 
 #[derive(Debug, Args)]
@@ -116,7 +117,7 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
 /// Prints the lens at the last position, and writes all positions to a file.
 fn report<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
-        Some(text) => Some(model.tokenizer()?.target().single(text)?),
+        Some(text) => Some(single_token(model.tokenizer()?.target(), text)?),
         None => args.answer_token,
     };
     let range = args.positions.resolve(tokens.len())?;

@@ -23,7 +23,7 @@ use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
-use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
+use hooklens_model::tokens::{PaddingSide, Tokens, single_token, token_text};
 
 #[derive(Debug, Args)]
 pub(super) struct PairArgs {
@@ -417,7 +417,7 @@ fn choice<M: HookedModel>(model: &M, tokens: &[PairToken]) -> LibResult<TokenCho
         return Ok(TokenChoice::Texts(texts));
     }
     let ids = tokens.iter().map(|token| match token {
-        PairToken::Text(text) => Ok(model.tokenizer()?.target().single(text)?),
+        PairToken::Text(text) => Ok(single_token(model.tokenizer()?.target(), text)?),
         PairToken::Id(id) => Ok(*id),
     });
     Ok(TokenChoice::Rows(ids.collect::<LibResult<_>>()?))

@@ -9,6 +9,7 @@ use hooklens_model::config::{NormKind, Positional, ResidualScheme};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};
+use hooklens_model::processing::{has_folded_norms, has_folded_value_biases, is_centered};
 
 /// A weight processing step, by TransformerLens's name, that changes activations. Steps that change only logits are not
 /// listed.
@@ -35,7 +36,7 @@ fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> boo
         && !is_normalized_embedding(model, point)
         // Computed (not learned) position embeddings are not centered.
         && (point != "hook_pos_embed" || model.config().positional == Positional::Learned);
-    of_stream && model.is_centered().is_some_and(|centered| centered != done)
+    of_stream && is_centered(model).is_some_and(|centered| centered != done)
 }
 
 /// Whether a point is the embedding after the embedding's own norm, before anything centered is added. The mean there
@@ -61,7 +62,7 @@ fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     }
     match done && model.config().experts().is_none() {
         true => norm.has_effect(),
-        false => model.has_folded_norms(),
+        false => has_folded_norms(model),
     }
 }
 
@@ -74,7 +75,7 @@ fn biased_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool 
     let bias = block_of(model, point).and_then(|block| block.attn()?.v.bias.as_ref());
     match done {
         true => bias.is_some_and(|bias| bias.val().abs().max().into_scalar::<f64>() > 0.0),
-        false => model.has_folded_value_biases(),
+        false => has_folded_value_biases(model),
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
+use hooklens_model::tokens::structural_tokens;
 
 /// Tokens at which a dictionary is not used, because their activations were excluded from its training.
 ///
@@ -35,7 +36,7 @@ impl ExcludedTokens {
     pub fn ids<M: HookedModel>(&self, model: &M) -> Result<Vec<u32>> {
         Ok(match self {
             ExcludedTokens::None => Vec::new(),
-            ExcludedTokens::Special => model.tokenizer()?.special(),
+            ExcludedTokens::Special => structural_tokens(model.tokenizer()?),
             ExcludedTokens::Ids(ids) => ids.clone(),
         })
     }

@@ -11,7 +11,7 @@ use super::cut::Cut;
 use super::made_of::MadeOf;
 use super::stage::{Reader, ResolvedStage, Stage};
 use crate::error::AnalysisError;
-use hooklens_model::driver::{Hooked, HookedModel};
+use hooklens_model::driver::{Hooked, HookedModel, unhooked};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderChecks, HookedTransformer, Identified, ModelParts, Norm, narrowed};
@@ -81,7 +81,7 @@ impl Analyze for HookedTransformer {
 
 impl Analyze for Hooked<'_, '_, HookedTransformer> {
     fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>> {
-        self.model().analyze(cache)
+        unhooked(self).analyze(cache)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record};
 
-use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, with_identity};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{HookedTransformer, Identified, Output};
@@ -126,7 +126,7 @@ impl<'m> SharedPrefix<'m> {
         let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
         let mut branches = self.cache.fork(rows.len())?;
         let options = ForwardOptions::new().logits(self.logits).record(suffixes).kv_cache(&mut branches);
-        let mut output = self.model.run(rest, options.identity(&self.identity))?;
+        let mut output = self.model.run(rest, with_identity(options, &self.identity))?;
         if let (true, Some(recorded)) = (whole, &self.recorded) {
             output.cache = recorded.stitched(&output.cache)?;
         }
@@ -162,7 +162,7 @@ impl<'m> SharedPrefix<'m> {
         let logits = if self.logits == Logits::All { Logits::All } else { Logits::None };
         let record = if whole { self.record.clone().positions(Positions::All) } else { Record::default() };
         let options = ForwardOptions::new().logits(logits).record(record).kv_cache(&mut self.cache);
-        let output = self.model.run(vec![rest.to_vec()], options.identity(&self.identity))?;
+        let output = self.model.run(vec![rest.to_vec()], with_identity(options, &self.identity))?;
         // Updated before the recordings are stitched, because the cache contains the tokens even if that fails.
         self.tokens.extend(rest);
         self.made = match (self.made.take(), output.logits) {

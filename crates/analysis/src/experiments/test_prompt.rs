@@ -8,6 +8,7 @@ use hooklens_hooks::Activation;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{Error, InputError, Result};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
+use hooklens_model::tokens::decode_generated;
 
 /// Rank, logit and probability of each token of an answer.
 ///
@@ -72,7 +73,7 @@ pub(super) fn test_prompt(model: &HookedTransformer, prompt: &str, answer: &str,
         return Err(Error::NotANumber { what: "a logit after the prompt".into() });
     }
     let logits = Activation::from(logits).to_ndarray()?;
-    let text = |id: usize| tokenizer.decode_made(&[id as u32], false);
+    let text = |id: usize| decode_generated(tokenizer, &[id as u32], false);
     let one = |(place, id): (usize, &u32)| {
         let own = logits[[0, place, *id as usize]];
         let row = logits.slice(ndarray::s![0, place, ..]);

@@ -8,6 +8,7 @@ use hooklens_hooks::DType;
 use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::error::{LoadError, ProcessingError, Result};
 use hooklens_model::model::HookedTransformer;
+use hooklens_model::processing::is_centered;
 
 /// A tuned lens (Belrose et al. 2023): one affine map per layer, `h + h Wᵀ + b`, from the stream before the layer to
 /// the basis that the final norm reads.
@@ -99,7 +100,7 @@ impl TunedLens {
             let name = "the tuned lens [layer, d_model]".into();
             return Err(LoadError::Shape { name, expected: expected.to_vec(), given: given.to_vec() }.into());
         }
-        match model.is_centered() {
+        match is_centered(model) {
             Some(true) => Err(ProcessingError::Centered { reader: "a tuned lens" }.into()),
             _ => Ok(()),
         }

@@ -9,7 +9,7 @@ use hooklens_hooks::{ActivationCache, ModelIdentity, Point, Record, Selection};
 use super::example::Example;
 use super::model::Patchable;
 use hooklens_model::config::{ResidualScheme, TransformerConfig};
-use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput};
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput, with_identity};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
 use hooklens_model::kv_cache::KeyValueCache;
@@ -59,9 +59,8 @@ impl BaseRun {
             !model.config().bidirectional && !model.config().has_states() && !model.config().outgrows(tokens.len());
         let identity = model.identity();
         let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
-        let mut options = ForwardOptions::new()
+        let mut options = with_identity(ForwardOptions::new(), &identity)
             .logits(logits)
-            .identity(&identity)
             .record(Record::new(points.and("*hook_resid_pre").and(after(model.config()).name())));
         if let Some(cache) = &mut kv_cache {
             options = options.kv_cache(cache);
@@ -119,8 +118,10 @@ impl BaseRun {
     /// may read them.
     pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
         let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
-        let mut options = ForwardOptions::new();
-        options.identity.clone_from(&self.identity);
+        let options = match &self.identity {
+            Some(identity) => with_identity(ForwardOptions::new(), identity),
+            None => ForwardOptions::new(),
+        };
         Ok(options.start_at_layer(layers.start as isize).stop_at_layer(layers.end as isize).tokens(&tokens))
     }
 

@@ -10,7 +10,7 @@ use super::metric::{Metric, read_values};
 use super::model::Patchable;
 use super::source::{Means, Source, mean_like, means};
 use super::sweep::Patching;
-use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
+use hooklens_model::driver::{ForwardOptions, Logits, RunOutput, for_copies};
 use hooklens_model::error::{InputError, Result};
 
 /// One example of a [`Patching`]: the prompt whose run is patched, and the source of the patches.
@@ -77,7 +77,7 @@ impl<M: Patchable> Example<'_, M> {
     pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
         let mut judged = None;
         let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
-        let options = M::making(options.copies_of(self.number, self.of), needs);
+        let options = M::making(for_copies(options, self.number, self.of), needs);
         let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
             let read = self.model.read(scored, self.prompt, needs);
             let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
@@ -97,7 +97,7 @@ impl<M: Patchable> Example<'_, M> {
     /// Options of a run whose rows are copies of this example, so that scoped hooks treat each copy as the example's
     /// row of the batch.
     pub(crate) fn options<'h>(&self) -> ForwardOptions<'h> {
-        ForwardOptions::new().copies_of(self.number, self.of)
+        for_copies(ForwardOptions::new(), self.number, self.of)
     }
 
     fn recorded(&self, prompt: &M::Prompt, points: &[&str]) -> Result<ActivationCache> {

@@ -12,6 +12,7 @@ use crate::activations::TokenChoice;
 use crate::error::PatchError;
 use hooklens_model::driver::Logits;
 use hooklens_model::error::{BoxError, InputError, Result};
+use hooklens_model::tokens::single_token;
 
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
@@ -230,10 +231,10 @@ pub(crate) fn read_values(values: Tensor<1>, example: usize, site: impl Fn(usize
 fn ids(model: &impl Patchable, choice: TokenChoice) -> Result<Vec<u32>> {
     let ids = match choice {
         // For translation models, tokens of the target language.
-        TokenChoice::Text(text) => vec![model.tokenizer()?.target().single(&text)?],
+        TokenChoice::Text(text) => vec![single_token(model.tokenizer()?.target(), &text)?],
         TokenChoice::Texts(texts) => {
             let tokenizer = model.tokenizer()?.target();
-            texts.iter().map(|text| tokenizer.single(text)).collect::<Result<Vec<u32>, _>>()?
+            texts.iter().map(|text| single_token(tokenizer, text)).collect::<Result<Vec<u32>, _>>()?
         }
         TokenChoice::Id(id) => vec![id],
         TokenChoice::Rows(rows) => rows,

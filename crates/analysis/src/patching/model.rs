@@ -6,12 +6,12 @@ use hooklens_hooks::{Axis, PointId, Segment};
 use super::{Ablation, PatchPrompts};
 use crate::error::PatchError;
 use hooklens_model::driver::private::Spliceable;
-use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
+use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked};
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
-use hooklens_model::tokens::Tokens;
+use hooklens_model::tokens::{Tokens, mask_token};
 
 /// A model whose activations can be patched: a decoder, an encoder with a masked-token head, an encoder-decoder, or one
 /// of these with scoped hooks.
@@ -198,7 +198,7 @@ impl Patchable for HookedEncoder {
         if needs == Logits::All {
             return Ok(logits);
         }
-        let mask = self.tokenizer()?.mask();
+        let mask = mask_token(self.tokenizer()?);
         let masked: Vec<usize> = (0..prompt.tokens.len()).filter(|at| Some(prompt.tokens[*at]) == mask).collect();
         match masked[..] {
             [at] => Ok(logits.narrow(1, at, 1)),
@@ -269,7 +269,7 @@ impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
     type Prompt = M::Prompt;
 
     fn prompts(&self, input: M::Input) -> Result<Vec<M::Prompt>> {
-        self.model().prompts(input)
+        unhooked(self).prompts(input)
     }
 
     fn copies(prompt: &M::Prompt, count: usize) -> Result<M::Input> {
@@ -281,11 +281,11 @@ impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
     }
 
     fn tokens_along<'p>(&self, prompt: &'p M::Prompt, point: PointId, axis: Axis) -> &'p [u32] {
-        self.model().tokens_along(prompt, point, axis)
+        unhooked(self).tokens_along(prompt, point, axis)
     }
 
     fn d_vocab_out(&self) -> usize {
-        self.model().d_vocab_out()
+        unhooked(self).d_vocab_out()
     }
 
     fn making<'h>(options: ForwardOptions<'h>, needs: Logits) -> ForwardOptions<'h> {
@@ -293,7 +293,7 @@ impl<M: Patchable> Patchable for Hooked<'_, '_, M> {
     }
 
     fn read(&self, scored: M::Scored, prompt: &M::Prompt, needs: Logits) -> Result<Tensor<3>> {
-        self.model().read(scored, prompt, needs)
+        unhooked(self).read(scored, prompt, needs)
     }
 }
 

@@ -7,7 +7,7 @@ use ndarray::{ArrayD, Axis as Along};
 
 use super::model::Patchable;
 use crate::error::PatchError;
-use hooklens_model::driver::{ForwardOptions, Input, Logits, RunOutput};
+use hooklens_model::driver::{ForwardOptions, Input, Logits, RunOutput, for_copies};
 use hooklens_model::error::Result;
 
 /// What replaces an ablated activation.
@@ -68,7 +68,7 @@ pub(super) fn means<M: Patchable>(
     let names: Vec<&str> = points.iter().map(|id| &*catalog.info(*id).name).collect();
     for (number, prompt) in prompts.iter().enumerate() {
         // One prompt at a time, so that padding does not enter the mean.
-        let options = ForwardOptions::new().logits(Logits::None).copies_of(number, prompts.len());
+        let options = for_copies(ForwardOptions::new().logits(Logits::None), number, prompts.len());
         let options = options.record(Record::new(Selection::from(names.as_slice())));
         let recorded = model.run(M::copies(prompt, 1)?, options)?.cache().take();
         for id in points {

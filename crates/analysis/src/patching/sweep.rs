@@ -17,7 +17,7 @@ use super::result::PatchingResult;
 use super::sites::Sites;
 use super::source::{Ablation, Source};
 use crate::error::PatchError;
-use hooklens_model::driver::{ForwardOptions, Logits};
+use hooklens_model::driver::{ForwardOptions, Logits, for_copies};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
@@ -344,7 +344,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
             })
         };
         let needs = self.metric.needs();
-        let options = ForwardOptions::new().copies_of(example, self.base.len());
+        let options = for_copies(ForwardOptions::new(), example, self.base.len());
         let options = M::making(options.hooks(points.iter().map(|id| hook(*id))), needs);
         let output = self.model.run_copies(prompt, patches.len(), &points, options)?;
         Ok(self.metric.judge(self.model.read(M::scored(&output)?, prompt, needs)?, example)?)

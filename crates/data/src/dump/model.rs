@@ -6,14 +6,16 @@ use serde_json::{Map, Value};
 
 use crate::error::DumpError;
 use hooklens_analysis::experiments::SharedPrefix;
+use hooklens_model::driver::private;
 use hooklens_model::driver::private::Spliceable;
-use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, private};
+use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked};
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output};
-use hooklens_model::tokens::Tokens;
+use hooklens_model::tokens::{Tokens, check_ids};
+use hooklens_model::processing::processing_options;
 
 /// A run of a model or of a hooked view of it.
 pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;
@@ -119,7 +121,7 @@ impl DumpModel for HookedTransformer {
     }
 
     fn processing_options(&self) -> Map<String, Value> {
-        HookedTransformer::processing_options(self)
+        processing_options(self)
     }
 
     fn beginning(&self) -> Option<u32> {
@@ -185,7 +187,7 @@ impl DumpModel for HookedEncoder {
             return Err(no_prefix().into());
         }
         self.check_length(prompt.len())?;
-        Ok(Tokens::new(vec![prompt.to_vec()])?.check(self.config().d_vocab)?)
+        Ok(check_ids(&Tokens::new(vec![prompt.to_vec()])?, self.config().d_vocab)?)
     }
 
     fn filler(&self) -> u32 {
@@ -213,47 +215,47 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     const LOGITS: bool = M::LOGITS;
 
     fn fingerprint_of_weights(&self) -> Result<String> {
-        self.model().fingerprint_of_weights()
+        unhooked(self).fingerprint_of_weights()
     }
 
     fn identity_of_weights(&self) -> Option<String> {
-        self.model().identity_of_weights()
+        unhooked(self).identity_of_weights()
     }
 
     fn parts(&self) -> Result<Vec<String>> {
-        self.model().parts()
+        unhooked(self).parts()
     }
 
     fn name(&self) -> &str {
-        self.model().name()
+        unhooked(self).name()
     }
 
     fn processing_options(&self) -> Map<String, Value> {
-        self.model().processing_options()
+        unhooked(self).processing_options()
     }
 
     fn beginning(&self) -> Option<u32> {
-        self.model().beginning()
+        unhooked(self).beginning()
     }
 
     fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>> {
-        self.model().prompts(prompts, before)
+        unhooked(self).prompts(prompts, before)
     }
 
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
-        self.model().check_prompt(prompt, before)
+        unhooked(self).check_prompt(prompt, before)
     }
 
     fn check_written(&self, row: &[u32], before: usize) -> Result<()> {
-        self.model().check_written(row, before)
+        unhooked(self).check_written(row, before)
     }
 
     fn check_point(&self, point: PointId, written: bool) -> Result<()> {
-        self.model().check_point(point, written)
+        unhooked(self).check_point(point, written)
     }
 
     fn filler(&self) -> u32 {
-        self.model().filler()
+        unhooked(self).filler()
     }
 
     fn batch(tokens: Tokens) -> M::Input {
@@ -261,7 +263,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     }
 
     fn batch_written(&self, read: Tokens, written: Tokens) -> Result<M::Input> {
-        self.model().batch_written(read, written)
+        unhooked(self).batch_written(read, written)
     }
 
     fn logits(output: &mut M::Output) -> Option<Tensor<3>> {
@@ -274,7 +276,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     }
 
     fn behind(&self, prefix: &[u32], run: RunWith<'_, M::Input, M::Output>) -> Result<KeyValueCache> {
-        self.model().behind(prefix, run)
+        unhooked(self).behind(prefix, run)
     }
 }
 
@@ -363,7 +365,7 @@ fn check_row(row: &[u32], before: usize, (n_ctx, d_vocab): (usize, usize)) -> Re
     if row.len() > n_ctx {
         return Err(InputError::TooLong { len: row.len(), n_ctx }.into());
     }
-    Ok(Tokens::new(vec![row.to_vec()])?.check(d_vocab)?)
+    Ok(check_ids(&Tokens::new(vec![row.to_vec()])?, d_vocab)?)
 }
 
 /// The tokenizer's padding token, if it is in the model's vocabulary, else 0.

@@ -15,6 +15,7 @@ use hooklens_data::dump::{ActivationBatch, ActivationStore, Batches, DumpModel};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
+use hooklens_model::processing::processing_options;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
 /// Number of prompts per batch.
@@ -301,7 +302,7 @@ impl Source for FromModel<'_> {
         Ok(Origin {
             name: Some(self.model.load_report().name.clone()).filter(|name| !name.is_empty()),
             prepend_bos: None,
-            options: self.model.processing_options(),
+            options: processing_options(self.model),
         })
     }
 

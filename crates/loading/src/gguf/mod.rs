@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::weight_files::{WeightFiles, gguf_file};
 use fields::Fields;
 use hooklens_model::error::{LoadError, Result};
-use hooklens_model::tokens::Tokenizer;
+use hooklens_model::tokens::{Tokenizer, tokenizer_of_parts};
 
 pub(crate) use weights::weights;
 
@@ -73,7 +73,7 @@ pub(crate) fn open(path: &Path, mmap: bool) -> Result<GgufModel> {
     let (tokenizer, ignored) = match tokenizer::of(&described) {
         Ok((json, side)) => {
             let text = json.to_string();
-            (Some(Tokenizer::from_parts(text.as_bytes(), &[side], path)?), Vec::new())
+            (Some(tokenizer_of_parts(text.as_bytes(), &[side], path)?), Vec::new())
         }
         Err(reason) => (None, vec![format!("the tokenizer: {reason}")]),
     };

@@ -9,7 +9,7 @@ use hooklens_hooks::DType;
 
 use hooklens_model::device::{Placement, check_element_type, check_numbers, default_device, multiplies_narrow};
 use hooklens_model::error::{InputError, ProcessingError, Result};
-use hooklens_model::processing::Processing;
+use hooklens_model::processing::{self, Processing};
 
 /// Options for loading a model: devices, element type, processing and others. `()` stands for the defaults:
 /// [`default_device`], `f32` arithmetic, weights as published.
@@ -274,7 +274,7 @@ impl LoadOptions {
 
     /// Fails if the options process weights or spread blocks over devices, which only decoders support.
     pub(crate) fn check_plain(&self, kind: &'static str) -> Result<()> {
-        if !self.processing.is_none() {
+        if !processing::is_none(&self.processing) {
             return Err(ProcessingError::Kind { kind }.into());
         }
         match self.placement()?.only() {

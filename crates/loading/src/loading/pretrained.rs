@@ -21,7 +21,8 @@ use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder
 use hooklens_model::error::{ConfigError, LoadError, Result};
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
-use hooklens_model::tokens::{Tokenizer, read_json};
+use hooklens_model::tokens::{Tokenizer, fitted_to_vocabulary, read_json, tokenizer_of_parts};
+use hooklens_model::processing;
 
 /// Loading by name: a folder, a hub id, or an embedded model. In the prelude.
 pub trait FromPretrained: Sized {
@@ -70,10 +71,10 @@ impl FromPretrained for HookedTransformer {
         let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
         // Processing replaces tensors one at a time. Tensors that were read are freed as they are replaced; borrowed
         // pages would remain in memory beside their replacements.
-        let borrow = options.processing.is_none();
+        let borrow = processing::is_none(&options.processing);
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
-        let blocks = narrow && options.processing.is_none();
+        let blocks = narrow && processing::is_none(&options.processing);
         let ((weights, paging), mut report) = parts.read(name.as_ref(), &options, (&placement, borrow), |files| {
             let weights = files.keeping(narrow, blocks).weights(config)?;
             Ok((weights, files.paging(options.memory)?))
@@ -164,7 +165,7 @@ impl ModelFiles {
             let files = WeightFiles::from_static(name, found.weights)?;
             let described = families::read(&json)?;
             let tokenizer =
-                Tokenizer::from_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
+                tokenizer_of_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
             let (tokenizer, ends) = (Some(tokenizer), ends(None, &json)?);
             return Ok(Self {
                 begins: beginning(None, &json),
@@ -402,7 +403,7 @@ fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer
         Described::Encoder(_, config) => config.d_vocab,
         Described::EncoderDecoder(_, config) => config.d_vocab,
     };
-    Ok(Tokenizer::from_folder(folder)?.map(|own| own.fitting(d_vocab)))
+    Ok(Tokenizer::from_folder(folder)?.map(|own| fitted_to_vocabulary(own, d_vocab)))
 }
 
 /// Applies the folder's `add_bos_token` setting to a decoder's configuration; returns ignored settings.

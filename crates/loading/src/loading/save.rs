@@ -12,6 +12,7 @@ use crate::weight_files::{Layout, StoredTensor};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{LoadError, Result};
 use hooklens_model::model::{HookedTransformer, ModelParts, Weight, each_weight};
+use hooklens_model::tokens::tokenizer_files;
 
 /// Saving models in TransformerLens's file format. In the prelude.
 pub trait SavePretrained {
@@ -89,7 +90,7 @@ impl SavePretrained for HookedTransformer {
             write("generation_config.json", &format!("{:#}\n", serde_json::Value::from(generation.clone())))?;
         }
         if let Ok(tokenizer) = self.tokenizer() {
-            for (name, json) in tokenizer.files()? {
+            for (name, json) in tokenizer_files(tokenizer)? {
                 write(name, &json)?;
             }
         }

@@ -45,7 +45,7 @@ impl Input {
             Input::Text(texts) => tokenize(texts),
             Input::Tokens(tokens) => Ok(tokens),
             Input::Rows(rows) => Ok(Tokens::new(rows)?),
-            Input::Ids(ids) => Ok(Tokens::from_tensor(ids)?),
+            Input::Ids(ids) => Ok(Tokens::try_from(ids)?),
             Input::Residual(_) => Err(InputError::NeedsTokens.into()),
         }
     }

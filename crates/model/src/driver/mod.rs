@@ -9,7 +9,7 @@ mod scope;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{ActivationCache, Catalog, Hook, HookError, Part, Record, Selection};
+use hooklens_hooks::{ActivationCache, Catalog, Hook, Part, Record, Selection};
 
 use crate::device::guarded;
 use crate::error::{InputError, Result};
@@ -17,8 +17,8 @@ use crate::tokens::Tokenizer;
 
 pub use execute::{Plan, execute, length};
 pub use input::Input;
-pub use options::{ForwardOptions, Logits};
-pub use scope::Hooked;
+pub use options::{ForwardOptions, Logits, for_copies, with_identity};
+pub use scope::{Hooked, unhooked};
 
 /// Output of a run: recordings, and tensors that can be differentiated.
 pub trait RunOutput: Sized + private::Sealed {
@@ -42,6 +42,10 @@ pub trait RunOutput: Sized + private::Sealed {
 /// ([`HookedEncoderDecoder`](crate::encoder_decoder::HookedEncoderDecoder)), or any of them with persistent hooks
 /// ([`Hooked`]).
 ///
+/// The associated types are the `Input` of a run, its `Output`, and `Scored`, the argument of the scalar in
+/// [`run_with_gradients`](HookedModel::run_with_gradients): logits, `[batch, pos, d_vocab]`, or for an encoder its
+/// whole output.
+///
 /// ```
 /// use hooklens::prelude::*;
 ///
@@ -58,15 +62,7 @@ pub trait RunOutput: Sized + private::Sealed {
 /// assert_eq!(on_first(&encoder, [2, 5, 9, 3].into(), 0)?.dims(), [encoder.config().n_heads]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-pub trait HookedModel: Sized + private::Sealed {
-    /// Input of a run.
-    type Input: Clone;
-    /// Output of a run.
-    type Output: RunOutput;
-    /// Argument of the scalar in [`run_with_gradients`](HookedModel::run_with_gradients): logits, `[batch, pos,
-    /// d_vocab]`, or for an encoder its whole output.
-    type Scored;
-
+pub trait HookedModel: Sized + private::RunModel {
     /// All points that the model can fire, in firing order, including those of parts.
     ///
     /// ```
@@ -110,36 +106,6 @@ pub trait HookedModel: Sized + private::Sealed {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     fn interventions(&self) -> Vec<String>;
-
-    /// Complete descriptions of the persistent hooks that edit: see [`Hook::identity`](hooklens_hooks::Hook::identity).
-    #[doc(hidden)]
-    fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
-        Ok(Vec::new())
-    }
-
-    /// Runs the model without the error handling of [`run`](HookedModel::run).
-    #[doc(hidden)]
-    fn run_checked(&self, input: Self::Input, options: ForwardOptions<'_>) -> Result<Self::Output>;
-
-    /// Whether hooks depend on row numbers, so that a batch must not be split.
-    #[doc(hidden)]
-    fn tells_rows_apart(&self) -> bool {
-        false
-    }
-
-    /// Whether hooks act at positions counted from the end of a text, so that the text must not be split.
-    #[doc(hidden)]
-    fn counts_from_the_end(&self) -> bool {
-        false
-    }
-
-    /// Whether a scalar can be computed only from logits.
-    #[doc(hidden)]
-    const NEEDS_LOGITS: bool = true;
-
-    /// Extracts the argument of the scalar from an output.
-    #[doc(hidden)]
-    fn scored(output: &Self::Output) -> Result<Self::Scored>;
 
     /// Runs the model with the given options. A [`Record`] converts to options that record it.
     ///
@@ -358,7 +324,7 @@ pub trait HookedModel: Sized + private::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`HookError`] for a point that is unknown, holds integers, or already has inner
+    /// [`HookError`](hooklens_hooks::HookError) for a point that is unknown, holds integers, or already has inner
     /// points with these names.
     fn splice(&self, point: impl Into<Selection>, part: impl Part + 'static) -> Result<Self>
     where
@@ -416,13 +382,51 @@ pub trait HookedModel: Sized + private::Sealed {
 
 /// Seals [`HookedModel`] and [`RunOutput`]; `hooklens` does not re-export it.
 pub mod private {
-    use hooklens_hooks::PointInfo;
+    use hooklens_hooks::{HookError, PointInfo};
 
+    use super::{ForwardOptions, RunOutput};
     use crate::config::TransformerConfig;
+    use crate::error::Result;
     use crate::points::Points;
 
     /// Restricts the model and output traits to this crate's types.
     pub trait Sealed {}
+
+    /// How a kind of model runs. [`HookedModel`](super::HookedModel) is the interface for users.
+    pub trait RunModel: Sealed {
+        /// Input of a run.
+        type Input: Clone;
+        /// Output of a run.
+        type Output: RunOutput;
+        /// Argument of the scalar in [`run_with_gradients`](super::HookedModel::run_with_gradients): logits, `[batch,
+        /// pos, d_vocab]`, or for an encoder its whole output.
+        type Scored;
+
+        /// Complete descriptions of the persistent hooks that edit: see
+        /// [`Hook::identity`](hooklens_hooks::Hook::identity).
+        fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
+            Ok(Vec::new())
+        }
+
+        /// Runs the model without the error handling of [`run`](super::HookedModel::run).
+        fn run_checked(&self, input: Self::Input, options: ForwardOptions<'_>) -> Result<Self::Output>;
+
+        /// Whether hooks depend on row numbers, so that a batch must not be split.
+        fn tells_rows_apart(&self) -> bool {
+            false
+        }
+
+        /// Whether hooks act at positions counted from the end of a text, so that the text must not be split.
+        fn counts_from_the_end(&self) -> bool {
+            false
+        }
+
+        /// Whether a scalar can be computed only from logits.
+        const NEEDS_LOGITS: bool = true;
+
+        /// Extracts the argument of the scalar from an output.
+        fn scored(output: &Self::Output) -> Result<Self::Scored>;
+    }
 
     /// A model that owns its points.
     pub trait Spliceable {

@@ -66,7 +66,7 @@ pub struct ForwardOptions<'h> {
     /// batch.
     pub(crate) copies: Option<[usize; 2]>,
     /// The model's identity, if the caller has already computed it for several runs.
-    pub identity: Option<Arc<ModelIdentity>>,
+    pub(crate) identity: Option<Arc<ModelIdentity>>,
 }
 
 impl From<Record> for ForwardOptions<'_> {
@@ -262,18 +262,6 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Declares that all rows are copies of row `row` of the caller's batch of `of` rows.
-    pub fn copies_of(mut self, row: usize, of: usize) -> Self {
-        self.copies = Some([row, of]);
-        self
-    }
-
-    /// Passes the identity of the model, so that the run does not recompute it.
-    pub fn identity(mut self, identity: &Arc<ModelIdentity>) -> Self {
-        self.identity = Some(identity.clone());
-        self
-    }
-
     /// Records activations.
     ///
     /// ```
@@ -289,4 +277,14 @@ impl<'h> ForwardOptions<'h> {
         self.record = record.into();
         self
     }
+}
+
+/// Declares that all rows of a run are copies of row `row` of the caller's batch of `of` rows.
+pub fn for_copies<'h>(options: ForwardOptions<'h>, row: usize, of: usize) -> ForwardOptions<'h> {
+    ForwardOptions { copies: Some([row, of]), ..options }
+}
+
+/// Passes the identity of the model, so that the run does not recompute it.
+pub fn with_identity<'h>(options: ForwardOptions<'h>, identity: &Arc<ModelIdentity>) -> ForwardOptions<'h> {
+    ForwardOptions { identity: Some(identity.clone()), ..options }
 }

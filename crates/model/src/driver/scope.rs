@@ -38,30 +38,15 @@ impl<'m, 'h, M: HookedModel> Hooked<'m, 'h, M> {
         Self { model, hooks: RefCell::new(hooks.into_iter().collect()) }
     }
 
-    /// The wrapped model, without the hooks.
-    pub fn model(&self) -> &'m M {
-        self.model
-    }
-
-    /// Appends hooks, which run after the existing ones.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let hooked = model.hooks([hook::z(0).zero()]).hooks([hook::z(1).scale(2.0)]);
-    /// let output = hooked.run("red fox", ForwardOptions::new().record("z0"))?;
-    /// assert_eq!(output.cache.get(hook::z(0))?.abs().max().into_scalar::<f32>(), 0.0);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn hooks(self, hooks: impl IntoIterator<Item = Hook<'h>>) -> Self {
-        self.hooks.borrow_mut().extend(hooks);
-        self
-    }
-
     /// Borrows the hooks for a run.
     pub(crate) fn with_hooks<R>(&self, run: impl FnOnce(&mut Vec<Hook<'h>>) -> Result<R>) -> Result<R> {
         run(&mut *self.hooks.try_borrow_mut().map_err(|_| InputError::Reentered)?)
     }
+}
+
+/// The model that a scope's hooks are added to.
+pub fn unhooked<'m, M>(hooked: &Hooked<'m, '_, M>) -> &'m M {
+    hooked.model
 }
 
 /// Whether a hook changes the values of a run.
@@ -71,33 +56,12 @@ fn changes_values(hook: &Hook<'_>) -> bool {
 
 impl<M> private::Sealed for Hooked<'_, '_, M> {}
 
-impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
+impl<M: HookedModel> private::RunModel for Hooked<'_, '_, M> {
     type Input = M::Input;
     type Output = M::Output;
     type Scored = M::Scored;
 
     const NEEDS_LOGITS: bool = M::NEEDS_LOGITS;
-
-    fn catalog(&self) -> &Arc<Catalog> {
-        self.model.catalog()
-    }
-
-    fn devices(&self) -> Vec<Device> {
-        self.model.devices()
-    }
-
-    fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.model.tokenizer()
-    }
-
-    fn interventions(&self) -> Vec<String> {
-        // The borrow fails if one of these hooks calls this while it runs.
-        let own = self
-            .hooks
-            .try_borrow()
-            .map(|own| own.iter().filter(|hook| changes_values(hook)).map(|hook| format!("{hook:?}")).collect());
-        self.model.interventions().into_iter().chain::<Vec<String>>(own.unwrap_or_default()).collect()
-    }
 
     fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
         let own = self.hooks.try_borrow().map_err(|_| InputError::Reentered)?;
@@ -124,6 +88,29 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
 
     fn scored(output: &M::Output) -> Result<M::Scored> {
         M::scored(output)
+    }
+}
+
+impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
+    fn catalog(&self) -> &Arc<Catalog> {
+        self.model.catalog()
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        self.model.devices()
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.model.tokenizer()
+    }
+
+    fn interventions(&self) -> Vec<String> {
+        // The borrow fails if one of these hooks calls this while it runs.
+        let own = self
+            .hooks
+            .try_borrow()
+            .map(|own| own.iter().filter(|hook| changes_values(hook)).map(|hook| format!("{hook:?}")).collect());
+        self.model.interventions().into_iter().chain::<Vec<String>>(own.unwrap_or_default()).collect()
     }
 
     fn run_with_gradients<'o>(

@@ -15,7 +15,7 @@ use crate::model::{
     attention_reads, narrowed, position_bias, position_vectors, rows_of, token_vectors,
 };
 use crate::points::{Outer, Site};
-use crate::tokens::Tokens;
+use crate::tokens::{Tokens, decode_generated, mask_token};
 
 /// Output of an encoder run. Outputs of heads that the model lacks are `None`.
 ///
@@ -158,7 +158,7 @@ impl HookedEncoder {
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
-        let mask = tokenizer.mask().ok_or(InputError::NoSpecialToken { token: "mask" })?;
+        let mask = mask_token(tokenizer).ok_or(InputError::NoSpecialToken { token: "mask" })?;
         let wanted = OutputHeads { mlm: true, ..OutputHeads::NONE };
         let logits = self.run_tokens(&tokens, ForwardOptions::new(), wanted)?.logits;
         let logits = logits.ok_or(InputError::NoHead { head: "masked-token" })?;
@@ -167,7 +167,7 @@ impl HookedEncoder {
             let ids = tokens.tokens.row(row);
             let places: Vec<usize> = (0..ids.len()).filter(|at| ids[*at] == mask).collect();
             if places.is_empty() {
-                let text = tokenizer.decode_made(ids, true)?;
+                let text = decode_generated(tokenizer, ids, true)?;
                 let token = tokenizer.token(mask).unwrap_or_default();
                 return Err(InputError::Setting {
                     name: "text",
@@ -186,7 +186,7 @@ impl HookedEncoder {
                     if *logit > best.1 { (id as u32, *logit) } else { best }
                 };
                 let (best, _) = here.iter().enumerate().fold((0, f32::NEG_INFINITY), larger);
-                Ok(tokenizer.decode_made(&[best], false)?)
+                Ok(decode_generated(tokenizer, &[best], false)?)
             };
             places.into_iter().map(best).collect()
         };

@@ -156,13 +156,26 @@ impl private::Spliceable for HookedEncoder {
     }
 }
 
-impl HookedModel for HookedEncoder {
+impl private::RunModel for HookedEncoder {
     type Input = EncoderInput;
     type Output = EncoderOutput;
     type Scored = EncoderOutput;
 
     const NEEDS_LOGITS: bool = false;
 
+    /// Runs every head the model has, or none if no logits are requested.
+    fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
+        let tokens = self.to_tokens(input)?;
+        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.weights.parts.output_heads() };
+        self.run_tokens(&tokens, options, wanted)
+    }
+
+    fn scored(output: &EncoderOutput) -> Result<EncoderOutput> {
+        Ok(output.clone())
+    }
+}
+
+impl HookedModel for HookedEncoder {
     fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
@@ -177,17 +190,6 @@ impl HookedModel for HookedEncoder {
 
     fn interventions(&self) -> Vec<String> {
         self.points.named_parts().collect()
-    }
-
-    /// Runs every head the model has, or none if no logits are requested.
-    fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
-        let tokens = self.to_tokens(input)?;
-        let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.weights.parts.output_heads() };
-        self.run_tokens(&tokens, options, wanted)
-    }
-
-    fn scored(output: &EncoderOutput) -> Result<EncoderOutput> {
-        Ok(output.clone())
     }
 }
 

@@ -302,11 +302,21 @@ impl private::Spliceable for HookedEncoderDecoder {
     }
 }
 
-impl HookedModel for HookedEncoderDecoder {
+impl private::RunModel for HookedEncoderDecoder {
     type Input = EncoderDecoderInput;
     type Output = EncoderDecoderOutput;
     type Scored = Tensor<3>;
 
+    fn run_checked(&self, input: EncoderDecoderInput, options: ForwardOptions<'_>) -> Result<EncoderDecoderOutput> {
+        self.run_both(input, options)
+    }
+
+    fn scored(output: &EncoderDecoderOutput) -> Result<Tensor<3>> {
+        logits_of(&output.logits)
+    }
+}
+
+impl HookedModel for HookedEncoderDecoder {
     fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
@@ -321,14 +331,6 @@ impl HookedModel for HookedEncoderDecoder {
 
     fn interventions(&self) -> Vec<String> {
         self.points.named_parts().collect()
-    }
-
-    fn run_checked(&self, input: EncoderDecoderInput, options: ForwardOptions<'_>) -> Result<EncoderDecoderOutput> {
-        self.run_both(input, options)
-    }
-
-    fn scored(output: &EncoderDecoderOutput) -> Result<Tensor<3>> {
-        logits_of(&output.logits)
     }
 }
 

@@ -9,7 +9,7 @@ mod steps;
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, Hook};
 
-use crate::driver::{Hooked, Input};
+use crate::driver::{Hooked, Input, unhooked};
 use crate::error::Result;
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
@@ -209,7 +209,7 @@ impl Hooked<'_, '_, HookedTransformer> {
     pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
-            self.model().generate_with(input, GenerateOptions { hooks, ..options })
+            unhooked(self).generate_with(input, GenerateOptions { hooks, ..options })
         })
     }
 }

@@ -12,7 +12,7 @@ use super::{GeneratedRow, Generation, Stop};
 use crate::device::in_main_memory;
 use crate::error::{Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
-use crate::tokens::{Tokenizer, Tokens};
+use crate::tokens::{Tokenizer, Tokens, decode_generated};
 
 /// State of all rows of a generation.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl<'m> Sampler<'m> {
                 (row.ended, row.made.stop) = (true, Stop::Token(token));
             }
             if let Some(tokenizer) = self.tokenizer {
-                let text = tokenizer.decode_made(&row.made.new, false)?;
+                let text = decode_generated(tokenizer, &row.made.new, false)?;
                 if let Some(stop) = options.stop_strings.iter().find(|stop| text.contains(stop.as_str())) {
                     (row.ended, row.made.stop) = (true, Stop::Text(stop.clone()));
                 }

@@ -9,7 +9,7 @@ use super::Generation;
 use super::options::GenerateOptions;
 use super::sampler::Sampler;
 use crate::device::check_room;
-use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
+use crate::driver::{ForwardOptions, HookedModel, Input, Logits, with_identity};
 use crate::error::{CacheError, Error, InputError, Result};
 use crate::kv_cache::KeyValueCache;
 use crate::model::{DecoderChecks, DecoderInput, HookedTransformer, Identified, Output};
@@ -154,9 +154,8 @@ impl<'m, 'h> Steps<'m, 'h> {
     /// Runs the next tokens and chooses a token for each row that is still generating.
     fn step(&mut self) -> Result<Step> {
         let hooks: Vec<Hook<'_>> = self.options.hooks.iter_mut().map(Hook::reborrow).collect();
-        let options = ForwardOptions::new()
+        let options = with_identity(ForwardOptions::new(), &self.identity)
             .logits(Logits::Last)
-            .identity(&self.identity)
             .hooks(hooks)
             .record(self.options.record.clone())
             .kv_cache(self.cache.get());

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::input::DecoderInput;
 use super::output::Output;
 use super::transformer::HookedTransformer;
-use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits};
+use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked};
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
 
@@ -83,6 +83,6 @@ impl DecoderModel for HookedTransformer {
 
 impl<M: DecoderModel> DecoderModel for Hooked<'_, '_, M> {
     fn transformer(&self) -> &HookedTransformer {
-        self.model().transformer()
+        unhooked(self).transformer()
     }
 }

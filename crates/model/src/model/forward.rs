@@ -452,7 +452,7 @@ impl HookedTransformer {
         if !edited {
             return Ok(tokens);
         }
-        let mut changed = Tokens::from_tensor(seen)?;
+        let mut changed = Tokens::try_from(seen)?;
         self.check_tokens(&changed)?;
         if let Some(mask) = tokens.mask() {
             changed.set_mask(mask);

@@ -77,7 +77,7 @@ pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2
 pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     check(logits, tokens)?;
     let [batch, pos, _] = logits.dims();
-    let best = Tokens::from_tensor(logits.clone().narrow(1, 0, pos - 1).argmax(2).reshape([batch, pos - 1]))?;
+    let best = Tokens::try_from(logits.clone().narrow(1, 0, pos - 1).argmax(2).reshape([batch, pos - 1]))?;
     let (mut right, mut all) = (0, 0);
     for (best, next) in best.ids().iter().zip(next_tokens(tokens)) {
         right += usize::from(next == Some(*best));

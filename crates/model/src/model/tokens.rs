@@ -4,7 +4,7 @@ use super::HookedTransformer;
 use super::input::DecoderInput;
 use crate::driver::HookedModel;
 use crate::error::{InputError, Result};
-use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens};
+use crate::tokens::{PaddingSide, Texts, TokenizeOptions, Tokenized, Tokens, single_token};
 
 impl HookedTransformer {
     /// Tokenizes one or several texts, padded on the right.
@@ -175,7 +175,7 @@ impl HookedTransformer {
     /// # Errors
     /// [`InputError::NotOneToken`] if the text is not exactly one token.
     pub fn to_single_token(&self, text: &str) -> Result<u32> {
-        Ok(self.tokenizer()?.single(text)?)
+        Ok(single_token(self.tokenizer()?, text)?)
     }
 }
 

@@ -247,11 +247,21 @@ impl private::Spliceable for HookedTransformer {
     }
 }
 
-impl HookedModel for HookedTransformer {
+impl private::RunModel for HookedTransformer {
     type Input = Input;
     type Output = Output;
     type Scored = Tensor<3>;
 
+    fn run_checked(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
+        self.checked_run(input, options)
+    }
+
+    fn scored(output: &Output) -> Result<Tensor<3>> {
+        logits_of(&output.logits)
+    }
+}
+
+impl HookedModel for HookedTransformer {
     fn catalog(&self) -> &Arc<Catalog> {
         &self.points.catalog
     }
@@ -273,14 +283,6 @@ impl HookedModel for HookedTransformer {
 
     fn interventions(&self) -> Vec<String> {
         self.points.named_parts().collect()
-    }
-
-    fn run_checked(&self, input: Input, options: ForwardOptions<'_>) -> Result<Output> {
-        self.checked_run(input, options)
-    }
-
-    fn scored(output: &Output) -> Result<Tensor<3>> {
-        logits_of(&output.logits)
     }
 }
 

@@ -14,6 +14,8 @@ mod matrix;
 
 use std::sync::Arc;
 
+pub use done::{has_folded_norms, has_folded_value_biases, is_centered, processing_options};
+
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
 
@@ -252,28 +254,20 @@ impl Processing {
     }
 
     /// Whether no step is requested.
-    ///
-    /// ```
-    /// use hooklens::Processing;
-    /// assert!(Processing::none().is_none() && !Processing::standard().is_none());
-    /// ```
-    pub fn is_none(&self) -> bool {
+    fn is_none(&self) -> bool {
         self.steps.iter().all(|wish| *wish == Request::No)
     }
+}
 
-    /// Requested steps that are skipped for a model of this configuration, each with the reason.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let steps = Processing::standard().left_out(model.config());
-    /// assert_eq!(steps[0].0, "fold_ln"); // position embeddings are added after the norm
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn left_out(&self, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
-        let asked = Step::ALL.iter().filter(|step| self.steps[**step as usize] != Request::No);
-        asked.filter_map(|step| step.obstacle(config).map(|why| (step.name(), why))).collect()
-    }
+/// Whether a processing requests no step.
+pub fn is_none(processing: &Processing) -> bool {
+    processing.is_none()
+}
+
+/// Requested steps that are skipped for a model of this configuration, each with the reason.
+pub fn skipped_steps(processing: &Processing, config: &TransformerConfig) -> Vec<(&'static str, &'static str)> {
+    let asked = Step::ALL.iter().filter(|step| processing.steps[**step as usize] != Request::No);
+    asked.filter_map(|step| step.obstacle(config).map(|why| (step.name(), why))).collect()
 }
 
 impl HookedTransformer {

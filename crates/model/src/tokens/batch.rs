@@ -88,17 +88,7 @@ impl Tokens {
     }
 
     /// Creates a batch from rows padded with `pad` to `len`, which no row may exceed.
-    ///
-    /// ```
-    /// use hooklens::{PaddingSide, Tokens};
-    /// let tokens = Tokens::padded_to(&[vec![5, 6]], 4, 0, PaddingSide::Right)?; // a fixed shape
-    /// assert_eq!((tokens.row(0), tokens.real(0)), (&[5, 6, 0, 0][..], vec![5, 6]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::Empty`] if a row has no tokens, [`InputError::TooLong`] if a row has more than `len`.
-    pub fn padded_to(rows: &[Vec<u32>], len: usize, pad: u32, side: PaddingSide) -> Result<Self, InputError> {
+    fn padded_to(rows: &[Vec<u32>], len: usize, pad: u32, side: PaddingSide) -> Result<Self, InputError> {
         let mut ids = Vec::with_capacity(rows.len() * len);
         let mut mask = Vec::with_capacity(rows.len() * len);
         for (number, row) in rows.iter().enumerate() {
@@ -116,30 +106,8 @@ impl Tokens {
         Ok(Self { ids, batch: rows.len(), len, mask })
     }
 
-    /// Reads token ids from a tensor on any device.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Int, Tensor};
-    /// use hooklens::Tokens;
-    /// let ids = Tensor::<2, Int>::from_ints([[1, 2, 3]], &Device::flex());
-    /// assert_eq!(Tokens::from_tensor(ids)?.row(0), [1, 2, 3]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::Unreadable`] if the tensor cannot be read, [`InputError::NotAnId`] if a value is not a valid id.
-    pub fn from_tensor(ids: Tensor<2, Int>) -> Result<Self, InputError> {
-        let [batch, len] = ids.dims();
-        let unreadable = |source: BoxError| InputError::Unreadable { source };
-        let data = hooklens_hooks::read(ids).map_err(|e| unreadable(e.into()))?.convert::<i64>();
-        let values = data.try_into_vec::<i64>().map_err(|e| unreadable(e.into()))?;
-        let to_id = |id: &i64| u32::try_from(*id).map_err(|_| InputError::NotAnId { id: *id });
-        let ids = values.iter().map(to_id).collect::<Result<_, _>>()?;
-        Ok(Self { ids, batch, len, mask: None })
-    }
-
     /// Checks that the batch is not empty and that every id is less than `d_vocab`.
-    pub fn check(&self, d_vocab: usize) -> Result<(), InputError> {
+    pub(crate) fn check(&self, d_vocab: usize) -> Result<(), InputError> {
         let [batch, len] = self.shape();
         if batch == 0 || len == 0 {
             return Err(InputError::Empty { what: "the batch of tokens".into() });
@@ -223,6 +191,37 @@ impl Tokens {
         let ids: Vec<i32> = self.ids.iter().map(|id| *id as i32).collect();
         hooklens_hooks::upload(TensorData::new(ids, self.shape()), device)
     }
+}
+
+impl TryFrom<Tensor<2, Int>> for Tokens {
+    type Error = InputError;
+
+    /// Reads token ids from a tensor on any device.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use hooklens::Tokens;
+    /// let ids = Tensor::<2, Int>::from_ints([[1, 2, 3]], &Device::flex());
+    /// assert_eq!(Tokens::try_from(ids)?.row(0), [1, 2, 3]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Unreadable`] if the tensor cannot be read, [`InputError::NotAnId`] if a value is not a valid id.
+    fn try_from(ids: Tensor<2, Int>) -> Result<Self, InputError> {
+        let [batch, len] = ids.dims();
+        let unreadable = |source: BoxError| InputError::Unreadable { source };
+        let data = hooklens_hooks::read(ids).map_err(|e| unreadable(e.into()))?.convert::<i64>();
+        let values = data.try_into_vec::<i64>().map_err(|e| unreadable(e.into()))?;
+        let to_id = |id: &i64| u32::try_from(*id).map_err(|_| InputError::NotAnId { id: *id });
+        let ids = values.iter().map(to_id).collect::<Result<_, _>>()?;
+        Ok(Self { ids, batch, len, mask: None })
+    }
+}
+
+/// Checks that a batch is not empty and that every id is less than `d_vocab`.
+pub fn check_ids(tokens: &Tokens, d_vocab: usize) -> Result<(), InputError> {
+    tokens.check(d_vocab)
 }
 
 /// Flattens a mask row by row.

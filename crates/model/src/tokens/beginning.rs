@@ -52,6 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tokens::tokenizer_of_parts;
 
     /// Byte-pair tokenizer for a text of few letters, with spaces but no pre-tokenizer, so that any cut falls within a
     /// word.
@@ -72,7 +73,7 @@ mod tests {
         let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
         let model = serde_json::json!({"type": "BPE", "vocab": vocabulary, "merges": merges});
         let json = serde_json::json!({"version": "1.0", "added_tokens": [], "normalizer": spaces, "model": model});
-        Tokenizer::from_parts(json.to_string().as_bytes(), &[], "tokenizer.json".as_ref()).unwrap()
+        tokenizer_of_parts(json.to_string().as_bytes(), &[], "tokenizer.json".as_ref()).unwrap()
     }
 
     proptest! {
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn no_more_is_tokenized_than_is_needed() {
         let json = include_bytes!("../../../loading/src/embedded/induction/tokenizer.json");
-        let tokenizer = Tokenizer::from_parts(json, &[], "tokenizer.json".as_ref()).unwrap();
+        let tokenizer = tokenizer_of_parts(json, &[], "tokenizer.json".as_ref()).unwrap();
         // End with a word that the vocabulary lacks.
         let text = format!("{}foxes", "king fox ".repeat(100_000));
         assert!(tokenizer.encode(&text).is_err());

@@ -17,14 +17,14 @@ use crate::error::InputError;
 /// ```
 /// use hooklens::Message;
 /// let talk = [Message::new("system", "Be brief."), Message::new("user", "Who are you?")];
-/// assert_eq!((talk[1].role.as_str(), talk[1].content.as_str()), ("user", "Who are you?"));
+/// assert_ne!(talk[0], talk[1]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// Role, usually `system`, `user` or `assistant`; the model's training determines which are valid.
-    pub role: String,
+    role: String,
     /// Text of the message.
-    pub content: String,
+    content: String,
 }
 
 impl Message {

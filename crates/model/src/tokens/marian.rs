@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::sentence_piece::SentencePieces;
-use super::tokenizer::{Tokenizer, read_json};
+use super::tokenizer::{Tokenizer, read_json, tokenizer_of_parts};
 use crate::error::LoadError;
 use hooklens_io::regular;
 
@@ -64,7 +64,7 @@ impl Tokenizer {
             let ids = model.pieces().map(|piece| id(piece).unwrap_or(vocabulary.unknown));
             let of_piece = Arc::new(ids.chain(vocabulary.special.iter().copied()).collect());
             let json = model.json(&special).to_string();
-            let own = Self::from_parts(json.as_bytes(), &[], &path(number))?;
+            let own = tokenizer_of_parts(json.as_bytes(), &[], &path(number))?;
             Ok::<_, LoadError>(own.with_pieces(Pieces { of_piece, vocabulary: vocabulary.clone() }, side))
         };
         let mut own = of(0, &source)?;

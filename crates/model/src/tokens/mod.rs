@@ -20,13 +20,16 @@ mod tokenized;
 mod tokenizer;
 mod vocabulary;
 
-pub use batch::{PaddingSide, Tokens};
+pub use batch::{PaddingSide, Tokens, check_ids};
 #[cfg(feature = "chat")]
 pub use chat::Message;
 pub use text_hash::text_hash;
 pub use texts::Texts;
 pub use tokenized::Tokenized;
-pub use tokenizer::{TokenizeOptions, Tokenizer};
+pub use tokenizer::{
+    TokenizeOptions, Tokenizer, decode_generated, fitted_to_vocabulary, mask_token, single_token, structural_tokens,
+    tokenizer_files, tokenizer_of_parts,
+};
 
 pub(crate) use batch::flat_mask;
 pub use marian::FILES as MARIAN_FILES;

@@ -60,7 +60,7 @@ fn escaped(letter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokens::Tokenizer;
+    use crate::tokens::{mask_token, tokenizer_of_parts};
 
     /// Expected values from `transformers`' `EsmTokenizer` with ESM-2's vocabulary.
     #[test]
@@ -68,8 +68,8 @@ mod tests {
         let tokens = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>";
         let side = [json!({"tokenizer_class": "EsmTokenizer", "mask_token": "<mask>", "pad_token": "<pad>"})];
         let described = described(&tokens.replace(' ', "\n"), &side).unwrap().to_string();
-        let tokenizer = Tokenizer::from_parts(described.as_bytes(), &side, "vocab.txt".as_ref()).unwrap();
-        assert_eq!((tokenizer.pad(), tokenizer.mask()), (1, Some(32)));
+        let tokenizer = tokenizer_of_parts(described.as_bytes(), &side, "vocab.txt".as_ref()).unwrap();
+        assert_eq!((tokenizer.pad(), mask_token(&tokenizer)), (1, Some(32)));
         for (text, ids) in [
             ("MKTV", &[0, 20, 15, 11, 7, 2][..]),
             ("MK TV<mask>A", &[0, 20, 15, 11, 7, 32, 5, 2]),

@@ -21,7 +21,7 @@ use crate::error::InputError;
 #[non_exhaustive]
 pub struct Tokenized {
     /// The original text.
-    pub text: String,
+    pub(crate) text: String,
     /// Token ids, including the beginning-of-sequence token if the model prepends one.
     pub ids: Vec<u32>,
     /// Text of each token.
@@ -71,16 +71,7 @@ impl Tokenized {
     }
 
     /// Positions of the tokens that overlap a byte range of the text; `None` if there are none.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let tokenized = model.tokenize("Mary and Tom")?;
-    /// assert_eq!(tokenized.positions_of_bytes(5..8), Some(2..3)); // `and`
-    /// assert_eq!(tokenized.spans[3], 9..12);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn positions_of_bytes(&self, bytes: Range<usize>) -> Option<Range<usize>> {
+    fn positions_of_bytes(&self, bytes: Range<usize>) -> Option<Range<usize>> {
         let touched = |span: &&Range<usize>| span.start < bytes.end && span.end > bytes.start;
         let first = self.spans.iter().position(|span| touched(&span))?;
         let last = self.spans.iter().rposition(|span| touched(&span))?;

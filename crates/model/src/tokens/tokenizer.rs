@@ -124,13 +124,8 @@ impl Tokenizer {
         }
         let tokens = String::from_utf8_lossy(&read(&list)?).into_owned();
         let Some(made) = residues::described(&tokens, &side) else { return Ok(None) };
-        Self::from_parts(made.to_string().as_bytes(), &side, &list).map(|own| Some(finished(own)))
-    }
-
-    /// Builds a tokenizer from the contents of `tokenizer.json` and the JSON files beside it. `path` is for error
-    /// messages.
-    pub fn from_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Self, LoadError> {
-        Self::of_parts(json, &Declarations::default(), side, path)
+        Self::of_parts(made.to_string().as_bytes(), &Declarations::default(), &side, &list)
+            .map(|own| Some(finished(own)))
     }
 
     fn of_parts(json: &[u8], declared: &Declarations, side: &[Value], path: &Path) -> Result<Self, LoadError> {
@@ -160,11 +155,6 @@ impl Tokenizer {
         Ok(Self { inner, bos, eos, pad, sep, mask, templates, special_texts, pieces: None, target: None })
     }
 
-    /// Drops a padding token outside the model's vocabulary.
-    pub fn fitting(self, d_vocab: usize) -> Self {
-        Self { pad: self.pad.filter(|pad| (*pad as usize) < d_vocab), ..self }
-    }
-
     /// Replaces the ids with the ids of a separate vocabulary.
     pub(super) fn with_pieces(self, pieces: Pieces, side: &[Value]) -> Self {
         let [bos, eos, pad, mask, sep] = special(side, |token| pieces.id(token));
@@ -185,33 +175,6 @@ impl Tokenizer {
     /// ```
     pub fn target(&self) -> &Tokenizer {
         self.target.as_deref().unwrap_or(self)
-    }
-
-    /// Files to save the tokenizer in, by name, as read by [`Tokenizer::from_folder`].
-    pub fn files(&self) -> Result<[(&'static str, String); 2], LoadError> {
-        let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
-        if self.pieces.is_some() {
-            return Err(bad("a tokenizer loaded from SentencePiece files can't be saved".into()));
-        }
-        let json = self.inner.to_string(true).map_err(bad)?;
-        let named = [("bos", self.bos), ("eos", self.eos), ("pad", self.pad), ("sep", self.sep), ("mask", self.mask)];
-        let special =
-            named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), self.token(id?)?.into())));
-        let mut special: serde_json::Map<String, Value> = special.collect();
-        for (name, text) in self.special_texts.iter() {
-            special.entry(name.clone()).or_insert_with(|| text.clone());
-        }
-        match &self.templates[..] {
-            [] => {}
-            [(name, template)] if name == templates::DEFAULT => {
-                special.insert("chat_template".into(), template.as_str().into());
-            }
-            named => {
-                let one = |(name, template): &(String, String)| json!({"name": name, "template": template});
-                special.insert("chat_template".into(), named.iter().map(one).collect());
-            }
-        }
-        Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
     }
 
     /// Id of the beginning-of-sequence token.
@@ -236,19 +199,6 @@ impl Tokenizer {
     /// ```
     pub fn pad(&self) -> u32 {
         self.pad.or(self.eos).or(self.bos).unwrap_or(0)
-    }
-
-    /// Ids of the structural tokens (beginning, end, padding, separator), each once.
-    pub fn special(&self) -> Vec<u32> {
-        let mut ids: Vec<u32> = [self.bos, self.eos, self.pad, self.sep].into_iter().flatten().collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
-
-    /// Id of the mask token, which a masked language model fills in.
-    pub fn mask(&self) -> Option<u32> {
-        self.mask
     }
 
     /// Number of tokens, including special tokens.
@@ -291,25 +241,6 @@ impl Tokenizer {
         }
         let encoding = used(|| self.inner.encode(text, false)).map_err(|e| self.refused(text, e))?;
         Ok(encoding.get_ids().to_vec())
-    }
-
-    /// Id of a text that is a single token.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// assert_eq!(model.tokenizer()?.single("red")?, 1);
-    /// assert!(model.tokenizer()?.single("red fox").is_err());
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::NotOneToken`] if the text is not a single token; also fails as [`Tokenizer::encode`] does.
-    pub fn single(&self, text: &str) -> Result<u32, InputError> {
-        match self.encode(text)?[..] {
-            [id] => Ok(id),
-            ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }),
-        }
     }
 
     /// Ids and token types of a text or pair of texts, with the special tokens that the tokenizer adds.
@@ -363,18 +294,6 @@ impl Tokenizer {
         }
     }
 
-    /// The default chat template, if the tokenizer has one.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// assert!(model.tokenizer()?.chat_template().is_none()); // not a chat model
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn chat_template(&self) -> Option<&str> {
-        self.chat_templates().find(|(name, _)| *name == templates::DEFAULT).map(|(_, template)| template)
-    }
-
     /// Names and texts of all chat templates. A template without a name is called `default`.
     ///
     /// ```
@@ -405,17 +324,8 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
         match ids.iter().find(|id| self.token(**id).is_none()) {
             Some(id) => Err(InputError::NoToken { id: *id, vocabulary: self.vocab_size() }),
-            None => self.decode_made(ids, skip_special),
+            None => decode_generated(self, ids, skip_special),
         }
-    }
-
-    /// Decodes generated ids. A model may have more ids than its tokenizer has tokens, as in GPT-J and Qwen, whose
-    /// embeddings are padded to a round size; such an id is skipped.
-    pub fn decode_made(&self, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
-        if let Some(own) = &self.pieces {
-            return Ok(own.decode(ids, skip_special));
-        }
-        used(|| self.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
     }
 
     /// Token with this id, as spelled in the vocabulary.
@@ -461,4 +371,81 @@ pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
 /// Runs the tokenizer library, converting panics caused by inconsistent files into errors.
 fn used<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     caught(work).unwrap_or_else(|_| Err("the tokenizer file is inconsistent for this input".into()))
+}
+
+/// Builds a tokenizer from the contents of `tokenizer.json` and the JSON files beside it. `path` is for error messages.
+pub fn tokenizer_of_parts(json: &[u8], side: &[Value], path: &Path) -> Result<Tokenizer, LoadError> {
+    Tokenizer::of_parts(json, &Declarations::default(), side, path)
+}
+
+/// Drops a tokenizer's padding token if it is outside the model's vocabulary.
+pub fn fitted_to_vocabulary(tokenizer: Tokenizer, d_vocab: usize) -> Tokenizer {
+    Tokenizer { pad: tokenizer.pad.filter(|pad| (*pad as usize) < d_vocab), ..tokenizer }
+}
+
+/// Files to save a tokenizer in, by name, as read by [`Tokenizer::from_folder`].
+pub fn tokenizer_files(tokenizer: &Tokenizer) -> Result<[(&'static str, String); 2], LoadError> {
+    let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
+    if tokenizer.pieces.is_some() {
+        return Err(bad("a tokenizer loaded from SentencePiece files can't be saved".into()));
+    }
+    let json = tokenizer.inner.to_string(true).map_err(bad)?;
+    let named = [
+        ("bos", tokenizer.bos),
+        ("eos", tokenizer.eos),
+        ("pad", tokenizer.pad),
+        ("sep", tokenizer.sep),
+        ("mask", tokenizer.mask),
+    ];
+    let special =
+        named.into_iter().filter_map(|(name, id)| Some((format!("{name}_token"), tokenizer.token(id?)?.into())));
+    let mut special: serde_json::Map<String, Value> = special.collect();
+    for (name, text) in tokenizer.special_texts.iter() {
+        special.entry(name.clone()).or_insert_with(|| text.clone());
+    }
+    match &tokenizer.templates[..] {
+        [] => {}
+        [(name, template)] if name == templates::DEFAULT => {
+            special.insert("chat_template".into(), template.as_str().into());
+        }
+        named => {
+            let one = |(name, template): &(String, String)| json!({"name": name, "template": template});
+            special.insert("chat_template".into(), named.iter().map(one).collect());
+        }
+    }
+    Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
+}
+
+/// Decodes generated ids. A model may have more ids than its tokenizer has tokens, as in GPT-J and Qwen, whose
+/// embeddings are padded to a round size; such an id is skipped.
+pub fn decode_generated(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
+    if let Some(own) = &tokenizer.pieces {
+        return Ok(own.decode(ids, skip_special));
+    }
+    used(|| tokenizer.inner.decode(ids, skip_special)).map_err(|source| InputError::Tokenize { source })
+}
+
+/// Ids of a tokenizer's structural tokens (beginning, end, padding, separator), each once.
+pub fn structural_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
+    let own = [tokenizer.bos, tokenizer.eos, tokenizer.pad, tokenizer.sep];
+    let mut ids: Vec<u32> = own.into_iter().flatten().collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Id of a text that is a single token of a tokenizer.
+///
+/// # Errors
+/// [`InputError::NotOneToken`] if the text is not a single token; also fails as [`Tokenizer::encode`] does.
+pub fn single_token(tokenizer: &Tokenizer, text: &str) -> Result<u32, InputError> {
+    match tokenizer.encode(text)?[..] {
+        [id] => Ok(id),
+        ref ids => Err(InputError::NotOneToken { text: text.to_string(), count: ids.len() }),
+    }
+}
+
+/// Id of a tokenizer's mask token, which a masked language model fills in.
+pub fn mask_token(tokenizer: &Tokenizer) -> Option<u32> {
+    tokenizer.mask
 }
