@@ -52,16 +52,16 @@ fn appending() -> Result<()> {
     let device = Device::flex();
     let draw = |len: usize| Tensor::<4>::random([1, len, 12, 64], Distribution::Default, &device);
     let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 12, 64)?, CacheKind::GROWING)?;
-    cache.update(draw(1024), draw(1024), 0)?;
+    cache.append(draw(1024), draw(1024), 0)?;
     let (keys, values) = (draw(1024), draw(1024));
     let copy = best(50, || {
         let _ = (keys.clone() + 0.0, values.clone() + 0.0);
     });
     let (k, v) = (draw(1), draw(1));
     // The first update allocates 1.5 times the memory that it needs, so it is not timed.
-    cache.update(k.clone(), v.clone(), 0)?;
+    cache.append(k.clone(), v.clone(), 0)?;
     let append = best(50, || {
-        let _ = cache.update(k.clone(), v.clone(), 0);
+        let _ = cache.append(k.clone(), v.clone(), 0);
     });
     println!("appending one token to 1,024: {append:.1} us, copying them: {copy:.0} us, ratio {:.4}", append / copy);
     Ok(())

@@ -71,6 +71,7 @@ pub mod encoder_decoder;
 pub mod experiments;
 pub mod features;
 pub mod generation;
+pub mod kv_cache;
 pub mod lens;
 pub mod patching;
 #[cfg(feature = "plot")]
@@ -134,14 +135,11 @@ pub use hooklens_model::{
         QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
         TransformerConfig, Window,
     },
-device::{DeviceInfo, default_device, devices, parse_device, retain_freed_memory},
-driver::{ForwardOptions, Hooked, HookedModel, Input, Logits},
-error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},
+    device::{DeviceInfo, default_device, devices, parse_device, retain_freed_memory},
+    driver::{ForwardOptions, Hooked, HookedModel, Input, Logits},
+    error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},
     hook,
-    kv_cache::{
-        Bits, CacheData, CacheKind, CacheModel, CacheShape, Entry, KeyValueCache, LayerData, MaskInfo, Offload,
-        RecurrentState, Scoped, StateShape,
-    },
+    kv_cache::{Bits, CacheData, CacheKind, CacheShape, Entry, KeyValueCache, Offload},
     model::{
         DecoderModel, HookedTransformer, LoadReport, ModelWeights, Occurrence, Output, Weights, lm_accuracy,
         lm_cross_entropy_loss, lm_loss_per_token,

@@ -5,6 +5,7 @@ use hooklens::activations::{AnalysisError, Stage};
 use hooklens::dump::Dump;
 use hooklens::experiments::{PrefixStore, SharedPrefix};
 use hooklens::hook::Hook;
+use hooklens::kv_cache::compat::{EasyDelCache, HuggingFaceCache};
 use hooklens::prelude::*;
 use hooklens::{CacheError, CacheKind, Error, HookError, PaddingSide};
 use proptest::prelude::*;
@@ -339,7 +340,7 @@ proptest! {
         let whole = model.generate_with(vec![row.clone()], options()).unwrap();
         let mut prefix = model.prefill(vec![row[..cut].to_vec()]).unwrap();
         prefix.freeze();
-        let after = or_skip!(model.generate_with(vec![row[cut..].to_vec()], options().prefix(&mut prefix)));
+        let after = or_skip!(model.generate_with(vec![row[cut..].to_vec()], options().kv_cache(&mut prefix)));
         prop_assert_eq!(&after.rows[0].new, &whole.rows[0].new);
     }
 
@@ -784,8 +785,10 @@ fn caches_of_other_models_are_refused() {
     let foreign = || other.prefill(vec![ids.clone()]).unwrap();
     is_other(PrefixStore::new(&model).insert(vec![ids.clone()], foreign()).unwrap_err());
     is_other(model.forward_with([4], ForwardOptions::new().kv_cache(&mut foreign())).unwrap_err());
-    is_other(model.generate_with([4], GenerateOptions::new().prefix(&mut foreign())).unwrap_err());
     is_other(model.generate_with([4], GenerateOptions::new().kv_cache(&mut foreign())).unwrap_err());
+    let mut frozen = foreign();
+    frozen.freeze();
+    is_other(model.generate_with([4], GenerateOptions::new().kv_cache(&mut frozen)).unwrap_err());
     let mut own = model.prefill(vec![ids.clone()]).unwrap();
     assert!(matches!(own.insert(&foreign(), 0), Err(CacheError::OtherWeights { .. })));
     let folder = tempfile::tempdir().unwrap();
@@ -809,7 +812,7 @@ fn caches_of_other_models_are_refused() {
     let data = before.to_data().unwrap();
     let mut again = KeyValueCache::from_data(&data, &model.device()).unwrap();
     is_other(folded.forward_with([4], ForwardOptions::new().kv_cache(&mut again)).unwrap_err());
-    let mut kind = before.to_kind(CacheKind::preallocated(8)).unwrap();
+    let mut kind = before.to_kind(CacheKind::GROWING.limited(8)).unwrap();
     is_other(folded.forward_with([4], ForwardOptions::new().kv_cache(&mut kind)).unwrap_err());
     // Repeated in-place edits of the weights are detected, too.
     let mut trained = model.clone();
@@ -830,7 +833,7 @@ fn caches_of_other_models_are_refused() {
     let twice = HookedTransformer::from_pretrained(folder.path().to_str().unwrap()).unwrap();
     let mut cache = loaded.prefill(vec![ids.clone()]).unwrap();
     assert!(twice.forward_with([4], ForwardOptions::new().kv_cache(&mut cache)).is_ok());
-    before.reset().unwrap();
+    before.truncate(0).unwrap();
     assert!(other.forward_with(vec![ids.clone()], ForwardOptions::new().kv_cache(&mut before)).is_ok());
     // A recording also belongs to the model that made it.
     let recorded = other.record(vec![ids.clone()], Record::all()).unwrap();
@@ -854,7 +857,7 @@ fn caches_know_their_tokens() {
     cache.select_rows(&[1, 0, 1]).unwrap();
     assert_eq!(cache.tokens().unwrap(), [[4, 5, 6], [1, 2, 3], [4, 5, 6]]);
     cache.truncate(2).unwrap();
-    cache.truncate_row(0, 1).unwrap();
+    cache.insert_index(&[1], 0).unwrap();
     assert_eq!(cache.tokens().unwrap(), [vec![4], vec![1, 2], vec![4, 5]]);
     let one = model.prefill([7, 8, 9, 10]).unwrap();
     cache.insert(&one, 1).unwrap();
@@ -866,14 +869,14 @@ fn caches_know_their_tokens() {
     let mut loaded = KeyValueCache::load(folder.path().join("x.safetensors"), &model).unwrap();
     assert_eq!(loaded.tokens(), cache.tokens());
     // Legacy tuples do not contain the tokens, which penalties need.
-    let tuples = model.prefill([1, 2]).unwrap().to_legacy().unwrap();
-    let mut bare = KeyValueCache::from_legacy(model.config(), tuples, None).unwrap();
+    let tuples = model.prefill([1, 2]).unwrap().to_legacy_cache().unwrap();
+    let mut bare = KeyValueCache::from_legacy_cache(model.config(), tuples, None).unwrap();
     assert_eq!(bare.tokens(), None);
     let sampling = Sampling { frequency_penalty: 1.0, ..Sampling::default() };
-    let message = model.generate_with([3], GenerateOptions::new().sampling(sampling).prefix(&mut bare)).unwrap_err();
+    let message = model.generate_with([3], GenerateOptions::new().sampling(sampling).kv_cache(&mut bare)).unwrap_err();
     assert!(matches!(message, Error::Cache(CacheError::NoTokens { .. })), "{message}");
     assert!(
-        model.generate_with(vec![vec![3]; 3], GenerateOptions::new().max_new_tokens(2).prefix(&mut loaded)).is_ok()
+        model.generate_with(vec![vec![3]; 3], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut loaded)).is_ok()
     );
 }
 
@@ -909,7 +912,7 @@ fn prefixes_in_sliding_caches_branch() {
     let windows = vec![Some(hooklens::Window::Sliding(3)), None];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 1);
     let text: Vec<u32> = (1..15).collect();
-    let mut sliding = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
+    let mut sliding = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.sliding()).unwrap();
     model.forward_with(vec![text.clone()], ForwardOptions::new().kv_cache(&mut sliding)).unwrap();
     let mut store = PrefixStore::new(&model);
     store.insert(vec![text.clone()], sliding).unwrap();

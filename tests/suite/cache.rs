@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 use hooklens::PaddingSide;
+use hooklens::kv_cache::compat::{EasyDelCache, HuggingFaceCache};
 use hooklens::prelude::*;
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Error, HookError, Offload, Positional, Window};
 use proptest::prelude::*;
@@ -207,23 +208,23 @@ fn random(shape: [usize; 4], seed: u64) -> Tensor<4> {
 #[test]
 fn a_preallocated_cache_has_a_size() {
     let shape = CacheShape::new(2, 1, 2, 4).unwrap();
-    let mut cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(5)).unwrap();
+    let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.limited(5)).unwrap();
     let bytes = || 2 * 2 * 5 * 2 * 4 * 4;
-    let (keys, _) = cache.update(random([2, 3, 2, 4], 1), random([2, 3, 2, 4], 2), 0).unwrap();
+    let (keys, _) = cache.append(random([2, 3, 2, 4], 1), random([2, 3, 2, 4], 2), 0).unwrap();
     assert_eq!((keys.dims(), cache[0].len(), cache.memory()), ([2, 3, 2, 4], 3, vec![bytes()]));
-    let long = cache.update(random([2, 3, 2, 4], 3), random([2, 3, 2, 4], 4), 0).unwrap_err();
+    let long = cache.append(random([2, 3, 2, 4], 3), random([2, 3, 2, 4], 4), 0).unwrap_err();
     assert!(matches!(long, CacheError::Full { max_len: 5, needed: 6 }));
-    let wide = cache.update(random([3, 1, 2, 4], 3), random([3, 1, 2, 4], 4), 0).unwrap_err();
+    let wide = cache.append(random([3, 1, 2, 4], 3), random([3, 1, 2, 4], 4), 0).unwrap_err();
     assert!(matches!(wide, CacheError::Batch { cache: 2, run: 3 }));
-    let (keys, values) = cache.update(random([2, 2, 2, 4], 3), random([2, 2, 2, 4], 4), 0).unwrap();
+    let (keys, values) = cache.append(random([2, 2, 2, 4], 3), random([2, 2, 2, 4], 4), 0).unwrap();
     assert_eq!(values_of(&keys.narrow(1, 3, 2)), values_of(&random([2, 2, 2, 4], 3)));
     assert_eq!(values_of(&values.narrow(1, 0, 3)), values_of(&random([2, 3, 2, 4], 2)));
     cache.append_attention_mask(&[vec![true; 5], vec![true; 5]]).unwrap();
-    cache.reset().unwrap();
+    cache.truncate(0).unwrap();
     assert_eq!((cache.len(), cache[0].len(), cache.memory()), (0, 0, vec![bytes()]));
 
     let model = model();
-    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::preallocated(4)).unwrap();
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.limited(4)).unwrap();
     model.forward_with([1, 2, 3], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let full = cache_error(model.forward_with([4, 5], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(full, CacheError::Full { max_len: 4, needed: 5 }));
@@ -237,7 +238,7 @@ fn a_preallocated_cache_has_a_size() {
     model.forward_with([4], ForwardOptions::new().kv_cache(&mut cache.scoped())).unwrap();
     cache.truncate(1).unwrap();
     model.forward_with([2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    cache.reset().unwrap();
+    cache.truncate(0).unwrap();
     model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_eq!(cache.len(), 4);
 }
@@ -259,7 +260,7 @@ fn sizes_are_checked_one_by_one() {
     );
     let shape = || CacheShape::new(1, 1, 1, 1).unwrap();
     for (kind, field) in
-        [(CacheKind::preallocated(0), "max_len"), (CacheKind::GROWING.quantized(Bits::Eight, 0), "group")]
+        [(CacheKind::GROWING.limited(0), "max_len"), (CacheKind::GROWING.quantized(Bits::Eight, 0), "group")]
     {
         let error = KeyValueCache::of_shape(shape(), kind).unwrap_err();
         assert!(error.to_string().contains(field), "{error}");
@@ -272,21 +273,21 @@ fn legacy_tuples_both_ways() {
     let model = model();
     let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
     let cache = model.prefill(&rows).unwrap();
-    let tuples = cache.to_legacy().unwrap();
+    let tuples = cache.to_legacy_cache().unwrap();
     assert_eq!((tuples.len(), tuples[0].0.dims()), (2, [2, 4, 3, 4]));
     let mask = Some(cache.attention_mask());
-    let mut again = KeyValueCache::from_legacy(model.config(), tuples.clone(), mask).unwrap();
+    let mut again = KeyValueCache::from_legacy_cache(model.config(), tuples.clone(), mask).unwrap();
     let (mut cache, next) = (cache, vec![vec![6], vec![7]]);
     let expected = model.forward_with(next.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let given = model.forward_with(next, ForwardOptions::new().kv_cache(&mut again)).unwrap();
     assert_close(&given, &expected, 1e-6, "from tuples");
-    let short = KeyValueCache::from_legacy(model.config(), tuples[..1].to_vec(), None).unwrap_err();
+    let short = KeyValueCache::from_legacy_cache(model.config(), tuples[..1].to_vec(), None).unwrap_err();
     assert!(matches!(short, CacheError::Layers { cache: 1, model: 2 }));
     let mask = Some(vec![vec![true; 2]; 2]);
-    let wrong = KeyValueCache::from_legacy(model.config(), tuples.clone(), mask).unwrap_err();
+    let wrong = KeyValueCache::from_legacy_cache(model.config(), tuples.clone(), mask).unwrap_err();
     assert!(matches!(wrong, CacheError::MaskLength { expected: 3, given: 2 }));
     let other = TransformerConfig::new(2, 16, 2, 20, 32);
-    let shape = KeyValueCache::from_legacy(&other, tuples, None).unwrap_err();
+    let shape = KeyValueCache::from_legacy_cache(&other, tuples, None).unwrap_err();
     assert!(matches!(shape, CacheError::Shape { what: "keys", expected: [2, 3, 2, 8], given: [2, 3, 4, 4] }));
 }
 
@@ -298,10 +299,10 @@ fn few_bits_are_near_enough() {
         let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.quantized(bits, 64)).unwrap();
         let whole = [random([2, 100, 3, 64], 5), random([2, 100, 3, 64], 9)];
         let part = |which: usize, from, len| whole[which].clone().narrow(1, from, len);
-        cache.update(part(0, 0, 70), part(1, 0, 70), 0).unwrap();
+        cache.append(part(0, 0, 70), part(1, 0, 70), 0).unwrap();
         let before = values_of(&cache[0].keys().unwrap());
         for at in 70..100 {
-            cache.update(part(0, at, 1), part(1, at, 1), 0).unwrap();
+            cache.append(part(0, at, 1), part(1, at, 1), 0).unwrap();
         }
         let after = cache[0].keys().unwrap();
         assert_eq!(values_of(&after.clone().narrow(1, 0, 70)), before, "what was stored has changed");
@@ -336,7 +337,7 @@ fn runs_behind_few_bits() {
         let mut fork = cache.fork(2).unwrap();
         model.forward_with(vec![vec![5, 6]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
         let given = model.forward_with(vec![vec![7, 8]; 2], ForwardOptions::new().kv_cache(&mut fork)).unwrap();
-        assert_close(&part(&given, 1, 0, 2), &whole, tolerance, &kind.name());
+        assert_close(&part(&given, 1, 0, 2), &whole, tolerance, &kind.to_string());
         assert_eq!((cache.len(), fork.len()), (4, 8));
     }
 }
@@ -346,17 +347,16 @@ fn runs_behind_few_bits() {
 fn what_a_window_dropped_stays_dropped() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
-    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.sliding()).unwrap();
     for token in 0..10 {
         model.forward_with([token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }
     // Keys and values of 4 heads of width 4, for two columns in one layer and for all ten in the other.
     assert_eq!(cache.memory()[0], 2 * 2 * 16 * 4);
     assert_eq!((cache[0].first(), cache[1].first(), cache[0].len()), (8, 0, 10));
-    assert_eq!(cache.mask_info(0).unwrap().first_column, 8);
     let dropped = cache.truncate(9).unwrap_err();
     assert!(matches!(dropped, CacheError::Dropped { layer: 0, first: 8, wanted: 7 }));
-    assert!(matches!(cache.to_legacy(), Err(CacheError::Dropped { .. })));
+    assert!(matches!(cache.to_legacy_cache(), Err(CacheError::Dropped { .. })));
     assert_eq!(cache.len(), 10);
     let watch = model.run([1], ForwardOptions::new().kv_cache(&mut cache).record("*hook_pattern")).unwrap();
     assert_eq!(watch.cache.get(hook::pattern(0)).unwrap().dims(), [1, 4, 1, 11]);
@@ -372,7 +372,7 @@ fn rotated_keys_that_were_dropped_can_not_be_shown() {
     let windows = vec![Some(Window::Sliding(2)), None];
     let config = TransformerConfig::new(2, 16, 4, 20, 32).with_positional(rotary).with_windows(windows).unwrap();
     let model = random_model(config, 7);
-    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
+    let mut cache = KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.sliding()).unwrap();
     model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     let error = model.run([5], ForwardOptions::new().kv_cache(&mut cache).record("rot_k0")).unwrap_err();
     assert!(error.to_string().contains("dropped keys"), "{error}");
@@ -404,12 +404,13 @@ fn saved_caches_are_checked() {
     model.save_pretrained(folder.path()).unwrap();
     let error = cache_error(KeyValueCache::load(folder.path().join("model.safetensors"), &model));
     assert!(error.to_string().contains("not a saved cache"), "{error}");
-    let mut data = cache.to_data().unwrap();
-    data.mask[0].pop();
-    assert!(matches!(KeyValueCache::from_data(&data, &device()), Err(CacheError::Data { .. })));
-    data = cache.to_data().unwrap();
-    data.layers.pop();
-    assert!(matches!(KeyValueCache::from_data(&data, &device()), Err(CacheError::Data { .. })));
+    let data = serde_json::to_value(cache.to_data().unwrap()).unwrap();
+    for list in ["/mask/0", "/layers"] {
+        let mut shorter = data.clone();
+        shorter.pointer_mut(list).unwrap().as_array_mut().unwrap().pop();
+        let shorter = serde_json::from_value(shorter).unwrap();
+        assert!(matches!(KeyValueCache::from_data(&shorter, &device()), Err(CacheError::Data { .. })), "{list}");
+    }
 }
 
 /// Invalid input is an error that leaves the cache unchanged.
@@ -420,11 +421,11 @@ fn wrong_rows_are_refused() {
     let before = cache.to_data().unwrap();
     assert!(matches!(cache.select_rows(&[0, 2]), Err(CacheError::Slot { slot: 2, batch: 2 })));
     assert!(matches!(cache.select_rows(&[]), Err(CacheError::Size { .. })));
-    assert!(matches!(cache.reorder_rows(&[0]), Err(CacheError::Batch { cache: 2, run: 1 })));
+    assert!(matches!(cache.reorder_cache(&[0]), Err(CacheError::Batch { cache: 2, run: 1 })));
     assert!(matches!(cache.fork(0), Err(CacheError::Size { .. })));
-    assert!(matches!(cache.drop_last(3), Err(CacheError::TooFew { held: 2, asked: 3 })));
-    assert!(matches!(cache.truncate_row(5, 0), Err(CacheError::Slot { slot: 5, .. })));
-    assert!(matches!(cache.truncate_row(0, 3), Err(CacheError::TooFew { held: 2, asked: 3 })));
+    assert!(matches!(cache.crop(-3), Err(CacheError::TooFew { held: 2, asked: 3 })));
+    assert!(matches!(cache.insert_index(&[0], 5), Err(CacheError::Slot { slot: 5, .. })));
+    assert!(matches!(cache.insert_index(&[3], 0), Err(CacheError::TooFew { held: 2, asked: 3 })));
     let other = model.prefill([5]).unwrap();
     assert!(matches!(cache.insert(&other, 2), Err(CacheError::Slot { slot: 2, batch: 2 })));
     let wide = model.prefill(vec![vec![1], vec![2]]).unwrap();
@@ -432,15 +433,20 @@ fn wrong_rows_are_refused() {
     let heads = random_model(TransformerConfig::new(2, 16, 2, 20, 32), 7).prefill([1]).unwrap();
     assert!(matches!(cache.insert(&heads, 0), Err(CacheError::Model { .. })));
     let (keys, values) = (random([2, 1, 4, 4], 1), random([2, 1, 4, 5], 1));
-    assert!(matches!(cache.update(keys.clone(), values, 0), Err(CacheError::Shape { .. })));
-    assert!(matches!(cache.update(keys.clone(), keys.clone(), 2), Err(CacheError::Layer { layer: 2, layers: 2 })));
+    assert!(matches!(cache.append(keys.clone(), values, 0), Err(CacheError::Shape { .. })));
+    assert!(matches!(cache.append(keys.clone(), keys.clone(), 2), Err(CacheError::Layer { layer: 2, layers: 2 })));
     let half = keys.cast(burn::tensor::FloatDType::F16);
-    assert!(matches!(cache.update(half.clone(), half, 0), Err(CacheError::DType { .. })));
+    assert!(matches!(cache.append(half.clone(), half, 0), Err(CacheError::DType { .. })));
     let ragged = cache.append_attention_mask(&[vec![true], vec![true; 2]]);
     assert!(matches!(ragged, Err(CacheError::Ragged)));
     assert_eq!(cache.to_data().unwrap(), before);
     cache.freeze();
-    for refused in [cache.select_rows(&[0]), cache.insert(&other, 0), cache.repeat_rows(2), cache.truncate_row(0, 1)] {
+    for refused in [
+        cache.select_rows(&[0]),
+        cache.insert(&other, 0),
+        cache.batch_repeat_interleave(2),
+        cache.insert_index(&[1], 0),
+    ] {
         assert!(matches!(refused, Err(CacheError::Frozen)));
     }
     assert!(cache.to_string().starts_with("growing cache, 2 layers of 2 rows by 2 positions, frozen"), "{cache}");
@@ -451,15 +457,15 @@ fn wrong_rows_are_refused() {
 fn a_failed_run_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
-    let plain = [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)];
-    let away = [Offload::Memory, Offload::Disk].map(|to| CacheKind::SLIDING.offloaded(to));
+    let plain = [CacheKind::GROWING, CacheKind::GROWING.sliding(), CacheKind::EIGHT_BIT, CacheKind::GROWING.limited(9)];
+    let away = [Offload::Memory, Offload::Disk].map(|to| CacheKind::GROWING.sliding().offloaded(to));
     for kind in plain.into_iter().chain(away).chain([CacheKind::FOUR_BIT.sliding().limited(9)]) {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();
         let failing = hook::z(1).edit(|_, _| Err::<Tensor<4>, _>("no"));
         assert!(model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([failing])).is_err());
-        assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
+        assert_eq!(cache.to_data().unwrap(), before, "{}", kind);
     }
 }
 
@@ -468,8 +474,8 @@ fn a_failed_run_leaves_the_cache_alone() {
 fn a_panic_leaves_the_cache_alone() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 7);
-    let kinds = [CacheKind::GROWING, CacheKind::SLIDING, CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT];
-    for kind in kinds.into_iter().chain([CacheKind::preallocated(9)]) {
+    let kinds = [CacheKind::GROWING, CacheKind::GROWING.sliding(), CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT];
+    for kind in kinds.into_iter().chain([CacheKind::GROWING.limited(9)]) {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with([1, 2, 3, 4], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         let before = cache.to_data().unwrap();
@@ -488,7 +494,7 @@ fn a_panic_leaves_the_cache_alone() {
             let refused = model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache).hooks([other]));
             assert!(matches!(&refused, Err(Error::Hook(HookError::Failed { .. }))), "{refused:?}");
         }
-        assert_eq!(cache.to_data().unwrap(), before, "{}", kind.name());
+        assert_eq!(cache.to_data().unwrap(), before, "{}", kind);
         model.forward_with([5, 6], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     }
 }
@@ -534,7 +540,7 @@ fn appending_leaves_the_past_where_it_is() {
     let shape = CacheShape::new(1, 1, 2, 8).unwrap();
     let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING).unwrap();
     for at in 0..100 {
-        cache.update(random([1, 1, 2, 8], at), random([1, 1, 2, 8], at + 7), 0).unwrap();
+        cache.append(random([1, 1, 2, 8], at), random([1, 1, 2, 8], at + 7), 0).unwrap();
     }
     let bytes = cache.memory()[0];
     assert!(bytes <= 2 * 150 * 16 * 4, "{bytes} bytes for 100 positions");

@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use burn::tensor::Tensor;
+use hooklens::kv_cache::compat::{EasyDelCache, HuggingFaceCache};
 use hooklens::prelude::*;
 use hooklens::{ActivationQueue, PaddingSide};
 use hooklens::{Bits, CacheError, CacheKind, CacheShape, Entry, Error, Offload, QueueError, Stored, Window};
@@ -87,27 +88,32 @@ fn transformer_lens() {
     let none = || Tensor::<4>::zeros([1, 0, 4, 4], &device());
     assert_eq!((cache[0].keys().unwrap().dims(), cache[0].values().unwrap().dims()), ([1, 0, 4, 4], [1, 0, 4, 4]));
     // A run over no positions is a no-op, after an empty cache and after a filled one.
-    let (keys, _) = cache.update(none(), none(), 0).unwrap();
+    let (keys, _) = cache.append(none(), none(), 0).unwrap();
     assert_eq!((keys.dims(), cache[0].len(), cache.len()), ([1, 0, 4, 4], 0, 0));
     for layer in 0..2 {
         let (keys, _) = cache[layer].append(counted([1, 3, 4, 4], 0.0), counted([1, 3, 4, 4], 1.0)).unwrap();
         assert_eq!(keys.dims(), [1, 3, 4, 4]);
     }
-    let (keys, _) = cache.update(none(), none(), 1).unwrap();
+    let (keys, _) = cache.append(none(), none(), 1).unwrap();
     assert_eq!((keys.dims(), cache.len()), ([1, 3, 4, 4], 3));
-    for kind in [CacheKind::SLIDING, CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT, CacheKind::preallocated(4)] {
+    for kind in
+        [CacheKind::GROWING.sliding(), CacheKind::SIXTEEN_BIT, CacheKind::EIGHT_BIT, CacheKind::GROWING.limited(4)]
+    {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
-        assert_eq!(cache.update(none(), none(), 0).unwrap().0.dims(), [1, 0, 4, 4], "{}", kind.name());
+        assert_eq!(cache.append(none(), none(), 0).unwrap().0.dims(), [1, 0, 4, 4], "{}", kind);
     }
 
     // One frozen layer is read but not extended; runs need all layers in the same state.
-    cache[1].freeze();
-    assert!(cache[1].is_frozen() && !cache[0].is_frozen() && !cache.is_frozen());
+    let plain = cache[1].clone();
+    let mut frozen = cache.clone();
+    frozen.freeze();
+    cache[1] = frozen[1].clone();
+    assert!(frozen.is_frozen() && !cache.is_frozen());
     let (keys, _) = cache[1].append(counted([1, 1, 4, 4], 5.0), counted([1, 1, 4, 4], 5.0)).unwrap();
     assert_eq!((keys.dims(), cache[1].len()), ([1, 4, 4, 4], 3));
     let mixed = cache_error(model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)));
     assert!(matches!(mixed, CacheError::Mixed { layer: 1, frozen: true }));
-    cache[1].unfreeze();
+    cache[1] = plain;
     model.forward_with([1], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
 
     // Entries are assigned, iterated, and created individually.
@@ -118,18 +124,18 @@ fn transformer_lens() {
     }
     let next = |cache: &mut KeyValueCache| model.forward_with([5], ForwardOptions::new().kv_cache(cache)).unwrap();
     assert_eq!(values(&next(&mut other)), values(&next(&mut filled.clone())));
-    assert_eq!(filled.iter().map(Entry::len).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!((&filled).into_iter().map(Entry::len).collect::<Vec<_>>(), [4, 4]);
     assert_eq!((&filled).into_iter().count(), 2);
     let mut zeroed = filled.clone();
     for entry in &mut zeroed {
         entry.set(entry.keys().unwrap(), entry.values().unwrap().zeros_like()).unwrap();
     }
     assert_ne!(values(&next(&mut zeroed)), values(&next(&mut filled.clone())));
-    let alone = Entry::new(model.config(), 3).unwrap();
+    let alone = KeyValueCache::new(model.config(), 3)[0].clone();
     assert_eq!((alone.keys().unwrap().dims(), alone.is_empty()), ([3, 0, 4, 4], true));
     // An entry of another shape is rejected when it is used.
     let mut wrong = filled.clone();
-    wrong[1] = Entry::of_shape(&CacheShape::new(1, 1, 2, 8).unwrap(), 0, CacheKind::GROWING).unwrap();
+    wrong[1] = KeyValueCache::of_shape(CacheShape::new(1, 1, 2, 8).unwrap(), CacheKind::GROWING).unwrap()[0].clone();
     assert!(matches!(
         cache_error(model.forward_with([1], ForwardOptions::new().kv_cache(&mut wrong))),
         CacheError::Model { layer: 1, .. }
@@ -145,25 +151,25 @@ fn transformer_lens() {
     let whole = model.forward([1, 2, 3, 4, 5, 6]).unwrap().narrow(1, 4, 2);
     assert_close(&behind, &whole, 5e-3, "behind keys in 16 bits");
     assert!(matches!(half.with_dtype(DType::F32), Err(CacheError::NotEmpty { held: 6 })));
-    assert!(filled.clone().iter().all(|entry| format!("{entry:?}").len() < 200));
+    assert!((&filled).into_iter().all(|entry| format!("{entry:?}").len() < 200));
 }
 
 /// torchtune's cache: size, batch size and dtype are set up once.
 #[test]
 fn torchtune() {
     let shape = CacheShape::new(4, 2, 2, 4).unwrap();
-    let made = KeyValueCache::of_shape(shape, CacheKind::preallocated(16)).unwrap();
+    let made = KeyValueCache::of_shape(shape, CacheKind::GROWING.limited(16)).unwrap();
     let mut cache = made.with_dtype(DType::F32).unwrap().with_device(&device()).unwrap();
     let bytes = vec![2 * 4 * 16 * 2 * 4 * 4; 2];
     assert_eq!(cache.memory(), bytes);
     let new = |rows: usize, len: usize, from: f32| counted([rows, len, 2, 4], from);
     // The size changes once every layer has been updated, without updating the mask.
-    cache.update(new(2, 8, 0.0), new(2, 8, 1.0), 0).unwrap();
+    cache.append(new(2, 8, 0.0), new(2, 8, 1.0), 0).unwrap();
     assert_eq!((cache.len(), cache[0].len()), (0, 8));
-    cache.update(new(2, 8, 2.0), new(2, 8, 3.0), 1).unwrap();
+    cache.append(new(2, 8, 2.0), new(2, 8, 3.0), 1).unwrap();
     assert_eq!((cache.len(), cache.batch(), cache.lengths()), (8, 2, vec![8, 8]));
     for layer in 0..2 {
-        let (keys, values) = cache.update(new(2, 1, 4.0), new(2, 1, 5.0), layer).unwrap();
+        let (keys, values) = cache.append(new(2, 1, 4.0), new(2, 1, 5.0), layer).unwrap();
         assert_eq!((keys.dims(), values.dims()), ([2, 9, 2, 4], [2, 9, 2, 4]));
     }
     assert_eq!((cache.len(), cache.memory()), (9, bytes.clone()));
@@ -171,23 +177,23 @@ fn torchtune() {
     let message = cache.append_attention_mask(&[[vec![false; 2], vec![true; 7]].concat(), vec![true; 9]]).unwrap();
     assert_eq!((message[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![7, 9]));
     assert_eq!(cache.len(), 9);
-    let long = cache.update(new(2, 8, 0.0), new(2, 8, 0.0), 0).unwrap_err();
+    let long = cache.append(new(2, 8, 0.0), new(2, 8, 0.0), 0).unwrap_err();
     assert!(matches!(long, CacheError::Full { max_len: 16, needed: 17 }));
     // The number of rows can change only after emptying the cache, and only up to the allocated number.
-    let other = cache.update(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap_err();
+    let other = cache.append(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap_err();
     assert!(matches!(other, CacheError::Batch { cache: 2, run: 3 }));
-    cache.reset().unwrap();
+    cache.truncate(0).unwrap();
     assert_eq!((cache.len(), cache.batch(), cache.memory()), (0, 4, bytes.clone()));
-    let wide = cache.update(new(5, 1, 0.0), new(5, 1, 0.0), 0).unwrap_err();
+    let wide = cache.append(new(5, 1, 0.0), new(5, 1, 0.0), 0).unwrap_err();
     assert!(matches!(wide, CacheError::Batch { cache: 4, run: 5 }));
-    cache.update(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap();
-    let uneven = cache.update(new(2, 1, 0.0), new(2, 1, 0.0), 1).unwrap_err();
+    cache.append(new(3, 1, 0.0), new(3, 1, 0.0), 0).unwrap();
+    let uneven = cache.append(new(2, 1, 0.0), new(2, 1, 0.0), 1).unwrap_err();
     assert!(matches!(uneven, CacheError::Batch { cache: 3, run: 2 }));
     assert_eq!(cache.memory(), bytes);
 
     // The same rules apply in runs of a model.
     let model = model();
-    let mut cache = KeyValueCache::of_kind(model.config(), 3, CacheKind::preallocated(9)).unwrap();
+    let mut cache = KeyValueCache::of_kind(model.config(), 3, CacheKind::GROWING.limited(9)).unwrap();
     let rows = vec![vec![1, 2, 3], vec![4, 5, 6]];
     let behind = model.forward_with(rows.clone(), ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_eq!((values(&behind), cache.batch()), (values(&model.forward(rows).unwrap()), 2));
@@ -198,15 +204,17 @@ fn torchtune() {
 fn half_a_cache_is_not_saved() {
     let model = model();
     let mut cache = model.prefill([1, 2]).unwrap();
-    cache.update(counted([1, 1, 4, 4], 0.0), counted([1, 1, 4, 4], 0.0), 0).unwrap();
+    cache.append(counted([1, 1, 4, 4], 0.0), counted([1, 1, 4, 4], 0.0), 0).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let refused = cache_error(cache.save(folder.path().join("half.safetensors"), &model));
     assert_eq!(refused.to_string(), "layer 0 holds 3 positions, but the mask has 2");
     assert!(matches!(cache.to_data(), Err(CacheError::Length { layer: 0, entry: 3, mask: 2 })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    let mut data = model.prefill([1, 2, 3]).unwrap().to_data().unwrap();
-    data.layers[0].keys = model.prefill([1, 2]).unwrap().to_data().unwrap().layers[0].keys.clone();
-    let message = KeyValueCache::from_data(&data, &device()).unwrap_err().to_string();
+    let data = |tokens: &[u32]| serde_json::to_value(model.prefill(tokens).unwrap().to_data().unwrap()).unwrap();
+    let mut mixed = data(&[1, 2, 3]);
+    mixed["layers"][0]["keys"] = data(&[1, 2])["layers"][0]["keys"].clone();
+    let mixed = serde_json::from_value(mixed).unwrap();
+    let message = KeyValueCache::from_data(&mixed, &device()).unwrap_err().to_string();
     assert_eq!(
         message,
         "invalid cache data: keys of layer 0 have shape [1, 2, 4, 4] and type F32; expected floats of shape [1, 3, 4, 4]"
@@ -221,13 +229,13 @@ fn hugging_face() {
     let options = || GenerateOptions::new().max_new_tokens(5);
     let made = model.generate_with(prompt.clone(), options()).unwrap();
     let given_back = made.kv_cache.unwrap();
-    assert_eq!((given_back.len(), given_back.to_legacy().unwrap()[1].0.dims()), (8, [1, 4, 8, 4]));
+    assert_eq!((given_back.len(), given_back.to_legacy_cache().unwrap()[1].0.dims()), (8, [1, 4, 8, 4]));
     for kind in [
         CacheKind::GROWING,
-        CacheKind::preallocated(12),
+        CacheKind::GROWING.limited(12),
         CacheKind::GROWING.offloaded(Offload::Memory),
         CacheKind::GROWING.offloaded(Offload::Disk),
-        CacheKind::preallocated(12).offloaded(Offload::Memory),
+        CacheKind::GROWING.limited(12).offloaded(Offload::Memory),
     ] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         let first = model.generate_with(prompt.clone(), options().max_new_tokens(2).kv_cache(&mut cache)).unwrap();
@@ -235,23 +243,27 @@ fn hugging_face() {
         // Every position but the last was run; the last starts the continuation.
         let last = vec![vec![first.rows[0].new[1]]];
         let rest = model.generate_with(last, options().max_new_tokens(3).kv_cache(&mut cache)).unwrap();
-        assert_eq!([&first.rows[0].new[..], &rest.rows[0].new].concat(), made.rows[0].new, "{}", kind.name());
-        let same = cache.to_legacy().unwrap().into_iter().zip(given_back.to_legacy().unwrap());
+        assert_eq!([&first.rows[0].new[..], &rest.rows[0].new].concat(), made.rows[0].new, "{}", kind);
+        let same = cache.to_legacy_cache().unwrap().into_iter().zip(given_back.to_legacy_cache().unwrap());
         for ((keys, kept), (expected_keys, expected)) in same {
             assert_close(&keys, &expected_keys, 1e-5, "keys of a generation");
             assert_close(&kept, &expected, 1e-5, "values of a generation");
         }
         // Any kind can be converted to a static cache.
-        let fixed = cache.to_kind(CacheKind::preallocated(10)).unwrap();
+        let fixed = cache.to_kind(CacheKind::GROWING.limited(10)).unwrap();
         assert_eq!((fixed.len(), fixed.max_len()), (8, Some(10)));
-        assert!(matches!(cache.to_kind(CacheKind::preallocated(7)), Err(CacheError::Full { max_len: 7, needed: 8 })));
+        assert!(matches!(
+            cache.to_kind(CacheKind::GROWING.limited(7)),
+            Err(CacheError::Full { max_len: 7, needed: 8 })
+        ));
     }
+    // A frozen cache is continued, but not filled.
     let mut frozen = given_back.clone();
     frozen.freeze();
-    let refused = model.generate_with(vec![vec![1]], options().kv_cache(&mut frozen));
-    assert!(matches!(cache_error(refused), CacheError::Frozen));
-    let (mut one, mut other) = (given_back.clone(), given_back.clone());
-    assert!(model.generate_with(vec![vec![1]], options().kv_cache(&mut one).prefix(&mut other)).is_err());
+    let after = model.generate_with(vec![vec![1]; 2], options().kv_cache(&mut frozen)).unwrap();
+    let filled = model.generate_with(vec![vec![1]], options().kv_cache(&mut given_back.clone())).unwrap();
+    assert!(after.rows.iter().all(|row| row.new == filled.rows[0].new));
+    assert_eq!((frozen.len(), after.kv_cache.map(|cache| (cache.batch(), cache.len()))), (8, Some((2, 13))));
 
     // A mask over past and new columns is accepted if its past equals the cache's.
     let rows = Tokens::padded(&[vec![1, 2, 3], vec![4, 5]], 0, PaddingSide::Left).unwrap();
@@ -275,36 +287,36 @@ fn hugging_face() {
 /// EasyDeL's cache: windows with quantization, rows put into slots, starts and indices.
 #[test]
 fn easydel() {
-    let mut shape = CacheShape::new(3, 2, 2, 8).unwrap().values(1, 4).unwrap().pad_token(9);
-    shape.windows[0] = Some(Window::Sliding(4));
+    let windows = [Some(Window::Sliding(4)), None];
+    let shape = |rows: usize| {
+        CacheShape::new(rows, 2, 2, 8).unwrap().values(1, 4).unwrap().windows(windows).unwrap().pad_token(9)
+    };
     let keys = |rows: usize, len: usize, from: f32| counted([rows, len, 2, 8], from);
     let kept = |rows: usize, len: usize, from: f32| counted([rows, len, 1, 4], from);
     for kind in [
-        CacheKind::SLIDING,
-        CacheKind::preallocated(12).sliding(),
-        CacheKind::SLIDING.quantized(Bits::Eight, 8),
-        CacheKind::SLIDING.offloaded(Offload::Disk),
-        CacheKind::SLIDING.offloaded(Offload::Memory),
+        CacheKind::GROWING.sliding(),
+        CacheKind::GROWING.limited(12).sliding(),
+        CacheKind::GROWING.sliding().quantized(Bits::Eight, 8),
+        CacheKind::GROWING.sliding().offloaded(Offload::Disk),
+        CacheKind::GROWING.sliding().offloaded(Offload::Memory),
     ] {
-        let mut cache = KeyValueCache::of_shape(shape.clone(), kind).unwrap();
-        assert!(cache.view(0).is_none() && cache.view(5).is_none());
+        let mut cache = KeyValueCache::of_shape(shape(3), kind).unwrap();
+        assert!(cache[0].is_empty());
         for layer in 0..2 {
-            cache.update(keys(3, 6, 0.0), kept(3, 6, 0.0), layer).unwrap();
+            cache.append(keys(3, 6, 0.0), kept(3, 6, 0.0), layer).unwrap();
         }
-        let view = cache.view(0).unwrap();
+        let view = &cache[0];
         // A window of four keeps the three positions that the next query sees besides itself.
         assert_eq!((view.first(), cache[1].first(), view.keys().unwrap().dims()), (3, 0, [3, 3, 2, 8]));
-        assert_close(&view.keys().unwrap(), &keys(3, 6, 0.0).narrow(1, 3, 3), 1e-2, &kind.name());
-        assert_close(&cache[1].values().unwrap(), &kept(3, 6, 0.0), 1e-2, &kind.name());
+        assert_close(&view.keys().unwrap(), &keys(3, 6, 0.0).narrow(1, 3, 3), 1e-2, &kind.to_string());
+        assert_close(&cache[1].values().unwrap(), &kept(3, 6, 0.0), 1e-2, &kind.to_string());
         let mask = cache.append_tokens(&[vec![9, 9, 1, 1, 1, 1], vec![1; 6], vec![1; 6]]).unwrap();
         assert_eq!((mask[0][..3].to_vec(), cache.lengths()), (vec![false, false, true], vec![4, 6, 6]));
 
         // Two rows at once, into slots 1 and 2.
-        let mut two = CacheShape::new(2, 2, 2, 8).unwrap().values(1, 4).unwrap();
-        two.windows.clone_from(&shape.windows);
-        let mut other = KeyValueCache::of_shape(two, CacheKind::GROWING).unwrap();
+        let mut other = KeyValueCache::of_shape(shape(2), CacheKind::GROWING).unwrap();
         for layer in 0..2 {
-            other.update(keys(2, 3, 9.0), kept(2, 3, 9.0), layer).unwrap();
+            other.append(keys(2, 3, 9.0), kept(2, 3, 9.0), layer).unwrap();
         }
         let before = cache[1].keys().unwrap().narrow(0, 0, 1);
         cache.insert(&other, 1).unwrap();
@@ -323,14 +335,15 @@ fn easydel() {
         cache[1] = again[1].clone();
         assert_close(&cache[1].keys().unwrap(), &again[1].keys().unwrap(), 1e-6, "an entry for another");
     }
-    let info = KeyValueCache::of_shape(shape.clone(), CacheKind::SLIDING).unwrap().mask_info(0).unwrap();
-    assert_eq!((info.window, info.chunk(), info.offsets), (Some(Window::Sliding(4)), None, vec![0; 3]));
+    let one = [Some(Window::Sliding(4))];
+    let too_few = CacheShape::new(1, 2, 2, 8).unwrap().windows(one).unwrap_err();
+    assert!(matches!(too_few, CacheError::Size { field: "windows", given: 1 }));
     let both = CacheKind::EIGHT_BIT.offloaded(Offload::Disk);
-    assert!(matches!(KeyValueCache::of_shape(shape, both), Err(CacheError::Unsupported { .. })));
+    assert!(matches!(KeyValueCache::of_shape(shape(3), both), Err(CacheError::Unsupported { .. })));
 
     // Heads sharded over devices.
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 7);
-    for kind in [CacheKind::GROWING, CacheKind::EIGHT_BIT, CacheKind::preallocated(9)] {
+    for kind in [CacheKind::GROWING, CacheKind::EIGHT_BIT, CacheKind::GROWING.limited(9)] {
         let mut spread = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         spread = spread.with_heads_on(&[Device::flex(), device()]).unwrap();
         let mut together = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
@@ -356,7 +369,7 @@ fn easydel() {
 fn what_an_inserted_row_lacks_stays_lacking() {
     let windows = vec![Some(Window::Sliding(3)), None];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 0);
-    let made = || KeyValueCache::of_kind(model.config(), 1, CacheKind::SLIDING).unwrap();
+    let made = || KeyValueCache::of_kind(model.config(), 1, CacheKind::GROWING.sliding()).unwrap();
     // Three columns, the last of which is padding: the window needs all of them.
     let (mut cache, mut other) = (made(), made());
     let padded = Tokens::padded(&[vec![1, 2], vec![1, 2, 3]], 0, PaddingSide::Right).unwrap();
@@ -383,9 +396,9 @@ fn what_an_inserted_row_lacks_stays_lacking() {
 fn a_layer_that_holds_nothing_goes_on() {
     let windows = vec![Some(Window::Chunked(3)), Some(Window::Sliding(4))];
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_windows(windows).unwrap(), 0);
-    let mut cache = KeyValueCache::of_kind(model.config(), 2, CacheKind::SLIDING).unwrap();
+    let mut cache = KeyValueCache::of_kind(model.config(), 2, CacheKind::GROWING.sliding()).unwrap();
     model.forward_with(vec![vec![1, 2, 3]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
-    let mut cache = cache.to_kind(CacheKind::SLIDING).unwrap();
+    let mut cache = cache.to_kind(CacheKind::GROWING.sliding()).unwrap();
     assert_eq!((cache[0].len(), cache[0].first()), (3, 3));
     model.forward_with(vec![vec![4]; 2], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
     assert_eq!(cache[0].keys().unwrap().dims(), [2, 1, 4, 4]);
@@ -436,7 +449,7 @@ proptest! {
     fn a_start_hides_and_moves_nothing(
         config in any_config(), seed in 0..1000u64, row in any_row(7..9), start in 0..5usize, sliding in any::<bool>(),
     ) {
-        let kind = if sliding { CacheKind::SLIDING } else { CacheKind::GROWING };
+        let kind = if sliding { CacheKind::GROWING.sliding() } else { CacheKind::GROWING };
         let model = random_model(config, seed);
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.forward_with(vec![row[..5].to_vec()], ForwardOptions::new().kv_cache(&mut cache)).unwrap();

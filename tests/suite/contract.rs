@@ -373,7 +373,7 @@ fn layers_are_numbers_of_any_type() {
 /// Invalid sizes are rejected by name when a configuration is validated.
 #[test]
 fn sizes_that_can_not_be_are_named() {
-    use hooklens::{CacheKind, CacheShape, Window};
+    use hooklens::{CacheShape, Window};
     let plain = TransformerConfig::new(2, 16, 4, 20, 32);
     for (config, says) in [
         (TransformerConfig::new(1, 15, 2, 20, 8), "invalid `n_heads`: 2 heads do not divide a d_model of 15"),
@@ -392,9 +392,8 @@ fn sizes_that_can_not_be_are_named() {
     // Heads whose total width may differ from the model's.
     let own = TransformerConfig::new(1, 15, 2, 20, 8).with_d_head(8).with_attn_scale(8f64.sqrt());
     assert!(HookedTransformer::random(own, 0, &device()).is_ok());
-    let mut shape = CacheShape::new(1, 1, 2, 4).unwrap();
-    shape.windows = vec![Some(Window::Sliding(0))];
-    let message = KeyValueCache::of_shape(shape, CacheKind::GROWING).map(drop).unwrap_err().to_string();
+    let shape = CacheShape::new(1, 1, 2, 4).unwrap();
+    let message = shape.windows([Some(Window::Sliding(0))]).unwrap_err().to_string();
     assert!(message.starts_with("`windows` is 0"), "{message}");
 }
 

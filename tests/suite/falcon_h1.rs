@@ -45,7 +45,7 @@ fn cached_tokens_are_those_of_hugging_face() {
         let tokens: Vec<Vec<u32>> =
             ids.rows().into_iter().map(|row| row.iter().map(|id| *id as u32).collect()).collect();
         let steps = expected.shape()[1];
-        for kind in [CacheKind::GROWING, CacheKind::preallocated(16)] {
+        for kind in [CacheKind::GROWING, CacheKind::GROWING.limited(16)] {
             let mut cache = KeyValueCache::of_kind(model.config(), tokens.len(), kind).unwrap();
             let first = tokens[0].len() - steps;
             let mut run = |columns: std::ops::Range<usize>| {

@@ -1,6 +1,7 @@
 //! Gated delta nets: their cached state, and operations rejected because layers have no attention.
 
 use hooklens::activations::Stage;
+use hooklens::kv_cache::compat::{EasyDelCache, HuggingFaceCache};
 use hooklens::patching::{Metric, Patching, Sites};
 use hooklens::prelude::*;
 use hooklens::{
@@ -41,8 +42,8 @@ proptest! {
     ) {
         let kinds = [
             CacheKind::GROWING,
-            CacheKind::preallocated(40),
-            CacheKind::SLIDING,
+            CacheKind::GROWING.limited(40),
+            CacheKind::GROWING.sliding(),
             CacheKind::GROWING,
         ];
         let model = random_model(config, seed);
@@ -105,7 +106,7 @@ proptest! {
         let path = folder.path().join("cache.safetensors");
         chosen.save(&path, &model).unwrap();
         let mut chosen = KeyValueCache::load(&path, &model).unwrap();
-        let mut other = chosen.to_kind(CacheKind::preallocated(20)).unwrap();
+        let mut other = chosen.to_kind(CacheKind::GROWING.limited(20)).unwrap();
         for cache in [&mut chosen, &mut other] {
             let logits = behind(&model, cache, vec![next.clone(); 3]);
             assert_close(&logits.clone().narrow(0, 1, 1), &whole(0), 2e-5, "a chosen row");
@@ -194,9 +195,9 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
     let mut cache = model.prefill([5, 6, 7]).unwrap();
     for refused in [
         cache.truncate(2),
-        cache.truncate_row(0, 2),
+        cache.insert_index(&[2], 0),
         cache.insert_starts(&[1], 0),
-        cache.to_legacy().map(drop),
+        cache.to_legacy_cache().map(drop),
         cache.clone().with_heads_on(&[]).map(drop),
     ] {
         let message = refused.unwrap_err();
@@ -204,7 +205,7 @@ fn what_a_state_can_not_do_is_an_error_and_changes_nothing() {
     }
     let whole = model.forward([5, 6, 7, 8]).unwrap().narrow(1, 3, 1);
     assert_close(&behind(&model, &mut cache, [8]), &whole, 1e-5, "behind what was refused");
-    cache.reset().unwrap();
+    cache.truncate(0).unwrap();
     assert_close(&behind(&model, &mut cache, [5, 6, 7, 8]).narrow(1, 3, 1), &whole, 1e-5, "behind a reset");
     // A cache with another model's state.
     let attention = MixerConfig::Attention(AttentionConfig::new(2, 8));

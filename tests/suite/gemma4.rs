@@ -6,10 +6,10 @@ use std::fs;
 use hooklens::attribution::Gradient;
 use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
 use hooklens::hook::Axis;
+use hooklens::kv_cache::compat::HuggingFaceCache;
 use hooklens::prelude::*;
 use hooklens::{
-    CacheError, CacheKind, CacheShape, Error, Experts, InputError, PaddingSide, ResidualScheme, SharedExpert,
-    write_safetensors,
+    CacheError, CacheKind, Error, Experts, InputError, PaddingSide, ResidualScheme, SharedExpert, write_safetensors,
 };
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn text_models_beside_images() {
 
 #[test]
 fn behind_a_cache_token_by_token() {
-    let kinds = [CacheKind::GROWING, CacheKind::preallocated(32), CacheKind::SLIDING];
+    let kinds = [CacheKind::GROWING, CacheKind::GROWING.limited(32), CacheKind::GROWING.sliding()];
     for (case, kind) in CASES.into_iter().flat_map(|case| kinds.map(|kind| (case, kind))) {
         let model = load(case, LoadOptions::new());
         let tokens = row(17);
@@ -63,7 +63,7 @@ fn behind_a_cache_token_by_token() {
             let one = model.forward_with([*token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
             assert_close(&one, &whole.clone().narrow(1, at, 1), 1e-5, &format!("{case} {kind:?} token {at}"));
         }
-        assert!(cache.iter().all(|entry| entry.len() == 17));
+        assert!((&cache).into_iter().all(|entry| entry.len() == 17));
         // Rows of different lengths, padded left and right.
         let rows = vec![row(9), row(5)];
         for side in [PaddingSide::Left, PaddingSide::Right] {
@@ -103,10 +103,10 @@ fn shared_keys_are_held_once() {
         }
     };
     goes_on(KeyValueCache::from_data(&cache.to_data().unwrap(), &device()).unwrap(), "data");
-    let tuples = cache.to_legacy().unwrap();
+    let tuples = cache.to_legacy_cache().unwrap();
     assert_eq!(tuples.len(), 3);
-    goes_on(KeyValueCache::from_legacy(model.config(), tuples, None).unwrap(), "tuples");
-    goes_on(cache.to_kind(CacheKind::preallocated(16)).unwrap(), "another kind");
+    goes_on(KeyValueCache::from_legacy_cache(model.config(), tuples, None).unwrap(), "tuples");
+    goes_on(cache.to_kind(CacheKind::GROWING.limited(16)).unwrap(), "another kind");
     goes_on(cache.clone().fork(3).unwrap(), "forks");
     let mut shortened = model.prefill([row(8), vec![9, 9]].concat()).unwrap();
     shortened.truncate(8).unwrap();
@@ -124,7 +124,6 @@ fn shared_keys_are_held_once() {
     let mut other = KeyValueCache::new(&other, 1);
     let message = model.forward_with([1], ForwardOptions::new().kv_cache(&mut other)).unwrap_err();
     assert!(matches!(message, Error::Cache(CacheError::Model { layer: 3, .. })), "{message}");
-    assert_ne!(CacheShape::of(model.config(), 1).unwrap(), *other.shape());
 }
 
 /// Attention inputs can be edited for one layer alone, or for all layers that share the keys.

@@ -21,7 +21,7 @@ fn next(model: &HookedTransformer, row: &[u32]) -> u32 {
 }
 
 fn any_kind() -> impl Strategy<Value = CacheKind> {
-    prop_oneof![Just(CacheKind::GROWING), Just(CacheKind::SLIDING), Just(CacheKind::preallocated(30))]
+    prop_oneof![Just(CacheKind::GROWING), Just(CacheKind::GROWING.sliding()), Just(CacheKind::GROWING.limited(30))]
 }
 
 proptest! {
@@ -37,9 +37,10 @@ proptest! {
         let side = if left { PaddingSide::Left } else { PaddingSide::Right };
         let tokens = Tokens::padded(&rows, 0, side).unwrap();
         let mut trunk = prefix.as_ref().map(|prefix| model.prefill(vec![prefix.clone()]).unwrap());
+        trunk.iter_mut().for_each(KeyValueCache::freeze);
         let mut options = GenerateOptions::new().max_new_tokens(count).cache_kind(kind);
         if let Some(trunk) = &mut trunk {
-            options = options.prefix(trunk);
+            options = options.kv_cache(trunk);
         }
         let made = model.generate_with(&tokens, options).unwrap();
         for (row, made) in rows.iter().zip(&made.rows) {
@@ -163,11 +164,13 @@ fn bad_settings_are_refused_before_work_starts() {
         let error = refused(options).to_string();
         assert!(error.contains(says), "{error}");
     }
-    let small = GenerateOptions::new().max_new_tokens(4).cache_kind(CacheKind::preallocated(5));
+    let small = GenerateOptions::new().max_new_tokens(4).cache_kind(CacheKind::GROWING.limited(5));
     assert!(matches!(refused(small), Error::Cache(CacheError::Full { max_len: 5, needed: 6 })));
     let mut wide = model.prefill(vec![vec![1], vec![2]]).unwrap();
-    let error =
-        model.generate_with(vec![vec![1]; 3], GenerateOptions::new().max_new_tokens(1).prefix(&mut wide)).unwrap_err();
+    wide.freeze();
+    let error = model
+        .generate_with(vec![vec![1]; 3], GenerateOptions::new().max_new_tokens(1).kv_cache(&mut wide))
+        .unwrap_err();
     assert!(matches!(error, Error::Cache(CacheError::Batch { cache: 2, run: 3 })));
     let error = model.generate_with([1, 25], GenerateOptions::new().max_new_tokens(1)).unwrap_err();
     assert!(matches!(error, Error::Input(InputError::Token { token: 25, .. })));

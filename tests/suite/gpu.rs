@@ -237,7 +237,7 @@ fn reads_and_copies(device: &Device, config: TransformerConfig) {
         device.sync().unwrap();
         drop(watching);
         let moved = Transfers::so_far().since(before);
-        assert!(moved.reads <= 1 && moved.read_bytes <= 2 * 16, "{sampling:?}, {}: {moved:?}", kind.name());
+        assert!(moved.reads <= 1 && moved.read_bytes <= 2 * 16, "{sampling:?}, {}: {moved:?}", kind);
         let launched = launched.0.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!launched.is_empty());
         if kind == CacheKind::GROWING && sampling == Sampling::default() {

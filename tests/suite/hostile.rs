@@ -501,12 +501,14 @@ fn outputs_are_not_inputs() {
 fn absurd_counts_are_errors() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     for count in [1 << 50, usize::MAX / 2, usize::MAX - 5, usize::MAX] {
-        let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
+        let options =
+            GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::GROWING.limited(count));
         assert!(model.generate_with("When Mary", options).is_err(), "{count}");
     }
     let random = random_model(TransformerConfig::new(1, 8, 2, 10, 8).with_positional(hooklens::Positional::None), 1);
     for count in [1 << 50, usize::MAX - 5] {
-        let options = GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::preallocated(count));
+        let options =
+            GenerateOptions::new().max_new_tokens(count).cache_kind(hooklens::CacheKind::GROWING.limited(count));
         let error = random.generate_with([1, 2, 3], options).map(drop).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     }

@@ -112,13 +112,13 @@ fn parts_add_up_to_the_stream() {
 fn layers_without_keys_count_positions_in_caches() {
     let model = model();
     let whole = model.forward(TOKENS).unwrap();
-    for kind in [CacheKind::GROWING, CacheKind::preallocated(8)] {
+    for kind in [CacheKind::GROWING, CacheKind::GROWING.limited(8)] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         for (at, token) in TOKENS.iter().enumerate() {
             let one = model.forward_with([*token], ForwardOptions::new().kv_cache(&mut cache)).unwrap();
             assert_close(&one, &whole.clone().narrow(1, at, 1), 1e-5, "a token");
         }
-        assert!(cache.iter().all(|entry| entry.len() == 5));
+        assert!((&cache).into_iter().all(|entry| entry.len() == 5));
         assert_eq!((cache.memory()[1], cache.memory()[4]), (0, 0));
     }
 }

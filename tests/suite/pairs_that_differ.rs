@@ -244,6 +244,7 @@ const WAYS: &[Way] = &[
         "a run after a cache",
         |world, other| {
             let mut cache = world.cache(other);
+            cache.freeze();
             let rows = vec![vec![1u32]; 3];
             Ok(flat(world.model.forward_with(rows, ForwardOptions::new().kv_cache(&mut cache))?))
         },
@@ -258,7 +259,7 @@ const WAYS: &[Way] = &[
         |world, other| {
             let mut cache = world.cache(other);
             let rows = vec![vec![1u32]; 3];
-            let options = GenerateOptions::new().max_new_tokens(2).logits().prefix(&mut cache);
+            let options = GenerateOptions::new().max_new_tokens(2).logits().kv_cache(&mut cache);
             Ok(flat(world.model.generate_with(rows, options)?.logits.unwrap()))
         },
         |other| match other {

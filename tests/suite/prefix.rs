@@ -108,7 +108,7 @@ fn an_intervened_prefix_is_never_a_clean_one() {
         twice.insert(&cache, slot).unwrap();
     }
     assert_eq!(twice.interventions().len(), 2);
-    twice.reset().unwrap();
+    twice.truncate(0).unwrap();
     assert!(twice.interventions().is_empty());
     hooked.forward_with(vec![vec![5]; 2], ForwardOptions::new().kv_cache(&mut twice)).unwrap();
     assert_eq!(twice.interventions().len(), 1);

@@ -79,12 +79,13 @@ proptest! {
         // Generation.
         let own = tokens.row(0)[tokens.row(0).len() - count..].to_vec();
         let expected = model.generate_with(&tokens, GenerateOptions::new().max_new_tokens(3)).unwrap().rows[0].new.clone();
-        let mut cache = held();
+        let (mut cache, mut frozen) = (held(), held());
+        frozen.freeze();
         let options = || GenerateOptions::new().max_new_tokens(3);
         for made in [
-            model.generate_with(&text, options().prefix(&mut held())).unwrap(),
+            model.generate_with(&text, options().kv_cache(&mut frozen)).unwrap(),
             model.generate_with(&text, options().kv_cache(&mut held())).unwrap(),
-            hooked.generate_with(&text, options().prefix(&mut cache)).unwrap(),
+            hooked.generate_with(&text, options().kv_cache(&mut frozen)).unwrap(),
         ] {
             prop_assert_eq!((&made.rows[0].prompt, &made.rows[0].new), (&own, &expected));
         }
@@ -136,7 +137,7 @@ fn one_that_is_asked_for_is_there() {
 fn kinds_of_caches_are_alike() {
     let model = induction();
     let whole = model.to_tokens("king drum sun").unwrap().row(0).to_vec();
-    for kind in [CacheKind::GROWING.limited(16), CacheKind::SLIDING, CacheKind::EIGHT_BIT] {
+    for kind in [CacheKind::GROWING.limited(16), CacheKind::GROWING.sliding(), CacheKind::EIGHT_BIT] {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind).unwrap();
         model.run("king drum", ForwardOptions::new().kv_cache(&mut cache)).unwrap();
         model.run("sun", ForwardOptions::new().kv_cache(&mut cache)).unwrap();

@@ -3,6 +3,7 @@
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{CacheError, InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
+use hooklens_model::kv_cache::{check_model, hides};
 use hooklens_model::model::{DecoderInput, HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 
@@ -118,10 +119,10 @@ impl<'m> PrefixStore<'m> {
         if !cache.interventions().is_empty() {
             return Err(CacheError::Intervened { interventions: cache.interventions().join(", ") }.into());
         }
-        if cache.hides() {
+        if hides(&cache) {
             return Err(CacheError::Hides.into());
         }
-        cache.check_model(&self.model.identity())?;
+        check_model(&cache, &self.model.identity())?;
         if cache.batch() != 1 {
             return Err(CacheError::Batch { cache: 1, run: cache.batch() }.into());
         }

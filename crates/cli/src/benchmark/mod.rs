@@ -301,13 +301,15 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let new = 64.min(room(2112) / 4).max(1);
             let len = (room(2048 + 1 + new) - new - 1).max(1);
             let mut prefix = model.prefill(vec![row(0, len)])?;
+            prefix.freeze();
             let branches: Vec<_> = (1..=ROWS as u32).map(|seed| row(seed, 1)).collect();
             let options = || GenerateOptions::new().max_new_tokens(new).stop_at_eos(false);
             let name = |how: &str| format!("{ROWS} branches x {new} tokens behind {len}, {how}");
-            let shared = || model.generate_with(&branches, options().prefix(&mut prefix)).map(drop);
+            let shared = || model.generate_with(&branches, options().kv_cache(&mut prefix)).map(drop);
             timings.push(times.of(name("shared"), ROWS * new, shared)?);
             let apart = || {
                 let mut rows = prefix.clone();
+                rows.unfreeze();
                 rows.select_rows(&[0; ROWS])?;
                 model.generate_with(&branches, options().kv_cache(&mut rows)).map(drop)
             };

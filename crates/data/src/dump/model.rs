@@ -14,8 +14,8 @@ use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput,
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output};
-use hooklens_model::tokens::{Tokens, check_ids};
 use hooklens_model::processing::processing_options;
+use hooklens_model::tokens::{Tokens, check_ids};
 
 /// A run of a model or of a hooked view of it.
 pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;

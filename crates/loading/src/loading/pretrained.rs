@@ -21,8 +21,8 @@ use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder
 use hooklens_model::error::{ConfigError, LoadError, Result};
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
-use hooklens_model::tokens::{Tokenizer, fitted_to_vocabulary, read_json, tokenizer_of_parts};
 use hooklens_model::processing;
+use hooklens_model::tokens::{Tokenizer, fitted_to_vocabulary, read_json, tokenizer_of_parts};
 
 /// Loading by name: a folder, a hub id, or an embedded model. In the prelude.
 pub trait FromPretrained: Sized {

@@ -30,7 +30,6 @@ impl HookedEncoderDecoder {
     /// the encoder, and any error returned by a hook.
     pub fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
         let foreign = [
-            ("prefix", options.prefix.is_some()),
             ("kv_cache", options.kv_cache.is_some()),
             // The decoder's own cache always grows.
             ("cache_kind", options.cache_kind != CacheKind::GROWING),

@@ -84,11 +84,11 @@ pub struct GeneratedRow {
 /// assert_eq!(made.logits.as_ref().map(|logits| logits.dims()), Some([1, 3, 63]));
 /// assert_eq!((made.steps.len(), made.columns.shape()), (3, [1, 7])); // the last token was not run
 ///
-/// // Continue from the end, or convert the cache to Hugging Face's tuples.
+/// // Continue from the end.
 /// let mut cache = made.kv_cache.ok_or("no cache")?;
 /// let last = made.rows[0].new[2];
 /// let more = model.generate_with([last], GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache))?;
-/// assert_eq!((more.rows[0].new.len(), cache.len(), cache.to_legacy()?.len()), (2, 7 + 2, 2));
+/// assert_eq!((more.rows[0].new.len(), cache.len()), (2, 7 + 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -103,8 +103,8 @@ pub struct Generation {
     pub steps: Vec<ActivationCache>,
     /// Logits from which each new token was chosen, `[batch, new, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<3>>,
-    /// Keys and values of all columns that were run, including a prefix; like Hugging Face's `past_key_values`. `None`
-    /// if the caller's cache was filled instead, and for an encoder-decoder.
+    /// Keys and values of all columns that were run, including those of a frozen cache; like Hugging Face's
+    /// `past_key_values`. `None` if the caller's cache was filled instead, and for an encoder-decoder.
     pub kv_cache: Option<KeyValueCache>,
 }
 

@@ -26,7 +26,6 @@ pub struct GenerateOptions<'h> {
     pub(crate) stop_strings: Vec<String>,
     pub(crate) first_token: Option<u32>,
     pub(crate) cache_kind: CacheKind,
-    pub(crate) prefix: Option<&'h mut KeyValueCache>,
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
@@ -44,7 +43,6 @@ impl Default for GenerateOptions<'_> {
             stop_strings: Vec::new(),
             first_token: None,
             cache_kind: CacheKind::GROWING,
-            prefix: None,
             kv_cache: None,
             hooks: Vec::new(),
             record: Record::default(),
@@ -190,28 +188,10 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Continues after the contents of this cache, which is not changed. The cache has one row for all rows of the
-    /// input, or one row per input row. If it is not empty, a text gets no beginning-of-sequence token.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut prefix = model.prefill("king drum sun star")?;
-    /// let rows = vec![vec![model.to_single_token("king")?], vec![model.to_single_token("drum")?]];
-    /// let made = model.generate_with(rows, GenerateOptions::new().max_new_tokens(1).prefix(&mut prefix))?;
-    /// assert_eq!(made.rows.iter().filter_map(|row| row.text.as_deref()).collect::<Vec<_>>(), ["drum", "sun"]);
-    /// assert_eq!(prefix.len(), 5); // unchanged
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    #[must_use]
-    pub fn prefix(mut self, cache: &'h mut KeyValueCache) -> Self {
-        self.prefix = Some(cache);
-        self
-    }
-
     /// Continues after the contents of this cache and fills it, as with Hugging Face's `past_key_values`. Afterwards it
     /// contains every column that was run, which is all but the last new token; after an error, the steps that
-    /// succeeded. If the cache is not empty, a text gets no beginning-of-sequence token.
+    /// succeeded. A frozen cache is not changed; it has one row for all rows of the input, or one row per input row. If
+    /// the cache is not empty, a text gets no beginning-of-sequence token.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -220,6 +200,13 @@ impl<'h> GenerateOptions<'h> {
     /// let options = GenerateOptions::new().max_new_tokens(2).kv_cache(&mut cache);
     /// let made = model.generate_with("king drum sun star king", options)?;
     /// assert_eq!((made.rows[0].text.as_deref(), cache.len()), (Some("drum sun"), 6 + 1));
+    ///
+    /// let mut prefix = model.prefill("king drum sun star")?;
+    /// prefix.freeze();
+    /// let rows = ["king", "drum"];
+    /// let made = model.generate_with(rows, GenerateOptions::new().max_new_tokens(1).kv_cache(&mut prefix))?;
+    /// assert_eq!(made.rows.iter().filter_map(|row| row.text.as_deref()).collect::<Vec<_>>(), ["drum", "sun"]);
+    /// assert_eq!(prefix.len(), 5); // unchanged
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

@@ -88,7 +88,7 @@ pub struct Steps<'m, 'h> {
 impl<'m, 'h> Steps<'m, 'h> {
     pub(super) fn new(model: &'m HookedTransformer, input: Input, mut options: GenerateOptions<'h>) -> Result<Self> {
         model.check_head()?;
-        let after = options.kv_cache.as_deref().or(options.prefix.as_deref());
+        let after = options.kv_cache.as_deref();
         let prompts = model.token_input_after(input, &after.map_or(Vec::new(), KeyValueCache::lengths))?;
         let [batch, len] = prompts.shape();
         let config = model.config();
@@ -97,15 +97,12 @@ impl<'m, 'h> Steps<'m, 'h> {
         if config.d_vocab_out > config.d_vocab {
             return Err(InputError::NoEmbedding { d_vocab_out: config.d_vocab_out, d_vocab: config.d_vocab }.into());
         }
-        let mut filled = match (options.kv_cache.take(), options.prefix.take()) {
-            (Some(_), Some(_)) => {
-                let reason =
-                    "generation continues either a cache, which it fills, or a prefix, which it leaves unchanged";
-                return Err(InputError::Conflict { option: "kv_cache", with: "prefix", reason }.into());
-            }
-            (Some(cache), None) if cache.is_frozen() => return Err(CacheError::Frozen.into()),
-            (Some(cache), None) => Filled::Lent(cache),
-            (None, None) => {
+        let mut filled = match options.kv_cache.take() {
+            Some(cache) if !cache.is_frozen() => Filled::Lent(cache),
+            Some(prefix) if prefix.batch() == 1 => Filled::Own(prefix.fork(batch)?),
+            Some(prefix) if prefix.batch() == batch => Filled::Own(prefix.fork(1)?),
+            Some(prefix) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
+            None => {
                 if let Some(positions) = options.cache_kind.allocated_at_once() {
                     let elements = [batch, positions, config.cached_elements()];
                     let size = model.dtype().size();
@@ -113,9 +110,6 @@ impl<'m, 'h> Steps<'m, 'h> {
                 }
                 Filled::Own(KeyValueCache::of_kind(config, batch, options.cache_kind)?)
             }
-            (None, Some(prefix)) if prefix.batch() == 1 => Filled::Own(prefix.fork(batch)?),
-            (None, Some(prefix)) if prefix.batch() == batch => Filled::Own(prefix.fork(1)?),
-            (None, Some(prefix)) => return Err(CacheError::Batch { cache: prefix.batch(), run: batch }.into()),
         };
         let cache = filled.get();
         let identity = model.identity();

@@ -32,7 +32,7 @@ impl KeyValueCache {
     /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
     /// let config = TransformerConfig::gpt2_small();
     /// let cache = KeyValueCache::of_kind(&config, 8, CacheKind::EIGHT_BIT)?;
-    /// assert_eq!(cache.kind().name(), "quantized");
+    /// assert_eq!(cache.kind().to_string(), "quantized");
     /// # Ok::<(), hooklens::CacheError>(())
     /// ```
     pub fn of_kind(config: &TransformerConfig, batch: usize, kind: CacheKind) -> Result<Self, CacheError> {
@@ -44,8 +44,8 @@ impl KeyValueCache {
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
     /// let shape = CacheShape::new(1, 2, 4, 16)?;
-    /// let cache = KeyValueCache::of_shape(shape.clone(), CacheKind::preallocated(128))?;
-    /// assert_eq!((cache.shape(), cache.max_len()), (&shape, Some(128)));
+    /// let cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.limited(128))?;
+    /// assert_eq!((cache.n_layers(), cache.max_len()), (2, Some(128)));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -116,7 +116,7 @@ impl KeyValueCache {
     /// # use hooklens::prelude::*;
     /// use hooklens::{CacheKind, CacheShape};
     /// let shape = CacheShape::new(2, 1, 4, 16)?;
-    /// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(8))?
+    /// let cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.limited(8))?
     ///     .with_dtype(DType::F32)?
     ///     .with_device(&Device::flex())?;
     /// assert_eq!(cache.memory(), [2 * 2 * 8 * 4 * 16 * 4]); // keys and values, allocated immediately
@@ -175,7 +175,7 @@ impl KeyValueCache {
     /// use hooklens::CacheKind;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let cache = model.prefill("king drum sun star")?;
-    /// let fixed = cache.to_kind(CacheKind::preallocated(64))?;
+    /// let fixed = cache.to_kind(CacheKind::GROWING.limited(64))?;
     /// assert_eq!((fixed.len(), fixed.max_len()), (5, Some(64)));
     /// assert_eq!(fixed[1].keys()?.to_data(), cache[1].keys()?.to_data());
     /// # Ok::<(), hooklens::Error>(())

@@ -10,7 +10,6 @@ use super::kind::CacheKind;
 use super::shape::CacheShape;
 use super::state::{RecurrentState, StateShape};
 use super::{Entry, KeyValueCache};
-use crate::config::TransformerConfig;
 use crate::error::CacheError;
 
 /// The contents of a cache on the host, as plain numbers even if they were shared or quantized.
@@ -20,63 +19,53 @@ use crate::error::CacheError;
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let cache = model.prefill("king drum sun star")?;
 /// let data = cache.to_data()?; // plain data, which serde writes and reads
-/// assert_eq!((data.mask[0].len(), data.layers.len()), (5, 2));
-/// let again = KeyValueCache::from_data(&data, &model.device())?;
+/// let text = serde_json::to_string(&data)?;
+/// let again = KeyValueCache::from_data(&serde_json::from_str(&text)?, &model.device())?;
 /// assert_eq!(again.to_data()?, data);
-/// # Ok::<(), hooklens::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CacheData {
     /// The kind of storage.
-    pub kind: CacheKind,
+    pub(super) kind: CacheKind,
     /// The shape of the cache.
-    pub shape: CacheShape,
+    pub(super) shape: CacheShape,
     /// Mask of each row, `true` at unmasked positions.
-    pub mask: Vec<Vec<bool>>,
+    pub(super) mask: Vec<Vec<bool>>,
     /// First column of each row that is visible to attention; earlier columns are hidden.
-    pub hidden_before: Vec<usize>,
+    pub(super) hidden_before: Vec<usize>,
     /// Whether the cache was frozen.
-    pub frozen: bool,
+    pub(super) frozen: bool,
     /// Descriptions of the hooks that edited activations while the cache was filled.
-    pub interventions: Vec<String>,
+    pub(super) interventions: Vec<String>,
     /// Keys and values, first layer to last.
-    pub layers: Vec<LayerData>,
+    pub(super) layers: Vec<LayerData>,
     /// Token of each column per row, if known.
     #[serde(default)]
-    pub tokens: Vec<Vec<Option<u32>>>,
+    pub(super) tokens: Vec<Vec<Option<u32>>>,
     /// For each row, the length of the longest text that keys were rotated for, if the rotation depends on the length.
     #[serde(default)]
-    pub rotated_for: Vec<usize>,
+    pub(super) rotated_for: Vec<usize>,
     /// Hash of the weights that computed the keys and values, if known.
     #[serde(default)]
-    pub model: Option<String>,
+    pub(super) model: Option<String>,
 }
 
 /// Keys and values of one layer.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let data = model.prefill("king drum sun star")?.to_data()?;
-/// let keys = data.layers[1].keys.as_ref();
-/// assert_eq!(keys.map(|keys| keys.shape().to_vec()), Some(vec![1, 5, 4, 16]));
-/// assert_eq!(data.layers[1].first, 0); // no window has dropped positions
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LayerData {
+pub(super) struct LayerData {
     /// First position that the layer holds.
-    pub first: usize,
+    pub(super) first: usize,
     /// First position that each row holds, if rows differ; otherwise empty.
-    pub held_from: Vec<usize>,
+    pub(super) held_from: Vec<usize>,
     /// Keys, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
-    pub keys: Option<TensorData>,
+    pub(super) keys: Option<TensorData>,
     /// Values, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
-    pub values: Option<TensorData>,
+    pub(super) values: Option<TensorData>,
     /// Recurrent state of a layer that has one beside keys and values: convolution inputs, `[batch, position, 1,
     /// channel]`, and memory. A layer with only a state has it in place of keys and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<[TensorData; 2]>,
+    pub(super) state: Option<[TensorData; 2]>,
 }
 
 impl KeyValueCache {
@@ -113,16 +102,6 @@ impl KeyValueCache {
     }
 
     /// Creates a cache from data, on a device.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut data = model.prefill("king drum sun star")?.to_data()?;
-    /// data.mask[0].pop();
-    /// let message = KeyValueCache::from_data(&data, &model.device()).unwrap_err().to_string();
-    /// assert!(message.starts_with("invalid cache data: keys of layer 0"), "{message}");
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`CacheError::Data`] with the reason if the data is inconsistent.
@@ -238,85 +217,6 @@ impl KeyValueCache {
             Arc::new(ModelIdentity::new(label, Some(content.clone())))
         });
         cache.set_frozen(data.frozen);
-        Ok(cache)
-    }
-
-    /// Keys and values of each layer in the layout of Hugging Face's legacy tuples, `[batch, kv_head, position,
-    /// d_head]`, with rotary embeddings applied to the keys. Layers without attention, and layers that reuse an earlier
-    /// layer's keys and values, have no tuple.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let tuples = model.prefill("king drum sun star")?.to_legacy()?;
-    /// let (keys, values) = &tuples[0]; // one pair per layer
-    /// assert_eq!((keys.dims(), values.dims()), ([1, 4, 5, 16], [1, 4, 5, 16])); // heads before positions
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Dropped`] if a window has dropped positions, or [`CacheError::Disk`].
-    pub fn to_legacy(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError> {
-        self.check_without_states("conversion to and from tuples of keys and values")?;
-        let heads_first = |x: Tensor<4>| x.permute([0, 2, 1, 3]);
-        let mut tuples = Vec::new();
-        for (layer, entry) in self.entries.iter().enumerate() {
-            if !entry.holds() {
-                continue;
-            }
-            if entry.first_of_all() > 0 {
-                return Err(CacheError::Dropped { layer, first: entry.first_of_all(), wanted: 0 });
-            }
-            tuples.extend(entry.joined()?.map(|(keys, values)| (heads_first(keys), heads_first(values))));
-        }
-        Ok(tuples)
-    }
-
-    /// Creates a growing cache from Hugging Face's legacy tuples, for a model with this configuration. Without a
-    /// `mask`, all positions are unmasked.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let cache = model.prefill("king drum sun star")?;
-    /// let again = KeyValueCache::from_legacy(model.config(), cache.to_legacy()?, None)?;
-    /// assert_eq!(again.to_data()?.layers, cache.to_data()?.layers);
-    /// assert_eq!(again.tokens(), None); // tuples come without their tokens
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Layers`], [`CacheError::Shape`], or [`CacheError::MaskLength`].
-    pub fn from_legacy(
-        config: &TransformerConfig,
-        tuples: Vec<(Tensor<4>, Tensor<4>)>,
-        mask: Option<Vec<Vec<bool>>>,
-    ) -> Result<Self, CacheError> {
-        let holding: Vec<usize> = config.attending().filter(|layer| config.reads_keys_of(*layer).is_none()).collect();
-        if tuples.len() != holding.len() {
-            return Err(CacheError::Layers { cache: tuples.len(), model: holding.len() });
-        }
-        let [batch, _, len, _] = tuples.first().map_or([0; 4], |(keys, _)| keys.dims());
-        let mut cache = Self::of_kind(config, batch, CacheKind::GROWING)?;
-        cache.check_without_states("conversion to and from tuples of keys and values")?;
-        for (layer, (keys, values)) in holding.into_iter().zip(tuples) {
-            let [keys, values] = [keys, values].map(|x| x.permute([0, 2, 1, 3]));
-            for (what, given, width) in
-                [("keys", keys.dims(), config.d_head_of(layer)), ("values", values.dims(), config.d_value_of(layer))]
-            {
-                let expected = [batch, len, config.n_kv_heads_of(layer), width];
-                if given != expected {
-                    return Err(CacheError::Shape { what, expected, given });
-                }
-            }
-            cache.entries[layer].append(keys, values)?;
-        }
-        cache.entries.iter_mut().filter(|entry| !entry.holds()).for_each(|entry| entry.fill_with_nothing(len, batch));
-        let mask = mask.unwrap_or_else(|| vec![vec![true; len]; batch]);
-        if let Some(row) = mask.iter().find(|row| row.len() != len) {
-            return Err(CacheError::MaskLength { expected: len, given: row.len() });
-        }
-        cache.append_attention_mask(&mask)?;
         Ok(cache)
     }
 }

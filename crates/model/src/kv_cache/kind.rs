@@ -1,5 +1,7 @@
 //! Storage kinds of a key-value cache.
 
+use std::fmt;
+
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +22,8 @@ use crate::error::CacheError;
 /// };
 /// assert!(3 * bytes(CacheKind::EIGHT_BIT)? < bytes(CacheKind::GROWING)?);
 ///
-/// let both = CacheKind::SLIDING.quantized(Bits::Four, 32);
-/// assert_eq!(both.name(), "sliding quantized");
+/// let both = CacheKind::GROWING.sliding().quantized(Bits::Four, 32);
+/// assert_eq!(both.to_string(), "sliding quantized");
 /// # use hooklens::Bits;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -44,7 +46,7 @@ pub(super) struct Quantization {
 ///
 /// ```
 /// use hooklens::{CacheKind, Offload};
-/// assert_eq!(CacheKind::GROWING.offloaded(Offload::Disk).name(), "disk-offloaded");
+/// assert_eq!(CacheKind::GROWING.offloaded(Offload::Disk).to_string(), "disk-offloaded");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -59,8 +61,6 @@ pub enum Offload {
 impl CacheKind {
     /// Stores everything, in memory that grows by half when it is full. The default.
     pub const GROWING: Self = Self { max_len: None, sliding: false, quantization: None, offload: None };
-    /// Layers with a window keep only what later queries can still see; other layers keep everything.
-    pub const SLIDING: Self = Self { sliding: true, ..Self::GROWING };
     /// Stores everything, rounded to `bf16`: half the memory of `f32`.
     pub const SIXTEEN_BIT: Self = Self::GROWING.quantized(Bits::Sixteen, 64);
     /// Stores everything, quantized to 8 bits per element with one scale per 64 elements.
@@ -68,22 +68,17 @@ impl CacheKind {
     /// Stores everything, quantized to 4 bits per element with one scale per 64 elements.
     pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
-    /// Stores up to `max_len` positions in memory that is allocated at once; exceeding it is an error. Like torchtune's
-    /// `KVCache` and Hugging Face's `StaticCache`.
+    /// Limits the cache to `max_len` positions, in memory that is allocated at once; exceeding them is an error. Like
+    /// torchtune's `KVCache` and Hugging Face's `StaticCache`. In a sliding cache, layers with a window allocate the
+    /// window instead and have no limit.
     ///
     /// ```
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
-    /// let kind = CacheKind::preallocated(128);
+    /// let kind = CacheKind::GROWING.limited(128);
     /// let cache = KeyValueCache::of_shape(CacheShape::new(1, 2, 4, 16)?, kind)?;
-    /// assert_eq!((cache.max_len(), kind.name().as_str()), (Some(128), "preallocated"));
+    /// assert_eq!((cache.max_len(), kind.to_string().as_str()), (Some(128), "preallocated"));
     /// # Ok::<(), hooklens::CacheError>(())
     /// ```
-    pub const fn preallocated(max_len: usize) -> Self {
-        Self::GROWING.limited(max_len)
-    }
-
-    /// Limits the cache to `max_len` positions, allocated at once. In a sliding cache, layers with a window allocate
-    /// the window instead and have no limit.
     #[must_use]
     pub const fn limited(mut self, max_len: usize) -> Self {
         self.max_len = Some(max_len);
@@ -95,7 +90,8 @@ impl CacheKind {
         self.max_len.filter(|_| !self.sliding && self.quantization.is_none() && self.offload.is_none())
     }
 
-    /// Drops positions that have left the window, in layers with a window.
+    /// Drops positions that have left the window: layers with a window keep only what later queries can still see, and
+    /// other layers keep everything.
     #[must_use]
     pub const fn sliding(mut self) -> Self {
         self.sliding = true;
@@ -128,22 +124,17 @@ impl CacheKind {
     }
 
     /// Maximum number of positions, if limited.
-    pub fn max_len(self) -> Option<usize> {
+    pub(crate) fn max_len(self) -> Option<usize> {
         self.max_len
     }
 
     /// Whether layers with a window drop positions that have left it.
-    pub fn is_sliding(self) -> bool {
+    pub(crate) fn is_sliding(self) -> bool {
         self.sliding
     }
 
-    /// Bits per element, if quantized.
-    pub fn bits(self) -> Option<Bits> {
-        self.quantization.map(|quantization| quantization.bits)
-    }
-
     /// Where keys and values are offloaded to, if they are.
-    pub fn offload(self) -> Option<Offload> {
+    pub(crate) fn offload(self) -> Option<Offload> {
         self.offload
     }
 
@@ -151,8 +142,21 @@ impl CacheKind {
         self.quantization
     }
 
-    /// Name of the kind: "growing", "preallocated", "sliding quantized", ...
-    pub fn name(self) -> String {
+    /// Checks that the combination of options is supported.
+    pub(super) fn check(self) -> Result<(), CacheError> {
+        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
+        self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
+        self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
+        if self.quantization.is_some() && self.offload == Some(Offload::Disk) {
+            return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "be stored on disk" });
+        }
+        Ok(())
+    }
+}
+
+/// "growing", "preallocated", "sliding quantized", ...
+impl fmt::Display for CacheKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
             self.max_len.map(|_| "preallocated"),
             self.sliding.then_some("sliding"),
@@ -166,18 +170,7 @@ impl CacheKind {
             }),
         ];
         let words: Vec<&str> = words.into_iter().flatten().collect();
-        if words.is_empty() { "growing".into() } else { words.join(" ") }
-    }
-
-    /// Checks that the combination of options is supported.
-    pub(super) fn check(self) -> Result<(), CacheError> {
-        let positive = |field, given| if given == 0 { Err(CacheError::Size { field, given }) } else { Ok(()) };
-        self.max_len.map_or(Ok(()), |max_len| positive("max_len", max_len))?;
-        self.quantization.map_or(Ok(()), |quantization| positive("group", quantization.group))?;
-        if self.quantization.is_some() && self.offload == Some(Offload::Disk) {
-            return Err(CacheError::Unsupported { kind: "quantized".into(), operation: "be stored on disk" });
-        }
-        Ok(())
+        if words.is_empty() { f.write_str("growing") } else { f.write_str(&words.join(" ")) }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Masks of a key-value cache: which positions are padding, and which are hidden from attention.
 
 use super::KeyValueCache;
-use super::shape::MaskInfo;
 use crate::config::Window;
 use crate::error::CacheError;
 
@@ -19,7 +18,7 @@ impl KeyValueCache {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
     /// let cache = model.prefill(&rows)?;
-    /// assert_eq!((cache.len(), cache.lengths(), cache.starts()), (3, vec![3, 2], vec![0, 1]));
+    /// assert_eq!((cache.len(), cache.lengths()), (3, vec![3, 2]));
     /// assert_eq!(cache.attention_mask()[1], [false, true, true]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -28,11 +27,6 @@ impl KeyValueCache {
         (0..self.batch())
             .map(|row| self.given_mask_row(row).iter().filter(|real| **real).count() + without_mask)
             .collect()
-    }
-
-    /// Column of each row's first position that is visible to attention (the number of columns if there is none).
-    pub fn starts(&self) -> Vec<usize> {
-        self.attention_mask().iter().map(|row| row.iter().position(|seen| *seen).unwrap_or(row.len())).collect()
     }
 
     /// Mask of the positions visible to attention, `[batch][position]`: unmasked and not hidden.
@@ -46,12 +40,12 @@ impl KeyValueCache {
         (0..self.batch()).map(seen).collect()
     }
 
-    fn given_mask_row(&self, row: usize) -> &[bool] {
+    pub(super) fn given_mask_row(&self, row: usize) -> &[bool] {
         self.given_mask.get(row).map_or(&[], Vec::as_slice)
     }
 
     /// Mask of a row, `true` at unmasked positions.
-    fn real(&self, row: usize) -> Vec<bool> {
+    pub(super) fn real(&self, row: usize) -> Vec<bool> {
         let mut real = self.given_mask_row(row).to_vec();
         real.resize(self.len(), true);
         real
@@ -69,19 +63,9 @@ impl KeyValueCache {
         rows
     }
 
-    /// Mask information for a layer's columns; `None` if there is no such layer.
-    pub fn mask_info(&self, layer: usize) -> Option<MaskInfo> {
-        let window = *self.shape.windows.get(layer)?;
-        let starts = self.starts();
-        let before = |(row, start): (usize, &usize)| self.real(row)[..*start].iter().filter(|real| **real).count();
-        let offsets = starts.iter().enumerate().map(before).collect();
-        let first_column = self.entries[layer].first();
-        Some(MaskInfo { starts, lengths: self.lengths(), offsets, window, first_column })
-    }
-
     /// Appends a mask for new positions, `true` for unmasked ones, and returns the whole mask, `[batch][position]`. It
     /// is stored unless the cache is frozen. Positions without a mask count as unmasked. Runs do this by themselves;
-    /// with manual calls of [`KeyValueCache::update`], it can be called before or after.
+    /// with manual calls of [`KeyValueCache::append`], it can be called before or after.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -108,63 +92,6 @@ impl KeyValueCache {
             self.given_mask.clone_from(&whole);
         }
         Ok(whole)
-    }
-
-    /// Like [`KeyValueCache::append_attention_mask`], with the mask computed from tokens: all are unmasked except the
-    /// shape's [`pad_token_id`](super::CacheShape::pad_token_id).
-    ///
-    /// ```
-    /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
-    /// let shape = CacheShape::new(2, 1, 2, 4)?.pad_token(9);
-    /// let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING)?;
-    /// let mask = cache.append_tokens(&[vec![9, 1, 2], vec![3, 4, 5]])?;
-    /// assert_eq!(mask, [[false, true, true], [true, true, true]]);
-    /// # Ok::<(), hooklens::CacheError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`KeyValueCache::append_attention_mask`], and [`CacheError::NoPadToken`].
-    pub fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError> {
-        let pad = self.shape.pad_token_id.ok_or(CacheError::NoPadToken)?;
-        let mask: Vec<Vec<bool>> = tokens.iter().map(|row| row.iter().map(|token| *token != pad).collect()).collect();
-        let (past, batch) = (self.len(), tokens.len());
-        let whole = self.append_attention_mask(&mask)?;
-        // All rows have the same length, since the mask was accepted.
-        if let (false, Ok(tokens)) = (self.frozen, crate::tokens::Tokens::new(tokens.to_vec())) {
-            self.note_tokens(past, [batch, tokens.shape()[1]], Some(&tokens));
-        }
-        Ok(whole)
-    }
-
-    /// Hides the columns before a start column in each row from `slot` on. This only affects attention: all tokens keep
-    /// their positions, so cached rotated keys remain valid. (To renumber the remaining tokens, run them again.) A
-    /// smaller start column reveals columns that were hidden before.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// cache.insert_starts(&[2], 0)?;
-    /// assert_eq!((cache.attention_mask(), cache.lengths()), (vec![vec![false, false, true, true, true]], vec![5]));
-    /// assert_eq!(cache.mask_info(0).map(|info| info.offsets), Some(vec![2])); // the start's position
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::TooFew`] if a start is beyond the cached columns.
-    pub fn insert_starts(&mut self, starts: &[usize], slot: usize) -> Result<(), CacheError> {
-        if self.frozen {
-            return Err(CacheError::Frozen);
-        }
-        self.check_without_states("hiding positions")?;
-        self.check_slots(slot, starts.len())?;
-        let held = self.len();
-        if let Some(asked) = starts.iter().copied().find(|start| *start > held) {
-            return Err(CacheError::TooFew { held, asked });
-        }
-        self.hidden_before.resize(self.batch(), 0);
-        self.hidden_before[slot..slot + starts.len()].copy_from_slice(starts);
-        Ok(())
     }
 
     /// Truncates the given mask to this number of rows and columns, which removes columns added by a failed run.
@@ -209,13 +136,18 @@ impl KeyValueCache {
     }
 
     /// Whether any position is hidden from attention.
-    pub fn hides(&self) -> bool {
+    pub(super) fn hides(&self) -> bool {
         self.hidden_before.iter().any(|before| *before > 0)
     }
 
     fn for_rows(&self, rows: Vec<Vec<bool>>, batch: usize) -> Vec<Vec<bool>> {
         if rows.len() == batch { rows } else { vec![rows[0].clone(); batch] }
     }
+}
+
+/// Whether any position of a cache is hidden from attention.
+pub fn hides(cache: &KeyValueCache) -> bool {
+    cache.hides()
 }
 
 /// Number of trailing columns, out of `len`, that the next query of any row can see. Columns beyond the mask's end are

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod codes;
+pub mod compat;
 mod construct;
 mod data;
 mod disk;
@@ -32,16 +33,18 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use hooklens_hooks::ModelIdentity;
 
-pub use data::{CacheData, LayerData};
+pub use data::CacheData;
 pub use entry::Entry;
 pub use file::CacheModel;
 pub(crate) use keys::{KeyBlock, Keys, heads_first};
 pub use kind::{CacheKind, Offload};
+pub use mask::hides;
 pub use quantized::Bits;
 pub(crate) use run::{MadeBy, Transaction};
 pub use scope::Scoped;
-pub use shape::{CacheShape, MaskInfo};
-pub use state::{RecurrentState, StateShape};
+pub use shape::{CacheShape, windows};
+pub(crate) use state::{RecurrentState, StateShape};
+pub use tokens::check_model;
 
 use crate::error::CacheError;
 
@@ -95,11 +98,6 @@ impl KeyValueCache {
     /// The storage kind.
     pub fn kind(&self) -> CacheKind {
         self.kind
-    }
-
-    /// The shape that the cache was created with.
-    pub fn shape(&self) -> &CacheShape {
-        &self.shape
     }
 
     /// Number of positions seen by every layer or covered by the mask, including padding. Same as Hugging Face's
@@ -176,9 +174,8 @@ impl KeyValueCache {
 
     /// Returns a layer's keys and values followed by the new ones, which are stored unless the cache is frozen. Runs do
     /// this by themselves. Manual callers must call it for every layer; [`KeyValueCache::len`] advances with the last
-    /// of them. The new positions are unmasked unless [`KeyValueCache::append_attention_mask`] says otherwise.
-    ///
-    /// Returns only the filled positions, whereas torchtune's `update` returns the whole buffer.
+    /// of them. The new positions are unmasked unless
+    /// [`KeyValueCache::append_attention_mask`] says otherwise.
     ///
     /// # Shapes
     /// - input: `[batch, new, kv_head, d_head]`; the first input may have fewer rows than the cache was created for
@@ -189,14 +186,14 @@ impl KeyValueCache {
     /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
     /// let mut cache = KeyValueCache::of_shape(CacheShape::new(1, 1, 2, 4)?, CacheKind::GROWING)?;
     /// let new = || Tensor::<4>::ones([1, 3, 2, 4], &Device::flex());
-    /// let (keys, values) = cache.update(new(), new(), 0)?; // layer 0
+    /// let (keys, values) = cache.append(new(), new(), 0)?; // layer 0
     /// assert_eq!((keys.dims(), values.dims(), cache.len()), ([1, 3, 2, 4], [1, 3, 2, 4], 3));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`CacheError::Layer`], and the errors of [`Entry::append`].
-    pub fn update(
+    pub fn append(
         &mut self,
         keys: Tensor<4>,
         values: Tensor<4>,
@@ -257,10 +254,6 @@ impl fmt::Display for KeyValueCache {
         let state = if self.frozen { ", frozen" } else { "" };
         let bytes: usize = self.memory().iter().sum();
         let (layers, rows, columns) = (self.n_layers(), self.batch(), self.len());
-        write!(
-            f,
-            "{} cache, {layers} layers of {rows} rows by {columns} positions{state}, {bytes} bytes",
-            self.kind.name()
-        )
+        write!(f, "{} cache, {layers} layers of {rows} rows by {columns} positions{state}, {bytes} bytes", self.kind)
     }
 }

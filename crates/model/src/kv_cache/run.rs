@@ -102,8 +102,8 @@ impl KeyValueCache {
             if cache != model && entry.first() > 0 {
                 return Err(CacheError::Window { layer, cache, model });
             }
-            if entry.is_frozen() != self.frozen {
-                return Err(CacheError::Mixed { layer, frozen: entry.is_frozen() });
+            if entry.frozen != self.frozen {
+                return Err(CacheError::Mixed { layer, frozen: entry.frozen });
             }
             entry.check(
                 layer,

@@ -1,7 +1,8 @@
-//! The shape of a cache, and the mask information of its layers.
+//! The shape of a cache.
 
 use serde::{Deserialize, Serialize};
 
+use super::KeyValueCache;
 use super::state::StateShape;
 use crate::config::{TransformerConfig, Window};
 use crate::error::CacheError;
@@ -11,37 +12,41 @@ use crate::error::CacheError;
 /// ```
 /// use hooklens::{CacheKind, CacheShape, KeyValueCache};
 /// let shape = CacheShape::new(4, 2, 8, 64)?; // rows, layers, key/value heads, width of a head
-/// let cache = KeyValueCache::of_shape(shape, CacheKind::preallocated(1024))?;
+/// let cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.limited(1024))?;
 /// assert_eq!((cache.batch(), cache.n_layers(), cache.len()), (4, 2, 0));
 /// assert!(CacheShape::new(4, 2, 0, 64).unwrap_err().to_string().contains("kv_heads"));
 /// # Ok::<(), hooklens::CacheError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct CacheShape {
     /// Number of rows.
-    pub batch: usize,
+    pub(super) batch: usize,
     /// Number of key heads.
-    pub kv_heads: usize,
+    pub(super) kv_heads: usize,
     /// Width of a key head.
-    pub d_head: usize,
+    pub(super) d_head: usize,
     /// Number of value heads.
-    pub value_heads: usize,
+    pub(super) value_heads: usize,
     /// Width of a value head.
-    pub d_value: usize,
+    pub(super) d_value: usize,
     /// `[heads, width]` of each layer's keys and values; empty if all layers have the sizes above. A layer that
     /// reuses the keys and values of an earlier one has 0 heads: its entry counts positions and stores nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub layer_heads: Vec<[[usize; 2]; 2]>,
+    pub(super) layer_heads: Vec<[[usize; 2]; 2]>,
     /// Recurrent state of each layer that has one; empty if none has. Such a layer has keys and values only if
     /// `layer_heads` says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub states: Vec<Option<StateShape>>,
+    pub(super) states: Vec<Option<StateShape>>,
     /// Attention window of each layer.
-    pub windows: Vec<Option<Window>>,
-    /// The token that [`KeyValueCache::append_tokens`](crate::kv_cache::KeyValueCache::append_tokens) treats as
+    pub(super) windows: Vec<Option<Window>>,
+    /// The token that [`append_tokens`](crate::kv_cache::compat::EasyDelCache::append_tokens) treats as
     /// padding.
-    pub pad_token_id: Option<u32>,
+    pub(super) pad_token_id: Option<u32>,
+}
+
+/// Attention window of each layer of a cache.
+pub fn windows(cache: &KeyValueCache) -> &[Option<Window>] {
+    &cache.shape.windows
 }
 
 const LARGEST: usize = 1 << 28;
@@ -77,7 +82,7 @@ impl CacheShape {
     /// let shape = CacheShape::new(1, 1, 1, 576)?.values(1, 512)?;
     /// let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING)?;
     /// let of = |width| Tensor::<4>::ones([1, 3, 1, width], &Device::flex());
-    /// let (keys, values) = cache.update(of(576), of(512), 0)?;
+    /// let (keys, values) = cache.append(of(576), of(512), 0)?;
     /// assert_eq!((keys.dims(), values.dims()), ([1, 3, 1, 576], [1, 3, 1, 512]));
     /// # Ok::<(), hooklens::CacheError>(())
     /// ```
@@ -89,13 +94,36 @@ impl CacheShape {
         Ok(Self { value_heads, d_value, ..self })
     }
 
-    /// Sets the padding token.
+    /// Sets the attention window of each layer; `None` for a layer that attends to everything.
     ///
     /// ```
-    /// use hooklens::CacheShape;
-    /// assert_eq!(CacheShape::new(1, 1, 2, 4)?.pad_token(7).pad_token_id, Some(7));
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::{CacheKind, CacheShape, KeyValueCache, Window};
+    /// let shape = CacheShape::new(1, 2, 2, 4)?.windows([Some(Window::Sliding(4)), None])?;
+    /// let mut cache = KeyValueCache::of_shape(shape, CacheKind::GROWING.sliding())?;
+    /// for layer in 0..2 {
+    ///     let new = || Tensor::<4>::ones([1, 9, 2, 4], &Device::flex());
+    ///     cache.append(new(), new(), layer)?;
+    /// }
+    /// assert_eq!((cache[0].first(), cache[1].first()), (6, 0)); // the next token sees three positions before it
     /// # Ok::<(), hooklens::CacheError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`CacheError::Size`] if there is not one window per layer, or if a window has no positions.
+    pub fn windows(self, windows: impl IntoIterator<Item = Option<Window>>) -> Result<Self, CacheError> {
+        let windows: Vec<Option<Window>> = windows.into_iter().collect();
+        if windows.len() != self.windows.len() {
+            return Err(CacheError::Size { field: "windows", given: windows.len() });
+        }
+        for window in windows.iter().flatten() {
+            checked("windows", window.width(), LARGEST)?;
+        }
+        Ok(Self { windows, ..self })
+    }
+
+    /// Sets the padding token, which
+    /// [`append_tokens`](crate::kv_cache::compat::EasyDelCache::append_tokens) masks.
     #[must_use]
     pub fn pad_token(self, id: u32) -> Self {
         Self { pad_token_id: Some(id), ..self }
@@ -103,16 +131,9 @@ impl CacheShape {
 
     /// The shape that a model with this configuration needs for `batch` rows.
     ///
-    /// ```
-    /// use hooklens::{CacheShape, TransformerConfig};
-    /// let shape = CacheShape::of(&TransformerConfig::gpt2_small(), 8)?;
-    /// assert_eq!((shape.batch, shape.kv_heads, shape.d_head, shape.windows.len()), (8, 12, 64, 12));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// Same as [`CacheShape::new`].
-    pub fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
+    pub(super) fn of(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
         let shape = Self::unchecked(config, batch);
         let at_least = |size: usize| if config.attending().next().is_none() { size.max(1) } else { size };
         let [kv_heads, d_head] = [shape.kv_heads, shape.d_head].map(at_least);
@@ -159,53 +180,4 @@ pub(super) fn heads_of(config: &TransformerConfig, layer: usize) -> [[usize; 2];
     }
     let kv_heads = if config.reads_keys_of(layer).is_some() { 0 } else { config.n_kv_heads_of(layer) };
     [[kv_heads, config.d_head_of(layer)], [kv_heads, config.d_value_of(layer)]]
-}
-
-/// What attention needs to know about the cached columns of a layer.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # use hooklens::PaddingSide;
-/// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-/// let rows = Tokens::padded(&[vec![0, 51, 59], vec![0, 51]], 0, PaddingSide::Left)?;
-/// let cache = model.prefill(&rows)?;
-/// let info = cache.mask_info(0);
-/// assert_eq!(info.as_ref().map(|info| info.starts.clone()), Some(vec![0, 1])); // the second row has a padding column
-/// assert_eq!(info.as_ref().map(|info| info.lengths.clone()), Some(vec![3, 2]));
-/// assert_eq!(info.map(|info| info.offsets), Some(vec![0, 0])); // both rows start at position 0
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MaskInfo {
-    /// Column of each row's first position that is visible to attention.
-    pub starts: Vec<usize>,
-    /// Number of positions in each row, which is the position of its next token.
-    pub lengths: Vec<usize>,
-    /// Position of the token at each row's start: 0 unless
-    /// [`KeyValueCache::insert_starts`](crate::kv_cache::KeyValueCache::insert_starts) has hidden tokens before it.
-    pub offsets: Vec<usize>,
-    /// The layer's attention window, if any.
-    pub window: Option<Window>,
-    /// First column whose keys and values are still held.
-    pub first_column: usize,
-}
-
-impl MaskInfo {
-    /// Number of positions in a chunk, if the layer has chunked attention.
-    ///
-    /// ```
-    /// # use hooklens::{CacheKind, CacheShape, KeyValueCache, Window};
-    /// let mut shape = CacheShape::new(1, 1, 2, 4)?;
-    /// shape.windows[0] = Some(Window::Chunked(16));
-    /// let cache = KeyValueCache::of_shape(shape, CacheKind::SLIDING)?;
-    /// assert_eq!(cache.mask_info(0).and_then(|info| info.chunk()), Some(16));
-    /// # Ok::<(), hooklens::CacheError>(())
-    /// ```
-    pub fn chunk(&self) -> Option<usize> {
-        match self.window {
-            Some(Window::Chunked(width)) => Some(width),
-            _ => None,
-        }
-    }
 }

@@ -10,37 +10,23 @@ use crate::config::{GatedDelta, MixerConfig, ShortConv, StateSpace, TransformerC
 use crate::error::CacheError;
 
 /// The recurrent state that a gated delta net, Mamba 2, or a short convolution has instead of keys and values.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, MixerConfig};
-/// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let config = TransformerConfig::new(1, 32, 4, 100, 32).with_mixers([MixerConfig::GatedDeltaNet(net)])?;
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let cache = model.prefill([5, 6, 7, 8, 9])?;
-/// let held = cache[0].state().map(|state| (state.before.dims(), state.memory.dims()));
-/// assert_eq!(held, Some(([1, 3, 56], [1, 4, 8, 6]))); // whatever the text's length
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct RecurrentState {
+pub(crate) struct RecurrentState {
     /// Convolution inputs of the last positions (for a gated delta net: queries, keys, and values), `[batch, width - 1,
     /// channel]`.
-    pub before: Tensor<3>,
+    pub(crate) before: Tensor<3>,
     /// Memory matrices of the heads, `[batch, value_head, d_key, d_value]`; for Mamba 2 `[batch, head, d_state,
     /// d_head]`. A short convolution has no memory, only a zero, `[batch, 1, 1, 1]`.
-    pub memory: Tensor<4>,
+    pub(crate) memory: Tensor<4>,
 }
 
 /// Sizes of a layer's recurrent state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct StateShape {
+pub(crate) struct StateShape {
     /// `[position, channel]` of the convolution inputs.
-    pub before: [usize; 2],
+    pub(crate) before: [usize; 2],
     /// `[value_head, d_key, d_value]` of the memory.
-    pub memory: [usize; 3],
+    pub(crate) memory: [usize; 3],
 }
 
 impl StateShape {
@@ -137,7 +123,7 @@ impl RecurrentState {
 
 impl Entry {
     /// The layer's recurrent state, if it has one and has seen any positions.
-    pub fn state(&self) -> Option<&RecurrentState> {
+    pub(super) fn state(&self) -> Option<&RecurrentState> {
         self.state.as_ref()
     }
 

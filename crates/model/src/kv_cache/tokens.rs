@@ -9,6 +9,11 @@ use crate::tokens::Tokens;
 /// Marks an unknown token: keys and values may be given without tokens.
 const UNKNOWN: u32 = u32::MAX;
 
+/// Fails if a different model computed a cache's keys and values.
+pub fn check_model(cache: &KeyValueCache, model: &ModelIdentity) -> Result<(), CacheError> {
+    cache.check_model(model)
+}
+
 impl KeyValueCache {
     /// The tokens of each row without padding; `None` if keys and values were given without tokens.
     ///
@@ -36,7 +41,7 @@ impl KeyValueCache {
     }
 
     /// Fails if a different model computed the keys and values.
-    pub fn check_model(&self, model: &ModelIdentity) -> Result<(), CacheError> {
+    pub(crate) fn check_model(&self, model: &ModelIdentity) -> Result<(), CacheError> {
         match &self.model {
             Some(own) if !own.is(model) && !self.is_empty() => {
                 Err(CacheError::OtherWeights { cache: own.label().to_string(), model: model.label().to_string() })

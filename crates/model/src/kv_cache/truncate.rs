@@ -4,7 +4,8 @@ use super::{Entry, KeyValueCache, mask};
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// Drops the positions from `len` on.
+    /// Drops the positions from `len` on. With a `len` of 0, the cache is as new, and its memory stays allocated
+    /// (torchtune's `reset`).
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -51,45 +52,5 @@ impl KeyValueCache {
             (self.given_mask, self.hidden_before) = (vec![Vec::new(); self.shape.batch], vec![0; self.shape.batch]);
         }
         Ok(())
-    }
-
-    /// Drops the last `count` positions.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// cache.drop_last(2)?;
-    /// assert_eq!(cache.len(), 3);
-    /// assert_eq!(
-    ///     cache.drop_last(9).unwrap_err().to_string(),
-    ///     "9 positions were requested, but the cache holds 3",
-    /// );
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`KeyValueCache::truncate`], and [`CacheError::TooFew`].
-    pub fn drop_last(&mut self, count: usize) -> Result<(), CacheError> {
-        let left = self.len().checked_sub(count).ok_or(CacheError::TooFew { held: self.len(), asked: count })?;
-        self.truncate(left)
-    }
-
-    /// Drops all positions; the memory stays allocated.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// let bytes = cache.memory();
-    /// cache.reset()?;
-    /// assert!(cache.is_empty() && cache.memory() == bytes);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Frozen`] if the cache is frozen.
-    pub fn reset(&mut self) -> Result<(), CacheError> {
-        self.truncate(0)
     }
 }

@@ -76,8 +76,7 @@ impl HookedTransformer {
         }
 
         let in_stream = self.config.positional == Positional::Learned;
-        let first_held: Vec<usize> =
-            kv_cache.as_ref().map_or(Vec::new(), |cache| cache.iter().map(Entry::first).collect());
+        let first_held: Vec<usize> = kv_cache.as_deref().into_iter().flatten().map(Entry::first).collect();
         let held_by = |layer: usize| self.config.reads_keys_of(layer).unwrap_or(layer);
         let told = tokens.as_ref().and(self.points.outer(Outer::Tokens)).map(|id| &self.catalog().info(id).name);
         let silent = |point: &PointInfo| match point.layer {

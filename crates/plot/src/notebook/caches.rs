@@ -7,7 +7,7 @@ use super::{Show, Shown};
 use crate::error::PlotError;
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_model::driver::HookedModel;
-use hooklens_model::kv_cache::KeyValueCache;
+use hooklens_model::kv_cache::{KeyValueCache, windows};
 use hooklens_model::model::{HookedTransformer, ModelWeights};
 
 impl Show for ActivationCache {
@@ -34,7 +34,7 @@ impl Show for KeyValueCache {
         let rows = if self.batch() == 1 { "row" } else { "rows" };
         let what = format!(
             "KeyValueCache, {}: {} {rows} of {} positions in {} layers, {}{}",
-            self.kind().name(),
+            self.kind(),
             grouped(self.batch()),
             grouped(self.len()),
             self.n_layers(),
@@ -42,9 +42,8 @@ impl Show for KeyValueCache {
             if self.is_frozen() { ", frozen" } else { "" }
         );
         let row = |layer: usize| {
-            let info = self.mask_info(layer);
-            let first = info.as_ref().map_or(0, |info| info.first_column);
-            let window = self.shape().windows.get(layer).copied().flatten();
+            let first = self[layer].first();
+            let window = windows(self).get(layer).copied().flatten();
             let window = window.map_or("all".into(), |window| format!("{window:?}"));
             vec![layer.to_string(), format!("{first}..{}", self.len()), window, bytes(memory[layer] as u64)]
         };

@@ -22,7 +22,7 @@ impl Entry {
     /// let new = || Tensor::<4>::zeros([1, 1, 4, 16], &model.device());
     /// let (keys, _) = cache[0].append(new(), new())?;
     /// assert_eq!((keys.dims(), cache[0].len()), ([1, 6, 4, 16], 6));
-    /// cache[0].freeze();
+    /// cache.freeze();
     /// let (keys, _) = cache[0].append(new(), new())?; // returned, but not stored
     /// assert_eq!((keys.dims(), cache[0].len()), ([1, 7, 4, 16], 6));
     /// # Ok::<(), hooklens::Error>(())

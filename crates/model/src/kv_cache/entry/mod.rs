@@ -14,7 +14,7 @@ use super::kind::CacheKind;
 use super::prefetch::Prefetch;
 use super::shape::CacheShape;
 use super::state::{RecurrentState, StateShape};
-use crate::config::{TransformerConfig, Window};
+use crate::config::Window;
 use crate::error::CacheError;
 
 /// Keys and values of one layer, `[batch, position, kv_head, d_head]`.
@@ -75,43 +75,6 @@ struct Pending {
 }
 
 impl Entry {
-    /// Creates an empty, growing entry for `batch` rows of one layer of a model with this configuration.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// use hooklens::Entry;
-    /// let entry = Entry::new(model.config(), 2)?;
-    /// assert_eq!(entry.keys()?.dims(), [2, 0, 4, 16]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Size`].
-    pub fn new(config: &TransformerConfig, batch: usize) -> Result<Self, CacheError> {
-        Self::of_shape(&CacheShape::of(config, batch)?, 0, CacheKind::GROWING)
-    }
-
-    /// Creates an empty entry for one layer of a cache with this shape and kind.
-    ///
-    /// ```
-    /// use hooklens::{CacheKind, CacheShape, Entry};
-    /// let entry = Entry::of_shape(&CacheShape::new(1, 2, 4, 16)?, 1, CacheKind::preallocated(8))?;
-    /// assert!(entry.is_empty() && !entry.is_frozen());
-    /// # Ok::<(), hooklens::CacheError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`CacheError::Layer`], [`CacheError::Size`], or [`CacheError::Unsupported`].
-    pub fn of_shape(shape: &CacheShape, layer: usize, kind: CacheKind) -> Result<Self, CacheError> {
-        kind.check()?;
-        let layers = shape.windows.len();
-        if layer >= layers {
-            return Err(CacheError::Layer { layer, layers });
-        }
-        Ok(Self::made(shape, layer, kind))
-    }
-
     pub(super) fn made(shape: &CacheShape, layer: usize, kind: CacheKind) -> Self {
         let window = shape.windows[layer];
         Self {
@@ -224,7 +187,7 @@ impl Entry {
     }
 
     /// Number of rows.
-    pub fn batch(&self) -> usize {
+    pub(super) fn batch(&self) -> usize {
         self.batch
     }
 
@@ -250,33 +213,6 @@ impl Entry {
     /// Sets the first column that each row holds.
     pub(super) fn set_held_from(&mut self, columns: Vec<usize>) {
         self.held_from = columns;
-    }
-
-    /// Freezes the entry: [`Entry::append`] no longer stores anything. All layers of a cache used by a run must be in
-    /// the same state.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let mut cache = model.prefill("king drum sun star")?;
-    /// cache[1].freeze();
-    /// assert_eq!((cache[0].is_frozen(), cache[1].is_frozen()), (false, true));
-    /// let message = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache)).unwrap_err().to_string();
-    /// assert_eq!(message, "layer 1 is frozen and the cache is not; freeze all layers or none");
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn freeze(&mut self) {
-        self.frozen = true;
-    }
-
-    /// Unfreezes the entry: [`Entry::append`] stores what it is given.
-    pub fn unfreeze(&mut self) {
-        self.frozen = false;
-    }
-
-    /// Whether [`Entry::append`] stores nothing.
-    pub fn is_frozen(&self) -> bool {
-        self.frozen
     }
 
     pub(super) fn set_frozen(&mut self, frozen: bool) {
@@ -326,7 +262,7 @@ impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [[kv_heads, d_head], [value_heads, d_value]] = self.heads;
         f.debug_struct("Entry")
-            .field("kind", &self.kind.name())
+            .field("kind", &self.kind.to_string())
             .field("keys", &[self.batch, self.held(), kv_heads, d_head])
             .field("values", &[self.batch, self.held(), value_heads, d_value])
             .field("len", &self.len)

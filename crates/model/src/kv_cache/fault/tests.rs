@@ -16,6 +16,7 @@ use crate::encoder_decoder::{
     LoadedEncoderDecoder, StackAttention, StackPositions, TokenRules,
 };
 use crate::error::{CacheError, Result};
+use crate::kv_cache::compat::HuggingFaceCache;
 use crate::kv_cache::{Bits, CacheKind, KeyValueCache, Offload};
 use crate::model::{HookedTransformer, LoadReport, ModelParts};
 
@@ -51,7 +52,7 @@ fn fails<T>(n: usize, fault: Fault, work: impl FnOnce() -> Result<T>) -> bool {
 }
 
 fn kinds() -> Vec<CacheKind> {
-    let whole = [CacheKind::GROWING, CacheKind::preallocated(40), CacheKind::GROWING.offloaded(Offload::Memory)];
+    let whole = [CacheKind::GROWING, CacheKind::GROWING.limited(40), CacheKind::GROWING.offloaded(Offload::Memory)];
     let few = [CacheKind::EIGHT_BIT, CacheKind::FOUR_BIT, CacheKind::GROWING.quantized(Bits::Sixteen, 4)];
     let on_disk = CacheKind::GROWING.offloaded(Offload::Disk);
     let all = whole.into_iter().chain(few).chain([on_disk]);
@@ -114,18 +115,18 @@ fn a_failed_run_leaves_every_kind_as_it_was() {
                         }
                         reached += 1;
                         let now = (cache.to_data().unwrap(), cache.batch());
-                        assert_eq!(now, (before.clone(), batch), "{name}, {}, point {n}", kind.name());
+                        assert_eq!(now, (before.clone(), batch), "{name}, {}, point {n}", kind);
                     }
                     step(&model, &mut never_failed, &tokens).unwrap();
                     let (now, right) = (cache.to_data().unwrap(), never_failed.to_data().unwrap());
-                    assert_eq!(now, right, "{name}, {}", kind.name());
+                    assert_eq!(now, right, "{name}, {}", kind);
                     // Subsequent runs also give the same result.
                     let next = vec![vec![3]; 2];
                     let behind = |cache: &KeyValueCache| step(&model, &mut cache.clone(), &next).unwrap();
-                    assert_eq!(behind(&cache), behind(&never_failed), "{name}, {}", kind.name());
+                    assert_eq!(behind(&cache), behind(&never_failed), "{name}, {}", kind);
                 }
             }
-            assert!(reached > 0, "{name}, {}", kind.name());
+            assert!(reached > 0, "{name}, {}", kind);
         }
     }
 }
@@ -135,7 +136,7 @@ fn a_failed_change_leaves_every_kind_as_it_was() {
     type Change = fn(&mut KeyValueCache, &KeyValueCache) -> std::result::Result<(), CacheError>;
     let changes: [(&str, Change); 7] = [
         ("select_rows", |cache, _| cache.select_rows(&[1, 0, 1])),
-        ("repeat_rows", |cache, _| cache.repeat_rows(2)),
+        ("batch_repeat_interleave", |cache, _| cache.batch_repeat_interleave(2)),
         ("fork", |cache, _| cache.fork(2).map(drop)),
         ("insert", |cache, other| cache.insert(other, 1)),
         ("to_kind", |cache, _| cache.to_kind(cache.kind()).map(|made| *cache = made)),
@@ -166,14 +167,14 @@ fn a_failed_change_leaves_every_kind_as_it_was() {
                     if !fails(n, fault, || Ok(change(&mut cache, &other)?)) {
                         break;
                     }
-                    assert_eq!(cache.to_data().unwrap(), before, "{name}, {}, point {n}", kind.name());
+                    assert_eq!(cache.to_data().unwrap(), before, "{name}, {}, point {n}", kind);
                 }
                 let mut never_failed = filled(2, 5);
                 change(&mut never_failed, &other).unwrap();
                 let content = |cache: &KeyValueCache| {
-                    cache.iter().map(|entry| (entry.len(), entry.keys().unwrap().into_data())).collect::<Vec<_>>()
+                    cache.into_iter().map(|entry| (entry.len(), entry.keys().unwrap().into_data())).collect::<Vec<_>>()
                 };
-                assert_eq!(content(&cache), content(&never_failed), "{name}, {}", kind.name());
+                assert_eq!(content(&cache), content(&never_failed), "{name}, {}", kind);
             }
         }
     }
@@ -282,10 +283,10 @@ fn a_failed_run_leaves_a_decoders_cache_as_it_was() {
                     break;
                 }
                 let now = (cache.own.to_data().unwrap(), cache.cross_layers());
-                assert_eq!(now, before, "{}, point {n}", kind.name());
+                assert_eq!(now, before, "{}, point {n}", kind);
             }
             step(&mut never_failed, token).unwrap();
-            assert_eq!(cache.own.to_data().unwrap(), never_failed.own.to_data().unwrap(), "{}", kind.name());
+            assert_eq!(cache.own.to_data().unwrap(), never_failed.own.to_data().unwrap(), "{}", kind);
         }
     }
 }
