@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         colors = colors.row(format!("after layer {layer}"), stream.narrow(2, 7, 1).to_vec()?)?;
     }
     colors.save(&text)?;
-    println!("wrote {view} with {} heads, and {text} with one coordinate", patterns.heads_shown().len());
+    println!("wrote {view} with every head, and {text} with one coordinate");
     Ok(())
 }

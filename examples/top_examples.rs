@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let found = TopExamples::new(&point).neuron(neuron).k(8).window(6).one_per_text().run(&model, &texts)?;
     println!("{found}");
-    found.colored_text()?.save(&page)?;
+    ColoredText::of(&found)?.save(&page)?;
 
     // The histogram and the bars use all activations, not only the largest.
     let all = TopExamples::new(&point).neuron(neuron).k(usize::MAX).window(0).run(&model, &texts)?;

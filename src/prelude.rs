@@ -21,7 +21,7 @@ pub use crate::hook::{self, Axis, at};
 pub use crate::lens::LogitLens;
 pub use crate::patching::{Ablation, Freeze, Metric, PatchModel, Patching, Receiver, Sites};
 #[cfg(feature = "plot")]
-pub use crate::plot::{ColoredExamples, Heatmap, Show};
+pub use crate::plot::{ColoredText, Heatmap, Picture, Show};
 pub use crate::{
     Activation, ActivationCache, DType, DecoderModel, ForwardOptions, FromPretrained, HookedModel, HookedTransformer,
     KeyValueCache, LabeledArray, LoadOptions, Logits, ModelWeights, Positions, Processing, Record, SavePretrained,

@@ -6,9 +6,11 @@ use hooklens::encoder::HookedEncoder;
 use hooklens::plot::{AttentionPatterns, AttentionView, ColoredText, PatternGrid, PlotError};
 use hooklens::prelude::*;
 use hooklens::{PaddingSide, TokenizeOptions};
+use hooklens_plot::{ShownHeads, check_attention_view};
 use ndarray::{Array3, s};
 use serde_json::Value;
 
+use super::notebook::html;
 use crate::support::{fixtures, program};
 
 /// Tokens that would be dangerous, invisible or misrendered if written verbatim.
@@ -22,6 +24,14 @@ const HOSTILE: [&str; 8] = [
     "\u{fffd}",
     " a\tb",
 ];
+
+/// The page that a plot saves.
+fn saved(save: impl FnOnce(&Path) -> Result<(), PlotError>) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page.html");
+    save(&path).unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
 
 /// Causal patterns `[head, query, key]` with rows that sum to one.
 fn causal(heads: usize, len: usize) -> Array3<f32> {
@@ -80,7 +90,7 @@ fn base64(text: &str) -> Vec<u8> {
 #[test]
 fn no_token_leaves_its_place() {
     let patterns = hostile(1);
-    let page = AttentionView::of(&patterns).unwrap().title("<b>\"title\"</b> & more").to_page().unwrap();
+    let page = saved(|path| AttentionView::of(&patterns)?.title("<b>\"title\"</b> & more").save(path));
     // The page contains only its own scripts, and none from a token.
     assert_eq!(page.matches("<script").count(), 2);
     assert_eq!(page.matches("</script").count(), 2);
@@ -92,7 +102,7 @@ fn no_token_leaves_its_place() {
     let shown = ["↵", "‹U+0000›", "\"'`&", "<!--<script>", "‹U+202E›‹U+2028›", "\u{fffd}", "·a\\tb"];
     assert_eq!(tokens.as_array().unwrap()[1..], shown.map(Value::from));
 
-    let text = ColoredText::new(HOSTILE).row("<i>", HOSTILE.map(|_| 1.0)).unwrap().title("<i>").to_page().unwrap();
+    let text = saved(|path| ColoredText::new(HOSTILE).row("<i>", HOSTILE.map(|_| 1.0))?.title("<i>").save(path));
     assert!(!text.contains("<img") && !text.contains("<script") && !text.contains("<!--") && !text.contains("<i>"));
     assert!(text.contains("&lt;/script&gt;&lt;img·src=x·onerror=alert(1)&gt;</span>"));
     let svg = PatternGrid::of(&patterns).unwrap().to_svg().unwrap();
@@ -108,7 +118,7 @@ fn values_are_kept_within_a_255th() {
         }
         let patterns = AttentionPatterns::new((0..9).map(|n| n.to_string()), [(4, values.clone())]).unwrap();
         assert_eq!(patterns.is_causal(), is_causal);
-        let data = data(&AttentionView::of(&patterns).unwrap().to_html().unwrap());
+        let data = data(&html(&AttentionView::of(&patterns).unwrap()));
         assert_eq!(data["causal"], is_causal);
         for (number, head) in data["heads"].as_array().unwrap().iter().enumerate() {
             assert_eq!((&head["layer"], &head["head"]), (&4.into(), &number.into()));
@@ -130,9 +140,9 @@ fn pages_are_small_and_the_same_every_time() {
     let tokens: Vec<String> = (0..128).map(|n| format!(" token{n}")).collect();
     let patterns = AttentionPatterns::new(&tokens, (0..12).map(|layer| (layer, causal(12, 128)))).unwrap();
     let view = AttentionView::of(&patterns).unwrap().title("gpt2");
-    let page = view.to_page().unwrap();
+    let page = saved(|path| view.save(path));
     assert!(page.len() < 2_500_000, "{}", page.len());
-    assert_eq!(page, view.to_page().unwrap());
+    assert_eq!(page, saved(|path| view.save(path)));
     for outside in ["http:", "https:", "src=", "href=", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -143,13 +153,13 @@ fn pages_are_small_and_the_same_every_time() {
 
 #[test]
 fn what_is_too_large_or_wrong_is_said() {
-    let message = AttentionView::check(1, 2049, true).unwrap_err();
+    let message = check_attention_view(1, 2049, true).unwrap_err();
     assert!(matches!(message, PlotError::TooLong { tokens: 2049, most: 2048 }), "{message}");
-    let message = AttentionView::check(144, 1024, true).unwrap_err();
+    let message = check_attention_view(144, 1024, true).unwrap_err();
     assert!(matches!(message, PlotError::TooLarge { tokens: 1024, most: 16_000_000, .. }));
     assert!(message.to_string().contains("144 heads of 1024 tokens make a page of 101 MB"), "{message}");
     assert!(message.to_string().contains("choose fewer layers, heads or positions"), "{message}");
-    assert!(AttentionView::check(5, 2048, true).is_ok());
+    assert!(check_attention_view(5, 2048, true).is_ok());
 
     let patterns = hostile(3);
     let message = patterns.clone().layers([1, 7]).unwrap_err().to_string();
@@ -175,7 +185,7 @@ fn what_is_too_large_or_wrong_is_said() {
     assert!(message.contains("choose fewer along layers or heads or positions"), "{message}");
     // Tokens may have any length.
     let long = AttentionPatterns::new(["x".repeat(17_000_000)], [(0, causal(1, 1))]).unwrap();
-    assert!(matches!(AttentionView::of(&long).unwrap().to_html(), Err(PlotError::TooLarge { .. })));
+    assert!(matches!(AttentionView::of(&long).unwrap().shown(), Err(PlotError::TooLarge { .. })));
 }
 
 #[test]
@@ -222,7 +232,7 @@ fn encoders_are_shown_whole() {
         for head in patterns.heads_shown() {
             assert!(head.values.sum_axis(ndarray::Axis(1)).iter().all(|sum| (sum - 1.0).abs() < 1e-4));
         }
-        let page = AttentionView::of(&patterns).unwrap().to_html().unwrap();
+        let page = html(&AttentionView::of(&patterns).unwrap());
         assert_eq!(data(&page)["heads"].as_array().unwrap().len(), patterns.heads_shown().len());
     }
 }
@@ -230,11 +240,11 @@ fn encoders_are_shown_whole() {
 #[test]
 fn colors_of_a_text_are_centered_where_numbers_are_below_zero() {
     let text = ColoredText::new(["a", "b", "c"]).row("neuron 3", [-2.0, 0.0, f64::NAN]).unwrap();
-    let html = text.row("neuron 4", [0.5f32, 1.0, 2.0]).unwrap().to_html().unwrap();
+    let html = super::notebook::html(&text.row("neuron 4", [0.5f32, 1.0, 2.0]).unwrap());
     assert!(html.contains("title=\"a: -2.0000\"") && html.contains("title=\"c: NaN\""));
     assert!(html.contains("background: #2166ac") && html.contains("background: #f7f7f7"), "{html}");
     assert_eq!(html.matches("<details open>").count(), 2);
-    let rising = ColoredText::new(["a"]).row("loss", [3.0]).unwrap().to_html().unwrap();
+    let rising = super::notebook::html(&ColoredText::new(["a"]).row("loss", [3.0]).unwrap());
     assert!(rising.contains("background: #08306b") && !rising.contains("#b2182b"));
 }
 

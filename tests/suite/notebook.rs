@@ -8,9 +8,16 @@ use hooklens::plot::{
 };
 use hooklens::prelude::*;
 use hooklens::{LabeledArray, LabeledAxis};
+use hooklens_plot::LensCells;
 use ndarray::{ArrayD, Axis};
 
 use crate::support::device;
+
+/// What a notebook shows of a value, as HTML.
+pub(crate) fn html(shown: &impl Show) -> String {
+    let shown = shown.shown().unwrap();
+    shown.into_iter().find(|form| form.mime == "text/html").unwrap().content
+}
 
 fn embedded(name: &str) -> HookedTransformer {
     HookedTransformer::from_pretrained(format!("embedded:{name}")).unwrap()
@@ -161,7 +168,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     );
     assert!(entropy.shades().values().iter().all(|nats| *nats <= f64::from(model.config().d_vocab as u32).ln() + 1e-4));
 
-    let html = table.clone().title("<i>").to_html().unwrap();
+    let html = html(&table.clone().title("<i>"));
     assert!(html.contains("&lt;i&gt;") && html.contains("Mary") && html.matches("<td").count() == shape[0] * shape[1]);
     let last = table.clone().positions(-1).unwrap();
     assert_eq!(last.shades().axes()[1].labels, [format!("{} to", shape[1] - 1)]);

@@ -8,6 +8,7 @@ use hooklens::experiments::{PrefixStore, SteeringVector};
 use hooklens::plot::AttentionPatterns;
 use hooklens::prelude::*;
 use hooklens::{Error, HookedModel, PaddingSide};
+use hooklens_plot::ShownHeads;
 
 use crate::support::{device, distance, random_model, values};
 

@@ -1,8 +1,10 @@
 //! Scatter plots, bars and histograms: what is drawn, where, and which inputs are rejected.
 
-use hooklens::plot::{Bars, ColoredText, Histogram, Line, LinePlot, PlotError, Scatter, Show, Shown};
+use hooklens::plot::{Bars, ColoredText, Histogram, Line, LinePlot, Picture, PlotError, Scatter, Show, Shown};
 use hooklens::{LabeledArray, LabeledAxis};
+use hooklens_plot::HistogramBins;
 
+use super::notebook::html;
 use crate::svg::Element;
 
 /// Texts with characters that markup must escape.
@@ -362,7 +364,7 @@ fn passages_share_a_scale() {
         let from = html.split_once(&format!("title=\"{title}\"")).unwrap_or_else(|| panic!("{title} in {html}")).1;
         from.split_once("background: ").unwrap().1[..7].to_string()
     };
-    let (before, after) = (one.to_html().unwrap(), two.to_html().unwrap());
+    let (before, after) = (html(&one), html(&two));
     assert_eq!(background(&after, "b: 1.0000"), background(&after, "&lt;d&gt;: 1.0000"));
     assert_ne!(background(&before, "b: 1.0000"), background(&after, "b: 1.0000"));
     assert_eq!(background(&before, "b: 1.0000"), background(&after, "c↵: 4.0000"), "the largest is darkest");

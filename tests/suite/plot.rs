@@ -1,6 +1,6 @@
 //! Plots of what can be drawn, and errors for what can't.
 
-use hooklens::plot::{Heatmap, Line, LinePlot, PlotError};
+use hooklens::plot::{Heatmap, Line, LinePlot, Picture, PlotError};
 use hooklens::{LabeledArray, LabeledAxis};
 use ndarray::{ArrayD, IxDyn};
 

@@ -282,6 +282,6 @@ fn found_examples_show_themselves() {
     assert_eq!(html.matches("<span title=").count(), tokens);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("neuron.html");
-    found.colored_text().unwrap().save(&path).unwrap();
+    ColoredText::of(&found).unwrap().save(&path).unwrap();
     assert!(std::fs::read_to_string(path).unwrap().starts_with("<!doctype html>"));
 }

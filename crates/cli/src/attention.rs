@@ -16,7 +16,9 @@ use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::{Tokens, token_text};
-use hooklens_plot::{AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError};
+use hooklens_plot::{
+    AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, ShownHeads, check_attention_view,
+};
 
 /// Maximum number of values written to a JSON or CSV file.
 const MOST_VALUES: usize = 4_000_000;
@@ -77,7 +79,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     let count = layers.len() * heads.len();
     // Fail before the forward pass if the result is too large to show.
     match args.out.as_ref().map(|out| out.kind) {
-        Some(Kind::Page) => AttentionView::check(count, len, true)?,
+        Some(Kind::Page) => check_attention_view(count, len, true)?,
         Some(Kind::Json | Kind::Csv) if count * len * len > MOST_VALUES => {
             let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
             return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());

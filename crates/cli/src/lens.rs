@@ -21,7 +21,7 @@ use hooklens_analysis::patching::position_labels;
 use hooklens_io::csv_text::CsvTable;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::single_token;
-use hooklens_plot::{LensShade, LensTable};
+use hooklens_plot::{LensCells, LensShade, LensTable};
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]

@@ -5,7 +5,7 @@ use super::show::Dashboards;
 use hooklens_io::numerals::grouped;
 use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
-use hooklens_plot::{Show, Shown};
+use hooklens_plot::{Show, Shown, text_and_page};
 
 /// Maximum number of units shown in a notebook.
 const SHOWN: usize = 20;
@@ -17,14 +17,15 @@ impl Show for Dictionary {
         let [read, write] = [&metadata.reads, &metadata.writes].map(|point| point.as_deref().unwrap_or_default());
         let place = if write.is_empty() { read.to_string() } else { format!("{read} to {write}") };
         let latents = grouped(self.latents());
-        Ok(vec![Shown::text(format!("{kind} {}: {latents} latents, {}, {place}", self.name(), self.architecture()))])
+        let content = format!("{kind} {}: {latents} latents, {}, {place}", self.name(), self.architecture());
+        Ok(vec![Shown { mime: "text/plain", content }])
     }
 }
 
 impl Show for Dashboards<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let units: Vec<usize> = self.by_density().into_iter().take(SHOWN).collect();
-        Ok(vec![Shown::text(format!("{self:?}")), Shown::page(&self.page(units).map_err(unread)?)])
+        Ok(text_and_page(format!("{self:?}"), &self.page(units).map_err(unread)?))
     }
 }
 
@@ -47,7 +48,7 @@ impl Dashboards<'_> {
 
 impl Show for UnitView {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(&*self.what), Shown::page(&self.page)])
+        Ok(text_and_page(&*self.what, &self.page))
     }
 }
 

@@ -74,7 +74,7 @@ impl Bars {
     /// Creates a bar for each value of a one-dimensional array.
     ///
     /// ```
-    /// use hooklens::plot::Bars;
+    /// use hooklens::plot::{Bars, Picture};
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// let shares = LabeledArray::from_values([LabeledAxis::new("answer", ["Mary", "John"])], [0.9, 0.1])?;
     /// let svg = Bars::of(&shares)?.value("probability").to_svg()?;

@@ -4,9 +4,8 @@ use hooklens_analysis::experiments::{FoundExamples, number};
 
 use crate::{ColoredText, PlotError};
 
-/// Display of top activating examples. Part of the prelude.
-pub trait ColoredExamples {
-    /// The examples with their surrounding tokens, colored by activation on a common scale.
+impl ColoredText {
+    /// Top activating examples with their surrounding tokens, colored by activation on a common scale.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -14,19 +13,15 @@ pub trait ColoredExamples {
     /// # let path = folder.path().join("coordinate.html");
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let found = TopExamples::new("resid_post1").neuron(3).run(&model, ["king drum sun king"])?;
-    /// found.colored_text()?.save(path)?;
+    /// ColoredText::of(&found)?.save(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`PlotError::Values`] if an example was modified to have different numbers of values and tokens.
-    fn colored_text(&self) -> Result<ColoredText, PlotError>;
-}
-
-impl ColoredExamples for FoundExamples {
-    fn colored_text(&self) -> Result<ColoredText, PlotError> {
+    pub fn of(found: &FoundExamples) -> Result<Self, PlotError> {
         let none: [String; 0] = [];
-        self.examples.iter().try_fold(ColoredText::new(none).title(self.heading()), |page, example| {
+        found.examples.iter().try_fold(Self::new(none).title(found.heading()), |page, example| {
             let name = format!("{}: text {}, position {}", number(example.value), example.text, example.position);
             page.passage(name, &example.tokens, example.values.iter().copied())
         })

@@ -63,10 +63,10 @@ impl ColoredText {
     /// Adds a row with a different text, colored by one value per token on the common scale.
     ///
     /// ```
-    /// use hooklens::plot::ColoredText;
+    /// use hooklens::plot::{ColoredText, Show};
     /// let page = ColoredText::new(["red", "fox"]).row("text 0", [0.1, 0.9])?;
     /// let page = page.passage("text 1", ["king", "drum", "sun"], [0.0, 0.5, 2.0])?;
-    /// assert!(page.to_html()?.contains("title=\"sun: 2.0000\""));
+    /// assert!(page.shown()?[1].content.contains("title=\"sun: 2.0000\"")); // as in a notebook
     /// # Ok::<(), hooklens::plot::PlotError>(())
     /// ```
     ///
@@ -108,7 +108,7 @@ impl ColoredText {
     ///
     /// # Errors
     /// [`PlotError::TooLarge`] beyond 16 MB.
-    pub fn to_html(&self) -> Result<String, PlotError> {
+    pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let scale = Scale::of(self.rows.iter().flat_map(|row| &row.values));
         let mut html = String::from(
             "<div class=\"hooklens-text\" style=\"box-sizing: border-box; padding: 10px 12px; background: #fff; \
@@ -141,7 +141,7 @@ impl ColoredText {
     ///
     /// # Errors
     /// Same as [`ColoredText::to_html`].
-    pub fn to_page(&self) -> Result<String, PlotError> {
+    fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "tokens" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }

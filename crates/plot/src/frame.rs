@@ -221,31 +221,27 @@ macro_rules! framed {
                 self
             }
 
-            /// The picture as SVG.
-            ///
-            /// # Errors
-            /// [`PlotError::Draw`].
-            pub fn to_svg(&self) -> Result<String, PlotError> {
-                let frame = self.frame();
-                $crate::draw::fine_svg(frame.size, |area| self.draw(&area, &frame))
-            }
-
-            /// The picture as antialiased PNG, with two pixels per unit of the SVG.
-            ///
-            /// # Errors
-            /// [`PlotError::Draw`].
-            pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-                let frame = self.frame();
-                $crate::draw::fine_png(frame.size, |area| self.draw(&area, &frame))
-            }
-
             /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
             ///
             /// # Errors
             /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
             pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<(), PlotError> {
+                use $crate::picture::Picture as _;
                 let page = || Ok($crate::page::whole(&self.title, &self.to_svg()?));
                 $crate::draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), page)
+            }
+        }
+
+        impl $crate::picture::Picture for $picture {
+            fn to_svg(&self) -> Result<String, PlotError> {
+                let frame = self.frame();
+                $crate::draw::fine_svg(frame.size, |area| self.draw(&area, &frame))
+            }
+
+            // Antialiased, with two pixels per unit of the SVG.
+            fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+                let frame = self.frame();
+                $crate::draw::fine_png(frame.size, |area| self.draw(&area, &frame))
             }
         }
     };

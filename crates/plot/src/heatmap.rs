@@ -11,6 +11,7 @@ use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::font;
 use super::page;
 use crate::error::PlotError;
+use crate::picture::Picture;
 use hooklens_analysis::labeled::LabeledArray;
 
 /// Maximum number of cells in a picture.
@@ -21,7 +22,7 @@ const MOST: usize = 250_000;
 /// or, without negative values, white to blue.
 ///
 /// ```
-/// use hooklens::plot::Heatmap;
+/// use hooklens::plot::{Heatmap, Picture};
 /// use hooklens::{LabeledArray, LabeledAxis};
 /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("pos", ["0: <bos>", "1: king", "2: drum"])];
 /// let effects = LabeledArray::from_values(axes, [0.0, 0.1, 0.9, 0.0, -0.2, 1.0])?;
@@ -80,24 +81,6 @@ impl<'a> Heatmap<'a> {
     pub fn texts(mut self, texts: Vec<String>) -> Self {
         self.texts = Some(texts);
         self
-    }
-
-    /// The picture as SVG.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        let layout = self.layout();
-        draw::svg(self.size(&layout), |area| self.draw(area, &layout))
-    }
-
-    /// The picture as PNG, with one pixel per unit of [`Heatmap::to_svg`]. Use the SVG for print.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-        let layout = self.layout();
-        draw::png(self.size(&layout), |area| self.draw(area, &layout))
     }
 
     /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
@@ -233,5 +216,17 @@ impl<'a> Heatmap<'a> {
         }
         let under = bottom + layout.below - NAMES as i32 - 6;
         write(area, name, ((left + right) / 2, under), NAMES, HPos::Center, VPos::Top, false, &BLACK_INK)
+    }
+}
+
+impl Picture for Heatmap<'_> {
+    fn to_svg(&self) -> Result<String, PlotError> {
+        let layout = self.layout();
+        draw::svg(self.size(&layout), |area| self.draw(area, &layout))
+    }
+
+    fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+        let layout = self.layout();
+        draw::png(self.size(&layout), |area| self.draw(area, &layout))
     }
 }

@@ -29,7 +29,7 @@ const MOST_BINS: usize = 2_000;
 /// let early = [1.0, 1.2, 1.1, 0.9, 1.4];
 /// let late = vec![2.1, 2.6, 1.9, 2.2];
 /// let picture = Histogram::new("norm", [("layer 0", early.to_vec()), ("layer 5", late)])?.bins(6)?;
-/// assert_eq!(picture.counts(), [[3, 2, 0, 0, 0, 0], [0, 0, 0, 1, 2, 1]]);
+/// assert_eq!(hooklens_plot::HistogramBins::counts(&picture), [[3, 2, 0, 0, 0, 0], [0, 0, 0, 1, 2, 1]]);
 /// picture.title("of the stream").save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -82,7 +82,7 @@ impl Histogram {
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let pattern = model.record("When Mary and John", hook::pattern(0))?.get(hook::pattern(0))?;
     /// let picture = Histogram::of("attention", pattern.to_vec()?)?;
-    /// assert_eq!(picture.counts()[0].iter().sum::<usize>(), 4 * 5 * 5);
+    /// assert_eq!(hooklens_plot::HistogramBins::counts(&picture)[0].iter().sum::<usize>(), 4 * 5 * 5);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -103,17 +103,6 @@ impl Histogram {
         let ends = [self.edges[0], self.edges[self.edges.len() - 1]];
         self.edges = bins::between(ends, bins);
         Ok(self)
-    }
-
-    /// The lower edge of each bin, followed by the upper edge of the last. A value on an edge counts in the bin above
-    /// the edge, except that the last bin includes its upper edge.
-    pub fn edges(&self) -> &[f64] {
-        &self.edges
-    }
-
-    /// The counts in each bin, for each series.
-    pub fn counts(&self) -> Vec<Vec<usize>> {
-        self.series.iter().map(|(_, values)| bins::counted(values, &self.edges)).collect()
     }
 
     fn frame(&self) -> Frame {
@@ -166,4 +155,24 @@ framed!(Histogram);
 
 fn numbered(name: impl Into<String>, values: impl IntoIterator<Item = impl Into<f64>>) -> (String, Vec<f64>) {
     (name.into(), values.into_iter().map(Into::into).collect())
+}
+
+/// The bins of a histogram.
+pub trait HistogramBins {
+    /// The lower edge of each bin, followed by the upper edge of the last. A value on an edge counts in the bin above
+    /// the edge, except that the last bin includes its upper edge.
+    fn edges(&self) -> &[f64];
+
+    /// The counts in each bin, for each series.
+    fn counts(&self) -> Vec<Vec<usize>>;
+}
+
+impl HistogramBins for Histogram {
+    fn edges(&self) -> &[f64] {
+        &self.edges
+    }
+
+    fn counts(&self) -> Vec<Vec<usize>> {
+        self.series.iter().map(|(_, values)| bins::counted(values, &self.edges)).collect()
+    }
 }

@@ -12,6 +12,7 @@ use super::heatmap::Heatmap;
 use super::page::{self, escaped};
 use super::token_text::{drawn, visible};
 use crate::error::PlotError;
+use crate::picture::Picture;
 use hooklens_analysis::activations::Per;
 use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
 use hooklens_analysis::lens::LensReading;
@@ -162,15 +163,6 @@ impl LensTable {
         Ok(self)
     }
 
-    /// Sets the position in the text of the table's first token, for labels. Default 0.
-    #[must_use]
-    pub fn first(mut self, position: usize) -> Self {
-        let (stages, _) = self.axes();
-        let axes = [stages.clone(), LabeledAxis::new("pos", numbered(position, &self.tokens))];
-        self.shade = LabeledArray::of(axes, self.shade.values().clone());
-        self
-    }
-
     /// The stage axis and the position axis.
     fn axes(&self) -> (&LabeledAxis, &LabeledAxis) {
         let axes = self.shade.axes();
@@ -182,32 +174,6 @@ impl LensTable {
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
-    }
-
-    /// The values behind the colors, `[stage, pos]`.
-    pub fn shades(&self) -> &LabeledArray {
-        &self.shade
-    }
-
-    /// The text of the most likely token in each cell, `[stage][pos]`.
-    pub fn texts(&self) -> Vec<Vec<&str>> {
-        self.cells.iter().map(|stage| stage.iter().map(|place| best(place)).collect()).collect()
-    }
-
-    /// The table as SVG.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        self.picture()?.to_svg()
-    }
-
-    /// The table as PNG, with one pixel per unit of [`LensTable::to_svg`]. Use the SVG for print.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-        self.picture()?.to_png()
     }
 
     fn picture(&self) -> Result<Heatmap<'_>, PlotError> {
@@ -224,7 +190,7 @@ impl LensTable {
     ///
     /// # Errors
     /// [`PlotError::TooLarge`] beyond 16 MB.
-    pub fn to_html(&self) -> Result<String, PlotError> {
+    pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let scale = Scale::of(self.shade.values().iter());
         let (stages, places) = self.axes();
         let mut html = String::from(
@@ -275,7 +241,7 @@ impl LensTable {
     ///
     /// # Errors
     /// Same as [`LensTable::to_html`].
-    pub fn to_page(&self) -> Result<String, PlotError> {
+    fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "logit lens" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }
@@ -297,4 +263,44 @@ fn best(place: &[(String, f32)]) -> &str {
 /// Tokens prefixed with their positions.
 fn numbered(first: usize, tokens: &[String]) -> Vec<String> {
     tokens.iter().enumerate().map(|(at, token)| format!("{} {token}", first + at)).collect()
+}
+
+/// The cells of a lens table, and the position of the first.
+pub trait LensCells: Sized {
+    /// Sets the position in the text of the table's first token, for labels. Default 0.
+    #[must_use]
+    fn first(self, position: usize) -> Self;
+
+    /// The values behind the colors, `[stage, pos]`.
+    fn shades(&self) -> &LabeledArray;
+
+    /// The text of the most likely token in each cell, `[stage][pos]`.
+    fn texts(&self) -> Vec<Vec<&str>>;
+}
+
+impl LensCells for LensTable {
+    fn first(mut self, position: usize) -> Self {
+        let (stages, _) = self.axes();
+        let axes = [stages.clone(), LabeledAxis::new("pos", numbered(position, &self.tokens))];
+        self.shade = LabeledArray::of(axes, self.shade.values().clone());
+        self
+    }
+
+    fn shades(&self) -> &LabeledArray {
+        &self.shade
+    }
+
+    fn texts(&self) -> Vec<Vec<&str>> {
+        self.cells.iter().map(|stage| stage.iter().map(|place| best(place)).collect()).collect()
+    }
+}
+
+impl Picture for LensTable {
+    fn to_svg(&self) -> Result<String, PlotError> {
+        self.picture()?.to_svg()
+    }
+
+    fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+        self.picture()?.to_png()
+    }
 }

@@ -3,7 +3,7 @@
 /// A named line through points, with an optional band around it.
 ///
 /// ```
-/// use hooklens::plot::{Line, LinePlot};
+/// use hooklens::plot::{Line, LinePlot, Picture};
 /// // The mean for each layer, with a band for the standard error.
 /// let mean = Line::banded("mean", (0..4).map(|layer| f64::from(layer)).map(|at| (at, at * 2.0, at * 2.0 - 0.5, at * 2.0 + 0.5)));
 /// let svg = LinePlot::new("layer", "logit difference", [mean])?.to_svg()?;

@@ -69,7 +69,7 @@ impl LinePlot {
     /// Creates a plot of a one-dimensional array as one line, or of a two-dimensional array as one line per row.
     ///
     /// ```
-    /// use hooklens::plot::LinePlot;
+    /// use hooklens::plot::{LinePlot, Picture};
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// use ndarray::arr2;
     /// let axes = [LabeledAxis::new("answer", ["Mary", "John"]), LabeledAxis::numbered("layer", 3)];

@@ -11,9 +11,10 @@ use super::color::Scale;
 use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
 use super::font;
 use super::page;
-use super::patterns::AttentionPatterns;
+use super::patterns::{AttentionPatterns, ShownHeads};
 use super::token_text::drawn;
 use crate::error::PlotError;
+use crate::picture::Picture;
 
 /// Total width of the panels, chosen so that text stays readable when the figure is scaled to a page.
 const WIDTH: i32 = 900;
@@ -116,22 +117,6 @@ impl<'a> PatternGrid<'a> {
         self
     }
 
-    /// The picture as SVG.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_svg(&self) -> Result<String, PlotError> {
-        draw::svg(self.size(), |area| self.draw(area))
-    }
-
-    /// The picture as PNG, with one pixel per unit of [`PatternGrid::to_svg`]. Use the SVG for print.
-    ///
-    /// # Errors
-    /// [`PlotError::Draw`].
-    pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-        draw::png(self.size(), |area| self.draw(area))
-    }
-
     /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
     ///
     /// # Errors
@@ -216,4 +201,14 @@ fn pooled(values: &Array2<f32>, side: usize) -> Array2<f32> {
         *place = value.max(*place);
     }
     pooled
+}
+
+impl Picture for PatternGrid<'_> {
+    fn to_svg(&self) -> Result<String, PlotError> {
+        draw::svg(self.size(), |area| self.draw(area))
+    }
+
+    fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+        draw::png(self.size(), |area| self.draw(area))
+    }
 }

@@ -192,22 +192,6 @@ impl AttentionPatterns {
         Ok(self)
     }
 
-    /// The texts of the tokens.
-    pub fn tokens(&self) -> &[String] {
-        &self.tokens
-    }
-
-    /// The heads, ordered by layer and index.
-    pub fn heads_shown(&self) -> &[HeadAttention] {
-        &self.heads
-    }
-
-    /// Whether no query attends to a later key.
-    pub fn is_causal(&self) -> bool {
-        let later = |head: &HeadAttention| head.values.indexed_iter().any(|((q, k), value)| k > q && *value != 0.0);
-        !self.heads.iter().any(later)
-    }
-
     /// All patterns as one array `[head, query, key]`, with labels such as `L1H0` and `5: king`.
     pub fn to_labeled(&self) -> LabeledArray {
         let len = self.tokens.len();
@@ -229,6 +213,33 @@ impl AttentionPatterns {
 
     fn some(self) -> Result<Self, PlotError> {
         if self.heads.is_empty() { Err(PlotError::NoPattern) } else { Ok(self) }
+    }
+}
+
+/// The tokens and heads of attention patterns, one by one.
+pub trait ShownHeads {
+    /// The texts of the tokens.
+    fn tokens(&self) -> &[String];
+
+    /// The heads, ordered by layer and index.
+    fn heads_shown(&self) -> &[HeadAttention];
+
+    /// Whether no query attends to a later key.
+    fn is_causal(&self) -> bool;
+}
+
+impl ShownHeads for AttentionPatterns {
+    fn tokens(&self) -> &[String] {
+        &self.tokens
+    }
+
+    fn heads_shown(&self) -> &[HeadAttention] {
+        &self.heads
+    }
+
+    fn is_causal(&self) -> bool {
+        let later = |head: &HeadAttention| head.values.indexed_iter().any(|((q, k), value)| k > q && *value != 0.0);
+        !self.heads.iter().any(later)
     }
 }
 

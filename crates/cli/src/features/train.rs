@@ -22,7 +22,7 @@ use hooklens_features::{
 use hooklens_io::numerals::grouped;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::model::HookedTransformer;
-use hooklens_plot::{Line, LinePlot};
+use hooklens_plot::{Line, LinePlot, Picture};
 
 /// Minimum number of logged steps, unless the training run has fewer steps.
 const LOGGED: usize = 100;

@@ -4,7 +4,7 @@ use super::attribution_graph::{AttributionGraph, NodeKind};
 use super::graph_file::GraphFile;
 use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
-use hooklens_plot::{Show, Shown};
+use hooklens_plot::{Show, Shown, text_and_page};
 
 /// Pruning thresholds, as fractions of the influence.
 const SHARES: (f64, f64) = (0.8, 0.98);
@@ -21,7 +21,7 @@ impl Show for AttributionGraph {
         let on_paths = self.paths(&pruned, target, PATHS).into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();
         let page = GraphFile::new(self, &pruned).pruned_at(SHARES.0, SHARES.1).with_pinned(self, on_paths).page();
-        Ok(vec![Shown::text(text), Shown::page(&page)])
+        Ok(text_and_page(text, &page))
     }
 }
 
@@ -29,6 +29,6 @@ impl Show for GraphFile {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let count = |key: &str| self.json()[key].as_array().map_or(0, Vec::len);
         let text = format!("attribution graph of {} nodes and {} links", count("nodes"), count("links"));
-        Ok(vec![Shown::text(text), Shown::page(&self.page())])
+        Ok(text_and_page(text, &self.page()))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::color::RISING;
 use super::page;
-use super::patterns::{AttentionPatterns, HeadAttention};
+use super::patterns::{AttentionPatterns, HeadAttention, ShownHeads};
 use super::token_text::visible;
 use crate::error::PlotError;
 use cells::{encoded, encoded_len};
@@ -49,19 +49,8 @@ impl<'a> AttentionView<'a> {
     /// [`PlotError::TooLong`] beyond 2,048 tokens, [`PlotError::TooLarge`] for a page beyond 16 MB.
     pub fn of(patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
         let causal = patterns.is_causal();
-        Self::check(patterns.heads_shown().len(), patterns.tokens().len(), causal)?;
+        check_attention_view(patterns.heads_shown().len(), patterns.tokens().len(), causal)?;
         Ok(Self { patterns, causal, title: String::new(), start: None })
-    }
-
-    /// Checks that this number of heads and tokens can be shown. Call this before running a model, to fail early.
-    ///
-    /// # Errors
-    /// Same as [`AttentionView::of`].
-    pub fn check(heads: usize, tokens: usize, causal: bool) -> Result<(), PlotError> {
-        if tokens > MOST_TOKENS {
-            return Err(PlotError::TooLong { tokens, most: MOST_TOKENS });
-        }
-        page::fits(heads * encoded_len(tokens, causal), (heads, "head"), tokens)
     }
 
     /// Sets the title, shown above the view.
@@ -95,7 +84,7 @@ impl<'a> AttentionView<'a> {
     ///
     /// # Errors
     /// [`PlotError::TooLarge`] if long tokens make it too large.
-    pub fn to_html(&self) -> Result<String, PlotError> {
+    pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let data = script_json(&self.data());
         let fragment = format!(
             "<div class=\"hooklens-attention\" data-lm-suppress-shortcuts=\"true\">\n\
@@ -111,7 +100,7 @@ impl<'a> AttentionView<'a> {
     ///
     /// # Errors
     /// Same as [`AttentionView::to_html`].
-    pub fn to_page(&self) -> Result<String, PlotError> {
+    fn to_page(&self) -> Result<String, PlotError> {
         let title = if self.title.is_empty() { "attention" } else { &self.title };
         Ok(page::whole(title, &self.to_html()?))
     }
@@ -141,4 +130,15 @@ impl<'a> AttentionView<'a> {
             "heads": self.patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
         })
     }
+}
+
+/// Checks that this number of heads and tokens can be shown. Call this before running a model, to fail early.
+///
+/// # Errors
+/// Same as [`AttentionView::of`].
+pub fn check_attention_view(heads: usize, tokens: usize, causal: bool) -> Result<(), PlotError> {
+    if tokens > MOST_TOKENS {
+        return Err(PlotError::TooLong { tokens, most: MOST_TOKENS });
+    }
+    page::fits(heads * encoded_len(tokens, causal), (heads, "head"), tokens)
 }

@@ -1,7 +1,7 @@
 //! Display of experiment results in notebooks.
 
 use super::{Show, Shown};
-use crate::{ColoredExamples, PlotError};
+use crate::{ColoredText, PlotError};
 use hooklens_analysis::experiments::{FoundExamples, PromptReport};
 
 impl Show for PromptReport {
@@ -12,6 +12,6 @@ impl Show for PromptReport {
 
 impl Show for FoundExamples {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text(self.to_string()), Shown::html(self.colored_text()?.to_html()?)])
+        Ok(vec![Shown::text(self.to_string()), Shown::html(ColoredText::of(self)?.to_html()?)])
     }
 }

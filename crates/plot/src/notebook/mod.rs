@@ -50,7 +50,6 @@ pub trait Show {
 
 /// One representation of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Shown {
     /// The MIME type: `text/plain`, `text/html`, `image/svg+xml` or `image/png`.
     pub mime: &'static str,
@@ -60,21 +59,12 @@ pub struct Shown {
 
 impl Shown {
     /// Plain text.
-    pub fn text(content: impl Into<String>) -> Self {
+    pub(crate) fn text(content: impl Into<String>) -> Self {
         Self { mime: "text/plain", content: content.into() }
     }
 
     pub(crate) fn html(content: impl Into<String>) -> Self {
         Self { mime: "text/html", content: content.into() }
-    }
-
-    /// A page in a frame, isolated from the notebook's styles and shortcuts.
-    pub fn page(page: &str) -> Self {
-        let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
-        Self::html(format!(
-            "<iframe sandbox=\"allow-scripts allow-downloads\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
-             </iframe>"
-        ))
     }
 
     fn svg(content: impl Into<String>) -> Self {
@@ -87,6 +77,16 @@ impl Shown {
         let content = self.content.replace("EVCXR_", "EVCXR\u{2060}_");
         format!("EVCXR_BEGIN_CONTENT {}\n{}\nEVCXR_END_CONTENT\n", self.mime, content.trim_end())
     }
+}
+
+/// A text, and a page in a frame, isolated from the notebook's styles and shortcuts.
+pub fn text_and_page(text: impl Into<String>, page: &str) -> Vec<Shown> {
+    let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
+    let frame = Shown::html(format!(
+        "<iframe sandbox=\"allow-scripts allow-downloads\" style=\"width: 100%; height: 640px; border: 1px solid #8884\" srcdoc=\"{attribute}\">\
+             </iframe>"
+    ));
+    vec![Shown::text(text), frame]
 }
 
 impl<T: Show + ?Sized> Show for &T {

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::{Show, Shown};
 use crate::error::PlotError;
+use crate::picture::Picture;
 use crate::{
     AttentionPatterns, AttentionView, Bars, ColoredText, Heatmap, Histogram, LensTable, LinePlot, PatternGrid, Scatter,
 };

@@ -31,7 +31,7 @@ pub use found::{FoundExample, FoundExamples, number};
 /// let top = &found.examples[0];
 /// println!("{} in text {}: {}", top.token, top.text, top.value);
 /// assert!(top.value >= found.examples[2].value);
-/// found.colored_text()?.save(path)?;
+/// ColoredText::of(&found)?.save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
