@@ -33,16 +33,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         settings(Training::transcoder(read, write, 256)).named(format!("ioi-transcoders, layer {layer}"))
     });
     let run = TrainingRun::new([sae].into_iter().chain(transcoders)).exclude_tokens(bos);
-    let trained = run.on_model(&model, train, |progress| {
-        if progress.step.step % 500 == 0 {
-            println!("{} {:?}", progress.training, progress.step);
+    let trained = run.on_model(&model, train, |dictionary, step| {
+        if step.step % 500 == 0 {
+            println!("{dictionary} {step:?}");
         }
     })?;
 
     let mut all = Vec::new();
     for Trained { dictionary, .. } in trained {
         let Opened::Dictionary(dictionary) = dictionary else { continue };
-        let measured = evaluate(&model, &dictionary, test, &EvaluateOptions::new().exclude_tokens(bos), |_| {})?;
+        let measured = evaluate(&model, &dictionary, test, &EvaluateOptions::new(), |_| {})?;
         println!("{}\n{measured}", dictionary.name());
         all.push(dictionary);
     }

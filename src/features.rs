@@ -3,12 +3,9 @@
 //! A [`Dictionary`] decomposes activations into sparse combinations of many latents. [`Dictionary::open`] reads
 //! published dictionaries in all common formats.
 
-#[cfg(feature = "plot")]
-pub use hooklens_features::UnitView;
 pub use hooklens_features::{
     Architecture, DashboardOptions, Dashboards, Dictionary, DictionaryWeights, EvaluateOptions, Evaluation,
-    EvaluationShard, ExcludedTokens, FeatureError, FoundLatent, HeldOut, JumpReluSparsity, Labels, Metadata,
-    Normalization, Objective, Opened, Progress, SetEvaluation, SpliceDictionary, SpliceOptions, Step, Trained,
-    Training, TrainingRun, Transcoders, Units, dashboards, evaluate, evaluate_transcoders, latents_by_activation,
-    latents_by_attribution, latents_by_difference, open, promoted_tokens,
+    ExcludedTokens, FeatureError, FoundLatent, HeldOut, JumpReluSparsity, Labels, Metadata, Normalization, Objective,
+    Opened, SetEvaluation, SpliceDictionary, Step, Trained, Training, TrainingRun, Transcoders, Units, dashboards,
+    evaluate, evaluate_transcoders, latents_by_activation, latents_by_attribution, latents_by_difference, open,
 };

@@ -49,14 +49,13 @@ let prompts = texts.iter().map(|p| Ok(model.to_tokens(&p.text)?.row(0).to_vec())
 let options = DashboardOptions::new().exclude_tokens(model.tokenizer()?.bos());
 let view = dashboards(&model, Units::latents(&sae)?, &prompts, options, |_| {})?.unit(found[0].latent)?;
 (&(view)).displayed();
-let without_bos = EvaluateOptions::new().exclude_tokens(model.tokenizer()?.bos());
-let measured = evaluate(&model, &sae, &prompts, &without_bos, |_| {})?;
+let measured = evaluate(&model, &sae, &prompts, &EvaluateOptions::new(), |_| {})?;
 println!("L0 {:.1}, explained variance {:.3}, loss recovered {:.3}", measured.l0, measured.explained_variance, measured.loss_recovered);
 let training = Training::autoencoder("blocks.1.hook_resid_post", 128).k(6.0).tokens(60_000).batch_size(500);
-let trained = TrainingRun::new([training]).exclude_tokens(model.tokenizer()?.bos()).on_model(&model, &prompts, |_| {})?;
+let trained = TrainingRun::new([training]).exclude_tokens(model.tokenizer()?.bos()).on_model(&model, &prompts, |_, _| {})?;
 let (own_l0, own_explained) = {
     let Opened::Dictionary(own) = &trained[0].dictionary else { panic!("an autoencoder") };
-    let measured = evaluate(&model, own, &prompts, &without_bos, |_| {})?;
+    let measured = evaluate(&model, own, &prompts, &EvaluateOptions::new(), |_| {})?;
     (measured.l0, measured.explained_variance)
 };
 println!("L0 {own_l0:.1}, explained variance {own_explained:.3}");

@@ -1,10 +1,11 @@
 //! Dashboards and searches of latents compared with naive computations.
 
 use hooklens::features::{
-    DashboardOptions, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Units, dashboards,
+    DashboardOptions, Dashboards, Dictionary, DictionaryWeights, Labels, Metadata, SpliceDictionary, Units, dashboards,
     latents_by_activation, latents_by_attribution, latents_by_difference,
 };
 use hooklens::prelude::*;
+use hooklens_features::DashboardCounts;
 use serde_json::Value;
 
 use crate::support::program;
@@ -20,6 +21,14 @@ fn setting() -> (HookedTransformer, Dictionary, Vec<Vec<u32>>) {
     };
     let prompts = (0..23).map(|at| model.to_tokens(&*text(at)).unwrap().row(0).to_vec()).collect();
     (model, sae, prompts)
+}
+
+/// The page of these units.
+fn page(all: &Dashboards<'_>, units: &[usize]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page.html");
+    all.save(units.iter().copied(), &path).unwrap();
+    std::fs::read_to_string(path).unwrap()
 }
 
 /// The data of a page.
@@ -48,7 +57,7 @@ fn pages_show_what_is_computed() {
     let at = |prompt: usize, pos: usize, latent: usize| if pos == 0 { 0.0 } else { acts[prompt][pos * 256 + latent] };
     let places = || (0..prompts.len()).flat_map(|prompt| (1..prompts[prompt].len()).map(move |pos| (prompt, pos)));
     let tokens = places().count();
-    assert_eq!((all.len(), all.tokens()), (256, tokens));
+    assert_eq!((all.density().len(), all.tokens()), (256, tokens));
     let density = all.density();
     for (latent, density) in density.iter().enumerate() {
         let active = places().filter(|(prompt, pos)| at(*prompt, *pos, latent) != 0.0).count();
@@ -57,7 +66,7 @@ fn pages_show_what_is_computed() {
     assert_eq!(all.density(), by_one.density());
 
     let shown = [all.by_density()[0], 153, 3];
-    let page = all.page(shown).unwrap();
+    let page = page(&all, &shown);
     assert!(!page.contains("<script>alert") && !page.contains("__HOOKLENS_DATA__") && !page.contains("http://"));
     let page = data(&page);
     assert_eq!(page["list"]["label"][3], "</script><script>alert(1)</script>");
@@ -105,12 +114,12 @@ fn pages_show_what_is_computed() {
     let promoted = page["latents"][1]["logits"]["promoted"][0][0].as_u64().unwrap() as usize;
     assert_eq!(strings[promoted], "Mary");
     assert_eq!(page["query"]["tokens"].as_array().unwrap().len(), 5);
-    let missing = all.page([256]).unwrap_err().to_string();
+    let missing = all.save([256], "missing.html").unwrap_err().to_string();
     assert!(missing.ends_with("has no latent 256; valid latents are 0 to 255"), "{missing}");
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.jsonl");
-    all.save_neuronpedia(shown, &path).unwrap();
+    all.save(shown, &path).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines.len(), &lines[1]["pos_str"][0]), (3, &Value::from("Mary")));
@@ -193,12 +202,12 @@ fn activations_of_heads_are_told_by_where_they_come_from() {
     let all = dashboards(&model, Units::latents(&sae).unwrap(), &prompts[..4], options, |_| {}).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("latents.jsonl");
-    all.save_neuronpedia([5], &path).unwrap();
+    all.save([5], &path).unwrap();
     let message: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
     let by_head = message["decoder_weights_dist"].as_array().unwrap();
     assert_eq!(by_head.len(), 4);
     assert!((by_head.iter().filter_map(Value::as_f64).sum::<f64>() - 1.0).abs() < 1e-5);
-    let bias: Vec<f32> = sae.encoder_bias().to_data().iter().collect();
+    let bias: Vec<f32> = sae.weights().unwrap().encoder_bias.to_data().iter().collect();
     let activations = message["activations"].as_array().unwrap();
     assert!(activations.len() > 4);
     for one in activations {
@@ -233,18 +242,18 @@ fn prompts_that_contain_html_are_text() {
     let prompts = [vec![0u32, 1, 2, 3, 9], vec![2, 0, 10, 1]];
     let options = DashboardOptions::new().query("<b> </script><script>alert(2)</script>");
     let all = dashboards(&model, Units::neurons(0), &prompts, options, |_| {}).unwrap();
-    let page = all.page([0, 1]).unwrap();
+    let shown_page = page(&all, &[0, 1]);
     let harmless = [vec![12u32, 13, 14]];
     let plain = dashboards(&model, Units::neurons(0), &harmless, DashboardOptions::new(), |_| {}).unwrap();
     let scripts = |page: &str| (page.matches("<script").count(), page.matches("</script").count());
-    assert_eq!(scripts(&page), scripts(&plain.page([0, 1]).unwrap()));
-    assert!(!page.contains("<img") && !page.contains("<!--<"));
-    let shown = data(&page);
+    assert_eq!(scripts(&shown_page), scripts(&page(&plain, &[0, 1])));
+    assert!(!shown_page.contains("<img") && !shown_page.contains("<!--<"));
+    let shown = data(&shown_page);
     let strings: Vec<&str> = shown["strings"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(HOSTILE.iter().all(|text| strings.contains(text)), "{strings:?}");
     assert_eq!(shown["query"]["text"], "<b> </script><script>alert(2)</script>");
     let path = folder.path().join("neurons.jsonl");
-    all.save_neuronpedia([0], &path).unwrap();
+    all.save([0], &path).unwrap();
     let message: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().trim()).unwrap();
     let tokens = message["activations"][0]["tokens"].as_array().unwrap();
     assert!(tokens.iter().any(|token| HOSTILE.contains(&token.as_str().unwrap())), "{tokens:?}");
@@ -259,8 +268,8 @@ fn other_units_are_shown_too() {
         [(Units::neurons(1), 256), (Units::heads(2), 4), (Units::directions(hook::resid_post(1).name(), direction), 2)]
     {
         let all = dashboards(&model, units, &prompts[..3], DashboardOptions::new(), |_| {}).unwrap();
-        assert_eq!(all.len(), count);
-        let page = data(&all.page([1]).unwrap());
+        assert_eq!(all.density().len(), count);
+        let page = data(&page(&all, &[1]));
         assert!(page["latents"][0]["groups"][0]["examples"].as_array().is_some_and(|all| !all.is_empty()));
     }
     // Values may have either sign. Neurons count as active above zero, and heads and directions above half of their
@@ -275,7 +284,7 @@ fn other_units_are_shown_too() {
         let own: Vec<f32> = numbers.chunks_exact(256).map(|row| row[neuron]).collect();
         let positive = own.iter().filter(|x| **x > 0.0).count();
         assert!((density[neuron] - positive as f64 / own.len() as f64).abs() < 1.5 / own.len() as f64, "{neuron}");
-        let shown = data(&all.page([neuron]).unwrap());
+        let shown = data(&page(&all, &[neuron]));
         assert_eq!(shown["active"], "above zero");
         let histogram = &shown["latents"][0]["histogram"];
         let (from, to) = (histogram["from"].as_f64().unwrap() as f32, histogram["to"].as_f64().unwrap() as f32);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use hooklens::attribution::Gradient;
 use hooklens::experiments::SharedPrefix;
-use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, SpliceOptions, Transcoders};
+use hooklens::features::{Architecture, Dictionary, Labels, SpliceDictionary, Transcoders};
 use hooklens::generation::GenerateOptions;
 use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
@@ -63,7 +63,7 @@ fn spliced_models_generate() {
     // The same edit along the latent's direction.
     let direction = sae.direction(5).unwrap().to_device(&device()) * 20.0;
     assert_eq!(made(&model, vec![hook::resid_post(1).add(direction)]), pushed);
-    let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
+    let bare = model.splice_dictionary(&sae.clone().with_error_term(false)).unwrap();
     assert_eq!(made(&bare, vec![]), anew(&bare, &Vec::new));
 }
 
@@ -71,7 +71,7 @@ fn spliced_models_generate() {
 #[test]
 fn spliced_models_share_prefixes() {
     let (model, sae) = with_dictionary();
-    let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
+    let bare = model.splice_dictionary(&sae.clone().with_error_term(false)).unwrap();
     for spliced in [model.splice_dictionary(&sae).unwrap(), bare] {
         let mut prefix = SharedPrefix::new(&spliced, Record::new("*hook_sae_acts_post"), Logits::All);
         let rows: Vec<Vec<u32>> = vec![vec![3, 9, 1, 7, 9, 2], vec![3, 9, 1, 7, 4, 4], vec![3, 9, 1, 7, 0, 11]];

@@ -5,18 +5,26 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Tensor, TensorData};
 use hooklens::features::{
     Architecture, Dictionary, DictionaryWeights, EvaluateOptions, ExcludedTokens, Labels, Metadata, Normalization,
-    SpliceDictionary, SpliceOptions, Transcoders, evaluate, evaluate_transcoders, latents_by_activation,
+    SpliceDictionary, Transcoders, evaluate, evaluate_transcoders, latents_by_activation,
 };
 use hooklens::prelude::*;
 use hooklens::{DType, WeightFiles};
+use hooklens_features::{decoder_across, is_cross_layer, summary};
 use proptest::prelude::*;
+use serde_json::json;
 
+use crate::evaluation::metric;
 use crate::support::{
     any_config, assert_close, cross_layer, device, distance, fixtures, has, random_model, smooth, values,
 };
 
 fn folder(case: &str) -> PathBuf {
     fixtures().join("features").join(case)
+}
+
+/// Norms of a dictionary's decoder rows, `[latent, 1]`.
+pub(crate) fn row_norms(of: &Dictionary) -> Tensor<2> {
+    of.weights().unwrap().decoder.square().sum_dim(1).sqrt()
 }
 
 /// Expected values of a case.
@@ -72,14 +80,14 @@ fn published_dictionaries_compute_as_their_libraries_say() {
             }
         };
         if golden.has("factor") {
-            opened = opened.with_scale(golden.number("factor"));
+            opened = opened.with_normalization(Normalization::Scale(Some(golden.number("factor"))));
         }
         let input = golden.rows("input");
         let mut compare = |name: &str, given: hooklens::Result<Tensor<2>>| match given {
             Ok(given) => {
                 let gap = distance(&values(&given), &values(&golden.rows(name)));
                 if gap > 1e-5 {
-                    wrong.push(format!("{case} ({}): {name} differs by {gap:e}", opened.format()));
+                    wrong.push(format!("{case} ({}): {name} differs by {gap:e}", summary(&opened).format));
                 }
             }
             Err(error) => wrong.push(format!("{case}: {}", message(error))),
@@ -100,7 +108,7 @@ fn transcoders_of_all_layers_compute_as_their_libraries_say() {
         let at = [folder(case), folder(case).join("clt/width_32_l0_small_affine")];
         let path = at.iter().rev().find(|path| path.is_dir()).unwrap();
         let opened = Transcoders::open(path).unwrap_or_else(|error| panic!("{case}: {}", message(error)));
-        assert_eq!(opened.is_cross_layer(), case.contains("clt"), "{case}");
+        assert_eq!(is_cross_layer(&opened), case.contains("clt"), "{case}");
         let mut all = vec![(case.clone(), opened.clone())];
         // Everything the format can represent is unchanged by saving and reopening.
         let copy = saved.path().join(case);
@@ -136,7 +144,11 @@ fn saved_dictionaries_are_the_same() {
     for case in cases("input") {
         let golden = Golden::of(&folder(&case));
         let opened = Dictionary::open(folder(&case)).unwrap();
-        let opened = if golden.has("factor") { opened.with_scale(golden.number("factor")) } else { opened };
+        let opened = if golden.has("factor") {
+            opened.with_normalization(Normalization::Scale(Some(golden.number("factor"))))
+        } else {
+            opened
+        };
         let input = golden.rows("input");
         let expected = values(&opened.clone().to_device(&device()).forward(input.clone()).unwrap());
         let gap = |other: &Dictionary| {
@@ -155,7 +167,7 @@ fn saved_dictionaries_are_the_same() {
         match opened.fold_decoder_norms() {
             Ok(folded) => {
                 assert!(gap(&folded) < 1e-5, "{case}, folded");
-                let norms = folded.decoder_norms().unwrap() - 1.0;
+                let norms = row_norms(&folded) - 1.0;
                 assert!(norms.abs().max().into_scalar::<f32>() < 1e-5, "{case}");
             }
             Err(error) => assert!(message(error).contains("would change which latents"), "{case}"),
@@ -235,7 +247,7 @@ proptest! {
         // An identity hook changes nothing, although it forces recomputation.
         let same = spliced.run_with_hooks(rows(), [host.inner::<3>(ACTS).edit(|acts, _| acts)]).unwrap();
         assert_close(&same, &plain, 1e-5, "edited by nothing");
-        if sae.normalization() == Normalization::None {
+        if summary(&sae).normalization == Normalization::None {
             let direction = sae.direction(5).unwrap();
             let edited = spliced.run_with_hooks(rows(), [host.inner::<3>(ACTS).unit(5).edit(|acts, _| acts + 3.0)]);
             let by_hand = model.run_with_hooks(rows(), [host.clone().add(direction * 3.0)]).unwrap();
@@ -243,12 +255,12 @@ proptest! {
         }
 
         // Without the error term, the reconstruction is passed on.
-        let bare = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false)).unwrap();
+        let bare = model.splice_dictionary(&sae.clone().with_error_term(false)).unwrap();
         let by_hand = model.run_with_hooks(rows(), [host.clone().edit(|x, _| sae.forward(x).unwrap())]).unwrap();
         assert_close(&bare.forward(rows()).unwrap(), &by_hand, 1e-5, "reconstruction");
 
         // At excluded tokens, there are no latents and no error, and the activation is unchanged.
-        let left = model.splice_dictionary_with(&sae, &SpliceOptions::new().error_term(false).exclude_tokens([9])).unwrap();
+        let left = model.splice_dictionary(&sae.clone().with_error_term(false).exclude_tokens([9])).unwrap();
         let cache = left.record(rows(), ["*hook_sae_acts_post", "*hook_sae_output"]).unwrap();
         let (acts, output) = (cache.get(host.inner::<3>(ACTS)).unwrap(), cache.get(host.inner::<3>("hook_sae_output")));
         let output = output.unwrap();
@@ -275,7 +287,7 @@ proptest! {
         let output = spliced.run_with_gradients(rows(), Record::new(points), scalar).unwrap();
         let at_point = output.cache.grad(&host).unwrap();
         let at_latents = output.cache.grad(host.inner::<3>(ACTS)).unwrap();
-        let decoder = sae.decoder().unwrap().transpose().unsqueeze::<3>();
+        let decoder = sae.weights().unwrap().decoder.transpose().unsqueeze::<3>();
         assert_close(&at_latents, &at_point.matmul(decoder), 1e-4, "times the decoder");
         let plain = model.run_with_gradients(rows(), Record::new(&host), scalar).unwrap();
         assert_close(&output.cache.grad(&host).unwrap(), &plain.cache.grad(&host).unwrap(), 1e-4, "at the point");
@@ -351,8 +363,8 @@ fn cross_layer_transcoders_in_a_model() {
     // By hand: add the latent's direction for each layer to the output of the layer's MLP.
     let added = |layer: usize| {
         let decoder = match layer {
-            0 => clt.layers()[0].decoder().unwrap(),
-            _ => clt.decoder_across(0, layer).unwrap().unwrap(),
+            0 => clt.layers()[0].weights().unwrap().decoder,
+            _ => decoder_across(&clt, 0, layer).unwrap().unwrap(),
         };
         decoder.to_device(&device()).narrow(0, 4, 1).reshape([16]) * 2.0
     };
@@ -366,7 +378,7 @@ fn cross_layer_transcoders_in_a_model() {
     assert!((change.sum().into_scalar::<f32>() - 20.0).abs() < 1e-3);
     assert_close(&edited, &by_hand, 1e-4, "an edit");
 
-    let bare = model.splice_transcoders_with(&clt, &SpliceOptions::new().error_term(false)).unwrap();
+    let bare = model.splice_transcoders(&clt.clone().with_error_term(false)).unwrap();
     let record = ["*hook_resid_mid", "*hook_mlp_out", "*hook_sae_acts_post"];
     let cache = bare.record(rows(), record).unwrap();
     let all: Vec<Tensor<3>> = (0..3).map(|layer| cache.get(acts(layer)).unwrap()).collect();
@@ -447,7 +459,7 @@ fn what_is_wrong_with_a_dictionary_is_told() {
         let sae = random_dictionary(0, "blocks.0.hook_resid_post", 8, 6, 1).with_normalization(Normalization::None);
         let spoil =
             |matrix: Tensor<2>| matrix.slice_assign([row..row + 1, 2..3], Tensor::full([1, 1], f32::NAN, &device()));
-        let (mut encoder, mut decoder) = (sae.encoder().unwrap(), sae.decoder().unwrap());
+        let (mut encoder, mut decoder) = (sae.weights().unwrap().encoder, sae.weights().unwrap().decoder);
         if which == "encoder" {
             encoder = spoil(encoder)
         } else {
@@ -457,7 +469,7 @@ fn what_is_wrong_with_a_dictionary_is_told() {
             encoder,
             encoder_bias: Tensor::from_floats([-9.0, -9.0, 9.0, -9.0, -9.0, -9.0], &device()),
             decoder,
-            decoder_bias: sae.decoder_bias(),
+            decoder_bias: sae.weights().unwrap().decoder_bias,
             skip: None,
         };
         let made = Dictionary::new("spoiled", weights).unwrap();
@@ -511,55 +523,30 @@ fn measures_are_those_of_saelens() {
     let cases: [(&str, &Dictionary, Vec<u32>); 3] =
         [("plain", &sae, vec![]), ("ignoring", &sae, vec![0]), ("earlier", &earlier, vec![0])];
     for (case, sae, left_out) in cases {
-        let options = EvaluateOptions::new().exclude_tokens(left_out);
-        let given = evaluate(&model, sae, &prompts, &options, |_| {}).unwrap();
-        let numbers = [
-            ("l0", given.l0),
-            ("l1", given.l1),
-            ("mse", given.mse),
-            ("explained_variance", given.explained_variance),
-            ("explained_variance_legacy", given.explained_variance_legacy),
-            ("cossim", given.cosine),
-            ("l2_norm_in", given.l2_norm_in),
-            ("l2_norm_out", given.l2_norm_out),
-            ("l2_ratio", given.l2_ratio),
-            ("relative_reconstruction_bias", given.relative_reconstruction_bias),
-            ("ce_loss_without_sae", given.loss),
-            ("ce_loss_with_sae", given.loss_with_dictionary),
-            ("ce_loss_with_ablation", given.loss_with_zeros),
-            ("ce_loss_score", given.loss_recovered),
-            ("kl_div_with_sae", given.kl_with_dictionary),
-            ("kl_div_with_ablation", given.kl_with_zeros),
-            ("kl_div_score", given.kl_score),
-        ];
-        for (name, number) in numbers {
+        let sae = sae.clone().exclude_tokens(left_out);
+        let options = EvaluateOptions::new();
+        let given = evaluate(&model, &sae, &prompts, &options, |_| {}).unwrap();
+        for (name, number) in given.metrics() {
             let key = format!("{case}.{name}");
             if golden.has(&key) && (number - f64::from(golden.number(&key))).abs() > 1e-4 * number.abs().max(0.1) {
                 wrong.push(format!("{key}: {number} for {}", golden.number(&key)));
             }
         }
-        let each = [
-            (format!("{case}.feature_density"), &given.density),
-            (format!("{case}.consistent_activation_heuristic"), &given.tokens_a_prompt),
-            ("weights.encoder_norm".to_string(), &given.encoder_norm),
-            ("weights.encoder_bias".to_string(), &given.encoder_bias),
-            ("weights.encoder_decoder_cosine_sim".to_string(), &given.encoder_decoder_cosine),
-        ];
+        let each = given.feature_metrics().map(|(name, numbers)| {
+            let place = if name.contains("feature") || name.contains("activation") { case } else { "weights" };
+            (format!("{place}.{name}"), numbers)
+        });
         for (key, numbers) in each.into_iter().filter(|(key, _)| golden.has(key)) {
             let expected: Vec<f64> = golden.0.read(&key, DType::F32).unwrap().iter().collect();
             if numbers.iter().zip(&expected).any(|(a, b)| (a - b).abs() > 1e-4 * b.abs().max(0.1)) {
                 wrong.push(format!("{key}: {numbers:?} for {expected:?}"));
             }
         }
-        // Tokens that the dictionary excludes are excluded by default.
-        let said = sae.clone().exclude_tokens(given.left_out.iter().copied());
-        let again = evaluate(&model, &said, &prompts, &EvaluateOptions::new(), |_| {}).unwrap();
-        // Some values of dead latents are NaN, and null here.
-        assert_eq!(again.to_json(), given.to_json(), "{case}");
         // The same batch by batch, except for the formula that is applied per batch.
-        let by_one = evaluate(&model, sae, &prompts, &options.clone().batch_size(1), |_| {}).unwrap();
+        let by_one = evaluate(&model, &sae, &prompts, &options.batch_size(1), |_| {}).unwrap();
         assert!((by_one.explained_variance - given.explained_variance).abs() < 1e-6);
-        assert!((by_one.kl_score - given.kl_score).abs() < 1e-5 && by_one.tokens == given.tokens);
+        assert!((metric(&by_one, "kl_div_score") - metric(&given, "kl_div_score")).abs() < 1e-5);
+        assert_eq!(by_one.tokens, given.tokens);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -610,7 +597,7 @@ fn latents_are_dumped_patched_and_attributed() {
     let x = model.record(vec![corrupted.clone()], &host).unwrap().get(&host).unwrap();
     let y = model.record(vec![clean.clone()], &host).unwrap().get(&host).unwrap();
     let plain = sae.clone().with_normalization(Normalization::None).to_device(&device());
-    if sae.normalization() == Normalization::None {
+    if summary(&sae).normalization == Normalization::None {
         let moved = plain.forward(y).unwrap() - plain.forward(x.clone()).unwrap() + x;
         let by_hand =
             model.run_with_hooks(vec![corrupted.clone()], [host.clone().edit(move |_, _| moved.clone())]).unwrap();
@@ -701,14 +688,19 @@ fn transcoders_of_all_layers_are_measured_together() {
     let prompts: Vec<Vec<u32>> = texts.iter().map(|text| model.to_tokens(*text).unwrap().row(0).to_vec()).collect();
     let options = EvaluateOptions::new();
     let measured = evaluate_transcoders(&model, &set, &prompts, &options, |_| {}).unwrap();
-    let bare = model.splice_transcoders_with(&set, &SpliceOptions::new().error_term(false)).unwrap();
+    let bare = model.splice_transcoders(&set.clone().with_error_term(false)).unwrap();
     for (layer, own) in measured.layers.iter().enumerate() {
         let one = Dictionary::open(format!("embedded:ioi-transcoders/layer_{layer}")).unwrap();
         assert_eq!(one.metadata(), set.layers()[layer].metadata());
         let alone = evaluate(&model, &one, &prompts, &options, |_| {}).unwrap();
-        assert_eq!((alone.l0, alone.mse, alone.explained_variance), (own.l0, own.mse, own.explained_variance));
-        assert_eq!((&alone.density, alone.tokens, &alone.left_out), (&own.density, own.tokens, &vec![0]));
-        assert!(own.loss_with_dictionary > own.loss && (own.loss - alone.loss).abs() < 1e-9);
+        for name in ["l0", "mse", "explained_variance"] {
+            assert_eq!(metric(&alone, name), metric(own, name), "{name}");
+        }
+        assert_eq!((&alone.density, alone.tokens), (&own.density, own.tokens));
+        assert_eq!(own.to_json()["metrics"]["token_stats"]["left_out"], json!([0]));
+        let loss = metric(own, "ce_loss_without_sae");
+        assert!(metric(own, "ce_loss_with_sae") > loss);
+        assert!((loss - metric(&alone, "ce_loss_without_sae")).abs() < 1e-9);
         assert_eq!(own.loss_recovered, measured.loss_recovered());
     }
     // Losses after every token except the first, which is excluded.
@@ -720,8 +712,14 @@ fn transcoders_of_all_layers_are_measured_together() {
         }
     }
     let count: usize = prompts.iter().map(|prompt| prompt.len() - 2).sum();
-    assert!((sums[0] / count as f64 - measured.layers[0].loss).abs() < 1e-5, "{sums:?} {measured}");
-    assert!((sums[1] / count as f64 - measured.layers[0].loss_with_dictionary).abs() < 1e-4, "{sums:?} {measured}");
+    assert!(
+        (sums[0] / count as f64 - metric(&measured.layers[0], "ce_loss_without_sae")).abs() < 1e-5,
+        "{sums:?} {measured}"
+    );
+    assert!(
+        (sums[1] / count as f64 - metric(&measured.layers[0], "ce_loss_with_sae")).abs() < 1e-4,
+        "{sums:?} {measured}"
+    );
     let json = measured.to_json();
     assert_eq!(json["layers"].as_array().unwrap().len(), 4);
     let score = &json["metrics"]["model_performance_preservation"]["ce_loss_score"];
@@ -739,7 +737,7 @@ fn transcoders_of_all_layers_are_measured_together() {
     for layer in 0..3 {
         let missed = here.decode(layer, &acts, input(layer)).unwrap() - cache.get(hook::mlp_out(layer)).unwrap();
         let expected = missed.square().sum().into_scalar::<f64>() / 10.0;
-        let given = measured.layers[layer].mse;
+        let given = metric(&measured.layers[layer], "mse");
         assert!((given - expected).abs() < 1e-4 * expected, "layer {layer}: {given} for {expected}");
     }
 
@@ -807,7 +805,7 @@ fn what_files_say_of_their_use_is_kept_to() {
         let opened = opened.unwrap();
         assert_eq!(opened.metadata().reads.as_deref(), Some("blocks.0.hook_resid_post"), "{version}");
         assert_eq!(opened.metadata().context_size, Some(77), "{version}");
-        assert_eq!(opened.format(), if version.is_null() { "SAELens before 6.0" } else { "SAELens" });
+        assert_eq!(summary(&opened).format, if version.is_null() { "SAELens before 6.0" } else { "SAELens" });
     }
     // Llama Scope: unsupported settings are rejected by name.
     let llama = scratch.path().join("llama");
@@ -838,16 +836,16 @@ fn dictionaries_tell_where_a_model_is_another() {
         sae.clone().with_metadata(metadata)
     };
     let none: Vec<String> = Vec::new();
-    assert_eq!(sae.compatibility_warnings(&model), none);
-    let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).compatibility_warnings(&model);
+    assert_eq!(sae.compatibility_warnings(&model, None), none);
+    let other = with(&|metadata| metadata.model = Some("gpt2-small".into())).compatibility_warnings(&model, None);
     assert_eq!(other, ["embedded:ioi-sae was trained on the model gpt2-small, but this model is embedded:ioi"]);
-    let bos = with(&|metadata| metadata.prepend_bos = Some(false)).compatibility_warnings(&model);
+    let bos = with(&|metadata| metadata.prepend_bos = Some(false)).compatibility_warnings(&model, None);
     assert!(bos[0].contains("trained on prompts without a beginning-of-sequence token"), "{bos:?}");
     // Prompts tokenized as the dictionary requires give no warnings.
     let without = with(&|metadata| metadata.prepend_bos = Some(false));
-    assert_eq!(without.compatibility_warnings_on(&model, Some(false)), none);
+    assert_eq!(without.compatibility_warnings(&model, Some(false)), none);
     assert_eq!(
-        sae.compatibility_warnings_on(&model, Some(!sae.metadata().prepend_bos.unwrap_or(true))).len(),
+        sae.compatibility_warnings(&model, Some(!sae.metadata().prepend_bos.unwrap_or(true))).len(),
         usize::from(sae.metadata().prepend_bos.is_some())
     );
 }

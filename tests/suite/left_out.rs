@@ -10,6 +10,7 @@ use hooklens::features::{
     latents_by_activation, latents_by_difference,
 };
 use hooklens::prelude::*;
+use hooklens_features::DashboardCounts;
 use proptest::prelude::*;
 use serde_json::Value;
 

@@ -357,7 +357,7 @@ proptest! {
         let bom = if bom { "\u{feff}" } else { "" };
         std::fs::write(&path, format!("{bom}{rows}{}", ["", end, "\n\n"][last])).unwrap();
         let labels = Labels::read(&path).unwrap();
-        prop_assert_eq!(labels.len(), texts.len());
+        prop_assert_eq!(labels.iter().count(), texts.len());
         for (latent, text) in texts.iter().enumerate() {
             prop_assert_eq!(labels.get(latent), Some(text.trim_matches([' ', '\t'])));
         }

@@ -1,7 +1,7 @@
 //! A sweep gives the same result as patching one site after the other in whole runs.
 
 use hooklens::experiments::ioi_prompts;
-use hooklens::features::{SpliceDictionary, SpliceOptions};
+use hooklens::features::SpliceDictionary;
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
@@ -75,14 +75,15 @@ fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &st
 fn sweeps_of_models_with_parts() {
     let (model, sae) = with_dictionary();
     // Tokens of both prompts, at the beginning and later.
-    let without = SpliceOptions::new().exclude_tokens([3, 7, 2]);
+    let left_out = [3, 7, 2];
+    let without = sae.clone().exclude_tokens(left_out);
     let folder = tempfile::tempdir().unwrap();
     let clt = cross_layer(3, 16, folder.path(), "hook_resid_mid", "hook_mlp_out");
     for (what, spliced) in [
-        ("with error term", model.splice_dictionary_with(&sae, &without).unwrap()),
-        ("reconstruction", model.splice_dictionary_with(&sae, &without.clone().error_term(false)).unwrap()),
-        ("cross-layer", model.splice_transcoders_with(&clt, &SpliceOptions::new().error_term(false)).unwrap()),
-        ("cross-layer, without tokens", model.splice_transcoders_with(&clt, &without).unwrap()),
+        ("with error term", model.splice_dictionary(&without).unwrap()),
+        ("reconstruction", model.splice_dictionary(&without.clone().with_error_term(false)).unwrap()),
+        ("cross-layer", model.splice_transcoders(&clt.clone().with_error_term(false)).unwrap()),
+        ("cross-layer, without tokens", model.splice_transcoders(&clt.clone().exclude_tokens(left_out)).unwrap()),
     ] {
         let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
         let names =
@@ -93,7 +94,7 @@ fn sweeps_of_models_with_parts() {
         }
     }
     // Latents of a dictionary with excluded tokens.
-    let spliced = model.splice_dictionary_with(&sae, &without).unwrap();
+    let spliced = model.splice_dictionary(&without).unwrap();
     let patching = Patching::new(&spliced, rows(&CLEAN), rows(&CORRUPTED), metric(&spliced)).unwrap();
     let name = "blocks.1.hook_resid_post.hook_sae_acts_post";
     let swept = patching.sweep(&Sites::new(name).per([Axis::Pos])).unwrap();

@@ -4,6 +4,7 @@ use hooklens::dump::{ActivationStore, Dump};
 use hooklens::experiments::SteeringVector;
 use hooklens::features::{DashboardOptions, Metadata, Opened, Training, TrainingRun, Units, dashboards};
 use hooklens::prelude::*;
+use hooklens_features::{DashboardCounts, check_point};
 
 const FULL: &str = "blocks.3.hook_resid_post";
 
@@ -39,7 +40,7 @@ fn settings_of_dictionaries_and_directions_accept_all_forms() {
         assert_eq!(SteeringVector::new(form, Tensor::zeros([64], &model.device())).point(), FULL);
     }
     for form in forms().into_iter().chain(from_the_end()) {
-        Training::check_point(&model, form.clone()).unwrap();
+        check_point(&model, form.clone()).unwrap();
         let push = SteeringVector::new(form.clone(), Tensor::ones([64], &model.device()));
         let hooked = model.hooks([push.hook(1.0)]);
         let gap = hooked.record("When Mary", FULL).unwrap().get::<3>(FULL).unwrap()
@@ -48,10 +49,10 @@ fn settings_of_dictionaries_and_directions_accept_all_forms() {
         let units = Units::directions(form.clone(), Tensor::ones([1, 64], &model.device()));
         let prompts = prompts(&model);
         let shown = dashboards(&model, units, &prompts[..1], DashboardOptions::new(), |_| {}).unwrap();
-        assert_eq!(shown.len(), 1, "{form:?}");
+        assert_eq!(shown.density().len(), 1, "{form:?}");
     }
     for unknown in ["resid_pots1", "blocks.1.hook_resid_pots", "resid_post9", "*hook_resid_post"] {
-        assert!(Training::check_point(&model, unknown).is_err(), "{unknown}");
+        assert!(check_point(&model, unknown).is_err(), "{unknown}");
     }
 }
 
@@ -62,7 +63,7 @@ fn trained_dictionaries_store_the_full_name() {
     let prompts = prompts(&model);
     let trainings = forms().into_iter().chain(from_the_end());
     let trainings = trainings.map(|form| Training::autoencoder(form, 8).k(2.0).tokens(20).batch_size(10));
-    let trained = TrainingRun::new(trainings).on_model(&model, &prompts, |_| {}).unwrap();
+    let trained = TrainingRun::new(trainings).on_model(&model, &prompts, |_, _| {}).unwrap();
     assert_eq!(trained.len(), 8);
     for one in trained {
         let Opened::Dictionary(dictionary) = &one.dictionary else { panic!("{:?}", one.dictionary) };
@@ -87,5 +88,5 @@ fn stores_of_activations_accept_all_forms() {
     // A dump does not know how many layers the model has.
     assert!(ActivationStore::new([&out], [("resid_post", -1)]).batches().is_err());
     let training = Training::autoencoder("resid_post3", 8).k(2.0).tokens(20).batch_size(10);
-    assert_eq!(TrainingRun::new([training]).on_dumps([&out], |_| {}).unwrap().len(), 1);
+    assert_eq!(TrainingRun::new([training]).on_dumps([&out], |_, _| {}).unwrap().len(), 1);
 }

@@ -200,7 +200,7 @@ fn labels_go_with_their_dictionary() {
     dictionary(1.0, 8).with_labels(labels).unwrap().save(place.path()).unwrap();
     assert!(place.path().join("labels.json").is_file());
     dictionary(2.0, 8).save(place.path()).unwrap();
-    assert!(Dictionary::open(place.path()).unwrap().labels().is_empty());
+    assert!(Dictionary::open(place.path()).unwrap().labels().iter().next().is_none());
     assert!(contents(place.path()).keys().eq(["cfg.json", "sae_weights.safetensors"]));
 }
 

@@ -100,7 +100,7 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
             Opened::Transcoders(all) => all.layers().first(),
         };
         let Some(one) = one else { continue };
-        one.compatibility_warnings_on(&model, prepend_bos).iter().for_each(note);
+        one.compatibility_warnings(&model, prepend_bos).iter().for_each(note);
         without_tokens(one, &model)?;
     }
     with_dictionaries(model, arg)
@@ -108,8 +108,16 @@ fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) 
 
 /// Opens the dictionary or transcoders at `path`; with `--all-tokens`, they apply at every token.
 pub(super) fn dictionary(path: &Path, arg: &ModelArg) -> Result<Opened, Failure> {
-    let opened = open(path)?;
-    Ok(if arg.all_tokens { opened.exclude_tokens(&[]) } else { opened })
+    Ok(everywhere(open(path)?, arg))
+}
+
+/// Applies a dictionary or transcoders at every token if `--all-tokens` is given.
+pub(super) fn everywhere(opened: Opened, arg: &ModelArg) -> Opened {
+    match opened {
+        Opened::Dictionary(one) if arg.all_tokens => Opened::Dictionary(one.exclude_tokens([])),
+        Opened::Transcoders(all) if arg.all_tokens => Opened::Transcoders(all.exclude_tokens([])),
+        opened => opened,
+    }
 }
 
 /// Prints a note naming the tokens to which a dictionary is not applied.

@@ -56,7 +56,7 @@ pub enum Architecture {
 
 impl Architecture {
     /// SAELens's name of the architecture.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Architecture::Standard => "standard",
             Architecture::JumpRelu { .. } => "jumprelu",

@@ -133,25 +133,9 @@ pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, 
 
 impl Dictionary {
     /// Describes, in one sentence each, how the model differs from the one that the dictionary was trained on: the
-    /// model's name, and whether prompts get a BOS token by default. Facts that the files do not mention are not
-    /// compared. (Different weight processing is an error when the dictionary is used: [`FeatureError::Processing`].)
-    ///
-    /// ```no_run
-    /// # use hooklens::features::Dictionary;
-    /// # use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("gpt2")?;
-    /// let sae = Dictionary::open("gpt2-small-res-jb/blocks.8.hook_resid_pre")?;
-    /// for concern in sae.compatibility_warnings(&model) {
-    ///     eprintln!("note: {concern}"); // for example: the dictionary was trained on another model
-    /// }
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn compatibility_warnings(&self, model: &HookedTransformer) -> Vec<String> {
-        self.compatibility_warnings_on(model, None)
-    }
-
-    /// Describes differences like [`Dictionary::compatibility_warnings`], for prompts with (`true`) or without (`false`) a BOS token
-    /// instead of the model's default.
+    /// model's name, and whether prompts get a BOS token: `prepend_bos`, or `None` for the model's default. Facts that the
+    /// files do not mention are not compared. (Different weight processing is an error when the dictionary is used:
+    /// [`FeatureError::Processing`].)
     ///
     /// ```
     /// use hooklens::features::Dictionary;
@@ -159,10 +143,10 @@ impl Dictionary {
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let sae = Dictionary::open("embedded:ioi-sae")?;
     /// // With the BOS setting that the dictionary expects, there is no mismatch.
-    /// assert!(sae.compatibility_warnings_on(&model, sae.metadata().prepend_bos).is_empty());
+    /// assert!(sae.compatibility_warnings(&model, sae.metadata().prepend_bos).is_empty());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn compatibility_warnings_on(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
+    pub fn compatibility_warnings(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Vec<String> {
         let mut warnings = Vec::new();
         let metadata = self.metadata();
         let given = &model.load_report().name;

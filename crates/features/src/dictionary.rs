@@ -64,6 +64,8 @@ pub struct Dictionary {
     pub(super) decoder_bias: Tensor<1>,
     pub(super) skip: Option<Matrix>,
     pub(super) labels: Labels,
+    /// Whether the reconstruction error is added where the dictionary is spliced into a model.
+    pub(super) error_term: bool,
     pub(super) norms: OnceLock<Tensor<1>>,
 }
 
@@ -84,6 +86,35 @@ pub struct DictionaryWeights {
     pub decoder_bias: Tensor<1>,
     /// Matrix of a transcoder's skip connection, which multiplies the input.
     pub skip: Option<Tensor<2>>,
+}
+
+/// What reports say about a dictionary besides its [`Metadata`].
+#[derive(Debug, Clone, Copy)]
+pub struct DictionarySummary {
+    /// The format the dictionary was read from.
+    pub format: &'static str,
+    /// Width of the reconstruction.
+    pub d_out: usize,
+    /// Whether the dictionary reconstructs a different point than it reads.
+    pub transcoder: bool,
+    /// The normalization of inputs.
+    pub normalization: Normalization,
+    /// Whether `b_dec` is subtracted from the input.
+    pub centers_input: bool,
+    /// Whether the reconstruction includes a skip connection from the input.
+    pub skip: bool,
+}
+
+/// Summarizes a dictionary.
+pub fn summary(dictionary: &Dictionary) -> DictionarySummary {
+    DictionarySummary {
+        format: dictionary.format,
+        d_out: dictionary.d_out(),
+        transcoder: dictionary.is_transcoder(),
+        normalization: dictionary.normalization(),
+        centers_input: dictionary.centered,
+        skip: dictionary.has_skip(),
+    }
 }
 
 /// The encoder's output for normalized inputs, before the activation function.
@@ -133,6 +164,7 @@ impl Dictionary {
             decoder_bias: decoder_bias.detach(),
             skip: skip.map(Matrix::made),
             labels: Labels::default(),
+            error_term: true,
             norms: OnceLock::new(),
         })
     }
@@ -188,7 +220,8 @@ impl Dictionary {
         Ok(self)
     }
 
-    /// Sets the normalization of inputs.
+    /// Sets the normalization of inputs. Some files omit the factor of [`Normalization::Scale`]: `sqrt(d_in)` divided by
+    /// the mean norm of the activations that the dictionary was trained on.
     #[must_use]
     pub fn with_normalization(mut self, normalization: Normalization) -> Self {
         self.normalization = normalization;
@@ -206,14 +239,6 @@ impl Dictionary {
     #[must_use]
     pub fn with_centered_input(mut self, centered: bool) -> Self {
         self.centered = centered;
-        self
-    }
-
-    /// Sets the factor that multiplies inputs, for dictionaries whose files omit it: `sqrt(d_in)` divided by the mean
-    /// norm of the activations it was trained on.
-    #[must_use]
-    pub fn with_scale(mut self, factor: f32) -> Self {
-        self.normalization = Normalization::Scale(Some(factor));
         self
     }
 
@@ -248,6 +273,14 @@ impl Dictionary {
     #[must_use]
     pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.metadata.exclude_special_tokens = tokens.into_iter().collect();
+        self
+    }
+
+    /// Sets whether the reconstruction error is added where the dictionary is spliced into a model, so that without edits
+    /// the model computes the same as without the dictionary. Default true.
+    #[must_use]
+    pub fn with_error_term(mut self, error_term: bool) -> Self {
+        self.error_term = error_term;
         self
     }
 
@@ -287,24 +320,14 @@ impl Dictionary {
         &self.name
     }
 
-    /// The format the dictionary was read from.
-    pub fn format(&self) -> &'static str {
-        self.format
-    }
-
     /// The activation function.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
     /// The normalization of inputs.
-    pub fn normalization(&self) -> Normalization {
+    pub(crate) fn normalization(&self) -> Normalization {
         self.normalization
-    }
-
-    /// Whether `b_dec` is subtracted from the input.
-    pub fn centers_input(&self) -> bool {
-        self.centered
     }
 
     /// Metadata about the model and points.
@@ -325,7 +348,7 @@ impl Dictionary {
     }
 
     /// Width of the reconstruction.
-    pub fn d_out(&self) -> usize {
+    pub(crate) fn d_out(&self) -> usize {
         self.decoder.shape()[1]
     }
 
@@ -335,25 +358,39 @@ impl Dictionary {
     }
 
     /// Whether the dictionary reconstructs a different point than it reads.
-    pub fn is_transcoder(&self) -> bool {
+    pub(crate) fn is_transcoder(&self) -> bool {
         self.metadata.is_transcoder()
     }
 
     /// Whether the reconstruction includes a skip connection from the input.
-    pub fn has_skip(&self) -> bool {
+    pub(crate) fn has_skip(&self) -> bool {
         self.skip.is_some()
+    }
+
+    /// The weights, in the forms that [`Dictionary::new`] takes. The encoder's bias is `b_mag` for gated dictionaries.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub fn weights(&self) -> Result<DictionaryWeights> {
+        Ok(DictionaryWeights {
+            encoder: self.encoder()?,
+            encoder_bias: self.encoder_bias(),
+            decoder: self.decoder()?,
+            decoder_bias: self.decoder_bias(),
+            skip: self.skip()?,
+        })
     }
 
     /// `W_enc`, `[d_in, latent]`.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
-    pub fn encoder(&self) -> Result<Tensor<2>> {
+    pub(crate) fn encoder(&self) -> Result<Tensor<2>> {
         self.encoder.get(false)
     }
 
     /// `b_enc`, `[latent]`; `b_mag` for gated dictionaries.
-    pub fn encoder_bias(&self) -> Tensor<1> {
+    pub(crate) fn encoder_bias(&self) -> Tensor<1> {
         self.encoder_bias.clone()
     }
 
@@ -361,12 +398,12 @@ impl Dictionary {
     ///
     /// # Errors
     /// Fails if the file cannot be read.
-    pub fn decoder(&self) -> Result<Tensor<2>> {
+    pub(crate) fn decoder(&self) -> Result<Tensor<2>> {
         self.decoder.get(true)
     }
 
     /// `b_dec`, `[d_out]`.
-    pub fn decoder_bias(&self) -> Tensor<1> {
+    pub(crate) fn decoder_bias(&self) -> Tensor<1> {
         self.decoder_bias.clone()
     }
 
@@ -374,7 +411,7 @@ impl Dictionary {
     ///
     /// # Errors
     /// Fails if the file cannot be read.
-    pub fn skip(&self) -> Result<Option<Tensor<2>>> {
+    pub(crate) fn skip(&self) -> Result<Option<Tensor<2>>> {
         self.skip.as_ref().map(|skip| skip.get(false)).transpose()
     }
 
@@ -630,7 +667,7 @@ impl Dictionary {
     ///
     /// # Errors
     /// Fails if the file cannot be read.
-    pub fn decoder_norms(&self) -> Result<Tensor<1>> {
+    pub(crate) fn decoder_norms(&self) -> Result<Tensor<1>> {
         if let Some(norms) = self.norms.get() {
             return Ok(norms.clone());
         }

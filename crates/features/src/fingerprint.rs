@@ -4,34 +4,10 @@ use super::architecture::Architecture;
 use super::dictionary::Dictionary;
 use super::matrix::Matrix;
 use super::normalization::Normalization;
-use super::transcoders::Transcoders;
 use hooklens_model::error::Result;
 use hooklens_model::model::Hashed;
 
 impl Dictionary {
-    /// A 128-bit XXH3 hash of all weights and settings, like `HookedTransformer::fingerprint` for models. Every
-    /// process computes the same hash, and different dictionaries have different hashes.
-    ///
-    /// ```
-    /// use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
-    /// use hooklens::prelude::*;
-    /// # let device = Device::flex();
-    /// # let weights = DictionaryWeights {
-    /// #     encoder: Tensor::ones([4, 8], &device), encoder_bias: Tensor::zeros([8], &device),
-    /// #     decoder: Tensor::ones([8, 4], &device), decoder_bias: Tensor::zeros([4], &device), skip: None,
-    /// # };
-    /// let sae = Dictionary::new("by hand", weights)?;
-    /// assert_eq!(sae.fingerprint()?, sae.clone().fingerprint()?);
-    /// assert_ne!(sae.fingerprint()?, sae.clone().with_architecture(Architecture::TopK { k: 2 })?.fingerprint()?);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails if weights cannot be read.
-    pub fn fingerprint(&self) -> Result<String> {
-        self.hash_with("", [])
-    }
-
     /// Hashes the dictionary together with additional text and matrices.
     pub(super) fn hash_with<'m>(
         &'m self,
@@ -56,21 +32,6 @@ impl Dictionary {
             hashed.add(&format!("vector {number}"), &vector.dims(), vector.clone().unsqueeze());
         }
         hashed.finish(said.as_bytes())
-    }
-}
-
-impl Transcoders {
-    /// A hash of all layers' transcoders, including their decoders for later layers.
-    ///
-    /// # Errors
-    /// Fails if weights cannot be read.
-    pub fn fingerprint(&self) -> Result<String> {
-        let mut hashed = Vec::new();
-        for (from, layer) in self.layers().iter().enumerate() {
-            let across = (from + 1..self.layers().len()).filter_map(|to| self.across(from, to));
-            hashed.push(layer.hash_with("", across)?);
-        }
-        Hashed::default().finish(hashed.join(" ").as_bytes())
     }
 }
 

@@ -31,7 +31,8 @@ impl Dictionary {
     /// let x = Tensor::<2>::ones([1, 2], &device);
     /// let gap = folded.forward(x.clone())? - sae.forward(x)?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-6);
-    /// assert!((folded.decoder_norms()? - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
+    /// let norms = folded.weights()?.decoder.square().sum_dim(1).sqrt();
+    /// assert!((norms - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -108,7 +109,7 @@ impl Dictionary {
     /// # Errors
     /// [`FeatureError::Kind`] for matching pursuit, whose activations would change; also fails if the file cannot be
     /// read.
-    pub fn fold_scale(&self) -> Result<Self> {
+    pub(crate) fn fold_scale(&self) -> Result<Self> {
         let Normalization::Scale(Some(factor)) = self.normalization else { return Ok(self.clone()) };
         self.check_encoder("the scale of its inputs")?;
         // Ranking by norms depends on the scale of the norms, so they are folded first.
@@ -178,4 +179,12 @@ fn rows(vector: &Tensor<1>) -> Tensor<2> {
 fn columns(vector: &Tensor<1>) -> Tensor<2> {
     let [len] = vector.dims();
     vector.clone().reshape([len, 1])
+}
+
+/// Folds the factor of [`Normalization::Scale`] into the weights.
+///
+/// # Errors
+/// Same as [`Dictionary::save`].
+pub fn fold_scale(dictionary: &Dictionary) -> Result<Dictionary> {
+    dictionary.fold_scale()
 }

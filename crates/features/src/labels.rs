@@ -36,13 +36,8 @@ impl Labels {
         self.0.iter().map(|(latent, label)| (*latent, label.as_str()))
     }
 
-    /// Number of labels.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Whether there are no labels.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

@@ -31,18 +31,22 @@ mod transcoders;
 pub use crate::error::FeatureError;
 pub use architecture::Architecture;
 pub(crate) use compatibility_warnings::check_processing;
-pub use dictionary::{Dictionary, DictionaryWeights};
+pub use dictionary::{Dictionary, DictionarySummary, DictionaryWeights, summary};
 pub use evaluation::{EvaluateOptions, Evaluation, EvaluationShard, SetEvaluation, evaluate, evaluate_transcoders};
 pub(crate) use find::most_moved;
 pub use find::{FoundLatent, latents_by_activation, latents_by_attribution, latents_by_difference, promoted_tokens};
+pub use fold::fold_scale;
 pub use labels::Labels;
 pub use metadata::{ExcludedTokens, Metadata};
 pub use normalization::Normalization;
 #[cfg(feature = "plot")]
 pub use notebook::UnitView;
 pub use opened::{Opened, open};
-pub use show::{DashboardOptions, Dashboards, Units, dashboards};
-pub use splice::{SpliceDictionary, SpliceOptions};
-pub use training::{Difference, TrainingIdentity};
-pub use training::{HeldOut, JumpReluSparsity, Objective, Progress, Step, Trained, Training, TrainingRun};
-pub use transcoders::Transcoders;
+pub use save::DictionaryFiles;
+pub use show::{DashboardCounts, DashboardOptions, Dashboards, Units, dashboards};
+pub use splice::SpliceDictionary;
+pub use training::{
+    Difference, HeldOut, JumpReluSparsity, Objective, Step, Trained, Training, TrainingIdentity, TrainingJob,
+    TrainingKnobs, TrainingRecord, TrainingRun, check_point,
+};
+pub use transcoders::{Transcoders, decoder_across, is_cross_layer};

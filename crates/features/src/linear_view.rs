@@ -54,7 +54,7 @@ impl Dictionary {
             }
         }
         let bias: Vec<f32> = self.encoder_bias().cast(DType::F32).into_data().iter().collect();
-        let center: Vec<f32> = match self.centers_input() {
+        let center: Vec<f32> = match self.centered {
             true => self.decoder_bias().cast(DType::F32).into_data().iter().collect(),
             false => Vec::new(),
         };

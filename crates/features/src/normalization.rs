@@ -1,12 +1,14 @@
 //! [`Normalization`] of a dictionary's inputs, and how to undo it in reconstructions.
 
+use std::fmt;
+
 use burn::tensor::{DType, Tensor};
 
 /// How inputs are normalized, for each token.
 ///
 /// ```
 /// use hooklens::features::Normalization;
-/// assert_eq!(Normalization::LayerNorm.name(), "layer_norm");
+/// assert_eq!(Normalization::LayerNorm.to_string(), "layer_norm"); // SAELens's name
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
@@ -22,6 +24,13 @@ pub enum Normalization {
     Scale(Option<f32>),
 }
 
+/// Formats SAELens's name.
+impl fmt::Display for Normalization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Inverse of a normalization: multiplication by a factor, then addition of an offset, `[rows, 1]` each.
 #[derive(Clone, Default)]
 pub(super) struct Denormalize {
@@ -31,7 +40,7 @@ pub(super) struct Denormalize {
 
 impl Normalization {
     /// SAELens's name of the normalization.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Normalization::None => "none",
             Normalization::ConstantNorm => "constant_norm_rescale",

@@ -25,7 +25,7 @@ impl Show for Dictionary {
 impl Show for Dashboards<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let units: Vec<usize> = self.by_density().into_iter().take(SHOWN).collect();
-        Ok(text_and_page(format!("{self:?}"), &self.page(units).map_err(unread)?))
+        Ok(text_and_page(format!("{self:?}"), &self.page(&units).map_err(unread)?))
     }
 }
 
@@ -42,7 +42,7 @@ impl Dashboards<'_> {
     /// # Errors
     /// [`FeatureError::Latent`](super::FeatureError::Latent) if the unit does not exist.
     pub fn unit(&self, unit: usize) -> Result<UnitView> {
-        Ok(UnitView { what: format!("{unit} of {self:?}"), page: self.page([unit])? })
+        Ok(UnitView { what: format!("{unit} of {self:?}"), page: self.page(&[unit])? })
     }
 }
 

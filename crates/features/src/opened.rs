@@ -19,7 +19,7 @@ pub enum Opened {
 
 impl Opened {
     /// Sets the tokens at which the dictionary is not used, like [`Dictionary::exclude_tokens`].
-    pub fn exclude_tokens(self, tokens: &[u32]) -> Self {
+    pub(crate) fn exclude_tokens(self, tokens: &[u32]) -> Self {
         let tokens = tokens.iter().copied();
         match self {
             Opened::Dictionary(one) => Opened::Dictionary(one.exclude_tokens(tokens)),

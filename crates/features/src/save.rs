@@ -19,6 +19,7 @@ use super::open::numbered;
 use super::transcoders::Transcoders;
 use crate::error::FeatureError;
 use hooklens_model::error::{LoadError, Result};
+use hooklens_model::model::Hashed;
 
 /// The version of SAELens whose format is written.
 const VERSION: &str = "6.54.12";
@@ -44,7 +45,7 @@ impl Dictionary {
     /// # let folder = tempfile::tempdir()?;
     /// sae.save(folder.path())?;
     /// let again = Dictionary::open(folder.path())?;
-    /// assert_eq!((again.format(), again.latents()), ("SAELens", 3));
+    /// assert_eq!(again.latents(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -53,22 +54,6 @@ impl Dictionary {
     /// written, or if another process is writing to it.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
-    }
-
-    /// Adds the dictionary's files to a set of files for the same folder, the description last.
-    pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
-        let folded = self.fold_center()?.fold_scale()?;
-        let ranks = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
-        // The format supports ranking by decoder norms, but not finetuned factors.
-        let folded = match ranks && folded.finetuned.is_none() {
-            true => folded,
-            false => folded.fold_ranking_norms()?.fold_finetuned()?,
-        };
-        let mut cfg = folded.saelens_config()?;
-        let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
-        self.labels.add(folder, files)?;
-        cfg["metadata"][WEIGHTS] = weights.into();
-        add_file(files, &folder.join("cfg.json"), format!("{cfg:#}\n").as_bytes())
     }
 
     fn saelens_config(&self) -> Result<Value> {
@@ -219,53 +204,6 @@ impl Transcoders {
         save(folder.as_ref(), |files| self.add_files(folder.as_ref(), files))
     }
 
-    /// Adds the set's files to a set of files for the same folder, the description last.
-    pub fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
-        let mut config = self.yaml()?;
-        let mut weights = Vec::new();
-        for (layer, own) in self.layers().iter().enumerate() {
-            let own = own.fold_center()?.fold_scale()?.fold_ranking_norms()?.fold_finetuned()?;
-            let cross = self.is_cross_layer();
-            let named = |name: &str| if cross { format!("{name}_{layer}") } else { name.to_string() };
-            let mut tensors: Vec<(String, Activation)> = vec![
-                (named("W_enc"), own.encoder()?.transpose().into()),
-                (named("b_enc"), own.encoder_bias().into()),
-                (named("b_dec"), own.decoder_bias().into()),
-            ];
-            if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
-                // In this format, activations can be negative where thresholds are.
-                let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
-                let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
-                let data = TensorData::new(numbers, [thresholds.len()]);
-                let name = if cross { named("threshold") } else { "activation_function.threshold".into() };
-                tensors.push((name, Tensor::<1>::from_data(data, &own.encoder_bias().device()).into()));
-            }
-            let decoder = own.decoder()?;
-            if cross {
-                let mut parts = vec![decoder.unsqueeze_dim::<3>(1)];
-                for to in layer + 1..self.layers().len() {
-                    parts.extend(self.decoder_across(layer, to)?.map(|across| across.unsqueeze_dim::<3>(1)));
-                }
-                let decoders = [(named("W_dec"), Tensor::cat(parts, 1).into())];
-                if let Some(skip) = own.skip()? {
-                    tensors.push((named("W_skip"), skip.into()));
-                }
-                weights.push(add_tensors(files, &folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?);
-                weights.push(add_tensors(files, &folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?);
-            } else {
-                tensors.push(("W_dec".into(), decoder.into()));
-                if let Some(skip) = own.skip()? {
-                    tensors.push(("W_skip".into(), skip.transpose().into()));
-                }
-                weights.push(add_tensors(files, &folder.join(format!("layer_{layer}.safetensors")), &tensors)?);
-            }
-            own.labels().add_of_layer(folder, layer, files)?;
-        }
-        self.remove_others(folder, files);
-        writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
-        add_file(files, &folder.join("config.yaml"), config.as_bytes())
-    }
-
     /// Removes files of a set with more layers or of the other kind, which would otherwise be read as part of this one.
     fn remove_others(&self, folder: &Path, files: &mut Together) {
         let own: &[&str] = if self.is_cross_layer() { &["W_enc", "W_dec"] } else { &["layer"] };
@@ -355,5 +293,114 @@ impl Transcoders {
             }
         }
         Ok(text)
+    }
+}
+
+/// Files of dictionaries and transcoders, which are written and compared together with files of commands.
+pub trait DictionaryFiles {
+    /// Adds the files to a set of files for the same folder, the description last.
+    ///
+    /// # Errors
+    /// Same as [`Dictionary::save`].
+    fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()>;
+
+    /// A 128-bit XXH3 hash of all weights and settings, like `HookedTransformer::fingerprint` for models. Every
+    /// process computes the same hash, and different dictionaries have different hashes.
+    ///
+    /// ```
+    /// use hooklens::features::{Architecture, Dictionary, DictionaryWeights};
+    /// use hooklens_features::DictionaryFiles;
+    /// use hooklens::prelude::*;
+    /// # let device = Device::flex();
+    /// # let weights = DictionaryWeights {
+    /// #     encoder: Tensor::ones([4, 8], &device), encoder_bias: Tensor::zeros([8], &device),
+    /// #     decoder: Tensor::ones([8, 4], &device), decoder_bias: Tensor::zeros([4], &device), skip: None,
+    /// # };
+    /// let sae = Dictionary::new("by hand", weights)?;
+    /// assert_eq!(sae.fingerprint()?, sae.clone().fingerprint()?);
+    /// assert_ne!(sae.fingerprint()?, sae.clone().with_architecture(Architecture::TopK { k: 2 })?.fingerprint()?);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if weights cannot be read.
+    fn fingerprint(&self) -> Result<String>;
+}
+
+impl DictionaryFiles for Dictionary {
+    fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        let folded = self.fold_center()?.fold_scale()?;
+        let ranks = matches!(folded.architecture, Architecture::TopK { .. } | Architecture::AbsTopK { .. });
+        // The format supports ranking by decoder norms, but not finetuned factors.
+        let folded = match ranks && folded.finetuned.is_none() {
+            true => folded,
+            false => folded.fold_ranking_norms()?.fold_finetuned()?,
+        };
+        let mut cfg = folded.saelens_config()?;
+        let weights = add_tensors(files, &folder.join("sae_weights.safetensors"), &folded.saelens_tensors()?)?;
+        self.labels.add(folder, files)?;
+        cfg["metadata"][WEIGHTS] = weights.into();
+        add_file(files, &folder.join("cfg.json"), format!("{cfg:#}\n").as_bytes())
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        self.hash_with("", [])
+    }
+}
+
+impl DictionaryFiles for Transcoders {
+    fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()> {
+        let mut config = self.yaml()?;
+        let mut weights = Vec::new();
+        for (layer, own) in self.layers().iter().enumerate() {
+            let own = own.fold_center()?.fold_scale()?.fold_ranking_norms()?.fold_finetuned()?;
+            let cross = self.is_cross_layer();
+            let named = |name: &str| if cross { format!("{name}_{layer}") } else { name.to_string() };
+            let mut tensors: Vec<(String, Activation)> = vec![
+                (named("W_enc"), own.encoder()?.transpose().into()),
+                (named("b_enc"), own.encoder_bias().into()),
+                (named("b_dec"), own.decoder_bias().into()),
+            ];
+            if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
+                // In this format, activations can be negative where thresholds are.
+                let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
+                let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
+                let data = TensorData::new(numbers, [thresholds.len()]);
+                let name = if cross { named("threshold") } else { "activation_function.threshold".into() };
+                tensors.push((name, Tensor::<1>::from_data(data, &own.encoder_bias().device()).into()));
+            }
+            let decoder = own.decoder()?;
+            if cross {
+                let mut parts = vec![decoder.unsqueeze_dim::<3>(1)];
+                for to in layer + 1..self.layers().len() {
+                    parts.extend(self.decoder_across(layer, to)?.map(|across| across.unsqueeze_dim::<3>(1)));
+                }
+                let decoders = [(named("W_dec"), Tensor::cat(parts, 1).into())];
+                if let Some(skip) = own.skip()? {
+                    tensors.push((named("W_skip"), skip.into()));
+                }
+                weights.push(add_tensors(files, &folder.join(format!("W_dec_{layer}.safetensors")), &decoders)?);
+                weights.push(add_tensors(files, &folder.join(format!("W_enc_{layer}.safetensors")), &tensors)?);
+            } else {
+                tensors.push(("W_dec".into(), decoder.into()));
+                if let Some(skip) = own.skip()? {
+                    tensors.push(("W_skip".into(), skip.transpose().into()));
+                }
+                weights.push(add_tensors(files, &folder.join(format!("layer_{layer}.safetensors")), &tensors)?);
+            }
+            own.labels().add_of_layer(folder, layer, files)?;
+        }
+        self.remove_others(folder, files);
+        writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
+        add_file(files, &folder.join("config.yaml"), config.as_bytes())
+    }
+
+    fn fingerprint(&self) -> Result<String> {
+        let mut hashed = Vec::new();
+        for (from, layer) in self.layers().iter().enumerate() {
+            let across = (from + 1..self.layers().len()).filter_map(|to| self.across(from, to));
+            hashed.push(layer.hash_with("", across)?);
+        }
+        Hashed::default().finish(hashed.join(" ").as_bytes())
     }
 }

@@ -24,54 +24,12 @@ const HOSTS: [(&[Axis], &[Axis]); 6] = [
 ];
 const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
 
-/// Options for splicing a dictionary into a model.
-///
-/// ```
-/// use hooklens::features::SpliceOptions;
-/// let plain = SpliceOptions::new(); // adds the reconstruction error
-/// // Without the error term, and with activations at token id 0 unchanged.
-/// let without = SpliceOptions::new().error_term(false).exclude_tokens([0]);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub struct SpliceOptions {
-    error_term: bool,
-    /// Excluded token ids; `None` for those that the dictionary's files name.
-    left_out: Option<Vec<u32>>,
-}
-
-impl Default for SpliceOptions {
-    fn default() -> Self {
-        Self { error_term: true, left_out: None }
-    }
-}
-
-impl SpliceOptions {
-    /// Default options: add the error term, and exclude the tokens that the dictionary was trained without.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets whether the reconstruction error is added, so that without edits the model computes the same as without the
-    /// dictionary.
-    pub fn error_term(mut self, error_term: bool) -> Self {
-        self.error_term = error_term;
-        self
-    }
-
-    /// Leaves activations at these tokens unchanged and without latents, instead of at the tokens that the dictionary's
-    /// files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]` for none.
-    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.left_out = Some(tokens.into_iter().collect());
-        self
-    }
-}
-
 /// Models into which dictionaries can be spliced.
 pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// Splices a dictionary into the model at the point it was trained on. Its latents become hook points that can be
     /// listed, recorded, edited, differentiated, patched and dumped. The reconstruction error is added, so that without
-    /// edits the model computes the same as before.
+    /// edits the model computes the same as before; [`Dictionary::with_error_term`] turns it off.
+    /// [`Dictionary::exclude_tokens`] sets the tokens whose activations are passed on unchanged, without latents.
     ///
     /// Adds points with the name of the replaced point (for a transcoder, the point it writes) as prefix, in firing
     /// order:
@@ -86,7 +44,7 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// ```
     /// use hooklens::features::{Dictionary, SpliceDictionary};
     /// use hooklens::prelude::*;
-    /// # use hooklens::features::{DictionaryWeights, Metadata};
+    /// # use hooklens::features::DictionaryWeights;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// # let weights = DictionaryWeights {
     /// #     encoder: Tensor::random([64, 128], burn::tensor::Distribution::Default, &Device::flex()),
@@ -94,7 +52,7 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// #     decoder: Tensor::random([128, 64], burn::tensor::Distribution::Default, &Device::flex()),
     /// #     decoder_bias: Tensor::zeros([64], &Device::flex()), skip: None,
     /// # };
-    /// # let sae = Dictionary::new("random", weights)?.with_metadata(Metadata::at("blocks.2.hook_resid_post"));
+    /// # let sae = Dictionary::new("random", weights)?.at("blocks.2.hook_resid_post");
     /// let spliced = model.splice_dictionary(&sae)?;
     /// let acts = hook::resid_post(2).inner::<3>("hook_sae_acts_post");
     /// let cache = spliced.record("When Mary and John", &acts)?;
@@ -107,15 +65,7 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// [`FeatureError::NoPoint`], [`FeatureError::Place`] and [`FeatureError::NoScale`]; otherwise as
     /// [`HookedModel::splice`].
     fn splice_dictionary(&self, dictionary: &Dictionary) -> Result<Self> {
-        self.splice_dictionary_with(dictionary, &SpliceOptions::new())
-    }
-
-    /// Splices a dictionary like [`SpliceDictionary::splice_dictionary`], with options.
-    ///
-    /// # Errors
-    /// Same as [`SpliceDictionary::splice_dictionary`].
-    fn splice_dictionary_with(&self, dictionary: &Dictionary, splicing: &SpliceOptions) -> Result<Self> {
-        put(self, dictionary, splicing, Vec::new(), false)
+        put(self, dictionary, Vec::new(), false)
     }
 
     /// Replaces every layer's MLP with a transcoder, each as in [`SpliceDictionary::splice_dictionary`]. Latents of a
@@ -126,14 +76,6 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// Same as [`SpliceDictionary::splice_dictionary`]; [`FeatureError::Place`] for a model with a different number of
     /// layers.
     fn splice_transcoders(&self, transcoders: &Transcoders) -> Result<Self> {
-        self.splice_transcoders_with(transcoders, &SpliceOptions::new())
-    }
-
-    /// Replaces every layer's MLP like [`SpliceDictionary::splice_transcoders`], with options.
-    ///
-    /// # Errors
-    /// Same as [`SpliceDictionary::splice_transcoders`].
-    fn splice_transcoders_with(&self, transcoders: &Transcoders, splicing: &SpliceOptions) -> Result<Self> {
         let (layers, count) = (transcoders.layers(), self.catalog().n_layers());
         if layers.len() != count {
             let (dictionary, point) = (transcoders.name().to_string(), "blocks".to_string());
@@ -150,7 +92,7 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
                 }
             }
             let model = spliced.as_ref().unwrap_or(self);
-            spliced = Some(put(model, own, splicing, earlier, transcoders.is_cross_layer())?);
+            spliced = Some(put(model, own, earlier, transcoders.is_cross_layer())?);
         }
         spliced.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().to_string() }.into())
     }
@@ -209,7 +151,6 @@ fn places<M: HookedModel + private::Spliceable>(
 fn put<M: HookedModel + private::Spliceable>(
     model: &M,
     dictionary: &Dictionary,
-    splicing: &SpliceOptions,
     earlier: Vec<Earlier>,
     cross_layer: bool,
 ) -> Result<M> {
@@ -237,13 +178,9 @@ fn put<M: HookedModel + private::Spliceable>(
         None => one,
     });
     let earlier = earlier.collect();
-    let left_out = match &splicing.left_out {
-        Some(ids) => ids.clone(),
-        None => metadata.exclude_special_tokens.ids(model)?,
-    };
+    let left_out = metadata.exclude_special_tokens.ids(model)?;
     let nothing_left_out = left_out.is_empty();
-    let error_term = splicing.error_term;
-    let part = SplicedDictionary { dictionary: device, error_term, left_out, reads, writes, earlier, cross_layer };
+    let part = SplicedDictionary { dictionary: device, left_out, reads, writes, earlier, cross_layer };
     if !nothing_left_out && catalog.find(TOKENS).is_err() {
         return Err(refused(at, "it excludes tokens, but the model has no token input".into()));
     }
@@ -256,8 +193,6 @@ fn put<M: HookedModel + private::Spliceable>(
 /// A dictionary as a part of a model.
 struct SplicedDictionary {
     dictionary: Dictionary,
-    /// Whether the reconstruction error is added.
-    error_term: bool,
     /// Token ids at which the point is left unchanged.
     left_out: Vec<u32>,
     /// Axes of the input, with heads flattened.
@@ -311,7 +246,7 @@ impl SplicedDictionary {
     /// Whether a hook may edit one of these points.
     fn edits(&self, inside: &Inside<'_, '_, '_>, points: &[&str]) -> Result<bool, Halt> {
         let there = points.iter().filter(|point| self.has_pre() || **point != ACTS_PRE);
-        let there = there.filter(|point| self.error_term || **point != ERROR);
+        let there = there.filter(|point| self.dictionary.error_term || **point != ERROR);
         there.map(|point| inside.edits(point)).try_fold(false, |any, edits| Ok(any | edits?))
     }
 
@@ -370,7 +305,7 @@ impl Part for SplicedDictionary {
         let latents = |name: &str| PartPoint::new(name, LATENTS).features(self.dictionary.latents());
         let flat = HOSTS.iter().find(|(host, _)| *host == self.writes).map_or(self.writes, |(_, flat)| *flat);
         let pre = self.has_pre().then(|| latents(ACTS_PRE));
-        let error = self.error_term.then(|| PartPoint::new(ERROR, self.writes));
+        let error = self.dictionary.error_term.then(|| PartPoint::new(ERROR, self.writes));
         let unedited = self.cross_layer.then(|| latents(ACTS_UNEDITED).on_request());
         let first = [PartPoint::new(INPUT, self.reads)].into_iter().chain(pre).chain(unedited);
         let then = [latents(ACTS_POST), PartPoint::new(RECONS, flat)].into_iter().chain(error);
@@ -385,7 +320,7 @@ impl Part for SplicedDictionary {
 
     fn fingerprint(&self) -> Result<Option<String>, Halt> {
         let earlier: Vec<_> = self.earlier.iter().map(|one| (&one.point, one.decoder.shape())).collect();
-        let settings = format!("{} {:?} {earlier:?}", self.error_term, self.left_out);
+        let settings = format!("{} {:?} {earlier:?}", self.dictionary.error_term, self.left_out);
         let decoders = self.earlier.iter().map(|one| &one.decoder);
         Ok(Some(self.dictionary.hash_with(&settings, decoders)?))
     }
@@ -402,7 +337,7 @@ impl Part for SplicedDictionary {
         let watched = self.points().iter().map(|point| inside.wants(&point.suffix)).collect::<Result<Vec<_>, _>>()?;
         // If nothing records or edits the dictionary's points, adding the error would restore the original activation,
         // so nothing is computed.
-        if self.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
+        if self.dictionary.error_term && !tracked && self.earlier.is_empty() && !watched.contains(&true) {
             return Ok(replaced);
         }
 
@@ -434,7 +369,7 @@ impl Part for SplicedDictionary {
             Some(kept) => recons * kept.clone() + original.clone() * (kept.clone() * -1.0 + 1.0),
             None => recons,
         };
-        if self.error_term {
+        if self.dictionary.error_term {
             let clean = match clean_acts {
                 _ if self.edits(inside, &[INPUT, ACTS_PRE])? => dictionary.forward(raw.detach())?,
                 Some(acts) => self.restored(acts, &input.detach(), undo)?,

@@ -127,7 +127,7 @@ impl Transcoders {
     }
 
     /// Whether latents write to later layers.
-    pub fn is_cross_layer(&self) -> bool {
+    pub(crate) fn is_cross_layer(&self) -> bool {
         self.across.is_some()
     }
 
@@ -175,11 +175,19 @@ impl Transcoders {
         self
     }
 
+    /// Sets whether reconstruction errors are added where the transcoders are spliced into a model, like
+    /// [`Dictionary::with_error_term`].
+    #[must_use]
+    pub fn with_error_term(mut self, error_term: bool) -> Self {
+        self.layers = self.layers.into_iter().map(|layer| layer.with_error_term(error_term)).collect();
+        self
+    }
+
     /// The decoder of a layer's latents for a later layer, `[latent, d_out]`; `None` for a set.
     ///
     /// # Errors
     /// Fails if the file cannot be read.
-    pub fn decoder_across(&self, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
+    pub(crate) fn decoder_across(&self, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
         let matrix = self.across.as_ref().and_then(|all| all.get(from)?.get(to.checked_sub(from + 1)?));
         matrix.map(|matrix| matrix.get(true)).transpose()
     }
@@ -223,4 +231,17 @@ pub(super) fn combined(acts: Tensor<2>, decoder: &Matrix) -> Result<Tensor<2>> {
         let dtype = acts.dtype();
         acts.matmul(decoder.cast(dtype))
     }))
+}
+
+/// Whether latents write to later layers.
+pub fn is_cross_layer(transcoders: &Transcoders) -> bool {
+    transcoders.is_cross_layer()
+}
+
+/// The decoder of a layer's latents for a later layer, `[latent, d_out]`; `None` for a set.
+///
+/// # Errors
+/// Fails if the file cannot be read.
+pub fn decoder_across(transcoders: &Transcoders, from: usize, to: usize) -> Result<Option<Tensor<2>>> {
+    transcoders.decoder_across(from, to)
 }

@@ -8,7 +8,7 @@ use hooklens_hooks::Together;
 use super::locked::Locked;
 use crate::out::{said, spare, unwritten};
 use crate::{CliResult, Failure};
-use hooklens_features::{Labels, Opened, open};
+use hooklens_features::{DictionaryFiles, Labels, Normalization, Opened, open};
 
 #[derive(Debug, Args)]
 pub(super) struct ConvertArgs {
@@ -40,7 +40,7 @@ pub(super) fn run(args: &ConvertArgs) -> CliResult {
                 one = one.at(point);
             }
             if let Some(factor) = args.scale {
-                one = one.with_scale(factor);
+                one = one.with_normalization(Normalization::Scale(Some(factor)));
             }
             if let Some(path) = &args.labels {
                 one = one.with_labels(Labels::read(path)?)?;

@@ -15,7 +15,8 @@ use crate::terminal::{note, print_json, stdout};
 use crate::{CliResult, Failure, any_model};
 use hooklens_data::dump::{DumpModel, hash_of_rows};
 use hooklens_features::{
-    Dictionary, EvaluateOptions, Evaluation, EvaluationShard, Labels, Opened, SetEvaluation, Transcoders,
+    Dictionary, DictionaryFiles, EvaluateOptions, Evaluation, EvaluationShard, Labels, Opened, SetEvaluation,
+    Transcoders,
 };
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::model::HookedTransformer;
@@ -90,6 +91,8 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
 /// Prompts and options of an evaluation, and the shard it belongs to.
 struct Asked {
     prompts: Vec<Vec<u32>>,
+    /// Ids of the excluded tokens.
+    left_out: Vec<u32>,
     options: EvaluateOptions,
     share: Option<Share>,
 }
@@ -101,16 +104,15 @@ fn asked(
     one: &Dictionary,
     hash: impl Fn() -> hooklens_model::error::Result<String>,
 ) -> Result<Option<Asked>, Failure> {
-    one.compatibility_warnings_on(model, one.metadata().prepend_bos).iter().for_each(note);
+    one.compatibility_warnings(model, one.metadata().prepend_bos).iter().for_each(note);
     let mut prompts = args.corpus.rows(model, one.metadata().prepend_bos)?;
     let cosines = args.cosines || one.latents() <= MANY;
     let bos = args.without_bos.then(|| model.bos_token()).flatten();
     let excluded = one.metadata().exclude_special_tokens.ids(model)?;
     let left_out: Vec<u32> = excluded.into_iter().chain(bos).collect();
     let options = EvaluateOptions::new().batch_size(args.batch_size as usize).cosines(cosines);
-    let options = options.exclude_tokens(left_out.iter().copied());
     if args.share.shard()?.is_none() {
-        return Ok(Some(Asked { prompts, options, share: None }));
+        return Ok(Some(Asked { prompts, left_out, options, share: None }));
     }
     let paths: Vec<String> = args.model.dictionary.iter().map(|path| path.display().to_string()).collect();
     let settings = [
@@ -127,7 +129,7 @@ fn asked(
         return Ok(None);
     };
     prompts = prompts[share.of(prompts.len())].to_vec();
-    Ok(Some(Asked { prompts, options, share: Some(share) }))
+    Ok(Some(Asked { prompts, left_out, options, share: Some(share) }))
 }
 
 /// A progress bar over prompts.
@@ -146,10 +148,11 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     if let Some(path) = &args.labels {
         one = one.with_labels(Labels::read(path)?)?;
     }
-    let Some(Asked { prompts, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
+    let Some(Asked { prompts, left_out, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
         return Ok(());
     };
     let bar = bar(prompts.len());
+    let one = one.exclude_tokens(left_out);
     let measured = EvaluationShard::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     match share {
@@ -163,12 +166,14 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     if args.labels.is_some() {
         return Err(Failure::Usage("--labels requires a single dictionary; choose one with --layer N".into()));
     }
-    let Some(Asked { prompts, options, share }) = asked(args, model, first, || all.fingerprint())? else {
+    let Some(Asked { prompts, left_out, options, share }) = asked(args, model, first, || all.fingerprint())? else {
         return Ok(());
     };
     let bar = bar(prompts.len());
     let measured =
-        EvaluationShard::of_transcoders(model, all, &prompts, &options, |done| bar.set_position(done as u64));
+        EvaluationShard::of_transcoders(model, &all.clone().exclude_tokens(left_out), &prompts, &options, |done| {
+            bar.set_position(done as u64)
+        });
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
@@ -243,7 +248,7 @@ fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) 
 /// any.
 fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: bool, kind: CsvLabels) -> String {
     let all: Vec<_> = all.into_iter().collect();
-    let labeled = all.iter().any(|(_, labels)| !labels.is_empty());
+    let labeled = all.iter().any(|(_, labels)| labels.iter().next().is_some());
     let measures = [
         "density",
         "tokens_a_prompt",
@@ -255,16 +260,10 @@ fn csv<'e>(all: impl IntoIterator<Item = (&'e Evaluation, &'e Labels)>, layers: 
     let names = layers.then_some("layer").into_iter().chain(["latent"]).chain(measures);
     let mut table = CsvTable::new(names.chain(labeled.then_some("label")), kind);
     for (layer, (measured, labels)) in all.into_iter().enumerate() {
-        let columns = [
-            &measured.density,
-            &measured.tokens_a_prompt,
-            &measured.encoder_norm,
-            &measured.encoder_bias,
-            &measured.encoder_decoder_cosine,
-            &measured.largest_decoder_cosine,
-        ];
-        for latent in 0..measured.density.len() {
-            let at = |all: &Vec<f64>| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
+        let [density, tokens, norm, bias, cosine, largest] = measured.feature_metrics().map(|(_, values)| values);
+        let columns = [density, tokens, norm, bias, cosine, largest];
+        for latent in 0..density.len() {
+            let at = |all: &[f64]| all.get(latent).filter(|x| x.is_finite()).map_or(String::new(), f64::to_string);
             let places = layers.then(|| layer.to_string()).into_iter().chain([latent.to_string()]);
             table.values(places.chain(columns.map(at)));
             table.labels(labeled.then(|| labels.get(latent).unwrap_or_default()));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::CliResult;
 use crate::terminal::{print_json, stdout};
-use hooklens_features::{Dictionary, Opened, Transcoders, open};
+use hooklens_features::{Dictionary, Opened, Transcoders, is_cross_layer, open, summary};
 use hooklens_io::numerals::grouped;
 
 #[derive(Debug, Args)]
@@ -47,20 +47,21 @@ pub(super) fn run(args: &InfoArgs) -> CliResult {
 }
 
 fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
-    let metadata = one.metadata();
+    let (metadata, summary) = (one.metadata(), summary(one));
+    let labels = one.labels().iter().count();
     vec![
-        ("format", one.format().into()),
-        ("kind", if one.is_transcoder() { "transcoder" } else { "sparse autoencoder" }.into()),
+        ("format", summary.format.into()),
+        ("kind", if summary.transcoder { "transcoder" } else { "sparse autoencoder" }.into()),
         ("architecture", one.architecture().to_string().into()),
         ("latents", one.latents().into()),
         ("d_in", one.d_in().into()),
-        ("d_out", one.d_out().into()),
+        ("d_out", summary.d_out.into()),
         ("reads", json!(metadata.reads)),
         ("writes", json!(metadata.writes)),
         ("head", json!(metadata.head)),
-        ("normalization", one.normalization().name().into()),
-        ("subtracts_b_dec", one.centers_input().into()),
-        ("skip_connection", one.has_skip().into()),
+        ("normalization", summary.normalization.to_string().into()),
+        ("subtracts_b_dec", summary.centers_input.into()),
+        ("skip_connection", summary.skip.into()),
         ("model", json!(metadata.model)),
         ("prepend_bos", json!(metadata.prepend_bos)),
         (
@@ -70,26 +71,27 @@ fn of_one(one: &Dictionary) -> Vec<(&'static str, Value)> {
         ("context_size", json!(metadata.context_size)),
         ("dataset", json!(metadata.dataset)),
         ("neuronpedia", json!(metadata.neuronpedia)),
-        ("labels", if one.labels().is_empty() { Value::Null } else { one.labels().len().into() }),
+        ("labels", if labels == 0 { Value::Null } else { labels.into() }),
     ]
 }
 
 fn of_all(all: &Transcoders) -> Vec<(&'static str, Value)> {
-    let kind = if all.is_cross_layer() { "cross-layer transcoder" } else { "transcoders, one per layer" };
+    let kind = if is_cross_layer(all) { "cross-layer transcoder" } else { "transcoders, one per layer" };
     let Some(first) = all.layers().first() else { return vec![("kind", kind.into())] };
+    let summary = summary(first);
     let latents: usize = all.layers().iter().map(Dictionary::latents).sum();
     vec![
-        ("format", first.format().into()),
+        ("format", summary.format.into()),
         ("kind", kind.into()),
         ("layers", all.layers().len().into()),
         ("architecture", first.architecture().to_string().into()),
         ("latents", latents.into()),
         ("latents_a_layer", first.latents().into()),
         ("d_in", first.d_in().into()),
-        ("d_out", first.d_out().into()),
+        ("d_out", summary.d_out.into()),
         ("reads", json!(first.metadata().reads)),
         ("writes", json!(first.metadata().writes)),
-        ("skip_connection", first.has_skip().into()),
+        ("skip_connection", summary.skip.into()),
         ("model", json!(first.metadata().model)),
     ]
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use clap::Args;
 
 use crate::Failure;
-use crate::any_model::without_tokens;
+use crate::any_model::{everywhere, without_tokens};
 use crate::args::ModelArg;
 use crate::terminal::note;
-use hooklens_features::{Dictionary, Opened, open};
+use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
 use hooklens_model::model::HookedTransformer;
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ impl LayerArg {
             }
             (opened, None) => opened,
         };
-        Ok(if arg.all_tokens { opened.exclude_tokens(&[]) } else { opened })
+        Ok(everywhere(opened, arg))
     }
 
     /// Like [`LayerArg::open`], but fails unless the result is a single dictionary.
@@ -41,7 +41,7 @@ impl LayerArg {
             Opened::Dictionary(one) => Ok(one),
             Opened::Transcoders(all) => {
                 let (path, count) = (path.display(), all.layers().len());
-                Err(Failure::Usage(match all.is_cross_layer() {
+                Err(Failure::Usage(match is_cross_layer(&all) {
                     true => format!(
                         "{path} is a cross-layer transcoder of {count} layers, but a single dictionary is required"
                     ),
@@ -55,6 +55,6 @@ impl LayerArg {
 /// Prints notes on mismatches between a dictionary and a model that tokenizes prompts as the dictionary's files say,
 /// and on the tokens to which the dictionary is not applied.
 pub(super) fn tell(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
-    one.compatibility_warnings_on(model, one.metadata().prepend_bos).iter().for_each(note);
+    one.compatibility_warnings(model, one.metadata().prepend_bos).iter().for_each(note);
     without_tokens(one, model)
 }

@@ -13,7 +13,7 @@ use crate::corpus::CorpusArg;
 use crate::out::{said, spare};
 use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
-use hooklens_features::{DashboardOptions, Labels, Units, dashboards};
+use hooklens_features::{DashboardCounts, DashboardOptions, Labels, Units, dashboards};
 
 /// Number of units shown if `--latents` is not given.
 const SHOWN: usize = 50;
@@ -59,11 +59,9 @@ pub(super) struct ShowArgs {
 }
 
 pub(super) fn run(args: &ShowArgs) -> CliResult {
-    let page = match args.out.extension().and_then(|ending| ending.to_str()) {
-        Some("html" | "htm") => true,
-        Some("jsonl") => false,
-        _ => return Err(Failure::Usage("--out must end in .html or .jsonl".into())),
-    };
+    if !matches!(args.out.extension().and_then(|ending| ending.to_str()), Some("html" | "htm" | "jsonl")) {
+        return Err(Failure::Usage("--out must end in .html or .jsonl".into()));
+    }
     if let Some(latent) = given_twice(&args.latents) {
         return Err(Failure::Usage(format!("--latents names {latent} twice")));
     }
@@ -118,11 +116,8 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
         true => all.by_density().into_iter().take(SHOWN).collect(),
         false => args.latents.clone(),
     };
-    match page {
-        true => all.save_page(shown.iter().copied(), &args.out)?,
-        false => all.save_neuronpedia(shown.iter().copied(), &args.out)?,
-    }
+    all.save(shown.iter().copied(), &args.out)?;
     let active = all.by_density().len();
-    writeln!(stdout(), "{} tokens, {active} of {} active, {} shown", all.tokens(), all.len(), shown.len())?;
+    writeln!(stdout(), "{} tokens, {active} of {} active, {} shown", all.tokens(), all.density().len(), shown.len())?;
     said(&args.out)
 }

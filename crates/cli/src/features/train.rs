@@ -17,7 +17,8 @@ use crate::terminal::{note, stdout};
 use crate::{CliResult, Failure, any_model, signals};
 use hooklens_data::dump::ActivationStore;
 use hooklens_features::{
-    Difference, JumpReluSparsity, Objective, Opened, Trained, Training, TrainingIdentity, TrainingRun,
+    DictionaryFiles, Difference, JumpReluSparsity, Objective, Opened, Step, Trained, Training, TrainingIdentity,
+    TrainingJob, TrainingKnobs, TrainingRecord, TrainingRun, check_point,
 };
 use hooklens_io::numerals::grouped;
 use hooklens_model::driver::HookedModel;
@@ -227,7 +228,7 @@ impl TrainArgs {
                 .model(&self.model.model);
             let training = self.knobs.turn(training);
             let training = self.learning_rate.into_iter().fold(training, Training::learning_rate);
-            self.dead_after.into_iter().fold(training, Training::dead_after)
+            self.dead_after.into_iter().fold(training, TrainingKnobs::dead_after)
         };
         Ok(trainings.into_iter().map(one).collect())
     }
@@ -255,7 +256,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         trainings.push(prepend_bos.into_iter().fold(training, Training::prepend_bos));
     }
     for name in args.at.iter().chain(&args.writes) {
-        Training::check_point(&model, name)?;
+        check_point(&model, name)?;
     }
     if let Some(name) = given_twice(&args.at) {
         return Err(Failure::Usage(format!("--at names {name} twice")));
@@ -312,15 +313,15 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    let progress = |update: hooklens_features::Progress| {
-        if update.training == 0 {
-            bar.set_position(update.step.tokens as u64);
+    let progress = |dictionary: usize, step: &Step| {
+        if dictionary == 0 {
+            bar.set_position(step.tokens as u64);
             bar.set_message(format!(
                 "loss {:.3}, explained {:.3}, L0 {:.1}, dead {:.0} %",
-                update.step.loss,
-                update.step.explained_variance,
-                update.step.l0,
-                100.0 * update.step.dead
+                step.loss,
+                step.explained_variance,
+                step.l0,
+                100.0 * step.dead
             ));
         }
     };
@@ -448,7 +449,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
         written.map_err(|e| unwritten(&path, &e))
     };
     add("training.csv", one.csv().as_bytes())?;
-    let mut how = json!(one.identity);
+    let mut how = json!(one.identity());
     how["held_out"] = json!(one.held_out);
     add(TOLD, format!("{how:#}\n").as_bytes())?;
     if !one.log.is_empty() {

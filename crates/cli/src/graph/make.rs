@@ -15,7 +15,7 @@ use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::terminal::note;
 use crate::{CliResult, Failure, any_model, direction_file, size};
 use hooklens_features::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
-use hooklens_features::{Dictionary, Opened, open};
+use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
 use hooklens_io::numerals;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result as LibResult;
@@ -154,7 +154,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     // The first dictionary decides whether prompts start with a BOS token.
     let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
-    dictionaries.iter().flat_map(|one| one.compatibility_warnings_on(&model, prepend_bos)).for_each(note);
+    dictionaries.iter().flat_map(|one| one.compatibility_warnings(&model, prepend_bos)).for_each(note);
     let (wrongs, answers) = (args.wrongs().len(), args.answers().len());
     if !matches!((wrongs, answers), (0, _) | (1, 1..)) && wrongs != answers {
         return Err(Failure::Usage("expected one --wrong for all answers, or one per --answer".into()));
@@ -262,7 +262,7 @@ fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failur
         let place = all.len();
         match dictionary(path, &args.model)? {
             Opened::Dictionary(one) => all.push(one),
-            Opened::Transcoders(own) if own.is_cross_layer() => {
+            Opened::Transcoders(own) if is_cross_layer(&own) => {
                 let message = format!(
                     "{} is a cross-layer transcoder and cannot be combined with other dictionaries",
                     path.display()

@@ -8,8 +8,6 @@ use serde_json::{Value, json};
 const DENSE: [f64; 2] = [0.01, 0.1];
 /// The formula of the explained variance.
 const VARIANCE: &str = "1 - E|x - x̂|² / (E|x|² - |E x|²)";
-/// Number of bins of the density histogram, over decimal logarithms from -8 to 0.
-const BINS: usize = 32;
 
 /// Measures of a dictionary, defined as in SAELens's evaluation. They are taken over all tokens of the prompts unless
 /// noted otherwise.
@@ -19,68 +17,68 @@ pub struct Evaluation {
     /// Number of tokens measured.
     pub tokens: usize,
     /// Ids of tokens that were excluded from all measures.
-    pub left_out: Vec<u32>,
+    pub(super) left_out: Vec<u32>,
     /// Mean number of active latents per token.
     pub l0: f64,
     /// Mean L1 norm of the activations.
-    pub l1: f64,
+    pub(super) l1: f64,
     /// Mean of `‖x − x̂‖²`.
-    pub mse: f64,
+    pub(super) mse: f64,
     /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN if all activations are equal, such as for a single token.
     pub explained_variance: f64,
     /// Mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, excluding tokens equal to the mean of their
     /// batch. An earlier formula, kept for comparison with old results; it depends on the composition of batches.
-    pub explained_variance_legacy: f64,
+    pub(super) explained_variance_legacy: f64,
     /// Mean cosine similarity of `x` and `x̂`.
-    pub cosine: f64,
+    pub(super) cosine: f64,
     /// Mean of `‖x‖`.
-    pub l2_norm_in: f64,
+    pub(super) l2_norm_in: f64,
     /// Mean of `‖x̂‖`.
-    pub l2_norm_out: f64,
+    pub(super) l2_norm_out: f64,
     /// Mean of `‖x̂‖ / ‖x‖`.
-    pub l2_ratio: f64,
+    pub(super) l2_ratio: f64,
     /// `E‖x̂‖² / E(x · x̂)`, which is 1 without bias.
-    pub relative_reconstruction_bias: f64,
+    pub(super) relative_reconstruction_bias: f64,
     /// Mean loss of the model, in nats. As with the other losses, the value is NaN if no measured token has a next
     /// token.
-    pub loss: f64,
+    pub(super) loss: f64,
     /// Mean loss with the reconstruction in place of the activation. For a layer of a [`SetEvaluation`], all layers are
     /// replaced at once, here and in the following losses and divergences.
-    pub loss_with_dictionary: f64,
+    pub(super) loss_with_dictionary: f64,
     /// Mean loss with the activation replaced by zeros.
-    pub loss_with_zeros: f64,
+    pub(super) loss_with_zeros: f64,
     /// `(loss with zeros − loss with the dictionary) / (loss with zeros − loss)`: SAELens's `ce_loss_score`.
     pub loss_recovered: f64,
     /// Mean KL divergence of the predictions with the reconstruction from the model's predictions.
-    pub kl_with_dictionary: f64,
+    pub(super) kl_with_dictionary: f64,
     /// Mean KL divergence of the predictions with zeros from the model's predictions.
-    pub kl_with_zeros: f64,
+    pub(super) kl_with_zeros: f64,
     /// `(KL with zeros − KL with the dictionary) / KL with zeros`.
-    pub kl_score: f64,
+    pub(super) kl_score: f64,
     /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
     /// Mean number of tokens per prompt at which each latent is active, over prompts in which it is active; NaN for a
     /// latent that is never active.
-    pub tokens_a_prompt: Vec<f64>,
+    pub(super) tokens_a_prompt: Vec<f64>,
     /// Cosine similarity of each latent's encoder column and decoder row; empty for transcoders between different
     /// widths.
-    pub encoder_decoder_cosine: Vec<f64>,
+    pub(super) encoder_decoder_cosine: Vec<f64>,
     /// Norm of each latent's encoder column.
-    pub encoder_norm: Vec<f64>,
+    pub(super) encoder_norm: Vec<f64>,
     /// Each latent's encoder bias.
-    pub encoder_bias: Vec<f64>,
+    pub(super) encoder_bias: Vec<f64>,
     /// Largest cosine similarity of each decoder row with another row; empty if not requested.
-    pub largest_decoder_cosine: Vec<f64>,
+    pub(super) largest_decoder_cosine: Vec<f64>,
 }
 
 impl Evaluation {
     /// Fraction of latents that are never active.
-    pub fn dead(&self) -> f64 {
+    fn dead(&self) -> f64 {
         self.share(|density| density == 0.0)
     }
 
     /// Fractions of latents that are active at more than 1 % and more than 10 % of tokens.
-    pub fn dense(&self) -> [f64; 2] {
+    fn dense(&self) -> [f64; 2] {
         DENSE.map(|bound| self.share(|density| density > bound))
     }
 
@@ -96,16 +94,74 @@ impl Evaluation {
         self.density.iter().filter(|density| of(**density)).count() as f64 / self.density.len().max(1) as f64
     }
 
-    /// Histogram of the latents' densities: the lower bound of each bin, as a decimal logarithm, and its number of
-    /// latents. Dead latents are not included.
-    pub fn histogram(&self) -> Vec<(f64, usize)> {
-        let width = 8.0 / BINS as f64;
-        let mut bins: Vec<(f64, usize)> = (0..BINS).map(|bin| (-8.0 + bin as f64 * width, 0)).collect();
-        for density in self.density.iter().filter(|density| **density > 0.0) {
-            let bin = ((density.log10() + 8.0) / width).floor().clamp(0.0, (BINS - 1) as f64) as usize;
-            bins[bin].1 += 1;
-        }
-        bins
+    /// The measures over all tokens, under SAELens's names.
+    ///
+    /// | name | measure |
+    /// |---|---|
+    /// | `ce_loss_without_sae`, `ce_loss_with_sae`, `ce_loss_with_ablation` | mean loss of the model in nats: unchanged, with the reconstruction in place of the activation, and with zeros; NaN if no measured token has a next token |
+    /// | `ce_loss_score` | [`Evaluation::loss_recovered`] |
+    /// | `kl_div_with_sae`, `kl_div_with_ablation` | mean KL divergence of these predictions from the model's |
+    /// | `kl_div_score` | `(KL with zeros − KL with the dictionary) / KL with zeros` |
+    /// | `explained_variance` | [`Evaluation::explained_variance`] |
+    /// | `explained_variance_legacy` | mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, which depends on the batches |
+    /// | `mse`, `cossim` | means of `‖x − x̂‖²` and of the cosine similarity of `x` and `x̂` |
+    /// | `l2_norm_in`, `l2_norm_out`, `l2_ratio` | means of `‖x‖`, `‖x̂‖` and `‖x̂‖ / ‖x‖` |
+    /// | `relative_reconstruction_bias` | `E‖x̂‖² / E(x · x̂)`, which is 1 without bias |
+    /// | `l0`, `l1` | means of the number of active latents and of the L1 norm of activations |
+    /// | `dead`, `dense`, `very_dense` | fractions of latents that are never active, and active at more than 1 % and 10 % of tokens |
+    ///
+    /// For a layer of a [`SetEvaluation`], all layers are replaced at once in losses and divergences.
+    ///
+    /// ```
+    /// # use hooklens::features::{Dictionary, EvaluateOptions, evaluate};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// # let sae = Dictionary::open("embedded:ioi-sae")?;
+    /// # let prompts = [model.to_tokens("When Mary and John went to the store")?.row(0).to_vec()];
+    /// for (name, value) in evaluate(&model, &sae, &prompts, &EvaluateOptions::new(), |_| {})?.metrics() {
+    ///     println!("{name:<28} {value:.4}");
+    /// }
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn metrics(&self) -> [(&'static str, f64); 20] {
+        let [dense, very_dense] = self.dense();
+        [
+            ("ce_loss_score", self.loss_recovered),
+            ("ce_loss_with_ablation", self.loss_with_zeros),
+            ("ce_loss_with_sae", self.loss_with_dictionary),
+            ("ce_loss_without_sae", self.loss),
+            ("kl_div_score", self.kl_score),
+            ("kl_div_with_ablation", self.kl_with_zeros),
+            ("kl_div_with_sae", self.kl_with_dictionary),
+            ("explained_variance", self.explained_variance),
+            ("explained_variance_legacy", self.explained_variance_legacy),
+            ("mse", self.mse),
+            ("cossim", self.cosine),
+            ("l2_norm_in", self.l2_norm_in),
+            ("l2_norm_out", self.l2_norm_out),
+            ("l2_ratio", self.l2_ratio),
+            ("relative_reconstruction_bias", self.relative_reconstruction_bias),
+            ("l0", self.l0),
+            ("l1", self.l1),
+            ("dead", self.dead()),
+            ("dense", dense),
+            ("very_dense", very_dense),
+        ]
+    }
+
+    /// The measures of each latent, `[latent]`, under SAELens's names: density, mean number of tokens per prompt in which
+    /// the latent is active, norm and bias of the encoder, cosine similarity of encoder and decoder, and the largest
+    /// cosine similarity with another decoder row (empty if not requested). The similarity of encoder and decoder is
+    /// empty for transcoders between different widths.
+    pub fn feature_metrics(&self) -> [(&'static str, &[f64]); 6] {
+        [
+            ("feature_density", &self.density),
+            ("consistent_activation_heuristic", &self.tokens_a_prompt),
+            ("encoder_norm", &self.encoder_norm),
+            ("encoder_bias", &self.encoder_bias),
+            ("encoder_decoder_cosine_sim", &self.encoder_decoder_cosine),
+            ("max_decoder_cosine_sim", &self.largest_decoder_cosine),
+        ]
     }
 
     /// All measures as JSON, under SAELens's names where they exist. Numbers that are not finite become null.

@@ -26,34 +26,23 @@ pub(crate) use sums::Sums;
 ///
 /// ```
 /// use hooklens::features::EvaluateOptions;
-/// let options = EvaluateOptions::new().batch_size(8).exclude_tokens([0]); // excludes token id 0
+/// let options = EvaluateOptions::new().batch_size(8).cosines(false);
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct EvaluateOptions {
     batch_size: usize,
-    /// Excluded token ids; `None` for those that the dictionary's files name.
-    left_out: Option<Vec<u32>>,
     cosines: bool,
 }
 
 impl Default for EvaluateOptions {
     fn default() -> Self {
-        Self { batch_size: 16, left_out: None, cosines: true }
+        Self { batch_size: 16, cosines: true }
     }
 }
 
 impl EvaluateOptions {
-    /// Ids of the excluded tokens.
-    fn left_out(&self, model: &HookedTransformer, dictionary: &Dictionary) -> Result<Vec<u32>> {
-        match &self.left_out {
-            Some(ids) => Ok(ids.clone()),
-            None => dictionary.metadata().exclude_special_tokens.ids(model),
-        }
-    }
-
-    /// Default options: batches of 16 prompts, measured on all tokens except those that the dictionary was trained
-    /// without.
+    /// Default options: batches of 16 prompts.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,14 +50,6 @@ impl EvaluateOptions {
     /// Sets the number of prompts per batch.
     pub fn batch_size(mut self, prompts: usize) -> Self {
         self.batch_size = prompts.max(1);
-        self
-    }
-
-    /// Excludes these tokens from all measures and leaves their activations unchanged, instead of the tokens that the
-    /// dictionary's files name ([`Metadata::exclude_special_tokens`](super::Metadata::exclude_special_tokens)); `[]`
-    /// for none.
-    pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
@@ -80,12 +61,13 @@ impl EvaluateOptions {
 }
 
 /// Evaluates a dictionary on prompts of token ids. `progress` is called with the number of prompts done. Prompts should
-/// start like the dictionary's training prompts: see [`Metadata::prepend_bos`](super::Metadata::prepend_bos).
+/// start like the dictionary's training prompts: see [`Metadata::prepend_bos`](super::Metadata::prepend_bos). All tokens
+/// are measured except those that the dictionary excludes ([`Dictionary::exclude_tokens`]).
 ///
 /// ```
 /// use hooklens::features::{Dictionary, EvaluateOptions, evaluate};
 /// use hooklens::prelude::*;
-/// # use hooklens::features::{DictionaryWeights, Metadata};
+/// # use hooklens::features::DictionaryWeights;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// # let device = Device::flex();
 /// # let eye = Tensor::<2>::eye(64, &device);
@@ -93,7 +75,7 @@ impl EvaluateOptions {
 /// #     encoder: Tensor::cat(vec![eye.clone(), -eye.clone()], 1), encoder_bias: Tensor::zeros([128], &device),
 /// #     decoder: Tensor::cat(vec![eye.clone(), -eye], 0), decoder_bias: Tensor::zeros([64], &device), skip: None,
 /// # };
-/// # let sae = Dictionary::new("exact", weights)?.with_metadata(Metadata::at("blocks.2.hook_resid_post"));
+/// # let sae = Dictionary::new("exact", weights)?.at("blocks.2.hook_resid_post");
 /// let prompts = model.to_tokens("When Mary and John went to the store, John gave a drink to")?;
 /// let measured = evaluate(&model, &sae, &[prompts.row(0).to_vec()], &EvaluateOptions::new(), |_| {})?;
 /// assert!((measured.explained_variance - 1.0).abs() < 1e-6 && (measured.loss_recovered - 1.0).abs() < 1e-6);

@@ -7,7 +7,7 @@ use super::sums::{Losses, Sums};
 use super::{Batch, EvaluateOptions, Evaluation, SetEvaluation, add_reconstructions, run};
 use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
-use crate::splice::{SpliceDictionary, SpliceOptions};
+use crate::splice::SpliceDictionary;
 use crate::transcoders::Transcoders;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
@@ -17,8 +17,9 @@ use hooklens_model::model::HookedTransformer;
 /// in separate processes can be joined, with the same result as [`evaluate`](super::evaluate) on all prompts.
 ///
 /// ```
-/// use hooklens::features::{EvaluateOptions, EvaluationShard, evaluate, open, Opened};
+/// use hooklens::features::{EvaluateOptions, evaluate, open, Opened};
 /// use hooklens::prelude::*;
+/// use hooklens_features::EvaluationShard;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let Opened::Dictionary(sae) = open("embedded:ioi-sae")? else { return Ok(()) };
 /// let prompts: Vec<Vec<u32>> = ["When Mary and John went to the store", "John gave a drink to Mary"]
@@ -67,9 +68,9 @@ impl EvaluationShard {
         options: &EvaluateOptions,
         progress: impl FnMut(usize),
     ) -> Result<Self> {
-        let left_out = options.left_out(model, dictionary)?;
-        let splicing = SpliceOptions::new().error_term(false).exclude_tokens(left_out.iter().copied());
-        let spliced = model.splice_dictionary_with(dictionary, &splicing)?;
+        let left_out = dictionary.metadata().exclude_special_tokens.ids(model)?;
+        let replacing = dictionary.clone().with_error_term(false);
+        let spliced = model.splice_dictionary(&replacing)?;
         let own = match model.devices().first() {
             Some(device) => dictionary.to_device(device),
             None => dictionary.clone(),
@@ -91,17 +92,17 @@ impl EvaluationShard {
     ) -> Result<Self> {
         let first = transcoders.layers().first();
         let first = first.ok_or_else(|| FeatureError::NoPoint { dictionary: transcoders.name().into() })?;
-        let left_out = options.left_out(model, first)?;
+        let left_out = first.metadata().exclude_special_tokens.ids(model)?;
         for layer in transcoders.layers() {
             // Tokens are counted once for all layers.
-            if options.left_out(model, layer)? != left_out {
-                let reason = "its layers exclude different tokens; set one list with `EvaluateOptions::exclude_tokens`";
+            if layer.metadata().exclude_special_tokens.ids(model)? != left_out {
+                let reason = "its layers exclude different tokens; set one list with `Transcoders::exclude_tokens`";
                 let dictionary = transcoders.name().to_string();
                 return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
             }
         }
-        let splicing = SpliceOptions::new().error_term(false).exclude_tokens(left_out.iter().copied());
-        let spliced = model.splice_transcoders_with(transcoders, &splicing)?;
+        let replacing = transcoders.clone().with_error_term(false);
+        let spliced = model.splice_transcoders(&replacing)?;
         let own = match model.devices().first() {
             Some(device) => transcoders.to_device(device),
             None => transcoders.clone(),

@@ -192,6 +192,7 @@ impl Parts {
             decoder_bias: self.decoder_bias,
             skip: self.skip,
             labels: Labels::beside(found.folder())?,
+            error_term: true,
             norms: OnceLock::new(),
         };
         // Make errors refer to the dictionary's files.

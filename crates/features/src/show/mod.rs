@@ -78,12 +78,6 @@ impl DashboardOptions {
         self
     }
 
-    /// Sets how many activations to keep from each interval of activation values.
-    pub fn of_each_interval(mut self, count: usize) -> Self {
-        self.amount.each_interval = count;
-        self
-    }
-
     /// Sets the number of prompts per batch.
     pub fn batch_size(mut self, prompts: usize) -> Self {
         self.batch_size = prompts.max(1);
@@ -150,7 +144,7 @@ impl std::fmt::Debug for Dashboards<'_> {
 /// let most = all.by_density()[0];
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("page.html");
-/// all.save_page([most], &path)?; // a single file that works offline
+/// all.save([most], &path)?; // a single file that works offline
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -298,23 +292,8 @@ fn binned(values: &[f32]) -> Value {
 
 impl Dashboards<'_> {
     /// Number of units.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.gathered.len()
-    }
-
-    /// Whether there are no units.
-    pub fn is_empty(&self) -> bool {
-        self.gathered.is_empty()
-    }
-
-    /// Number of tokens processed.
-    pub fn tokens(&self) -> usize {
-        self.tokens
-    }
-
-    /// Fraction of tokens at which each unit is active, as defined in [`Units`].
-    pub fn density(&self) -> Vec<f64> {
-        self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
     }
 
     /// The units that are active at some token, in descending order of density.
@@ -335,24 +314,25 @@ impl Dashboards<'_> {
         }
     }
 
-    /// Saves a page with these units and the list of all units, as one self-contained HTML file.
+    /// Saves these units: a page with them and the list of all units, as one self-contained HTML file, if the path ends
+    /// in `.html` or `.htm`; otherwise Neuronpedia's JSON, with one object per line. For the latter, correlations with
+    /// other units and with the coordinates of the input take a second pass over the prompts.
     ///
     /// # Errors
     /// [`FeatureError::Latent`] for a unit that does not exist; also fails if the file cannot be written.
-    pub fn save_page(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let page = self.page(units)?;
-        Ok(write_file(path, page.as_bytes()).map_err(LoadError::write(path))?)
+    pub fn save(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
+        let (path, units) = (path.as_ref(), units.into_iter().collect::<Vec<usize>>());
+        let text = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => self.page(&units)?,
+            _ => self.lines(&units)?,
+        };
+        Ok(write_file(path, text.as_bytes()).map_err(LoadError::write(path))?)
     }
 
     /// The HTML page as text.
-    ///
-    /// # Errors
-    /// Same as [`Dashboards::save_page`].
-    pub fn page(&self, units: impl IntoIterator<Item = usize>) -> Result<String> {
-        let units: Vec<usize> = units.into_iter().collect();
-        self.check(&units)?;
-        Ok(PAGE.replacen(PLACE, &script_json(&self.data(&units)?), 1))
+    pub(super) fn page(&self, units: &[usize]) -> Result<String> {
+        self.check(units)?;
+        Ok(PAGE.replacen(PLACE, &script_json(&self.data(units)?), 1))
     }
 
     fn data(&self, units: &[usize]) -> Result<Value> {
@@ -493,5 +473,24 @@ impl Strings<'_> {
         self.texts.push(token_text(self.model.tokenizer().ok(), id));
         self.places.insert(id, self.texts.len() - 1);
         self.texts.len() - 1
+    }
+}
+
+/// Statistics over all units of dashboards.
+pub trait DashboardCounts {
+    /// Number of tokens processed.
+    fn tokens(&self) -> usize;
+
+    /// Fraction of tokens at which each unit is active, as defined in [`Units`].
+    fn density(&self) -> Vec<f64>;
+}
+
+impl DashboardCounts for Dashboards<'_> {
+    fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn density(&self) -> Vec<f64> {
+        self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
     }
 }

@@ -1,16 +1,14 @@
 //! Neuronpedia's JSON format of features, one object per line.
 
-use std::path::Path;
-
 use burn::tensor::DType;
-use hooklens_hooks::{Record, write_file};
+use hooklens_hooks::Record;
 use serde_json::{Value, json};
 
 use super::correlations::{Correlations, ROWS, Similar};
 use super::{Dashboards, Example, extremes, logit_effects};
 use crate::dictionary::Dictionary;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
-use hooklens_model::error::{InputError, LoadError, Result};
+use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
 use hooklens_model::tokens::token_text;
 
@@ -18,23 +16,17 @@ use hooklens_model::tokens::token_text;
 const NONE: f64 = -1.0;
 
 impl Dashboards<'_> {
-    /// Saves these units in Neuronpedia's JSON format, one object per line. Correlations with other units and with the
-    /// coordinates of the input take a second pass over the prompts.
-    ///
-    /// # Errors
-    /// Same as [`Dashboards::save_page`].
-    pub fn save_neuronpedia(&self, units: impl IntoIterator<Item = usize>, path: impl AsRef<Path>) -> Result<()> {
-        let units: Vec<usize> = units.into_iter().collect();
-        self.check(&units)?;
-        let correlations = Correlations::of(self, &units)?;
+    /// Units in Neuronpedia's JSON format, one object per line.
+    pub(super) fn lines(&self, units: &[usize]) -> Result<String> {
+        self.check(units)?;
+        let correlations = Correlations::of(self, units)?;
         let mut lines = String::new();
-        for (place, unit) in units.into_iter().enumerate() {
+        for (place, unit) in units.iter().copied().enumerate() {
             let similar = correlations.of_unit(place, unit);
             lines.push_str(&self.neuronpedia(unit, similar)?.to_string());
             lines.push('\n');
         }
-        let path = path.as_ref();
-        Ok(write_file(path, lines.as_bytes()).map_err(LoadError::write(path))?)
+        Ok(lines)
     }
 
     fn neuronpedia(&self, unit: usize, [features, neurons]: [Vec<Similar>; 2]) -> Result<Value> {

@@ -26,15 +26,15 @@ const TOGETHER: usize = 1024;
 #[non_exhaustive]
 pub struct HeldOut {
     /// Number of tokens measured.
-    pub tokens: usize,
+    tokens: usize,
     /// Whether none of the tokens were used in training. False if the prompts have too few tokens for that.
-    pub unseen: bool,
+    unseen: bool,
     /// Mean number of active latents per token.
     pub l0: f64,
     /// `1 − E‖x − x̂‖² / (E‖x‖² − ‖E x‖²)`; NaN if all activations are equal.
     pub explained_variance: f64,
     /// Mean of `‖x − x̂‖²`.
-    pub mse: f64,
+    mse: f64,
     /// Fraction of latents that are active at none of the tokens.
     pub dead: f64,
 }

@@ -176,6 +176,7 @@ impl JumpReluSparsity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrainingKnobs;
 
     /// Settings after a round trip through a file.
     fn read(settings: &Value) -> Value {

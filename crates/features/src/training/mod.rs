@@ -15,6 +15,6 @@ mod trainer;
 pub use held_out::HeldOut;
 pub use identity::{Difference, TrainingIdentity};
 pub use objective::{JumpReluSparsity, Objective};
-pub use run::{Progress, Trained, TrainingRun};
-pub use settings::Training;
+pub use run::{Trained, TrainingJob, TrainingRecord, TrainingRun};
+pub use settings::{Training, TrainingKnobs, check_point};
 pub use trainer::Step;

@@ -36,7 +36,7 @@ const FILE: &str = "checkpoint.safetensors";
 ///     .map(|text| Ok(model.to_tokens(*text)?.row(0).to_vec()))
 ///     .collect::<Result<_, hooklens::Error>>()?;
 /// let sae = |layer| Training::autoencoder(hook::resid_post(layer), 64).k(4.0).tokens(4_000).batch_size(400);
-/// let trained = TrainingRun::new([sae(1), sae(2)]).on_model(&model, &prompts, |_| {})?;
+/// let trained = TrainingRun::new([sae(1), sae(2)]).on_model(&model, &prompts, |_, _| {})?;
 /// assert!((trained[0].held_out[0].l0 - 4.0).abs() < 0.4); // measured on the dictionary as it is saved
 /// let Opened::Dictionary(sae) = &trained[1].dictionary else { return Ok(()) };
 /// assert_eq!(sae.metadata().reads.as_deref(), Some("blocks.2.hook_resid_post"));
@@ -69,20 +69,7 @@ pub struct Trained {
     pub held_out: Vec<HeldOut>,
     /// Number of tokens left if training was stopped: see [`TrainingRun::stop_when`].
     pub left: usize,
-    /// Settings and data that the dictionary was trained with. The data are described only if checkpoints are written.
-    pub identity: TrainingIdentity,
-}
-
-/// Progress of a run: one step in the training of one dictionary.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Index of the dictionary in the run.
-    pub training: usize,
-    /// Measures of the latest step.
-    pub step: Step,
-    /// Total number of tokens to train on.
-    pub total: usize,
+    pub(super) identity: TrainingIdentity,
 }
 
 impl TrainingRun {
@@ -125,17 +112,6 @@ impl TrainingRun {
         }
     }
 
-    /// Declares that the caller has already locked the checkpoint folder.
-    pub fn locked(mut self) -> Self {
-        self.locked = true;
-        self
-    }
-
-    /// Path of a run's checkpoint in this folder.
-    pub fn checkpoint_in(folder: &Path) -> PathBuf {
-        folder.join(FILE)
-    }
-
     /// Path of the checkpoint.
     fn checkpoint(&self) -> Option<PathBuf> {
         self.checkpoints.as_ref().map(|(folder, _)| Self::checkpoint_in(folder))
@@ -162,11 +138,11 @@ impl TrainingRun {
     /// let sae = Training::autoencoder("resid_post1", 64).tokens(400).batch_size(40);
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let run = TrainingRun::new([sae]).checkpoints(folder.path(), 1_000_000).resume(true);
-    /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |progress| {
-    ///     stop.store(progress.step.step == 3, Ordering::Relaxed); // stop after the third step
+    /// let stopped = run.clone().stop_when(stop.clone()).on_model(&model, &prompts, |_, step| {
+    ///     stop.store(step.step == 3, Ordering::Relaxed); // stop after the third step
     /// })?;
     /// assert_eq!(stopped[0].left, 400 - 3 * 40);
-    /// assert_eq!(run.on_model(&model, &prompts, |_| {})?[0].left, 0); // resumes from the checkpoint
+    /// assert_eq!(run.on_model(&model, &prompts, |_, _| {})?[0].left, 0); // resumes from the checkpoint
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Self {
@@ -174,13 +150,8 @@ impl TrainingRun {
         self
     }
 
-    /// Sets the interval between logged steps. The last step is always logged. Default 10.
-    pub fn log_every(mut self, steps: usize) -> Self {
-        self.log_every = steps.max(1);
-        self
-    }
-
-    /// Trains on activations of a model, run on prompts of token ids.
+    /// Trains on activations of a model, run on prompts of token ids. `progress` is called after each step of each
+    /// dictionary, with its index in the run.
     ///
     /// # Errors
     /// Fails for invalid settings, if the model lacks a point or cannot run the prompts, for activations that are not
@@ -189,7 +160,7 @@ impl TrainingRun {
         &self,
         model: &HookedTransformer,
         prompts: &[Vec<u32>],
-        progress: impl FnMut(Progress),
+        progress: impl FnMut(usize, &Step),
     ) -> Result<Vec<Trained>> {
         self.resolved(model)?.run(&mut FromModel::new(model, prompts, &self.left_out)?, progress)
     }
@@ -203,22 +174,9 @@ impl TrainingRun {
     pub fn on_dumps<P: AsRef<Path>>(
         &self,
         dumps: impl IntoIterator<Item = P>,
-        progress: impl FnMut(Progress),
+        progress: impl FnMut(usize, &Step),
     ) -> Result<Vec<Trained>> {
         self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
-    }
-
-    /// Identity of each dictionary's training on a model's activations.
-    pub fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>> {
-        self.resolved(model)?.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
-    }
-
-    /// Identity of each dictionary's training on dumps. Reads all tokens of the dumps.
-    pub fn identity_on_dumps<P: AsRef<Path>>(
-        &self,
-        dumps: impl IntoIterator<Item = P>,
-    ) -> Result<Vec<TrainingIdentity>> {
-        self.identities(&mut FromDumps::new(dumps, &self.left_out))
     }
 
     /// The run with the model's own names of the points.
@@ -232,7 +190,7 @@ impl TrainingRun {
         Ok(self.trainings.iter().map(|training| TrainingIdentity::new(training, &data)).collect())
     }
 
-    fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(Progress)) -> Result<Vec<Trained>> {
+    fn run(&self, source: &mut dyn Source, mut progress: impl FnMut(usize, &Step)) -> Result<Vec<Trained>> {
         let Some(first) = self.trainings.first() else { return Ok(Vec::new()) };
         for training in &self.trainings {
             training.check()?;
@@ -306,7 +264,7 @@ impl TrainingRun {
                 if step.step % self.log_every == 0 || step.tokens >= total {
                     logs[place].push(step);
                 }
-                progress(Progress { training: place, step, total });
+                progress(place, &step);
             }
             let seen = trainers.iter().map(|trainer| trainer.tokens).max().unwrap_or(0);
             let stop = self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
@@ -350,11 +308,65 @@ impl Trainer {
     }
 }
 
-impl Trained {
+/// What `hooklens features train` needs of a training run besides training.
+pub trait TrainingJob: Sized {
+    /// Sets the interval between logged steps. The last step is always logged. Default 10.
+    fn log_every(self, steps: usize) -> Self;
+
+    /// Declares that the caller has already locked the checkpoint folder.
+    fn locked(self) -> Self;
+
+    /// Path of a run's checkpoint in this folder.
+    fn checkpoint_in(folder: &Path) -> PathBuf;
+
+    /// Identity of each dictionary's training on a model's activations.
+    fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>>;
+
+    /// Identity of each dictionary's training on dumps. Reads all tokens of the dumps.
+    fn identity_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<TrainingIdentity>>;
+}
+
+impl TrainingJob for TrainingRun {
+    fn log_every(mut self, steps: usize) -> Self {
+        self.log_every = steps.max(1);
+        self
+    }
+
+    fn locked(mut self) -> Self {
+        self.locked = true;
+        self
+    }
+
+    fn checkpoint_in(folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    fn identity_on_model(&self, model: &HookedTransformer, prompts: &[Vec<u32>]) -> Result<Vec<TrainingIdentity>> {
+        self.resolved(model)?.identities(&mut FromModel::new(model, prompts, &self.left_out)?)
+    }
+
+    fn identity_on_dumps<P: AsRef<Path>>(&self, dumps: impl IntoIterator<Item = P>) -> Result<Vec<TrainingIdentity>> {
+        self.identities(&mut FromDumps::new(dumps, &self.left_out))
+    }
+}
+
+/// What is stored beside a trained dictionary.
+pub trait TrainingRecord {
     /// The log as CSV, one row per step.
-    pub fn csv(&self) -> String {
+    fn csv(&self) -> String;
+
+    /// Settings and data that the dictionary was trained with. The data are described only if checkpoints are written.
+    fn identity(&self) -> &TrainingIdentity;
+}
+
+impl TrainingRecord for Trained {
+    fn csv(&self) -> String {
         let mut table = CsvTable::new(Step::NAMES, CsvLabels::Exact);
         self.log.iter().for_each(|step| table.row([], step.numbers().map(|number| number.to_string())));
         table.finish()
+    }
+
+    fn identity(&self) -> &TrainingIdentity {
+        &self.identity
     }
 }

@@ -103,23 +103,6 @@ impl Training {
         Self::new(TrainedPoints::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
     }
 
-    /// Checks that a model has a point that a dictionary can be trained on, with one vector of fixed width per token.
-    ///
-    /// ```
-    /// use hooklens::features::Training;
-    /// # use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert!(Training::check_point(&model, ("z", -1)).is_ok());
-    /// assert!(Training::check_point(&model, "blocks.1.attn.hook_pattern").is_err());
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`FeatureError::Place`] if it does not.
-    pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
-        host(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
-    }
-
     /// The settings with the model's own names of the points, in which a layer counted from the end is a number.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
         let own =
@@ -171,48 +154,10 @@ impl Training {
         self
     }
 
-    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
-    pub fn penalty_warm_up(mut self, share: f64) -> Self {
-        self.penalty_warm_up = share;
-        self
-    }
-
-    /// Sets Adam's betas, the decay rates of the first and second moments.
-    pub fn betas(mut self, first: f32, second: f32) -> Self {
-        self.betas = [first, second];
-        self
-    }
-
-    /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
-    pub fn clip(mut self, norm: f32) -> Self {
-        self.clip = norm;
-        self
-    }
-
     /// Sets the seed of the initial weights and of the order of activations. Training again with the same seed gives
     /// the same file.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
-        self
-    }
-
-    /// Sets the initial norm of decoder rows. Default 0.1.
-    pub fn decoder_norm(mut self, norm: f32) -> Self {
-        self.decoder_norm = norm;
-        self
-    }
-
-    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
-    /// 10 million.
-    pub fn dead_after(mut self, tokens: usize) -> Self {
-        self.dead_after = Some(tokens);
-        self
-    }
-
-    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
-    /// choose k latents. 0 disables it. Default 1.
-    pub fn revive(mut self, coefficient: f32) -> Self {
-        self.revive = coefficient;
         self
     }
 
@@ -360,5 +305,77 @@ impl Training {
             return wrong(format!("{} tokens are fewer than one batch of {}", self.total, self.batch));
         }
         Ok(())
+    }
+}
+
+/// Checks that a model has a point that a dictionary can be trained on, with one vector of fixed width per token.
+///
+/// ```
+/// use hooklens_features::check_point;
+/// # use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// assert!(check_point(&model, ("z", -1)).is_ok());
+/// assert!(check_point(&model, "blocks.1.attn.hook_pattern").is_err());
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// [`FeatureError::Place`] if it does not.
+pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
+    host(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
+}
+
+/// Hyperparameters whose defaults rarely need to be changed, which `hooklens features train` sets.
+pub trait TrainingKnobs: Sized {
+    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
+    fn penalty_warm_up(self, share: f64) -> Self;
+
+    /// Sets Adam's betas, the decay rates of the first and second moments.
+    fn betas(self, first: f32, second: f32) -> Self;
+
+    /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
+    fn clip(self, norm: f32) -> Self;
+
+    /// Sets the initial norm of decoder rows. Default 0.1.
+    fn decoder_norm(self, norm: f32) -> Self;
+
+    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
+    /// 10 million.
+    fn dead_after(self, tokens: usize) -> Self;
+
+    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
+    /// choose k latents. 0 disables it. Default 1.
+    fn revive(self, coefficient: f32) -> Self;
+}
+
+impl TrainingKnobs for Training {
+    fn penalty_warm_up(mut self, share: f64) -> Self {
+        self.penalty_warm_up = share;
+        self
+    }
+
+    fn betas(mut self, first: f32, second: f32) -> Self {
+        self.betas = [first, second];
+        self
+    }
+
+    fn clip(mut self, norm: f32) -> Self {
+        self.clip = norm;
+        self
+    }
+
+    fn decoder_norm(mut self, norm: f32) -> Self {
+        self.decoder_norm = norm;
+        self
+    }
+
+    fn dead_after(mut self, tokens: usize) -> Self {
+        self.dead_after = Some(tokens);
+        self
+    }
+
+    fn revive(mut self, coefficient: f32) -> Self {
+        self.revive = coefficient;
+        self
     }
 }

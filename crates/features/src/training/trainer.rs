@@ -31,7 +31,7 @@ pub struct Step {
     /// Total loss.
     pub loss: f64,
     /// Reconstruction error `‖y − ŷ‖²`, averaged over tokens, in units of normalized activations.
-    pub reconstruction: f64,
+    pub(super) reconstruction: f64,
     /// `1 − ‖y − ŷ‖² / ‖y − mean‖²`.
     pub explained_variance: f64,
     /// Mean number of active latents per token.
@@ -39,7 +39,7 @@ pub struct Step {
     /// Fraction of latents that are dead.
     pub dead: f64,
     /// The learning rate.
-    pub rate: f64,
+    pub(super) rate: f64,
 }
 
 impl Step {
@@ -501,6 +501,7 @@ mod tests {
     use rand::Rng;
 
     use super::*;
+    use crate::TrainingKnobs;
 
     const TOKENS: usize = 24;
 
