@@ -17,12 +17,12 @@ println!("every row sums to its value, to {:.0e}; {:?}", graph.deviation(), grap
 let pruned = graph.prune(0.8, 0.98)?;
 let target = graph.nodes().len() - 1;
 for path in graph.paths(&pruned, target, 5) {
-    println!("{:.1} %  {}", 100.0 * path.share, graph.path_words(&path));
+    println!("{:.1} %  {path}", 100.0 * path.share);
 }
 (&(graph.check(&model, &replacement, 5)?)).displayed();
 fn lead(model: &HookedTransformer, replacement: &Replacement, edits: &[FeatureEdit]) -> hooklens::Result<f32> {
     let prompt = "When Mary and John went to the store, John gave a drink to";
-    let logits = intervene(model, prompt, replacement, edits, Hold::Nothing)?.logits.narrow(1, 14, 1);
+    let logits = intervene(model, prompt, replacement, edits, Hold::Nothing)?.narrow(1, 14, 1);
     let at = |token: u32| logits.clone().narrow(2, token as usize, 1).into_scalar::<f32>();
     Ok(at(model.to_single_token("Mary")?) - at(model.to_single_token("John")?))
 }

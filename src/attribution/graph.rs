@@ -7,7 +7,7 @@
 //! the target's, so that graphs can be computed on a CPU in bounded memory.
 
 pub use hooklens_features::graph::{
-    AttentionPair, AttentionPairs, AttributionGraph, FeatureEdit, FeatureTokens, GraphCheck, GraphEdge, GraphError,
-    GraphFile, GraphNode, GraphOptions, GraphPath, GraphProgress, GraphScores, GraphTarget, HeadEffects, Hold,
-    Intervened, NodeKind, PrunedGraph, Replacement, generate_edited, intervene,
+    AttentionPair, AttentionPairs, AttributionGraph, FeatureEdit, GraphCheck, GraphEdge, GraphError, GraphFile,
+    GraphNode, GraphOptions, GraphPath, GraphProgress, GraphScores, GraphTarget, HeadEffects, Hold, NodeKind,
+    PrunedGraph, Replacement, generate_edited, intervene,
 };

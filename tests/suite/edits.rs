@@ -105,7 +105,7 @@ fn check(
     (writes, drawn): (&[String], &[Drawn]),
 ) {
     let edits: Vec<FeatureEdit> = drawn.iter().map(|one| one.edit(layer_of(&writes[one.place]))).collect();
-    let given = intervene(model, tokens(), replacement, &edits, Hold::Nothing).unwrap().logits;
+    let given = intervene(model, tokens(), replacement, &edits, Hold::Nothing).unwrap();
     let wanted = spliced.run_with_hooks(tokens(), hooks_of(spliced, &tokens(), writes, drawn)).unwrap();
     assert_close(&given, &wanted, 1e-5, &format!("{name}: {drawn:?}"));
 
@@ -161,7 +161,7 @@ proptest! {
         }
         let drawn: Vec<Drawn> = drawn.iter().copied().filter(|one| one.place < model.config().n_layers()).collect();
         let edits: Vec<FeatureEdit> = drawn.iter().map(|one| one.edit(one.place)).collect();
-        let given = intervene(&model, tokens(), &Replacement::neurons(5), &edits, Hold::Nothing).unwrap().logits;
+        let given = intervene(&model, tokens(), &Replacement::neurons(5), &edits, Hold::Nothing).unwrap();
         assert_close(&given, &model.run_with_hooks(tokens(), hooks).unwrap(), 1e-5, &format!("{drawn:?}"));
     }
 }

@@ -11,6 +11,7 @@ use hooklens::features::{
 };
 use hooklens::prelude::*;
 use hooklens_features::DashboardCounts;
+use hooklens_features::graph::GraphDetails;
 use proptest::prelude::*;
 use serde_json::Value;
 

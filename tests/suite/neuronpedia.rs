@@ -8,6 +8,7 @@ use std::process::Command;
 use hooklens::HookedTransformer;
 use hooklens::attribution::graph::{AttributionGraph, GraphFile, GraphOptions, Replacement};
 use hooklens::features::Transcoders;
+use hooklens_features::graph::{GraphFileParts, batch_size};
 use serde_json::{Value, json};
 
 use crate::support::{fixtures, program, skipped};
@@ -219,7 +220,7 @@ fn a_cross_layer_graph_and_a_set_batch_are_within_the_schema() {
     let folder = fixtures().join("graph/llama-clt");
     let model = HookedTransformer::from_pretrained(model_of(&folder).to_str().unwrap()).unwrap();
     let replacement = Replacement::transcoders(Transcoders::open(&folder).unwrap());
-    let options = GraphOptions::new().batch_size(7);
+    let options = batch_size(GraphOptions::new(), 7);
     let graph = AttributionGraph::new(&model, vec![3u32, 9, 1, 7], &replacement, &options).unwrap();
     let file = GraphFile::with_defaults(&graph, &model).unwrap().named("a", "b").dated(5);
     check(&file, "cross-layer");

@@ -15,19 +15,26 @@ use hooklens_model::tokens::token_text;
 
 /// A feature intervention given with `--set`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Set(FeatureEdit);
+pub(super) struct Set {
+    layer: usize,
+    position: usize,
+    latent: usize,
+    /// Whether the edit also applies to all later positions.
+    onward: bool,
+    edit: FeatureEdit,
+}
 
 impl Set {
     /// The position that the edit changes, or `None` if the edit also applies to all later positions.
     pub(super) fn one_position(&self) -> Option<usize> {
-        (!self.0.is_onward()).then(|| self.0.position())
+        (!self.onward).then_some(self.position)
     }
 }
 
 /// Formats the edit as on the command line, without the value.
 impl fmt::Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.0.layer(), self.0.position(), self.0.latent())
+        write!(f, "{}:{}:{}", self.layer, self.position, self.latent)
     }
 }
 
@@ -43,7 +50,8 @@ pub(super) fn set(text: &str) -> Result<Set, String> {
     let value = value.parse::<f32>().ok().filter(|value| value.is_finite()).ok_or_else(wrong)?;
     let make = if times { FeatureEdit::times } else { FeatureEdit::set };
     let edit = make(layer, pos, latent, value);
-    Ok(Set(if onward { edit.onward() } else { edit }))
+    let edit = if onward { edit.onward() } else { edit };
+    Ok(Set { layer, position: pos, latent, onward, edit })
 }
 
 /// A model's output with features changed.
@@ -66,17 +74,17 @@ pub(super) fn changed(
     if sets.is_empty() {
         return Ok(None);
     }
-    let edits: Vec<FeatureEdit> = sets.iter().map(|set| set.0).collect();
+    let edits: Vec<FeatureEdit> = sets.iter().map(|set| set.edit).collect();
     let prompt = || graph.tokens().to_vec();
     let text = |id: u32| token_text(model.tokenizer().ok(), id);
     let probabilities = |edits: &[FeatureEdit]| -> Result<Vec<f32>> {
-        let logits = intervene(model, prompt(), replacement, edits, Hold::Nothing)?.logits;
+        let logits = intervene(model, prompt(), replacement, edits, Hold::Nothing)?;
         let last = logits.narrow(1, graph.tokens().len() - 1, 1);
         Ok(burn::tensor::activation::softmax(last, 2).into_data().iter::<f32>().collect())
     };
     // Positions after the prompt belong to tokens that are not generated yet.
-    let (within, _): (Vec<FeatureEdit>, Vec<FeatureEdit>) =
-        edits.iter().partition(|edit| new.is_none() || edit.position() < graph.tokens().len());
+    let is_within = |set: &&Set| new.is_none() || set.position < graph.tokens().len();
+    let within: Vec<FeatureEdit> = sets.iter().filter(is_within).map(|set| set.edit).collect();
     let (before, after) = (probabilities(&[])?, probabilities(&within)?);
     let mut order: Vec<usize> = (0..before.len()).collect();
     order.sort_by(|a, b| before[*b].max(after[*b]).total_cmp(&before[*a].max(after[*a])));
@@ -134,8 +142,8 @@ mod tests {
 
     #[test]
     fn changes_are_read() {
-        assert_eq!(set("3:14:12=0.5").unwrap().0, FeatureEdit::set(3, 14, 12, 0.5));
-        assert_eq!(set("3:14+:12=x-2").unwrap().0, FeatureEdit::times(3, 14, 12, -2.0).onward());
+        assert_eq!(set("3:14:12=0.5").unwrap().edit, FeatureEdit::set(3, 14, 12, 0.5));
+        assert_eq!(set("3:14+:12=x-2").unwrap().edit, FeatureEdit::times(3, 14, 12, -2.0).onward());
         for wrong in ["", "3:14=1", "3:14:12", "3:14:12=", "3:14:12=nan", "a:1:2=3", "1:2:3:4=5"] {
             assert!(set(wrong).unwrap_err().contains("LAYER:POS:LATENT=VALUE"), "{wrong}");
         }

@@ -14,7 +14,10 @@ use crate::out::{said, spare};
 use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::terminal::note;
 use crate::{CliResult, Failure, any_model, direction_file, size};
-use hooklens_features::graph::{AttributionGraph, GraphFile, GraphOptions, GraphTarget, NodeKind, Replacement};
+use hooklens_features::graph::{
+    AttributionGraph, GraphDetails, GraphFile, GraphFileParts, GraphOptions, GraphTarget, NodeKind, Replacement,
+    difference_of_ids, feature_tokens, groups, weighted_target,
+};
 use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
 use hooklens_io::numerals;
 use hooklens_model::driver::HookedModel;
@@ -140,11 +143,11 @@ impl MakeArgs {
 }
 
 pub(super) fn run(args: &MakeArgs) -> CliResult {
-    let page = match args.out.as_deref().map(|out| out.extension().and_then(|ending| ending.to_str())) {
-        None | Some(Some("json")) => false,
-        Some(Some("html" | "htm")) => true,
-        Some(_) => return Err(Failure::Usage("--out must end in .html or .json".into())),
-    };
+    if let Some(out) = &args.out
+        && !matches!(out.extension().and_then(|ending| ending.to_str()), Some("json" | "html" | "htm"))
+    {
+        return Err(Failure::Usage("--out must end in .html or .json".into()));
+    }
     spare(
         args.out.as_deref(),
         args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
@@ -163,10 +166,10 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     report_left_out(args, &graph, &model, &dictionaries)?;
     let pruned = graph.prune(args.node_share, args.edge_share)?;
     let check = args.check.map(|count| graph.check(&model, &replacement, count as usize)).transpose()?;
-    let groups = args.group.map(|cosine| graph.groups(&pruned, cosine)).transpose()?.unwrap_or_default();
+    let groups = args.group.map(|cosine| groups(&graph, &pruned, cosine)).transpose()?.unwrap_or_default();
     let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, args.top)?;
     let looks = args.looks.map(|looks| looks.pairs(&graph, &model, &replacement, args.top)).transpose()?;
-    let words = graph.feature_tokens(&model, pruned.nodes(), tell::TOKENS)?;
+    let words = feature_tokens(&graph, &model, pruned.nodes(), tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
         groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
     let mut report = GraphReport {
@@ -191,8 +194,8 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
             .with_tokens(&graph, &words)
             .with_groups(&graph, groups.clone())
             .with_pinned(&graph, report.on_paths());
-        let file = date.into_iter().fold(file, GraphFile::dated);
-        if page { file.save_page(out)? } else { file.save(out)? }
+        let file = date.into_iter().fold(file, GraphFileParts::dated);
+        file.save(out)?;
     }
     if args.json {
         report.json()?
@@ -304,7 +307,7 @@ fn graph(
     };
     let target = |answer: &PairToken, wrong: Option<&PairToken>| -> LibResult<GraphTarget> {
         Ok(match wrong {
-            Some(wrong) => GraphTarget::difference_of_ids(model, id(answer)?, id(wrong)?),
+            Some(wrong) => difference_of_ids(model, id(answer)?, id(wrong)?),
             None => GraphTarget::id(model, id(answer)?),
         })
     };
@@ -314,7 +317,7 @@ fn graph(
         _ => None,
     };
     if let Some(lines) = many {
-        return Ok(AttributionGraph::mean_of(lines.into_iter().map(|line| {
+        return Ok(AttributionGraph::mean(lines.into_iter().map(|line| {
             let row = match line.clean {
                 PairPrompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
                 PairPrompt::Tokens(ids) => ids,
@@ -350,7 +353,7 @@ fn graph(
     let again = match answers.is_empty() && args.direction.is_none() {
         false => options,
         true => graph.nodes().iter().fold(base, |options, node| match node.kind {
-            NodeKind::Logit { token: Some(id), weight } => options.weighted_target(GraphTarget::id(model, id), weight),
+            NodeKind::Logit { token: Some(id), weight } => weighted_target(options, GraphTarget::id(model, id), weight),
             _ => options,
         }),
     };

@@ -9,7 +9,8 @@ use super::change::{Changed, ScoreQuery};
 use crate::CliResult;
 use crate::terminal::{print_json, stdout};
 use hooklens_features::graph::{
-    AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, HeadEffects, NodeKind, PrunedGraph, Replacement,
+    AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, GraphDetails, HeadEffects, NodeKind, PrunedGraph,
+    Replacement,
 };
 use hooklens_io::numerals::grouped;
 use hooklens_model::error::Result;
@@ -153,13 +154,7 @@ impl GraphReport<'_> {
         )?;
         writeln!(out, "kept: {features} features, {errors} error nodes, {} edges", grouped(self.pruned.edges().len()))?;
         if let Some(check) = self.check {
-            let GraphCheck { edits, tokens, edges, deviation, .. } = check;
-            let tokens = if tokens > 0 { format!(" and {tokens} tokens") } else { String::new() };
-            writeln!(
-                out,
-                "checked: {edits} features{tokens} changed, {} edges agree within {deviation:.1e}",
-                grouped(edges)
-            )?;
+            writeln!(out, "checked: {check}")?;
         }
         let targets = self.targets();
         let Some((target, weight)) = targets.first().copied() else { return Ok(()) };
@@ -185,7 +180,7 @@ impl GraphReport<'_> {
             writeln!(out, "\nstrongest paths, by share of the total influence:")?;
         }
         for path in paths {
-            writeln!(out, "  {:6.2}%  {}", 100.0 * path.share, graph.path_words(&path))?;
+            writeln!(out, "  {:6.2}%  {path}", 100.0 * path.share)?;
         }
         let others: Vec<String> = targets[1..]
             .iter()
@@ -263,11 +258,6 @@ impl GraphReport<'_> {
                 "inputs": self.inputs(node).into_iter().map(input).collect::<Vec<_>>(), "paths": paths,
             })
         };
-        let check = self.check.map(|check| {
-            json!({
-                "edits": check.edits, "tokens": check.tokens, "edges": check.edges, "deviation": check.deviation,
-            })
-        });
         let looks = self.looks.as_ref().map(|(looks, pairs)| {
             let pair = |pair: &hooklens_features::graph::AttentionPair| {
                 json!({
@@ -291,7 +281,7 @@ impl GraphReport<'_> {
             "replacement": scores.replacement, "completeness": scores.completeness,
             "nodes": self.pruned.nodes().len(), "edges": self.pruned.edges().len(),
             "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
-            "groups": groups, "check": check, "looks": looks,
+            "groups": groups, "check": self.check, "looks": looks,
             "changed": self.changed.as_ref().map(Changed::json),
         }))?)
     }

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::CliResult;
-use crate::out::{said, spare};
+use crate::out::{said, spare, unwritten};
 use crate::terminal::{note, stdout};
-use hooklens_features::graph::GraphFile;
+use hooklens_hooks::write_file;
+
+use hooklens_features::graph::{GraphFile, GraphFileParts};
 
 /// Maximum number of ids listed in a note.
 const NAMED: usize = 5;
@@ -47,7 +49,8 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
         let some = named(unknown.iter().copied());
         note(format!("{ids} pinned, grouped or labeled, but no node has that `node_id`; left out: {some}"));
     }
-    graph.save_page(&out)?;
+    // A page, whatever the extension.
+    write_file(&out, graph.page().as_bytes()).map_err(|e| unwritten(&out, &e))?;
     let mut to = stdout();
     if let Some(prompt) = json["metadata"]["prompt"].as_str() {
         writeln!(to, "{prompt:?}")?;

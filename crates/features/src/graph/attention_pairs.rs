@@ -5,7 +5,7 @@ use hooklens_hooks::{Record, Selection};
 use hooklens_kernels::gemm::gemm;
 use hooklens_kernels::view::View2;
 
-use super::attribution_graph::AttributionGraph;
+use super::attribution_graph::{AttributionGraph, GraphDetails};
 use super::capture::{Captured, capture};
 use super::frozen::Batch;
 use super::host;

@@ -203,39 +203,14 @@ impl AttributionGraph {
         &self.tokens
     }
 
-    /// The prompt's text. For a combined graph, the text of the first prompt and how many more there are.
-    pub fn prompt(&self) -> &str {
-        &self.prompt
-    }
-
-    /// The prompt's tokens as text.
-    pub fn token_texts(&self) -> &[String] {
-        &self.token_texts
-    }
-
-    /// Number of prompts combined into the graph, by mean or difference.
-    pub fn prompts(&self) -> usize {
-        self.prompts
-    }
-
     /// Number of features active in the prompt. The graph may contain fewer features.
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// Number of positions at the start of the prompt whose features are left out.
-    pub fn left_out(&self) -> usize {
-        self.left_out
-    }
-
     /// Units of each site.
     pub(super) fn units(&self) -> &[Units] {
         &self.units
-    }
-
-    /// Number of layers of the model.
-    pub fn n_layers(&self) -> usize {
-        self.n_layers
     }
 
     /// Indices of the nodes that have inputs: features and targets.
@@ -273,24 +248,9 @@ impl AttributionGraph {
         self.row_of(node).map(|row| &self.effects[row * columns..][..columns])
     }
 
-    /// The constant part of a node's pre-activation or logit: biases, and MLP outputs at positions left out.
-    pub fn constant(&self, node: usize) -> Option<f32> {
-        self.row_of(node).map(|row| self.constants[row])
-    }
-
-    /// The pre-activation of a feature or the logit of a target.
-    pub fn value(&self, node: usize) -> Option<f32> {
-        self.row_of(node).map(|row| self.values[row])
-    }
-
-    /// Difference between a node's value and the sum of its constant and the effects on it. The difference is relative
-    /// to the scale of rounding errors: the largest of these terms, or the typical magnitude of a dot product of the
-    /// node's input with the vector that reads it, whichever is larger. `None` for a node without inputs.
-    pub fn deviation_of(&self, node: usize) -> Option<f32> {
-        self.row_of(node).map(|row| self.deviations[row])
-    }
-
-    /// The largest [`AttributionGraph::deviation_of`] over all nodes, which verifies the graph.
+    /// The largest difference between a node's value and the sum of its constant and the effects on it, which verifies the
+    /// graph. Differences are relative to the scale of rounding errors: the largest of these terms, or the typical
+    /// magnitude of a dot product of the node's input with the vector that reads it, whichever is larger.
     pub fn deviation(&self) -> f32 {
         self.deviations.iter().copied().fold(0.0, f32::max)
     }
@@ -446,4 +406,59 @@ fn cumulative(scores: &[f64]) -> Vec<f32> {
         shares[node] = (sum / total.max(f64::MIN_POSITIVE)) as f32;
     }
     shares
+}
+
+/// What reports and files say about a graph besides its nodes and effects.
+pub trait GraphDetails {
+    /// The prompt's text. For a combined graph, the text of the first prompt and how many more there are.
+    fn prompt(&self) -> &str;
+
+    /// The prompt's tokens as text.
+    fn token_texts(&self) -> &[String];
+
+    /// Number of prompts combined into the graph, by mean or difference.
+    fn prompts(&self) -> usize;
+
+    /// Number of positions at the start of the prompt whose features are left out.
+    fn left_out(&self) -> usize;
+
+    /// The constant part of a node's pre-activation or logit: biases, and MLP outputs at positions left out.
+    fn constant(&self, node: usize) -> Option<f32>;
+
+    /// The pre-activation of a feature or the logit of a target.
+    fn value(&self, node: usize) -> Option<f32>;
+
+    /// The difference that [`AttributionGraph::deviation`] is the largest of, for one node; `None` for a node without
+    /// inputs.
+    fn deviation_of(&self, node: usize) -> Option<f32>;
+}
+
+impl GraphDetails for AttributionGraph {
+    fn prompt(&self) -> &str {
+        &self.prompt
+    }
+
+    fn token_texts(&self) -> &[String] {
+        &self.token_texts
+    }
+
+    fn prompts(&self) -> usize {
+        self.prompts
+    }
+
+    fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    fn constant(&self, node: usize) -> Option<f32> {
+        self.row_of(node).map(|row| self.constants[row])
+    }
+
+    fn value(&self, node: usize) -> Option<f32> {
+        self.row_of(node).map(|row| self.values[row])
+    }
+
+    fn deviation_of(&self, node: usize) -> Option<f32> {
+        self.row_of(node).map(|row| self.deviations[row])
+    }
 }

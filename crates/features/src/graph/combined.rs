@@ -11,7 +11,8 @@ const SHOWN: usize = 3;
 
 impl AttributionGraph {
     /// The mean of graphs of prompts with the same number of tokens. A feature's effects count as zero in graphs where
-    /// it is not active. Effects and constant sum to the mean pre-activation.
+    /// it is not active. Effects and constant sum to the mean pre-activation. If the iterator computes its graphs, only
+    /// the running sum and one graph are in memory.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};
@@ -23,27 +24,16 @@ impl AttributionGraph {
     /// };
     /// let one = graph("When Mary and John went to the store, John gave a drink to", "Mary")?;
     /// let other = graph("When Anna and Tom went to the store, Tom gave a drink to", "Anna")?;
-    /// let mean = AttributionGraph::mean(&[one.clone(), other.clone()])?;
+    /// let mean = AttributionGraph::mean([Ok(one.clone()), Ok(other.clone())])?;
     /// let apart = one.minus(&other)?; // effects that are stronger or weaker in `one`
-    /// assert_eq!((mean.prompts(), apart.prompts()), (2, 2));
+    /// assert!(mean.deviation() < 1e-4 && apart.deviation() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`GraphError::Setting`] if there are no graphs, or if they differ in the number of tokens, layers, targets or
-    /// sites with features.
-    pub fn mean(graphs: &[Self]) -> Result<Self> {
-        let mut sum = Sum::default();
-        graphs.iter().try_for_each(|graph| sum.add(1.0, graph))?;
-        sum.times(1.0 / graphs.len().max(1) as f32)
-    }
-
-    /// Computes the [`AttributionGraph::mean`] of graphs that the iterator computes one at a time, with only the
-    /// running sum and one graph in memory.
-    ///
-    /// # Errors
-    /// Same as [`AttributionGraph::mean`], or the first error of the iterator.
-    pub fn mean_of(graphs: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
+    /// sites with features; also the first error of the iterator.
+    pub fn mean(graphs: impl IntoIterator<Item = Result<Self>>) -> Result<Self> {
         let (mut sum, mut count) = (Sum::default(), 0u32);
         for graph in graphs {
             sum.add(1.0, &graph?)?;

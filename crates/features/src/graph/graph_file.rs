@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::attribution_graph::{AttributionGraph, NodeKind, PrunedGraph};
+use super::attribution_graph::{AttributionGraph, GraphDetails, NodeKind, PrunedGraph};
 use super::outline;
 use super::saved_view;
-use super::words::FeatureTokens;
+use super::words::{FeatureTokens, feature_tokens};
 use crate::error::GraphError;
 use hooklens_io::regular;
 use hooklens_io::script_json::script_json;
@@ -42,7 +42,8 @@ const PATHS: usize = 8;
 /// # let path = folder.path().join("graph.json");
 /// file.save(&path)?;
 /// let again = GraphFile::open(&path)?;
-/// assert!(again.page().contains("<html"));
+/// assert_eq!(again.json()["metadata"]["slug"], "went");
+/// again.save(path.with_extension("html"))?; // a page for the browser
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -128,10 +129,10 @@ impl GraphFile {
     /// ```
     ///
     /// # Errors
-    /// Same as [`AttributionGraph::feature_tokens`].
+    /// Fails if the features' decoders cannot be read.
     pub fn with_defaults(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
         let pruned = graph.prune(NODES, EDGES)?;
-        let words = graph.feature_tokens(model, pruned.nodes(), TOKENS)?;
+        let words = feature_tokens(graph, model, pruned.nodes(), TOKENS)?;
         let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();
         Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
@@ -147,71 +148,6 @@ impl GraphFile {
             self.json["metadata"]["scan"] = model.clone().into();
         }
         self.json["metadata"]["hooklens"]["model"] = model.into();
-        self
-    }
-
-    /// Sets the creation time, in milliseconds since 1970.
-    #[must_use]
-    pub fn dated(mut self, milliseconds: u64) -> Self {
-        self.json["metadata"]["info"]["create_time_ms"] = milliseconds.into();
-        self
-    }
-
-    /// Records the thresholds passed to [`AttributionGraph::prune`].
-    #[must_use]
-    pub fn pruned_at(mut self, node_share: f64, edge_share: f64) -> Self {
-        self.json["metadata"]["node_threshold"] = node_share.into();
-        self.json["metadata"]["pruning_settings"] =
-            json!({ "node_threshold": node_share, "edge_threshold": edge_share });
-        self
-    }
-
-    /// Adds the tokens that features promote and suppress, from [`AttributionGraph::feature_tokens`].
-    #[must_use]
-    pub fn with_tokens(mut self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self {
-        let ids = ids(graph);
-        let by_id: BTreeMap<&str, &[Vec<String>; 2]> =
-            tokens.iter().filter_map(|(node, words)| Some((ids.get(*node)?.as_str(), words))).collect();
-        for node in self.json["nodes"].as_array_mut().into_iter().flatten() {
-            if let Some([promoted, suppressed]) = node["node_id"].as_str().and_then(|id| by_id.get(id)) {
-                node["top"] = json!({ "promoted": promoted, "suppressed": suppressed });
-            }
-        }
-        self
-    }
-
-    /// Adds named groups of nodes (supernodes) and pins their members.
-    #[must_use]
-    pub fn with_groups(
-        mut self,
-        graph: &AttributionGraph,
-        groups: impl IntoIterator<Item = (String, Vec<usize>)>,
-    ) -> Self {
-        let (ids, mut all) = (ids(graph), Vec::new());
-        let supernodes: Vec<Vec<String>> = groups
-            .into_iter()
-            .map(|(label, members)| {
-                let own = members.iter().filter_map(|node| ids.get(*node).cloned());
-                let group = std::iter::once(label).chain(own).collect();
-                all.extend(members);
-                group
-            })
-            .collect();
-        self.json["qParams"]["supernodes"] = json!(supernodes);
-        self.with_pinned(graph, all)
-    }
-
-    /// Pins nodes. The page opens with the subgraph of pinned nodes.
-    #[must_use]
-    pub fn with_pinned(mut self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self {
-        let ids = ids(graph);
-        let shown = self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str());
-        let shown: BTreeSet<&str> = shown.collect();
-        let before = self.json["qParams"]["pinnedIds"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let mut pinned: BTreeSet<&str> = before.collect();
-        pinned.extend(nodes.into_iter().filter_map(|node| ids.get(node)).map(String::as_str));
-        let pinned: Vec<&str> = pinned.into_iter().filter(|id| shown.contains(id)).collect();
-        self.json["qParams"]["pinnedIds"] = json!(pinned);
         self
     }
 
@@ -236,66 +172,22 @@ impl GraphFile {
         Ok(Self { json })
     }
 
-    /// Ids that are pinned, grouped or labeled but belong to no node. The page ignores them.
-    ///
-    /// ```
-    /// use hooklens::attribution::graph::GraphFile;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("graph.json");
-    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
-    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in a URL
-    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}], "links": [], "qParams": {pinned}}}"#))?;
-    /// assert_eq!(GraphFile::open(&path)?.ids_without_node(), ["0_7_2"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn ids_without_node(&self) -> Vec<&str> {
-        saved_view::ids_without_node(&self.json)
-    }
-
-    /// Ids used by several nodes, with the number of nodes. The page shows the first node of each. circuit-tracer gives
-    /// the error node of layer `l` and latent `l` of layer 0 the same id.
-    ///
-    /// ```
-    /// use hooklens::attribution::graph::GraphFile;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("graph.json");
-    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
-    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}, {node}], "links": []}}"#))?;
-    /// assert_eq!(GraphFile::open(&path)?.repeated_ids(), [("0_1_2", 2)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn repeated_ids(&self) -> Vec<(&str, usize)> {
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for id in self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str()) {
-            *counts.entry(id).or_default() += 1;
-        }
-        counts.into_iter().filter(|(_, count)| *count > 1).collect()
-    }
-
     /// The content of the file.
     pub fn json(&self) -> &Value {
         &self.json
     }
 
-    /// Writes the JSON atomically.
+    /// Writes the graph atomically: as a self-contained HTML page if the path ends in `.html` or `.htm`, otherwise as
+    /// JSON.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        written(path.as_ref(), format!("{}\n", self.json).as_bytes())
-    }
-
-    /// The graph as a self-contained HTML page.
-    pub fn page(&self) -> String {
-        PAGE.replacen(PLACE, &script_json(&self.json), 1)
-    }
-
-    /// Writes the HTML page atomically.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn save_page(&self, path: impl AsRef<Path>) -> Result<()> {
-        written(path.as_ref(), self.page().as_bytes())
+        let path = path.as_ref();
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => written(path, self.page().as_bytes()),
+            _ => written(path, format!("{}\n", self.json).as_bytes()),
+        }
     }
 }
 
@@ -416,4 +308,129 @@ fn node_json(graph: &AttributionGraph, number: usize, id: &str, first_target: bo
         "influence": (!matches!(node.kind, NodeKind::Logit { .. })).then_some(node.influence),
         "activation": node.activation,
     })
+}
+
+/// Parts of a graph file that `hooklens graph` writes and checks.
+pub trait GraphFileParts: Sized {
+    /// Records the thresholds passed to [`AttributionGraph::prune`].
+    #[must_use]
+    fn pruned_at(self, node_share: f64, edge_share: f64) -> Self;
+
+    /// Sets the creation time, in milliseconds since 1970.
+    #[must_use]
+    fn dated(self, milliseconds: u64) -> Self;
+
+    /// Adds the tokens that features promote and suppress, from [`feature_tokens`].
+    #[must_use]
+    fn with_tokens(self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self;
+
+    /// Adds named groups of nodes (supernodes) and pins their members.
+    #[must_use]
+    fn with_groups(self, graph: &AttributionGraph, groups: impl IntoIterator<Item = (String, Vec<usize>)>) -> Self;
+
+    /// Pins nodes. The page opens with the subgraph of pinned nodes.
+    #[must_use]
+    fn with_pinned(self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self;
+
+    /// Ids that are pinned, grouped or labeled but belong to no node. The page ignores them.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// use hooklens_features::graph::GraphFileParts;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// let pinned = r#"{"pinnedIds": "0_1_2,0_7_2"}"#; // as in a URL
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}], "links": [], "qParams": {pinned}}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.ids_without_node(), ["0_7_2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn ids_without_node(&self) -> Vec<&str>;
+
+    /// Ids used by several nodes, with the number of nodes. The page shows the first node of each. circuit-tracer gives
+    /// the error node of layer `l` and latent `l` of layer 0 the same id.
+    ///
+    /// ```
+    /// use hooklens::attribution::graph::GraphFile;
+    /// use hooklens_features::graph::GraphFileParts;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("graph.json");
+    /// let node = r#"{"node_id": "0_1_2", "layer": "0", "ctx_idx": 2}"#;
+    /// std::fs::write(&path, format!(r#"{{"nodes": [{node}, {node}], "links": []}}"#))?;
+    /// assert_eq!(GraphFile::open(&path)?.repeated_ids(), [("0_1_2", 2)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn repeated_ids(&self) -> Vec<(&str, usize)>;
+
+    /// The graph as a self-contained HTML page.
+    fn page(&self) -> String;
+}
+
+impl GraphFileParts for GraphFile {
+    fn pruned_at(mut self, node_share: f64, edge_share: f64) -> Self {
+        self.json["metadata"]["node_threshold"] = node_share.into();
+        self.json["metadata"]["pruning_settings"] =
+            json!({ "node_threshold": node_share, "edge_threshold": edge_share });
+        self
+    }
+
+    fn dated(mut self, milliseconds: u64) -> Self {
+        self.json["metadata"]["info"]["create_time_ms"] = milliseconds.into();
+        self
+    }
+
+    fn with_tokens(mut self, graph: &AttributionGraph, tokens: &FeatureTokens) -> Self {
+        let ids = ids(graph);
+        let by_id: BTreeMap<&str, &[Vec<String>; 2]> =
+            tokens.iter().filter_map(|(node, words)| Some((ids.get(*node)?.as_str(), words))).collect();
+        for node in self.json["nodes"].as_array_mut().into_iter().flatten() {
+            if let Some([promoted, suppressed]) = node["node_id"].as_str().and_then(|id| by_id.get(id)) {
+                node["top"] = json!({ "promoted": promoted, "suppressed": suppressed });
+            }
+        }
+        self
+    }
+
+    fn with_groups(mut self, graph: &AttributionGraph, groups: impl IntoIterator<Item = (String, Vec<usize>)>) -> Self {
+        let (ids, mut all) = (ids(graph), Vec::new());
+        let supernodes: Vec<Vec<String>> = groups
+            .into_iter()
+            .map(|(label, members)| {
+                let own = members.iter().filter_map(|node| ids.get(*node).cloned());
+                let group = std::iter::once(label).chain(own).collect();
+                all.extend(members);
+                group
+            })
+            .collect();
+        self.json["qParams"]["supernodes"] = json!(supernodes);
+        self.with_pinned(graph, all)
+    }
+
+    fn with_pinned(mut self, graph: &AttributionGraph, nodes: impl IntoIterator<Item = usize>) -> Self {
+        let ids = ids(graph);
+        let shown = self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str());
+        let shown: BTreeSet<&str> = shown.collect();
+        let before = self.json["qParams"]["pinnedIds"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut pinned: BTreeSet<&str> = before.collect();
+        pinned.extend(nodes.into_iter().filter_map(|node| ids.get(node)).map(String::as_str));
+        let pinned: Vec<&str> = pinned.into_iter().filter(|id| shown.contains(id)).collect();
+        self.json["qParams"]["pinnedIds"] = json!(pinned);
+        self
+    }
+
+    fn ids_without_node(&self) -> Vec<&str> {
+        saved_view::ids_without_node(&self.json)
+    }
+
+    fn repeated_ids(&self) -> Vec<(&str, usize)> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for id in self.json["nodes"].as_array().into_iter().flatten().filter_map(|node| node["node_id"].as_str()) {
+            *counts.entry(id).or_default() += 1;
+        }
+        counts.into_iter().filter(|(_, count)| *count > 1).collect()
+    }
+
+    fn page(&self) -> String {
+        PAGE.replacen(PLACE, &script_json(&self.json), 1)
+    }
 }

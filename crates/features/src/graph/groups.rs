@@ -7,23 +7,23 @@ use hooklens_model::error::Result;
 /// The nonzero effects on and of a feature, with the nodes at their other ends.
 type Profile = Vec<(usize, f32)>;
 
-impl AttributionGraph {
-    /// Groups the kept features whose incoming and outgoing effects, as vectors, have similar directions: within a
-    /// group, the average cosine similarity is at least `cosine`. Features without similar ones are left out.
-    ///
-    /// # Errors
-    /// [`GraphError::Setting`] for a cosine outside 0 to 1.
-    pub fn groups(&self, pruned: &PrunedGraph, cosine: f64) -> Result<Vec<Vec<usize>>> {
-        if !(0.0..=1.0).contains(&cosine) {
-            let (what, given) = ("the cosine of a group", cosine.to_string());
-            return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
-        }
-        let features: Vec<usize> =
-            pruned.nodes().iter().copied().filter(|node| self.nodes()[*node].is_feature()).collect();
-        let groups = joined(&cosines(&self.profiles(pruned, &features)), features.len(), cosine);
-        Ok(groups.into_iter().map(|group| group.into_iter().map(|place| features[place]).collect()).collect())
+/// Groups the kept features whose incoming and outgoing effects, as vectors, have similar directions: within a
+/// group, the average cosine similarity is at least `cosine`. Features without similar ones are left out.
+///
+/// # Errors
+/// [`GraphError::Setting`] for a cosine outside 0 to 1.
+pub fn groups(graph: &AttributionGraph, pruned: &PrunedGraph, cosine: f64) -> Result<Vec<Vec<usize>>> {
+    if !(0.0..=1.0).contains(&cosine) {
+        let (what, given) = ("the cosine of a group", cosine.to_string());
+        return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
     }
+    let features: Vec<usize> =
+        pruned.nodes().iter().copied().filter(|node| graph.nodes()[*node].is_feature()).collect();
+    let groups = joined(&cosines(&graph.profiles(pruned, &features)), features.len(), cosine);
+    Ok(groups.into_iter().map(|group| group.into_iter().map(|place| features[place]).collect()).collect())
+}
 
+impl AttributionGraph {
     /// The effects into and out of each feature, as a unit vector.
     fn profiles(&self, pruned: &PrunedGraph, features: &[usize]) -> Vec<Profile> {
         let count = self.nodes().len();
@@ -164,10 +164,10 @@ mod tests {
         ];
         let graph = graph(&inputs, &[1e-3; 7]);
         let pruned = graph.prune(1.0, 1.0).unwrap();
-        assert_eq!(graph.groups(&pruned, 0.9).unwrap(), [vec![0, 3], vec![1, 2, 5]]);
-        assert!(graph.groups(&pruned, 1.0).unwrap().is_empty());
+        assert_eq!(groups(&graph, &pruned, 0.9).unwrap(), [vec![0, 3], vec![1, 2, 5]]);
+        assert!(groups(&graph, &pruned, 1.0).unwrap().is_empty());
         for cosine in [f64::NAN, 2.0, -0.1] {
-            let message = graph.groups(&pruned, cosine).unwrap_err().to_string();
+            let message = groups(&graph, &pruned, cosine).unwrap_err().to_string();
             assert!(message.contains("the cosine of a group") && message.contains("from 0 to 1"), "{message}");
         }
     }

@@ -1,7 +1,7 @@
 //! Effects on a node, split by attention head.
 
 use super::active::Active;
-use super::attribution_graph::{AttributionGraph, GraphNode, NodeKind};
+use super::attribution_graph::{AttributionGraph, GraphDetails, GraphNode, NodeKind};
 use super::capture::{Captured, capture};
 use super::frozen::Batch;
 use super::replacement::Replacement;
@@ -26,7 +26,7 @@ pub struct HeadEffects {
 
 impl HeadEffects {
     /// The effect of a source node carried by one head; `None` if there is no such head or node.
-    pub fn carried(&self, layer: usize, head: usize, source: usize) -> Option<f32> {
+    fn carried(&self, layer: usize, head: usize, source: usize) -> Option<f32> {
         let row = (head < self.heads && source < self.nodes).then(|| layer * self.heads + head)?;
         self.carried.get(row * self.nodes + source).copied()
     }

@@ -70,26 +70,6 @@ impl FeatureEdit {
         Self { onward: true, ..self }
     }
 
-    /// The feature's layer.
-    pub fn layer(&self) -> usize {
-        self.layer
-    }
-
-    /// Index of the latent or neuron.
-    pub fn latent(&self) -> usize {
-        self.latent
-    }
-
-    /// The edited position, or the first of several.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// Whether the edit applies to all later positions as well.
-    pub fn is_onward(&self) -> bool {
-        self.onward
-    }
-
     /// The new activation, given the unedited one.
     fn of(&self, clean: f32) -> f32 {
         match self.to {
@@ -205,7 +185,7 @@ struct Addition {
     vector: Vec<f32>,
 }
 
-/// Runs the model with edited features. Wherever a feature writes, its output is replaced by the output for the edited
+/// Runs the model with edited features and returns its logits, `[1, pos, d_vocab_out]`. Wherever a feature writes, its output is replaced by the output for the edited
 /// activation. Error terms are kept. With [`Hold::Nothing`], this is equivalent to a hook on the feature in a model
 /// with the dictionary spliced in.
 ///
@@ -224,7 +204,7 @@ struct Addition {
 /// let node = graph.nodes().iter().filter(|node| node.is_feature()).min_by(|a, b| a.influence.total_cmp(&b.influence));
 /// let edit = node.and_then(|node| node.edit(0.0));
 /// let without = intervene(&model, prompt, &replacement, edit.as_slice(), Hold::Nothing)?;
-/// assert_eq!(without.logits.dims()[..2], [1, 15]);
+/// assert_eq!(without.dims()[..2], [1, 15]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
@@ -232,6 +212,20 @@ struct Addition {
 /// [`GraphError::Node`] for a layer, position or latent that does not exist; otherwise as
 /// [`AttributionGraph::new`](super::AttributionGraph::new).
 pub fn intervene(
+    model: &HookedTransformer,
+    prompt: impl Into<Input>,
+    replacement: &Replacement,
+    edits: &[FeatureEdit],
+    hold: Hold,
+) -> Result<Tensor<3>> {
+    Ok(intervened(model, prompt, replacement, edits, hold)?.logits)
+}
+
+/// Runs the model with edited features like [`intervene`], and also returns the pre-activations.
+///
+/// # Errors
+/// Same as [`intervene`].
+pub fn intervened(
     model: &HookedTransformer,
     prompt: impl Into<Input>,
     replacement: &Replacement,

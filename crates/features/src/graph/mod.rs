@@ -40,17 +40,18 @@ use burn::tensor::{DType, Tensor};
 
 pub use crate::error::GraphError;
 pub use attention_pairs::{AttentionPair, AttentionPairs};
-pub use attribution_graph::{AttributionGraph, GraphEdge, GraphNode, GraphScores, NodeKind, PrunedGraph};
+pub use attribution_graph::{AttributionGraph, GraphDetails, GraphEdge, GraphNode, GraphScores, NodeKind, PrunedGraph};
 pub use check::GraphCheck;
-pub use graph_file::GraphFile;
+pub use graph_file::{GraphFile, GraphFileParts};
+pub use groups::groups;
 pub use heads::HeadEffects;
-pub use intervene::{FeatureEdit, Hold, Intervened, generate_edited, intervene};
-pub use options::GraphOptions;
+pub use intervene::{FeatureEdit, Hold, Intervened, generate_edited, intervene, intervened};
+pub use options::{GraphOptions, batch_size, ranked_every, weighted_target};
 pub use paths::GraphPath;
 pub use replacement::Replacement;
-pub use target::GraphTarget;
+pub use target::{GraphTarget, difference_of_ids};
 pub use trace::GraphProgress;
-pub use words::FeatureTokens;
+pub use words::{FeatureTokens, feature_tokens};
 
 /// A tensor's values in host memory, in row-major order.
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

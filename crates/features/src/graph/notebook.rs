@@ -1,7 +1,7 @@
 //! Display of graphs in notebooks.
 
 use super::attribution_graph::{AttributionGraph, NodeKind};
-use super::graph_file::GraphFile;
+use super::graph_file::{GraphFile, GraphFileParts};
 use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
 use hooklens_plot::{Show, Shown, text_and_page};

@@ -71,13 +71,7 @@ impl GraphOptions {
 
     /// Adds a custom target, which replaces the most likely tokens. All custom targets have equal weight.
     pub fn target(self, target: GraphTarget) -> Self {
-        self.weighted_target(target, 1.0)
-    }
-
-    /// Adds a custom target like [`GraphOptions::target`], with this weight.
-    pub fn weighted_target(mut self, target: GraphTarget, weight: f32) -> Self {
-        self.targets.push((target, weight));
-        self
+        weighted_target(self, target, 1.0)
     }
 
     /// Sets the maximum number of features in the graph. Those with the largest influence are chosen; effects on others
@@ -94,19 +88,6 @@ impl GraphOptions {
         self
     }
 
-    /// Sets after how many features the remaining ones are ranked again, if there are more than `max_nodes`. The
-    /// default is a quarter of the number of features traced so far, but at least 128.
-    pub fn ranked_every(mut self, features: usize) -> Self {
-        self.ranked_every = Some(features);
-        self
-    }
-
-    /// Sets how many targets are computed together. By default, as many as fit the cache.
-    pub fn batch_size(mut self, targets: usize) -> Self {
-        self.batch = Some(targets);
-        self
-    }
-
     /// Sets how many bytes of effects are kept in memory. Beyond that, effects are stored in a temporary file.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
@@ -119,4 +100,21 @@ impl GraphOptions {
         self.folder = Some(folder.into());
         self
     }
+}
+
+/// Sets after how many features the remaining ones are ranked again, if there are more than `max_nodes`. The default is
+/// a quarter of the number of features traced so far, but at least 128.
+pub fn ranked_every(options: GraphOptions, features: usize) -> GraphOptions {
+    GraphOptions { ranked_every: Some(features), ..options }
+}
+
+/// Sets how many targets are computed together. By default, as many as fit the cache.
+pub fn batch_size(options: GraphOptions, targets: usize) -> GraphOptions {
+    GraphOptions { batch: Some(targets), ..options }
+}
+
+/// Adds a custom target like [`GraphOptions::target`], with this weight.
+pub fn weighted_target(mut options: GraphOptions, target: GraphTarget, weight: f32) -> GraphOptions {
+    options.targets.push((target, weight));
+    options
 }

@@ -1,5 +1,7 @@
 //! The strongest paths of a graph.
 
+use std::fmt;
+
 use super::attribution_graph::{AttributionGraph, GraphEdge, NodeKind, PrunedGraph};
 
 /// A path from a token, position or error node to a target, ranked by the product of the shares of each node's input
@@ -9,10 +11,16 @@ use super::attribution_graph::{AttributionGraph, GraphEdge, NodeKind, PrunedGrap
 pub struct GraphPath {
     /// Indices of the nodes, target first.
     pub nodes: Vec<usize>,
-    /// Direct effect of each node on the one before it.
-    pub effects: Vec<f32>,
     /// The product of the shares along the path.
     pub share: f64,
+    words: String,
+}
+
+/// Formats the path's nodes, from its start to the target: `token "Mary" at 1 -> layer 2 feature 77 at 14 " to" -> …`.
+impl fmt::Display for GraphPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
 }
 
 impl AttributionGraph {
@@ -45,14 +53,14 @@ impl AttributionGraph {
             .iter()
             .map(|first| {
                 let share = f64::from(first.weight.abs()) / size * best[first.source].0;
-                let (mut nodes, mut effects) = (vec![target, first.source], vec![first.weight]);
+                let mut nodes = vec![target, first.source];
                 let mut at = first.source;
                 while let Some(edge) = best[at].1 {
                     nodes.push(edge.source);
-                    effects.push(edge.weight);
                     at = edge.source;
                 }
-                GraphPath { nodes, effects, share }
+                let words: Vec<String> = nodes.iter().rev().map(|node| self.words(*node)).collect();
+                GraphPath { nodes, share, words: words.join(" -> ") }
             })
             .filter(|path| path.share > 0.0)
             .collect();

@@ -37,15 +37,6 @@ impl Replacement {
         Self { kind: Kind::Dictionaries(dictionaries.into_iter().collect()) }
     }
 
-    /// The first dictionary, if there is one.
-    pub fn dictionary(&self) -> Option<&Dictionary> {
-        match &self.kind {
-            Kind::Transcoders(all) => all.layers().first(),
-            Kind::Dictionaries(some) => some.first(),
-            Kind::Neurons(_) => None,
-        }
-    }
-
     /// Uses the neurons of every MLP: at each layer and position, the `of_each_position` neurons with the largest
     /// outputs. The output of the other neurons belongs to the error node.
     pub fn neurons(of_each_position: usize) -> Self {

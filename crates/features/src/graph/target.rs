@@ -12,12 +12,12 @@ use hooklens_model::model::{HookedTransformer, ModelParts};
 /// A target of a graph: a sum of logits after the prompt, or a direction in the input of the unembedding.
 ///
 /// ```
-/// use hooklens::attribution::graph::GraphTarget;
+/// use hooklens::attribution::graph::{GraphOptions, GraphTarget};
 /// use hooklens::prelude::*;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let mary = GraphTarget::token(&model, "Mary")?;
 /// let difference = GraphTarget::difference(&model, "Mary", "John")?;
-/// assert_eq!((mary.label(), difference.label()), ("Mary", "Mary minus John"));
+/// let options = GraphOptions::new().target(mary).target(difference);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -52,23 +52,12 @@ impl GraphTarget {
     /// # Errors
     /// Fails if a text is not a single token or the model has no tokenizer.
     pub fn difference(model: &HookedTransformer, answer: &str, wrong: &str) -> Result<Self> {
-        Ok(Self::difference_of_ids(model, model.to_single_token(answer)?, model.to_single_token(wrong)?))
-    }
-
-    /// The target [`GraphTarget::difference`] for token ids.
-    pub fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> Self {
-        let label = format!("{} minus {}", name(model, answer), name(model, wrong));
-        Self { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }
+        Ok(difference_of_ids(model, model.to_single_token(answer)?, model.to_single_token(wrong)?))
     }
 
     /// The dot product of a direction, `[d_model]`, with the input of the unembedding.
     pub fn direction(label: impl Into<String>, direction: Vec<f32>) -> Self {
         Self { label: label.into(), what: What::Direction(direction) }
-    }
-
-    /// The target's label.
-    pub fn label(&self) -> &str {
-        &self.label
     }
 }
 
@@ -189,4 +178,10 @@ pub(super) fn prepared_targets(
         targets.chosen.push((target, weight));
     }
     Ok(targets)
+}
+
+/// The target [`GraphTarget::difference`] for token ids.
+pub fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> GraphTarget {
+    let label = format!("{} minus {}", name(model, answer), name(model, wrong));
+    GraphTarget { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }
 }

@@ -46,8 +46,6 @@ pub struct GraphProgress {
     pub done: usize,
     /// Number of features that the graph will have.
     pub of: usize,
-    /// Number of features active in the prompt.
-    pub active: usize,
     /// Estimated memory use in bytes, not counting the model.
     pub bytes: usize,
     /// Estimated total time in seconds, extrapolated from the time that the targets took.
@@ -307,7 +305,7 @@ fn trace(
     let begun = Instant::now();
     trace.add_targets(&targets)?;
     let (bytes, damaged) = (trace.bytes(of, options.memory), trace.rows.damaged());
-    let mut status = GraphProgress { done: 0, of, active: all, bytes, seconds: 0.0, damaged };
+    let mut status = GraphProgress { done: 0, of, bytes, seconds: 0.0, damaged };
     status.seconds = begun.elapsed().as_secs_f64() * trace.work(of) / (targets.weights.len() * active.len) as f64;
     progress(status);
     let mut known = vec![false; all];
@@ -436,7 +434,7 @@ fn assemble(
         sites.iter().map(FeatureSite::units).collect::<Result<_>>()?,
     );
     graph.chosen_targets.clone_from(&targets.chosen);
-    graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts().concat());
+    graph.prompt = model.to_string(tokens).unwrap_or_else(|_| graph.token_texts.concat());
     Ok(graph)
 }
 

@@ -1,9 +1,8 @@
-//! Descriptions of nodes and paths.
+//! Descriptions of nodes.
 
 use std::collections::BTreeMap;
 
-use super::attribution_graph::{AttributionGraph, NodeKind};
-use super::paths::GraphPath;
+use super::attribution_graph::{AttributionGraph, GraphDetails, NodeKind};
 use crate::most_moved;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
@@ -13,46 +12,51 @@ use hooklens_model::tokens::token_text;
 /// For each feature node, the tokens it promotes most and the tokens it suppresses most.
 pub type FeatureTokens = BTreeMap<usize, [Vec<String>; 2]>;
 
-impl AttributionGraph {
-    /// The tokens whose logits each feature raises most through its direct output, and the tokens whose logits it
-    /// lowers most. Nodes that are not features are skipped.
-    ///
-    /// ```
-    /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
-    /// # use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let graph = AttributionGraph::new(&model, "When Mary and John went", &Replacement::neurons(8), &GraphOptions::new())?;
-    /// let tokens = graph.feature_tokens(&model, &[0, 1], 3)?;
-    /// assert_eq!(tokens[&0][0].len(), 3);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails if weight matrices cannot be read.
-    pub fn feature_tokens(&self, model: &HookedTransformer, nodes: &[usize], count: usize) -> Result<FeatureTokens> {
-        let mut by_site: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
-        for node in nodes {
-            let Some(own) = self.nodes().get(*node) else { continue };
-            if let (Some(site), Some(unit)) = (own.site, own.unit()) {
-                by_site.entry(site).or_default().push((*node, unit));
-            }
+/// The tokens whose logits each feature raises most through its direct output, and the tokens whose logits it
+/// lowers most. Nodes that are not features are skipped.
+///
+/// ```
+/// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
+/// # use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// let graph = AttributionGraph::new(&model, "When Mary and John went", &Replacement::neurons(8), &GraphOptions::new())?;
+/// let tokens = hooklens_features::graph::feature_tokens(&graph, &model, &[0, 1], 3)?;
+/// assert_eq!(tokens[&0][0].len(), 3);
+/// # Ok::<(), hooklens::Error>(())
+/// ```
+///
+/// # Errors
+/// Fails if weight matrices cannot be read.
+pub fn feature_tokens(
+    graph: &AttributionGraph,
+    model: &HookedTransformer,
+    nodes: &[usize],
+    count: usize,
+) -> Result<FeatureTokens> {
+    let mut by_site: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+    for node in nodes {
+        let Some(own) = graph.nodes().get(*node) else { continue };
+        if let (Some(site), Some(unit)) = (own.site, own.unit()) {
+            by_site.entry(site).or_default().push((*node, unit));
         }
-        let text = |id: u32| token_text(model.tokenizer().ok(), id);
-        let mut tokens = FeatureTokens::new();
-        for (site, own) in by_site {
-            let mut which: Vec<usize> = own.iter().map(|(_, unit)| *unit).collect();
-            which.sort_unstable();
-            which.dedup();
-            let moved = most_moved(model, &self.units()[site], &which, count)?;
-            for (node, unit) in own {
-                let Ok(place) = which.binary_search(&unit) else { continue };
-                let words = moved[place].clone().map(|own| own.into_iter().map(|(id, _)| text(id)).collect());
-                tokens.insert(node, words);
-            }
-        }
-        Ok(tokens)
     }
+    let text = |id: u32| token_text(model.tokenizer().ok(), id);
+    let mut tokens = FeatureTokens::new();
+    for (site, own) in by_site {
+        let mut which: Vec<usize> = own.iter().map(|(_, unit)| *unit).collect();
+        which.sort_unstable();
+        which.dedup();
+        let moved = most_moved(model, &graph.units()[site], &which, count)?;
+        for (node, unit) in own {
+            let Ok(place) = which.binary_search(&unit) else { continue };
+            let words = moved[place].clone().map(|own| own.into_iter().map(|(id, _)| text(id)).collect());
+            tokens.insert(node, words);
+        }
+    }
+    Ok(tokens)
+}
 
+impl AttributionGraph {
     /// A short description of a node: `layer 2 latent 77 at 14 " to"`.
     pub fn words(&self, node: usize) -> String {
         let Some(own) = self.nodes().get(node) else { return format!("node {node}") };
@@ -71,11 +75,5 @@ impl AttributionGraph {
             NodeKind::Position => format!("position {}", own.position),
             NodeKind::Logit { .. } => format!("logit of {:?}", own.label),
         }
-    }
-
-    /// A description of a path, from its start to the target.
-    pub fn path_words(&self, path: &GraphPath) -> String {
-        let words: Vec<String> = path.nodes.iter().rev().map(|node| self.words(*node)).collect();
-        words.join(" -> ")
     }
 }
