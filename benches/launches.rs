@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, CacheKind, Experts, NormKind, Result, RopeScaling, Rotary, Transfers, default_device};
+use hooklens::{ActivationFn, CacheKind, Experts, NormKind, Result, RopeScaling, Rotary, default_device};
+use hooklens_hooks::Transfers;
 
 #[derive(Default)]
 struct Launches(Mutex<BTreeMap<String, usize>>);

@@ -19,5 +19,5 @@
 //! ```
 
 pub use hooklens_analysis::activations::{
-    Analysis, AnalysisError, Analyze, Components, Direction, Neurons, Per, ResidualDirections, Stage, TokenChoice,
+    Analysis, AnalysisError, Analyze, Components, Direction, Neurons, Per, Stage,
 };

@@ -13,10 +13,10 @@
 //! println!("{:?}", scores.largest(1));
 //! // Positive eigenvalues of the OV circuit mean that the head copies what it attends to.
 //! let ov = model.ov().at(1, 0)?;
-//! println!("{:.2}", ov.eigenvalues()?.copying()[0]);
+//! println!("{:.2}", ov.copying()?[0]);
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
 pub use hooklens_analysis::circuits::{Biases, Circuits, Composition, FactoredMatrix, MatrixError};
 #[cfg(feature = "decompositions")]
-pub use hooklens_analysis::circuits::{Directions, Eigenvalues, Svd, WeightMatrix};
+pub use hooklens_analysis::circuits::{Directions, WeightMatrix};

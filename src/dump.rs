@@ -18,8 +18,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use hooklens_data::dump::{
-    ActivationBatch, ActivationStore, Batches, Dump, DumpModel, DumpReport, DumpedModel, ForeignShard, Prompt, Seen,
-    Shard, Shards, UnfinishedShard, Watcher, merge, merge_unverified, read_prompts, shards_in,
-};
+pub use hooklens_data::dump::{ActivationBatch, ActivationStore, Batches, Dump, DumpReport, DumpedModel, Shard, merge};
 pub use hooklens_data::error::ShardError;

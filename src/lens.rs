@@ -17,4 +17,4 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_analysis::lens::{LensReading, LogitLens, TopTokens, TunedLens};
+pub use hooklens_analysis::lens::{LensReading, LogitLens, TunedLens};

@@ -114,9 +114,8 @@ pub use hooklens_analysis::{
 pub use hooklens_data::error::DumpError;
 #[doc(inline)]
 pub use hooklens_hooks::{
-    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Lookup, ModelIdentity, Ordinal,
-    Origin, Positions, QueueError, Record, RecordedRows, Rejected, Selection, Stackable, Stored, Transfers, WhenFull,
-    write_safetensors,
+    Activation, ActivationCache, ActivationQueue, Catalog, DType, Halt, HookError, Positions, QueueError, Record,
+    Rejected, Selection, Stored, WhenFull, write_safetensors,
 };
 #[doc(inline)]
 pub use hooklens_loading::{

@@ -11,7 +11,7 @@
 
 pub use burn::tensor::{Device, Int, Tensor};
 
-pub use crate::activations::{Analyze, Direction, Neurons, Per, ResidualDirections, Stage};
+pub use crate::activations::{Analyze, Direction, Neurons, Per, Stage};
 pub use crate::circuits::Circuits;
 pub use crate::encoder::HookedEncoder;
 pub use crate::encoder_decoder::HookedEncoderDecoder;

@@ -1,12 +1,12 @@
 //! An activation whose rank is known only at run time.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Add, Range};
 
 use burn::tensor::{Device, DispatchTensor, Gradients, Int, Tensor, TensorData, Transaction};
 
 use crate::device_label::unread;
-use crate::dtype::DType;
+use crate::dtype::{DType, device_supports};
 use crate::error::HookError;
 use crate::transfer;
 
@@ -22,6 +22,7 @@ use crate::transfer;
 /// let activation = Activation::from(tensor);
 /// assert_eq!(activation.shape(), [2, 2]);
 /// assert_eq!(activation.to_ndarray()?[[1, 0]], 3.0);
+/// assert_eq!((&activation + &activation).to_ndarray()?[[1, 0]], 6.0);
 /// let back: Tensor<2> = activation.to_tensor()?;
 /// assert_eq!(back.dims(), [2, 2]);
 /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -337,65 +338,6 @@ impl Activation {
         to!(1 2 3 4 5 6)
     }
 
-    /// The sub-block selected by one range per axis.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let square = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &Device::flex()));
-    /// assert_eq!(square.block(&[1..2, 0..1]).to_ndarray()?[[0, 0]], 3.0);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Panics
-    /// If there is not exactly one range per axis, or a range is out of bounds.
-    #[must_use]
-    pub fn block(&self, ranges: &[Range<usize>]) -> Activation {
-        assert_eq!(ranges.len(), self.rank(), "one range per axis");
-        at_any_rank!(self, |t| {
-            let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
-            cut.into()
-        })
-    }
-
-    /// Overwrites blocks with new values; each block is given by one range per axis. The tensor is copied at most once,
-    /// and not at all if it is uniquely owned. Floats only.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let zeros = Activation::from(Tensor::<2>::zeros([2, 2], &Device::flex()));
-    /// let one = Activation::from(Tensor::<2>::ones([1, 1], &Device::flex()));
-    /// let patched = zeros.with_blocks([(vec![0..1, 1..2], one)]);
-    /// assert_eq!(patched.to_ndarray()?.sum(), 1.0);
-    /// assert_eq!(patched.to_ndarray()?[[0, 1]], 1.0);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Panics
-    /// If there is not exactly one range per axis, a range is out of bounds, or a block's values do not have the shape
-    /// of its ranges.
-    #[must_use]
-    pub fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation {
-        assert!(!self.integer, "only blocks of floats can be overwritten");
-        let Self { tensor, shape, .. } = self;
-        macro_rules! fill {
-            ($($rank:literal)*) => { match shape.len() {
-                $($rank => {
-                    let mut t = Tensor::<$rank>::from_dispatch(tensor);
-                    for (ranges, values) in blocks {
-                        assert_eq!(ranges.len(), $rank, "one range per axis");
-                        let ranges: [Range<usize>; $rank] = std::array::from_fn(|axis| ranges[axis].clone());
-                        t = t.slice_assign(ranges, Tensor::from_dispatch(values.tensor));
-                    }
-                    t.into()
-                })*
-                rank => panic!("unsupported rank {rank}"),
-            } };
-        }
-        fill!(1 2 3 4 5 6)
-    }
-
     /// Casts to another element type; integers are unchanged. If the device does not support the type, the result is
     /// stored in main memory.
     ///
@@ -413,7 +355,7 @@ impl Activation {
         if self.integer || self.dtype() == dtype.burn() {
             return self.clone();
         }
-        if !dtype.is_supported_by(&self.device()) {
+        if !device_supports(&self.device(), dtype) {
             return self.to_device(&Device::flex()).cast(dtype);
         }
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
@@ -438,77 +380,6 @@ impl Activation {
         at_any_rank!(self, |t| t.zeros_like().into())
     }
 
-    /// Elementwise sum with an activation of the same shape and kind.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let ones = Activation::from(Tensor::<1>::ones([3], &Device::flex()));
-    /// assert_eq!(ones.plus(&ones).to_ndarray()?.sum(), 6.0);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Panics
-    /// If their shapes or kinds differ.
-    #[must_use]
-    pub fn plus(&self, other: &Activation) -> Activation {
-        assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "shapes or kinds differ");
-        at_any_rank!(self, |t| (t + Tensor::from_dispatch(other.tensor.clone())).into())
-    }
-
-    /// Dot product with a float activation of the same shape, summed over all elements.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let pair = Activation::from(Tensor::<1>::from_floats([3.0, 4.0], &Device::flex()));
-    /// assert_eq!(pair.dot(&pair).into_scalar::<f32>(), 25.0);
-    /// ```
-    ///
-    /// # Panics
-    /// If their shapes differ or they hold integers.
-    #[must_use]
-    pub fn dot(&self, other: &Activation) -> Tensor<1> {
-        assert_eq!(self.shape, other.shape, "shapes differ");
-        at_rank!(self, burn::tensor::Float, |t| (t * Tensor::from_dispatch(other.tensor.clone())).sum())
-    }
-
-    /// The activation, detached from the autodiff graph.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex().autodiff()));
-    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?); // the values are unchanged
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    #[must_use]
-    pub fn detached(&self) -> Activation {
-        at_any_rank!(self, |t| t.without_autodiff().into())
-    }
-
-    /// An autodiff leaf with these values that requires gradients.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let device = Device::flex().autodiff();
-    /// let x = Activation::from(Tensor::<1>::from_floats([3.0], &device)).leaf();
-    /// let squared = x.dot(&x);
-    /// let gradient = x.gradient(&squared.backward());
-    /// assert_eq!(gradient.map(|gradient| gradient.to_ndarray()).transpose()?.map(|x| x[[0]]), Some(6.0));
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    #[must_use]
-    pub fn leaf(&self) -> Activation {
-        at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
-    }
-
-    /// The gradient of this tensor, if it requires a gradient and received one.
-    pub fn gradient(&self, gradients: &Gradients) -> Option<Activation> {
-        at_rank!(self, burn::tensor::Float, |t| t.grad(gradients).map(Activation::from))
-    }
-
     /// Copies to another device.
     ///
     /// ```
@@ -520,6 +391,158 @@ impl Activation {
     #[must_use]
     pub fn to_device(&self, device: &Device) -> Activation {
         at_any_rank!(self, |t| t.to_device(device).into())
+    }
+}
+
+/// Blocks of an activation of any rank, given by one range per axis, for sweeps that patch many sites in one run.
+pub trait BlockAccess {
+    /// The sub-block selected by one range per axis.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, BlockAccess};
+    /// let square = Activation::from(Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &Device::flex()));
+    /// assert_eq!(square.block(&[1..2, 0..1]).to_ndarray()?[[0, 0]], 3.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is not exactly one range per axis, or a range is out of bounds.
+    #[must_use]
+    fn block(&self, ranges: &[Range<usize>]) -> Activation;
+
+    /// Overwrites blocks with new values; each block is given by one range per axis. The tensor is copied at most once,
+    /// and not at all if it is uniquely owned. Floats only.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, BlockAccess};
+    /// let zeros = Activation::from(Tensor::<2>::zeros([2, 2], &Device::flex()));
+    /// let one = Activation::from(Tensor::<2>::ones([1, 1], &Device::flex()));
+    /// let patched = zeros.with_blocks([(vec![0..1, 1..2], one)]);
+    /// assert_eq!(patched.to_ndarray()?.sum(), 1.0);
+    /// assert_eq!(patched.to_ndarray()?[[0, 1]], 1.0);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is not exactly one range per axis, a range is out of bounds, or a block's values do not have the shape
+    /// of its ranges.
+    #[must_use]
+    fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation;
+}
+
+impl BlockAccess for Activation {
+    fn block(&self, ranges: &[Range<usize>]) -> Activation {
+        assert_eq!(ranges.len(), self.rank(), "one range per axis");
+        at_any_rank!(self, |t| {
+            let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
+            cut.into()
+        })
+    }
+
+    fn with_blocks(self, blocks: impl IntoIterator<Item = (Vec<Range<usize>>, Activation)>) -> Activation {
+        assert!(!self.integer, "only blocks of floats can be overwritten");
+        let Self { tensor, shape, .. } = self;
+        macro_rules! fill {
+            ($($rank:literal)*) => { match shape.len() {
+                $($rank => {
+                    let mut t = Tensor::<$rank>::from_dispatch(tensor);
+                    for (ranges, values) in blocks {
+                        assert_eq!(ranges.len(), $rank, "one range per axis");
+                        let ranges: [Range<usize>; $rank] = std::array::from_fn(|axis| ranges[axis].clone());
+                        t = t.slice_assign(ranges, Tensor::from_dispatch(values.tensor));
+                    }
+                    t.into()
+                })*
+                rank => panic!("unsupported rank {rank}"),
+            } };
+        }
+        fill!(1 2 3 4 5 6)
+    }
+}
+
+/// Leaves of the autodiff graph, and scalars computed from them, for activations of any rank.
+pub trait AutodiffLeaf: Sized {
+    /// An autodiff leaf with these values that requires gradients.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, AutodiffLeaf};
+    /// let device = Device::flex().autodiff();
+    /// let x = Activation::from(Tensor::<1>::from_floats([3.0], &device)).leaf();
+    /// let squared = x.dot(&x);
+    /// let gradient = x.gradient(&squared.backward());
+    /// assert_eq!(gradient.map(|gradient| gradient.to_ndarray()).transpose()?.map(|x| x[[0]]), Some(6.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    fn leaf(&self) -> Self;
+
+    /// The gradient of this tensor, if it requires a gradient and received one.
+    fn gradient(&self, gradients: &Gradients) -> Option<Self>;
+
+    /// Dot product with a float activation of the same shape, summed over all elements.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, AutodiffLeaf};
+    /// let pair = Activation::from(Tensor::<1>::from_floats([3.0, 4.0], &Device::flex()));
+    /// assert_eq!(pair.dot(&pair).into_scalar::<f32>(), 25.0);
+    /// ```
+    ///
+    /// # Panics
+    /// If their shapes differ or they hold integers.
+    #[must_use]
+    fn dot(&self, other: &Self) -> Tensor<1>;
+}
+
+impl AutodiffLeaf for Activation {
+    fn leaf(&self) -> Activation {
+        at_rank!(self, burn::tensor::Float, |t| t.without_autodiff().autodiff().require_grad().into())
+    }
+
+    fn gradient(&self, gradients: &Gradients) -> Option<Activation> {
+        at_rank!(self, burn::tensor::Float, |t| t.grad(gradients).map(Activation::from))
+    }
+
+    fn dot(&self, other: &Activation) -> Tensor<1> {
+        assert_eq!(self.shape, other.shape, "shapes differ");
+        at_rank!(self, burn::tensor::Float, |t| (t * Tensor::from_dispatch(other.tensor.clone())).sum())
+    }
+}
+
+/// Values that can be detached from the autodiff graph.
+pub trait Detach {
+    /// The same values, without the graph that computed them.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens_hooks::{Activation, AutodiffLeaf, Detach};
+    /// let ones = Activation::from(Tensor::<1>::ones([2], &Device::flex().autodiff()));
+    /// assert_eq!(ones.leaf().detached().to_ndarray()?, ones.to_ndarray()?);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    #[must_use]
+    fn detached(self) -> Self;
+}
+
+impl Detach for Activation {
+    fn detached(self) -> Self {
+        at_any_rank!(self, |t| t.without_autodiff().into())
+    }
+}
+
+impl Add for &Activation {
+    type Output = Activation;
+
+    /// Elementwise sum with an activation of the same shape and kind.
+    ///
+    /// # Panics
+    /// If their shapes or kinds differ.
+    fn add(self, other: &Activation) -> Activation {
+        assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "shapes or kinds differ");
+        at_any_rank!(self, |t| (t + Tensor::from_dispatch(other.tensor.clone())).into())
     }
 }
 

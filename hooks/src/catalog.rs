@@ -87,7 +87,7 @@ impl Catalog {
     }
 
     /// Looks up the point called `name`. Layers may be negative: `blocks.-1.hook_resid_post`. For shorthands and other
-    /// ways to name a point, see [`Selection::resolve_one`](crate::Selection::resolve_one).
+    /// ways to name a point, see [`ResolveOne::resolve_one`](crate::ResolveOne::resolve_one).
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

@@ -35,41 +35,25 @@ impl Activation {
         let values = values.map_err(|e| io(e.into()))?;
         ArrayD::from_shape_vec(IxDyn(self.shape()), values).map_err(|e| io(e.into()))
     }
+}
 
-    /// Element type in a safetensors file: floats keep their type, integers are `I64`.
-    pub fn file_dtype(&self) -> Dtype {
-        match self.dtype() {
-            BurnDType::F64 => Dtype::F64,
-            BurnDType::F16 => Dtype::F16,
-            BurnDType::BF16 => Dtype::BF16,
-            dtype if dtype.is_float() => Dtype::F32,
-            _ => Dtype::I64,
-        }
+/// Element type that a file stores an activation in.
+pub fn file_dtype(activation: &Activation) -> Dtype {
+    match activation.dtype() {
+        BurnDType::F64 => Dtype::F64,
+        BurnDType::F16 => Dtype::F16,
+        BurnDType::BF16 => Dtype::BF16,
+        dtype if dtype.is_float() => Dtype::F32,
+        _ => Dtype::I64,
     }
+}
 
-    /// The elements in safetensors layout: row-major, little-endian.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let one = Activation::from(Tensor::<1>::ones([1], &Device::flex()));
-    /// assert_eq!(one.to_le_bytes()?[..], 1f32.to_le_bytes());
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`HookError::Io`] if reading from the device fails.
-    pub fn to_le_bytes(&self) -> Result<Bytes, HookError> {
-        Ok(self.le_bytes_of(self.to_data()?))
-    }
-
-    /// Like [`Activation::to_le_bytes`], for data that was already read.
-    pub fn le_bytes_of(&self, data: TensorData) -> Bytes {
-        let data = if self.is_integer() { data.convert::<i64>() } else { data };
-        // Burn stores elements in native byte order, which is little-endian on every platform that Burn's own
-        // safetensors store supports.
-        data.into_bytes()
-    }
+/// Little-endian bytes of data already read from an activation, in the type given by [`file_dtype`].
+pub fn file_bytes(activation: &Activation, data: TensorData) -> Bytes {
+    let data = if activation.is_integer() { data.convert::<i64>() } else { data };
+    // Burn stores elements in native byte order, which is little-endian on every platform that Burn's own
+    // safetensors store supports.
+    data.into_bytes()
 }
 
 /// An activation in a form that safetensors can write.
@@ -80,7 +64,7 @@ struct Readable<'a> {
 
 impl View for Readable<'_> {
     fn dtype(&self) -> Dtype {
-        self.activation.file_dtype()
+        file_dtype(self.activation)
     }
 
     fn shape(&self) -> &[usize] {
@@ -151,8 +135,8 @@ pub fn write_safetensors_to<'a>(
 fn readable<'a>(
     tensors: impl IntoIterator<Item = (String, &'a Activation)>,
 ) -> Result<Vec<(String, Readable<'a>)>, HookError> {
-    let one = |(name, activation): (String, &'a Activation)| match activation.to_le_bytes() {
-        Ok(bytes) => Ok((name, Readable { activation, bytes })),
+    let one = |(name, activation): (String, &'a Activation)| match activation.to_data() {
+        Ok(data) => Ok((name, Readable { activation, bytes: file_bytes(activation, data) })),
         Err(e) => Err(HookError::Io { name, source: e.into() }),
     };
     tensors.into_iter().map(one).collect()

@@ -41,22 +41,12 @@ impl DType {
     }
 
     /// The corresponding Burn float type.
-    pub fn float_dtype(self) -> FloatDType {
+    pub(crate) fn float_dtype(self) -> FloatDType {
         match self {
             DType::F32 => FloatDType::F32,
             DType::F16 => FloatDType::F16,
             DType::BF16 => FloatDType::BF16,
             DType::F64 => FloatDType::F64,
-        }
-    }
-
-    /// Little-endian bytes of negative infinity in this type.
-    pub fn minus_infinity(self) -> Vec<u8> {
-        match self {
-            DType::F64 => f64::NEG_INFINITY.to_le_bytes().to_vec(),
-            DType::F32 => f32::NEG_INFINITY.to_le_bytes().to_vec(),
-            DType::F16 => 0xfc00u16.to_le_bytes().to_vec(),
-            DType::BF16 => 0xff80u16.to_le_bytes().to_vec(),
         }
     }
 
@@ -68,24 +58,24 @@ impl DType {
             DType::F16 | DType::BF16 => 2,
         }
     }
+}
 
-    /// Whether a device stores and computes in this type. The answer is cached per device, because asking opens the
-    /// device, which may be remote.
-    ///
-    /// ```
-    /// assert!(hooklens_hooks::DType::BF16.is_supported_by(&burn::tensor::Device::flex()));
-    /// ```
-    pub fn is_supported_by(self, device: &Device) -> bool {
-        static ANSWERS: Mutex<Vec<(Device, DType, bool)>> = Mutex::new(Vec::new());
-        let device = device.clone().without_autodiff();
-        let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., answer)) = answers.iter().find(|(asked, dtype, _)| *dtype == self && *asked == device) {
-            return *answer;
-        }
-        let answer = device.supports_dtype(self.float_dtype());
-        answers.push((device, self, answer));
-        answer
+/// Whether a device stores and computes in an element type. The answer is cached per device, because asking opens the
+/// device, which may be remote.
+///
+/// ```
+/// assert!(hooklens_hooks::device_supports(&burn::tensor::Device::flex(), hooklens_hooks::DType::BF16));
+/// ```
+pub fn device_supports(device: &Device, dtype: DType) -> bool {
+    static ANSWERS: Mutex<Vec<(Device, DType, bool)>> = Mutex::new(Vec::new());
+    let device = device.clone().without_autodiff();
+    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., answer)) = answers.iter().find(|(asked, own, _)| *own == dtype && *asked == device) {
+        return *answer;
     }
+    let answer = device.supports_dtype(dtype.float_dtype());
+    answers.push((device, dtype, answer));
+    answer
 }
 
 impl fmt::Display for DType {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
+use crate::activation::Detach;
 use crate::cache::ActivationCache;
 use crate::catalog::Catalog;
 use crate::error::HookError;
@@ -44,7 +45,7 @@ impl Catalog {
     ) -> Result<(T, ActivationCache), HookError> {
         let mut hooks: Vec<Hook<'h>> = hooks.into_iter().collect();
         let mut run = Run::new(self, &mut hooks, record.into(), rows, &|_| None)?;
-        let output = forward(&mut run).map_err(Halt::into_error)?;
+        let output = forward(&mut run)?;
         Ok((output, run.finish()?))
     }
 
@@ -89,12 +90,12 @@ impl Catalog {
             let output = match forward(&mut run) {
                 Ok(output) => Some(output),
                 Err(Halt::Done) if !whole => None,
-                Err(halt) => return Err(halt.into_error()),
+                Err(halt) => return Err(halt.into()),
             };
             Ok((output, run.finish()?))
         };
         let scalar = |(output, recorded): (Option<T>, ActivationCache)| -> Result<_, HookError> {
-            let number = output.as_ref().map(scalar).ok_or_else(|| Halt::Done.into_error())?;
+            let number = output.as_ref().map(scalar).ok_or(Halt::Done)?;
             Ok((number, (output, recorded.detached())))
         };
         let (output, recorded) = with_gradients::<(Option<T>, ActivationCache), HookError>(
@@ -105,6 +106,6 @@ impl Catalog {
             |(_, recorded)| recorded,
             scalar,
         )?;
-        Ok((output.ok_or_else(|| Halt::Done.into_error())?, recorded))
+        Ok((output.ok_or(Halt::Done)?, recorded))
     }
 }

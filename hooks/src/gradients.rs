@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Gradients, Tensor};
 
-use crate::activation::Activation;
+use crate::activation::{Activation, AutodiffLeaf};
 use crate::cache::ActivationCache;
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
@@ -39,7 +39,7 @@ pub fn with_gradients<O, E: From<HookError>>(
     if !record.keeps_all() {
         return Err(HookError::GradientsOfParts.into());
     }
-    let recorded = record.selection().resolve(catalog)?;
+    let recorded = record.selection.resolve(catalog)?;
     let (mut on_gradients, hooks): (Vec<_>, Vec<_>) = hooks.into_iter().partition(Hook::is_backward);
     let targets = on_gradients.iter().map(|hook| hook.target().resolve(catalog)).collect::<Result<Vec<_>, _>>()?;
     let wanted = |id: &PointId| !catalog.info(*id).integer;
@@ -67,7 +67,7 @@ pub fn with_gradients<O, E: From<HookError>>(
         if cuts.contains(id) {
             let before: Vec<PointId> = cuts.iter().copied().take_while(|cut| cut < id).collect();
             for (earlier, more) in pass.up_to(*id, &points[..place], &before, &gradient, cache)? {
-                let sum = gradients.remove(&earlier).map_or(more.clone(), |sum| sum.plus(&more));
+                let sum = gradients.remove(&earlier).map_or(more.clone(), |sum| &sum + &more);
                 gradients.insert(earlier, sum);
             }
         }
@@ -150,7 +150,7 @@ impl<O, E: From<HookError>> GradientPass<'_, '_, '_, O, E> {
             at(&*self.catalog.info(*id).name)
                 .edit_any(move |tensor, _| {
                     let leaf = if cut { tensor.leaf() } else { tensor.zeros_like().leaf() };
-                    let seen = if cut { leaf.clone() } else { tensor.plus(&leaf) };
+                    let seen = if cut { leaf.clone() } else { &tensor + &leaf };
                     leaves.borrow_mut().insert(*id, leaf);
                     Ok(Some(seen))
                 })

@@ -140,11 +140,11 @@ mod together;
 mod transfer;
 mod unfinished;
 
-pub use activation::Activation;
-pub use cache::{ActivationCache, Lookup, Origin, Stackable, TextHashes};
+pub use activation::{Activation, AutodiffLeaf, BlockAccess, Detach};
+pub use cache::{ActivationCache, Lookup, Origin, Provenance, Stackable, TextHashes, truncated};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
-pub use convert::{write_safetensors, write_safetensors_to, write_views, write_views_to};
-pub use dtype::DType;
+pub use convert::{file_bytes, file_dtype, write_safetensors, write_safetensors_to, write_views, write_views_to};
+pub use dtype::{DType, device_supports};
 pub use error::HookError;
 #[doc(hidden)]
 pub use folder_lock::{FolderLock, FolderLockError};
@@ -157,17 +157,17 @@ pub use model_identity::ModelIdentity;
 pub use ordinal::Ordinal;
 pub use part_point::PartPoint;
 pub use point::{Axis, Filler, Point, PointInfo, Segment};
-pub use positions::Positions;
+pub use positions::{Positions, ResolvePositions};
 pub use queue::{ActivationQueue, QueueError, Rejected, Stored, WhenFull};
 #[doc(hidden)]
 pub use read_all::read_all;
-pub use record::Record;
+pub use record::{Record, RecordRequest};
 pub use recorded_rows::RecordedRows;
 pub use rows::Rows;
 pub use run::{Halt, Inside, Part, Run, Shift, Splices};
 #[doc(hidden)]
 pub use safetensors_header::SafetensorsHeader;
-pub use selection::{Selection, Silent};
+pub use selection::{ResolveOne, Selection, SelectionText, Silent};
 pub use shorthand::expand_shorthand;
 pub use slice::Slice;
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use crate::activation::Activation;
 use crate::cache::ActivationCache;
+use crate::convert::file_dtype;
 use crate::error::{BoxError, HookError};
 use crate::unfinished::Unfinished;
 
@@ -37,32 +38,9 @@ impl Activation {
 }
 
 impl ActivationCache {
-    /// Writes an uncompressed `.npz` file for `numpy.load`, with one array per point under its name (gradients with
-    /// `_grad` appended), in the format of [`Activation::save_npy`]. The write is atomic. Arrays are copied to the host
-    /// one at a time.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows::new(1, 3);
-    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
-    /// # for id in ids {
-    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
-    /// # }
-    /// # let cache = run.finish()?;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path().join("recorded.npz");
-    /// cache.save_npz(&path)?;
-    /// let file = zip::ZipArchive::new(std::fs::File::open(&path)?)?;
-    /// assert!(file.index_for_name("blocks.0.hook_resid_post.npy").is_some());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`HookError::Io`] naming the file.
-    pub fn save_npz(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
-        let path = path.as_ref();
+    /// Writes an uncompressed `.npz` file, with one array per point under its name (gradients with `_grad` appended).
+    /// Arrays are copied to the host one at a time.
+    pub(crate) fn save_npz(&self, path: &Path) -> Result<(), HookError> {
         let named = self.iter().map(|(name, activation)| (format!("{name}.npy"), activation));
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad.npy"), gradient));
         let write = || -> Result<(), BoxError> {
@@ -89,7 +67,7 @@ fn unwritten(path: &Path, error: impl Into<BoxError>) -> HookError {
 /// Encodes an activation in NumPy format 1.0.
 fn npy(activation: &Activation) -> Result<Vec<u8>, HookError> {
     let data = activation.to_data()?;
-    let (kind, data) = match activation.file_dtype() {
+    let (kind, data) = match file_dtype(activation) {
         Dtype::I64 => ("<i8", data.convert::<i64>()),
         Dtype::F64 => ("<f8", data),
         _ => ("<f4", data.convert::<f32>()),

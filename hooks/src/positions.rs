@@ -19,7 +19,7 @@ use crate::rows::Rows;
 /// - [`Positions::of_rows`]: one position per row.
 ///
 /// ```
-/// use hooklens_hooks::Positions;
+/// use hooklens_hooks::{Positions, ResolvePositions};
 /// assert_eq!(Positions::from(-1).resolve(7)?, 6..7);
 /// assert_eq!(Positions::from(2..5).resolve(7)?, 2..5);
 /// assert_eq!(Positions::from(-3..).resolve(7)?, 4..7);
@@ -88,69 +88,6 @@ impl Positions {
     /// ```
     pub fn of_rows<P: Ordinal>(rows: impl IntoIterator<Item = P>) -> Self {
         Positions::OfRows(rows.into_iter().map(Ordinal::number).collect())
-    }
-
-    /// Resolves the positions to a range in a run of `len` tokens.
-    ///
-    /// # Errors
-    /// [`HookError::Positions`] if the range is empty or out of bounds, [`HookError::NoRange`] for a list or for
-    /// per-row positions.
-    pub fn resolve(&self, len: usize) -> Result<Range<usize>, HookError> {
-        let place = |n: isize| if n < 0 { n + len as isize } else { n };
-        let (start, end) = match *self {
-            Positions::All => (0, len as isize),
-            Positions::At(n) => (place(n), place(n).saturating_add(1)),
-            Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
-            _ => return Err(HookError::NoRange { asked: self.to_string() }),
-        };
-        let outside = start < 0 || end > len as isize || start >= end;
-        if outside && *self != Positions::All {
-            return Err(self.outside(None, len));
-        }
-        Ok(start as usize..end as usize)
-    }
-
-    /// Resolves the positions to a list of indices in a run of `len` tokens.
-    ///
-    /// ```
-    /// use hooklens_hooks::Positions;
-    /// assert_eq!(Positions::from(vec![2usize, 0]).places(3)?, [2, 0]);
-    /// assert_eq!(Positions::from(1..).places(3)?, [1, 2]);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`HookError::Positions`] if a position is out of bounds or there are none, [`HookError::NoRange`] for per-row
-    /// positions.
-    pub fn places(&self, len: usize) -> Result<Vec<usize>, HookError> {
-        let Positions::List(list) = self else { return Ok(self.resolve(len)?.collect()) };
-        if list.is_empty() {
-            return Err(self.outside(None, len));
-        }
-        list.iter().map(|position| Positions::At(*position).resolve(len).map(|range| range.start)).collect()
-    }
-
-    /// Resolves the positions to a list of indices for each row of a batch of `batch` rows and `len` columns. All lists
-    /// have the same length.
-    ///
-    /// ```
-    /// use hooklens_hooks::Positions;
-    /// assert_eq!(Positions::of_rows([4, -1]).rows([2, 5])?, [[4], [4]]);
-    /// assert_eq!(Positions::from([0, 2]).rows([2, 5])?, [[0, 2], [0, 2]]);
-    /// let message = Positions::of_rows([4, 5]).rows([2, 5]).unwrap_err().to_string();
-    /// assert_eq!(message, "positions 5 are not within the 5 positions of row 1");
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`HookError::Positions`] if a row does not have a position, [`HookError::PositionsOfRows`] if the number of rows
-    /// differs.
-    pub fn rows(&self, [batch, len]: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError> {
-        Ok(match self.columns(&Rows::new(batch, len), Counting::Text, false)? {
-            PositionSlice::All => vec![(0..len).collect(); batch],
-            PositionSlice::Range(range) => vec![range.collect(); batch],
-            PositionSlice::ByRow(rows) => rows,
-        })
     }
 
     fn outside(&self, row: Option<usize>, len: usize) -> HookError {
@@ -317,6 +254,80 @@ impl Positions {
             self.check_even(chosen)?;
         }
         Ok(kept)
+    }
+}
+
+/// Indices that [`Positions`] mean in a run of known length.
+pub trait ResolvePositions {
+    /// Resolves the positions to a range in a run of `len` tokens.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if the range is empty or out of bounds, [`HookError::NoRange`] for a list or for
+    /// per-row positions.
+    fn resolve(&self, len: usize) -> Result<Range<usize>, HookError>;
+
+    /// Resolves the positions to a list of indices in a run of `len` tokens.
+    ///
+    /// ```
+    /// use hooklens_hooks::{Positions, ResolvePositions};
+    /// assert_eq!(Positions::from(vec![2usize, 0]).places(3)?, [2, 0]);
+    /// assert_eq!(Positions::from(1..).places(3)?, [1, 2]);
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if a position is out of bounds or there are none, [`HookError::NoRange`] for per-row
+    /// positions.
+    fn places(&self, len: usize) -> Result<Vec<usize>, HookError>;
+
+    /// Resolves the positions to a list of indices for each row of a batch, given its shape `[batch, len]`. All lists
+    /// have the same length.
+    ///
+    /// ```
+    /// use hooklens_hooks::{Positions, ResolvePositions};
+    /// assert_eq!(Positions::of_rows([4, -1]).rows([2, 5])?, [[4], [4]]);
+    /// assert_eq!(Positions::from([0, 2]).rows([2, 5])?, [[0, 2], [0, 2]]);
+    /// let message = Positions::of_rows([4, 5]).rows([2, 5]).unwrap_err().to_string();
+    /// assert_eq!(message, "positions 5 are not within the 5 positions of row 1");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::Positions`] if a row does not have a position, [`HookError::PositionsOfRows`] if the number of rows
+    /// differs.
+    fn rows(&self, shape: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError>;
+}
+
+impl ResolvePositions for Positions {
+    fn resolve(&self, len: usize) -> Result<Range<usize>, HookError> {
+        let place = |n: isize| if n < 0 { n + len as isize } else { n };
+        let (start, end) = match *self {
+            Positions::All => (0, len as isize),
+            Positions::At(n) => (place(n), place(n).saturating_add(1)),
+            Positions::Range(a, b) => (a.map_or(0, place), b.map_or(len as isize, place)),
+            _ => return Err(HookError::NoRange { asked: self.to_string() }),
+        };
+        let outside = start < 0 || end > len as isize || start >= end;
+        if outside && *self != Positions::All {
+            return Err(self.outside(None, len));
+        }
+        Ok(start as usize..end as usize)
+    }
+
+    fn places(&self, len: usize) -> Result<Vec<usize>, HookError> {
+        let Positions::List(list) = self else { return Ok(self.resolve(len)?.collect()) };
+        if list.is_empty() {
+            return Err(self.outside(None, len));
+        }
+        list.iter().map(|position| Positions::At(*position).resolve(len).map(|range| range.start)).collect()
+    }
+
+    fn rows(&self, [batch, len]: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError> {
+        Ok(match self.columns(&Rows::new(batch, len), Counting::Text, false)? {
+            PositionSlice::All => vec![(0..len).collect(); batch],
+            PositionSlice::Range(range) => vec![range.collect(); batch],
+            PositionSlice::ByRow(rows) => rows,
+        })
     }
 }
 

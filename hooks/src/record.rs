@@ -4,8 +4,7 @@ use burn::tensor::Device;
 
 use crate::dtype::DType;
 use crate::error::HookError;
-use crate::ordinal::Ordinal;
-use crate::positions::{Counting, PositionSlice, Positions};
+use crate::positions::{Counting, PositionSlice, Positions, ResolvePositions};
 use crate::rows::Rows;
 use crate::selection::Selection;
 
@@ -45,16 +44,6 @@ impl Record {
         Self { selection: selection.into(), ..Self::default() }
     }
 
-    /// Whether nothing is recorded.
-    ///
-    /// ```
-    /// use hooklens_hooks::Record;
-    /// assert!(Record::default().selects_nothing() && !Record::all().selects_nothing());
-    /// ```
-    pub fn selects_nothing(&self) -> bool {
-        self.selection.is_empty()
-    }
-
     /// The columns that the record keeps in a run over these rows.
     pub(crate) fn columns(&self, rows: &Rows<'_>) -> Result<PositionSlice, HookError> {
         if self.remove_batch && rows.batch != 1 {
@@ -91,6 +80,24 @@ impl Record {
     /// assert_eq!(cache.activation("hook_embed")?.shape(), [1, 1, 4]);
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
+    ///
+    /// One position per row:
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, [id, ..]) = example::points();
+    /// # let rows = Rows::new(2, 3);
+    /// let record = Record::new("hook_embed").positions(Positions::of_rows([2, 0]));
+    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
+    /// # let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
+    /// # run.fire(Some(id), columns.unsqueeze_dim::<3>(2)).ok();
+    /// # let cache = run.finish()?;
+    /// // The rows were 1, 2, 3 and 4, 5, 6.
+    /// let kept = cache.activation("hook_embed")?.to_ndarray()?;
+    /// assert_eq!((kept.shape(), kept[[0, 0, 0]], kept[[1, 0, 0]]), (&[2, 1, 1][..], 3.0, 4.0));
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
     #[must_use]
     pub fn positions(mut self, positions: impl Into<Positions>) -> Self {
         (self.positions, self.counting) = (positions.into(), Counting::Text);
@@ -122,29 +129,6 @@ impl Record {
     pub fn new_positions(mut self, positions: impl Into<Positions>) -> Self {
         (self.positions, self.counting) = (positions.into(), Counting::Run);
         self
-    }
-
-    /// Keeps one position of each row, in row order; for instance, the position of a name in each prompt. Positions
-    /// count as in [`Record::positions`]. The axis is kept, with length one.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, [id, ..]) = example::points();
-    /// # let rows = Rows::new(2, 3);
-    /// let record = Record::new("hook_embed").positions_of_rows([2, 0]);
-    /// # let mut run = Run::new(&catalog, &mut [], record, rows, &|_| None)?;
-    /// # let columns = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::flex());
-    /// # run.fire(Some(id), columns.unsqueeze_dim::<3>(2)).ok();
-    /// # let cache = run.finish()?;
-    /// // The rows were 1, 2, 3 and 4, 5, 6.
-    /// let kept = cache.activation("hook_embed")?.to_ndarray()?;
-    /// assert_eq!((kept.shape(), kept[[0, 0, 0]], kept[[1, 0, 0]]), (&[2, 1, 1][..], 3.0, 4.0));
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    #[must_use]
-    pub fn positions_of_rows<P: Ordinal>(self, rows: impl IntoIterator<Item = P>) -> Self {
-        self.positions(Positions::of_rows(rows))
     }
 
     /// Casts floats to this type before storing them.
@@ -213,17 +197,56 @@ impl Record {
         self
     }
 
-    /// The positions to keep.
-    pub fn kept(&self) -> &Positions {
-        &self.positions
+    /// Whether activations are stored unchanged: all positions, same element type and device, with the batch axis.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.positions == Positions::All && self.dtype.is_none() && self.device.is_none() && !self.remove_batch
     }
+}
+
+/// What a [`Record`] asks of a run, for code that runs models.
+pub trait RecordRequest {
+    /// The selected points.
+    fn selection(&self) -> &Selection;
+
+    /// Whether nothing is recorded.
+    ///
+    /// ```
+    /// use hooklens_hooks::Record;
+    /// assert!(Record::default().selects_nothing() && !Record::all().selects_nothing());
+    /// ```
+    fn selects_nothing(&self) -> bool;
+
+    /// The positions to keep.
+    fn kept(&self) -> &Positions;
 
     /// The positions to keep in each of several texts, given their lengths; the same number in each. `None` if all
     /// positions are kept.
     ///
     /// # Errors
     /// The same errors as a run over these texts.
-    pub fn places_in(&self, lens: impl Iterator<Item = usize>) -> Result<Option<Vec<Vec<usize>>>, HookError> {
+    fn places_in(&self, lens: impl Iterator<Item = usize>) -> Result<Option<Vec<Vec<usize>>>, HookError>;
+
+    /// Fails if the record keeps a position that a text of `len` tokens does not have.
+    ///
+    /// # Errors
+    /// [`HookError::Positions`].
+    fn check_reach(&self, len: usize) -> Result<(), HookError>;
+}
+
+impl RecordRequest for Record {
+    fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    fn selects_nothing(&self) -> bool {
+        self.selection.is_empty()
+    }
+
+    fn kept(&self) -> &Positions {
+        &self.positions
+    }
+
+    fn places_in(&self, lens: impl Iterator<Item = usize>) -> Result<Option<Vec<Vec<usize>>>, HookError> {
         let lens: Vec<usize> = lens.collect();
         match &self.positions {
             Positions::All => return Ok(None),
@@ -247,22 +270,8 @@ impl Record {
         Ok(Some(places))
     }
 
-    /// Fails if the record keeps a position that a text of `len` tokens does not have.
-    ///
-    /// # Errors
-    /// [`HookError::Positions`].
-    pub fn check_reach(&self, len: usize) -> Result<(), HookError> {
+    fn check_reach(&self, len: usize) -> Result<(), HookError> {
         if self.counting == Counting::Text { self.positions.check_reach(len) } else { Ok(()) }
-    }
-
-    /// Whether activations are stored unchanged: all positions, same element type and device, with the batch axis.
-    pub fn keeps_all(&self) -> bool {
-        self.positions == Positions::All && self.dtype.is_none() && self.device.is_none() && !self.remove_batch
-    }
-
-    /// The selected points.
-    pub fn selection(&self) -> &Selection {
-        &self.selection
     }
 }
 

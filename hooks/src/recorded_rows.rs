@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::HookError;
-use crate::positions::{PositionSlice, Positions};
+use crate::positions::{PositionSlice, Positions, ResolvePositions};
 use crate::rows::Rows;
 
 /// Token position of each column; `None` for padding.

@@ -14,7 +14,7 @@ use crate::suggest::nearest;
 
 type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 
-/// A selection of hook points. Anything that names points converts into one.
+/// A selection of hook points. Anything that names points converts into one; the default selects none.
 ///
 /// - `"blocks.0.attn.hook_q"`: a full name; layers may be negative.
 /// - `"blocks.*.hook_resid_post"`, `"blocks.[0-3].attn.hook_{q,k}"`: a glob.
@@ -65,11 +65,6 @@ impl Selection {
         Self { asked: vec![Asked::All] }
     }
 
-    /// Selects no points.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
     /// Selects the points that satisfy `predicate`. Costly points are selected only if no other point satisfies it. As
     /// for a pattern, it is an error if no point does.
     ///
@@ -83,57 +78,6 @@ impl Selection {
     /// ```
     pub fn matching(predicate: impl Fn(&PointInfo) -> bool + Send + Sync + 'static) -> Self {
         Self { asked: vec![Asked::Matching(Arc::new(predicate))] }
-    }
-
-    /// Replaces predicates with the names of the points they select, so that the selection can be serialized and
-    /// compared.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, ids) = example::points();
-    /// let late = Selection::from("hook_embed").and(Selection::matching(|point| point.layer == Some(1)));
-    /// let spelled_out = late.spelled_out(&catalog)?;
-    /// assert_eq!(format!("{spelled_out:?}"), "[\"hook_embed\", \"blocks.1.hook_resid_post\"]");
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`HookError::NoMatch`] if no point satisfies a predicate.
-    pub fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError> {
-        let mut asked = Vec::new();
-        for one in &self.asked {
-            match one {
-                Asked::Matching(_) => {
-                    let ids = Selection { asked: vec![one.clone()] }.resolve(catalog)?;
-                    asked.extend(ids.into_iter().map(|id| Asked::Text(catalog.info(id).name.to_string())));
-                }
-                Asked::All | Asked::Text(_) => asked.push(one.clone()),
-            }
-        }
-        Ok(Selection { asked })
-    }
-
-    /// The full name of the selected point, with shorthands spelled out, where no catalog is at hand. A layer counted
-    /// from the end stays negative, because its number depends on the model. Of several names, patterns or a predicate,
-    /// it returns a description, which no point has as its name.
-    ///
-    /// ```
-    /// use hooklens_hooks::{Point, Selection};
-    /// let name = |point: Selection| point.full_name();
-    /// assert_eq!(name("resid_post1".into()), "blocks.1.hook_resid_post");
-    /// assert_eq!(name(("q", -1).into()), "blocks.-1.attn.hook_q");
-    /// assert_eq!(name(Point::<3>::in_layer(1, "hook_mlp_out").into()), "blocks.1.hook_mlp_out");
-    /// assert_eq!(name("resid_pre7.hook_sae_acts_post".into()), "blocks.7.hook_resid_pre.hook_sae_acts_post");
-    /// assert_eq!(name("layers.0.hook_pre".into()), "layers.0.hook_pre");
-    /// ```
-    pub fn full_name(&self) -> String {
-        match &self.asked[..] {
-            // A full name has no layer before its first dot: `blocks.0.hook_resid_pre`, `embed.ln.hook_scale`.
-            [Asked::Text(text)] if is_pattern(text) || is_full(text) => text.clone(),
-            [Asked::Text(text)] => expanded(text),
-            _ => self.words(),
-        }
     }
 
     /// The selection as the user wrote it.
@@ -157,7 +101,6 @@ impl Selection {
     /// # let (catalog, ids) = example::points();
     /// let both = Selection::from("hook_embed").and("resid_post0");
     /// assert_eq!(both.resolve(&catalog)?, [ids[0], ids[1]]);
-    /// assert!(Selection::none().is_empty());
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
     #[must_use]
@@ -167,7 +110,7 @@ impl Selection {
     }
 
     /// Whether the selection is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.asked.is_empty()
     }
 
@@ -190,28 +133,6 @@ impl Selection {
         self.resolve_in(catalog, &|_| None)
     }
 
-    /// The single selected point of `catalog`.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, ids) = example::points();
-    /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
-    /// let message = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
-    /// assert!(message.ends_with("names 2 points; expected exactly one"), "{message}");
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`Selection::resolve`], and [`HookError::NotOne`] if the selection has several points or none.
-    pub fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError> {
-        let ids = self.resolve(catalog)?;
-        match ids[..] {
-            [id] => Ok(id),
-            _ => Err(HookError::NotOne { asked: self.words(), count: ids.len() }),
-        }
-    }
-
     /// Like [`Selection::resolve`], for a run in which some points don't fire: `silent` returns the reason. Patterns
     /// skip these points; naming one explicitly is an error.
     pub(crate) fn resolve_in(&self, catalog: &Catalog, silent: Silent<'_>) -> Result<Vec<PointId>, HookError> {
@@ -230,6 +151,95 @@ impl Selection {
         found.sort_unstable();
         found.dedup();
         Ok(found)
+    }
+}
+
+/// Selections that have to be a single point.
+pub trait ResolveOne {
+    /// The single selected point of `catalog`.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// assert_eq!(Selection::from(("resid_post", -1)).resolve_one(&catalog)?, ids[2]);
+    /// let message = Selection::from("*hook_resid_post").resolve_one(&catalog).unwrap_err().to_string();
+    /// assert!(message.ends_with("names 2 points; expected exactly one"), "{message}");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Selection::resolve`], and [`HookError::NotOne`] if the selection has several points or none.
+    fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError>;
+}
+
+impl ResolveOne for Selection {
+    fn resolve_one(&self, catalog: &Catalog) -> Result<PointId, HookError> {
+        let ids = self.resolve(catalog)?;
+        match ids[..] {
+            [id] => Ok(id),
+            _ => Err(HookError::NotOne { asked: self.words(), count: ids.len() }),
+        }
+    }
+}
+
+/// Texts of a selection, for storing it in files and comparing it with stored ones.
+pub trait SelectionText {
+    /// Replaces predicates with the names of the points they select, so that the selection can be serialized and
+    /// compared.
+    ///
+    /// ```
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use hooklens_hooks::*;
+    /// # let (catalog, ids) = example::points();
+    /// let late = Selection::from("hook_embed").and(Selection::matching(|point| point.layer == Some(1)));
+    /// let spelled_out = late.spelled_out(&catalog)?;
+    /// assert_eq!(format!("{spelled_out:?}"), "[\"hook_embed\", \"blocks.1.hook_resid_post\"]");
+    /// # Ok::<(), hooklens_hooks::HookError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`HookError::NoMatch`] if no point satisfies a predicate.
+    fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError>;
+
+    /// The full name of the selected point, with shorthands spelled out, where no catalog is at hand. A layer counted
+    /// from the end stays negative, because its number depends on the model. Of several names, patterns or a predicate,
+    /// it returns a description, which no point has as its name.
+    ///
+    /// ```
+    /// use hooklens_hooks::{Point, Selection, SelectionText};
+    /// let name = |point: Selection| point.full_name();
+    /// assert_eq!(name("resid_post1".into()), "blocks.1.hook_resid_post");
+    /// assert_eq!(name(("q", -1).into()), "blocks.-1.attn.hook_q");
+    /// assert_eq!(name(Point::<3>::in_layer(1, "hook_mlp_out").into()), "blocks.1.hook_mlp_out");
+    /// assert_eq!(name("resid_pre7.hook_sae_acts_post".into()), "blocks.7.hook_resid_pre.hook_sae_acts_post");
+    /// assert_eq!(name("layers.0.hook_pre".into()), "layers.0.hook_pre");
+    /// ```
+    fn full_name(&self) -> String;
+}
+
+impl SelectionText for Selection {
+    fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError> {
+        let mut asked = Vec::new();
+        for one in &self.asked {
+            match one {
+                Asked::Matching(_) => {
+                    let ids = Selection { asked: vec![one.clone()] }.resolve(catalog)?;
+                    asked.extend(ids.into_iter().map(|id| Asked::Text(catalog.info(id).name.to_string())));
+                }
+                Asked::All | Asked::Text(_) => asked.push(one.clone()),
+            }
+        }
+        Ok(Selection { asked })
+    }
+
+    fn full_name(&self) -> String {
+        match &self.asked[..] {
+            // A full name has no layer before its first dot: `blocks.0.hook_resid_pre`, `embed.ln.hook_scale`.
+            [Asked::Text(text)] if is_pattern(text) || is_full(text) => text.clone(),
+            [Asked::Text(text)] => expanded(text),
+            _ => self.words(),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ proptest! {
         let check = |parts: &Components, what: &str| {
             assert_close(&parts.sum(), &stream, 3e-5, what);
             let written = parts.vectors();
-            assert_eq!(written.dims()[0], parts.len());
+            assert_eq!(written.dims()[0], parts.labels().len());
             assert_close(&written.sum_dim(0).squeeze_dim::<3>(0), &stream, 3e-5, what);
         };
         check(&analysis.decompose_resid(stage).unwrap(), "layers");
@@ -137,7 +137,7 @@ fn what_is_missing_is_named_with_what_would_hold_it() {
     assert!(message.contains("`blocks.0.attn.hook_z`") && message.contains("record `*attn.hook_z`"), "{message}");
     let message = analysis.decompose_resid(Stage::Final).unwrap_err().to_string();
     assert!(message.contains("record `hook_embed`"), "{message}");
-    assert!(analysis.stack_head_results(Stage::Before(0)).unwrap().is_empty());
+    assert!(analysis.stack_head_results(Stage::Before(0)).unwrap().labels().is_empty());
     assert!(analysis.stream(Stage::Before(7)).is_err());
     assert!(analysis.clone().rows(1..4).is_err());
     assert!(analysis.clone().positions(9).is_err());

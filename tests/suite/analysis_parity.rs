@@ -149,11 +149,11 @@ fn weights(case: &mut Case) {
         case.array(&format!("composition.{name}"), &model.composition_scores(mode).unwrap());
     }
     for (matrix, name) in [(model.ov(), "OV"), (model.qk(), "QK")] {
-        case.compare(&format!("svd.{name}"), &values(&matrix.svd().unwrap().s.squeeze_dim::<3>(2)));
+        case.compare(&format!("svd.{name}"), &values(&matrix.svd().unwrap().1.squeeze_dim::<3>(2)));
     }
     // Conjugate eigenvalues may come in either order, so each of TransformerLens's eigenvalues must be among ours.
-    let own = model.ov().eigenvalues().unwrap();
-    let (re, im) = (values(&own.re), values(&own.im));
+    let (re, im) = model.ov().eigenvalues().unwrap();
+    let (re, im) = (values(&re), values(&im));
     let theirs = case.golden.get("eigenvalues.OV").unwrap().clone();
     for (at, _) in theirs.indexed_iter().filter(|(at, _)| at[3] == 0) {
         let (layer, head, place) = (at[0], at[1], at[2]);

@@ -359,7 +359,7 @@ proptest! {
             .map(|point| point.name.to_string())
             .collect();
         let names: Vec<&str> = edits.iter().map(|edit| points[usize::from(*edit) % points.len()].as_str()).collect();
-        let hooks = names.iter().map(|name| at(*name).edit_any(|x, _| Ok(Some(x.plus(&x)))));
+        let hooks = names.iter().map(|name| at(*name).edit_any(|x, _| Ok(Some(&x + &x))));
         let record = Record::new(Selection::all().and("*hook_result"));
         // Some edits contradict each other.
         let Ok(output) = model.run(vec![row], ForwardOptions::new().hooks(hooks).record(record)) else { return Ok(()) };
@@ -767,7 +767,7 @@ fn a_remainder_before_the_first_layer_is_the_stream() {
     let cache = model.record(CLEAN, Record::all()).unwrap();
     let analysis = model.analyze(&cache).unwrap();
     let none = analysis.stack_head_results(Stage::Before(0)).unwrap();
-    assert_eq!((none.len(), none.vectors().dims()), (0, [0, 1, 15, 64]));
+    assert_eq!((none.labels().len(), none.vectors().dims()), (0, [0, 1, 15, 64]));
     assert_eq!(analysis.logit_attrs(&none, Direction::token("Mary")).unwrap().dims(), [0, 1, 15]);
     assert_eq!(none.sum().abs().max().into_scalar::<f32>(), 0.0);
     let rest = analysis.with_remainder(none).unwrap();

@@ -153,7 +153,7 @@ fn run(
     tolerance: f32,
 ) -> Result<(), CacheError> {
     let past = cache.len();
-    let record = if watched { Selection::from("*hook_pattern") } else { Selection::none() };
+    let record = if watched { Selection::from("*hook_pattern") } else { Selection::default() };
     let options = ForwardOptions::new().kv_cache(cache).record(record.clone());
     let output = match model.run(tokens(new), options) {
         Err(hooklens::Error::Cache(error)) => return Err(error),

@@ -92,7 +92,7 @@ fn a_dump_file_holds_what_a_run_records() {
     let given = stored.tensor("blocks.1.hook_resid_post").unwrap();
     // Two of the second prompt's five positions are padding, and contain zeros.
     let (real, padding) = given.data().split_at(8 * 64 * 4);
-    assert!(*real == cache.activation("resid_post1").unwrap().to_le_bytes().unwrap()[..8 * 64 * 4]);
+    assert!(*real == cache.activation("resid_post1").unwrap().to_data().unwrap().as_bytes()[..8 * 64 * 4]);
     assert!(padding.iter().all(|byte| *byte == 0));
     let mask = stored.tensor("attention_mask").unwrap();
     let ones = mask.data().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect::<Vec<_>>();

@@ -351,7 +351,7 @@ fn layers_the_model_lacks_are_told_apart_from_typos() {
     let message = cache.get::<3>("*hook_resid_post").unwrap_err();
     assert_eq!(message.to_string(), "`*hook_resid_post` names 2 points; expected exactly one");
     assert_eq!(
-        cache.activation(Selection::none()).unwrap_err().to_string(),
+        cache.activation(Selection::default()).unwrap_err().to_string(),
         "the selection names no point; expected exactly one"
     );
 }

@@ -76,7 +76,7 @@ fn spliced_models_share_prefixes() {
         let mut prefix = SharedPrefix::new(&spliced, Record::new("*hook_sae_acts_post"), Logits::All);
         let rows: Vec<Vec<u32>> = vec![vec![3, 9, 1, 7, 9, 2], vec![3, 9, 1, 7, 4, 4], vec![3, 9, 1, 7, 0, 11]];
         let given = prefix.run(&rows).unwrap();
-        assert_eq!(prefix.len(), 4);
+        assert_eq!(prefix.saved(), 2 * 4); // the prefix of four tokens is computed once
         let (logits, whole) = spliced.run_with_cache(rows, "*hook_sae_acts_post").unwrap();
         assert_close(&given.logits.unwrap(), &logits, 1e-5, "logits");
         assert_close(&given.cache.get(acts()).unwrap(), &whole.get(acts()).unwrap(), 1e-5, "latents");

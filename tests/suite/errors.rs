@@ -3,7 +3,8 @@
 use std::error::Error as StdError;
 use std::fs;
 
-use hooklens::dump::{Dump, read_prompts};
+use hooklens::corpus::Corpus;
+use hooklens::dump::Dump;
 use hooklens::prelude::*;
 use hooklens::{DumpError, Error, HookError, LoadError, error_chain};
 use serde_json::json;
@@ -41,7 +42,8 @@ fn loading(change: impl FnOnce(&std::path::Path)) -> Error {
 
 #[test]
 fn a_missing_file_keeps_what_the_system_says() {
-    let error = read_prompts("/no/such/prompts.txt").unwrap_err();
+    let read = Corpus::new(["/no/such/prompts.txt"]).prompts().unwrap().collect::<Result<Vec<_>, _>>();
+    let error = read.unwrap_err();
     assert!(matches!(error, DumpError::File { .. }), "{error:?}");
     let io = cause::<std::io::Error>(&error).unwrap();
     assert_eq!(io.kind(), std::io::ErrorKind::NotFound);

@@ -9,9 +9,9 @@ use hooklens::dump::Dump;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
 use hooklens::{
-    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, Transfers, devices, error_chain,
-    parse_device,
+    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, devices, error_chain, parse_device,
 };
+use hooklens_hooks::Transfers;
 use hooklens_model::device::element_types;
 use safetensors::SafeTensors;
 

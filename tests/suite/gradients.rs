@@ -6,6 +6,7 @@ use hooklens::encoder::{EncoderOutput, HookedEncoder};
 use hooklens::encoder_decoder::HookedEncoderDecoder;
 use hooklens::hook::Hook;
 use hooklens::prelude::*;
+use hooklens_hooks::AutodiffLeaf;
 use proptest::prelude::*;
 
 use crate::support::{any_config, cases, distance, fixtures, has, precise, random_model, smooth, values, widened};
@@ -56,7 +57,7 @@ fn check_slopes(cache: &ActivationCache, number: impl Fn(Vec<Hook<'_>>) -> Tenso
         let along = gradient.dot(&toward).into_scalar::<f64>();
         let at_step = |step: f64| {
             let change = scaled(&toward, step);
-            value(vec![at(name).edit_any(move |x, _| Ok(Some(x.plus(&change))))])
+            value(vec![at(name).edit_any(move |x, _| Ok(Some(&x + &change)))])
         };
         // Richardson extrapolation, with an error of fourth order.
         let quotient = |step: f64| (at_step(step) - at_step(-step)) / (2.0 * step);

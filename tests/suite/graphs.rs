@@ -18,6 +18,7 @@ use hooklens::{DType, Experts, SharedExpert, WeightFiles};
 use hooklens_features::graph::{
     GraphDetails, GraphFileParts, batch_size, feature_tokens, groups, intervened, ranked_every, weighted_target,
 };
+use hooklens_hooks::{AutodiffLeaf, Detach};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -298,7 +299,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
     let gradients = target.backward();
     let times = |(name, leaf): (String, Activation)| {
         let values = |of: &Activation| of.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
-        let held = values(&leaf.detached());
+        let held = values(&leaf.clone().detached());
         let slopes = leaf.gradient(&gradients).map_or_else(|| vec![0.0; held.len()], |slopes| values(&slopes));
         (name, held.iter().zip(slopes).map(|(x, slope)| x * slope).collect())
     };

@@ -540,7 +540,7 @@ fn what_is_no_number_is_said() {
     assert!(error.contains("`blocks.1.hook_resid_post` contains NaN at prompt 1, position 0"), "{error}");
     assert!(!out.exists());
     let report = dump.allow_non_finite(true).run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap();
-    assert_eq!(report.non_finite, ["blocks.1.hook_resid_post"]);
+    assert_eq!(report.non_finite(), ["blocks.1.hook_resid_post"]);
 
     let no_number = |error: Error| {
         assert!(matches!(&error, Error::NotANumber { .. }), "{error}");
@@ -548,7 +548,8 @@ fn what_is_no_number_is_said() {
     no_number(model.generate_with(prompt, GenerateOptions::new().max_new_tokens(3)).map(drop).unwrap_err());
     let cache = model.record(prompt, Record::all()).unwrap();
     no_number(model.analyze(&cache).unwrap().logit_lens(Per::Layer).unwrap().top(1).map(drop).unwrap_err());
-    assert!(model.ablating(prompt, Ablation::Zero).logit("sun").unwrap().attn_out().is_err());
+    let metric = Metric::logit(&model, "sun").unwrap();
+    assert!(model.ablating(prompt, Ablation::Zero).metric(metric).unwrap().attn_out().is_err());
     let saved = folder.path().join("saved");
     model.save_pretrained(&saved).unwrap();
     for args in [

@@ -42,7 +42,7 @@ fn npy_files_hold_floats_and_integers() {
     let turned = floats(&saved(tensor.clone().swap_dims(1, 2).into()));
     assert_eq!(turned, expected.clone().permuted_axes(IxDyn(&[0, 2, 1])));
     for dtype in [DType::F16, DType::BF16] {
-        assert_eq!(floats(&saved(tensor.clone().cast(dtype.float_dtype()).into())), expected, "{dtype}");
+        assert_eq!(floats(&saved(tensor.clone().cast(dtype.burn()).into())), expected, "{dtype}");
     }
     let file = saved(Tensor::<1, Int>::from_ints([3, -1], &Device::flex()).into());
     let (kind, shape, elements) = parsed(&file);
@@ -58,7 +58,7 @@ fn npz_files_hold_a_recording() {
     let path = folder.path().join("all.npz");
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let cache = model.record("king drum sun king", Record::all()).unwrap();
-    cache.save_npz(&path).unwrap();
+    cache.save(&path).unwrap();
     let mut archive = zip::ZipArchive::new(fs::File::open(&path).unwrap()).unwrap();
     let mut held = BTreeMap::new();
     for number in 0..archive.len() {
@@ -72,5 +72,5 @@ fn npz_files_hold_a_recording() {
         assert_eq!(held[&format!("{name}.npy")], activation.to_ndarray().unwrap(), "{name}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing unfinished is left");
-    assert!(cache.save_npz("/no/such/folder/all.npz").is_err());
+    assert!(cache.save("/no/such/folder/all.npz").is_err());
 }

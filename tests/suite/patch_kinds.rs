@@ -4,6 +4,7 @@ use hooklens::HookedModel;
 use hooklens::encoder::EncoderInput;
 use hooklens::patching::{PatchError, PatchingResult};
 use hooklens::prelude::*;
+use hooklens_hooks::BlockAccess;
 
 use crate::support::{fixtures, program, random_model};
 
@@ -161,8 +162,9 @@ fn a_model_under_hooks_is_patched_under_them() {
     let streams = under.resid_pre().unwrap();
     assert!((streams.baseline()[0] - f64::from(expected)).abs() < 1e-4);
     assert!(!close(&streams, &plain.resid_pre().unwrap()));
-    let ablated = model.ablating(&clean, Ablation::Mean(corrupted.into())).logit(4).unwrap();
-    assert_eq!(ablated.examples(), 2);
+    let metric = Metric::logit(&model, 4).unwrap();
+    let ablated = model.ablating(&clean, Ablation::Mean(corrupted.into())).metric(metric).unwrap();
+    assert_eq!(ablated.resid_pre().unwrap().baseline().len(), 2);
 }
 
 #[test]
@@ -172,13 +174,15 @@ fn what_can_not_be_patched_is_said() {
     assert!(message.to_string().contains("masked-token head"), "{message}");
     let bert = encoder("bert");
     // Without a tokenizer, the mask token is unknown.
-    let message = bert.patching([2, 5, 3], [2, 6, 3]).logit(4).unwrap().resid_pre().unwrap_err();
+    let message =
+        bert.patching([2, 5, 3], [2, 6, 3]).metric(Metric::logit(&bert, 4).unwrap()).unwrap().resid_pre().unwrap_err();
     assert!(message.to_string().contains("tokenizer"), "{message}");
     let model = t5("t5");
-    let message = model.patching(([5, 6, 1], [0]), ([5, 6, 1], [0, 4])).logit(4).unwrap_err();
+    let metric = Metric::logit(&model, 4).unwrap();
+    let message = model.patching(([5, 6, 1], [0]), ([5, 6, 1], [0, 4])).metric(metric).unwrap_err();
     assert!(matches!(message.downcast_ref(), Some(PatchError::Lengths { clean: 1, corrupted: 2, .. })), "{message}");
-    assert!(model.patching([5, 6, 1], [5, 7, 1]).logit(99_999).is_err());
-    let patching = model.patching([5, 6, 1], [5, 7, 1]).logit(4).unwrap();
+    assert!(Metric::logit(&model, 99_999).is_err());
+    let patching = model.patching([5, 6, 1], [5, 7, 1]).metric(Metric::logit(&model, 4).unwrap()).unwrap();
     assert!(patching.sweep(&Sites::new("encoder.*.attn.hook_pattern").per([Axis::Pos])).is_err());
 }
 

@@ -5,6 +5,7 @@ use hooklens::features::SpliceDictionary;
 use hooklens::hook::Axis;
 use hooklens::patching::{Ablation, Freeze, Metric, PatchError, Patching, PatchingResult, Receiver, Sites};
 use hooklens::prelude::*;
+use hooklens_hooks::BlockAccess;
 use ndarray::Dimension;
 use proptest::prelude::*;
 

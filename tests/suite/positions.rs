@@ -5,6 +5,7 @@ use hooklens::activations::Stage;
 use hooklens::hook::Axis;
 use hooklens::prelude::*;
 use hooklens::{Error, HookError};
+use hooklens_hooks::{Provenance, ResolvePositions};
 use ndarray::{ArrayD, stack};
 use proptest::prelude::*;
 
@@ -52,7 +53,7 @@ proptest! {
                 .map(|(row, columns)| counted(picks[row % picks.len()].0, columns.len(), picks[row % picks.len()].1))
                 .collect();
             let places = asked.iter().zip(&real).map(|((_, place), columns)| vec![columns[*place]]).collect();
-            (Record::new(POINTS).positions_of_rows(asked.iter().map(|(asked, _)| *asked)), places)
+            (Record::new(POINTS).positions(Positions::of_rows(asked.iter().map(|(asked, _)| *asked))), places)
         } else {
             let asked: Vec<isize> = picks.iter().map(|(pick, from_end)| counted(*pick, shortest, *from_end).0).collect();
             let of_row = |columns: &Vec<usize>| {
@@ -101,7 +102,7 @@ proptest! {
         let some = analysis.clone().positions(list).unwrap();
         prop_assert!(close(parts(&some), sliced(&whole, 1, &[listed.clone(), listed.clone()])));
         let each: Vec<Vec<usize>> = of_rows.iter().map(|n| vec![place(n)]).collect();
-        let apart = analysis.clone().positions_of_rows(of_rows.clone()).unwrap();
+        let apart = analysis.clone().positions(Positions::of_rows(of_rows.clone())).unwrap();
         prop_assert!(close(parts(&apart), sliced(&whole, 1, &each)));
         prop_assert!(close(parts(&apart.clone().rows(1..2).unwrap()), sliced(&whole.clone().slice(ndarray::s![1..2, .., ..]).to_owned().into_dyn(), 1, &each[1..])));
         let last_of_some = some.positions(-1).unwrap();
@@ -122,8 +123,8 @@ fn what_a_row_lacks_is_named() {
     };
     let all = || Record::new("*hook_resid_post");
     for (record, says) in [
-        (all().positions_of_rows([3, 2]), "positions 2 are not within the 2 positions of row 1"),
-        (all().positions_of_rows([3usize]), "positions were given for 1 rows, but the batch has 2"),
+        (all().positions(Positions::of_rows([3, 2])), "positions 2 are not within the 2 positions of row 1"),
+        (all().positions(Positions::of_rows([3usize])), "positions were given for 1 rows, but the batch has 2"),
         (all().positions([0, 3]), "positions 3 are not within the 2 positions of row 1"),
         (all().positions(usize::MAX), "not within the 4 positions of row 0"),
         (all().positions(Vec::<usize>::new()), "positions [] are not within the 4 positions of row 0"),

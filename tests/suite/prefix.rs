@@ -1,9 +1,10 @@
 //! Shared prefixes, also stored and under interventions; positions found by text; conversations.
 
 use hooklens::PaddingSide;
-use hooklens::experiments::{PrefixStore, SharedPrefix, common_prefix};
+use hooklens::experiments::{PrefixStore, SharedPrefix};
 use hooklens::prelude::*;
 use hooklens::{CacheError, Error, HookError, InputError, Message, Occurrence};
+use hooklens_analysis::experiments::common_prefix;
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, assert_close, cases, distance, random_model};
@@ -23,8 +24,11 @@ proptest! {
         let mut shared_prefix = SharedPrefix::new(&model, Record::new(points.clone()), Logits::All);
         for (kept, ends) in batches {
             let rows: Vec<Vec<u32>> = ends.iter().map(|end| [&start[..kept.min(start.len())], end].concat()).collect();
+            let (before, prefix) = (shared_prefix.saved(), common_prefix(&rows));
             let given = shared_prefix.run(&rows).unwrap();
-            prop_assert_eq!(shared_prefix.len(), common_prefix(&rows));
+            // The first row computes what the previous batch has not computed of the prefix.
+            let saved = shared_prefix.saved() - before;
+            prop_assert!(((rows.len() - 1) * prefix..=rows.len() * prefix).contains(&saved), "{saved} of {prefix}");
             let tokens = Tokens::padded(&rows, 0, PaddingSide::Right).unwrap();
             let (logits, whole) = model.run_with_cache(&tokens, points.clone()).unwrap();
             for (row, ids) in rows.iter().enumerate() {

@@ -20,7 +20,7 @@ fn numbers_are_those_of_activations() {
     assert_eq!(turned.to_vec().unwrap()[1], counting[12]);
     // Other float types are converted.
     for dtype in [DType::F64, DType::F16, DType::BF16].into_iter().filter(|dtype| has(*dtype)) {
-        let other = tensor.clone().cast(dtype.float_dtype());
+        let other = tensor.clone().cast(dtype.burn());
         let apart = (other.to_ndarray().unwrap() - values(&tensor)).mapv(f32::abs);
         assert!(apart.iter().all(|gap| *gap < 0.02), "{dtype}");
         assert_eq!(other.clone().narrow(0, 1, 1).argmax_tokens().unwrap(), [3, 3, 3]);

@@ -3,6 +3,7 @@
 use hooklens::TokenizeOptions;
 use hooklens::prelude::*;
 use hooklens::{Error, InputError};
+use hooklens_hooks::Provenance;
 use proptest::prelude::*;
 
 use crate::support::cases;

@@ -95,7 +95,7 @@ impl LabeledArray {
         let places = vec![values.len()];
         let values =
             ArrayD::from_shape_vec(labels.clone(), values).map_err(|_| InputError::Labels { labels, places })?;
-        Ok(Self::of(axes, values))
+        Ok(matching(axes, values))
     }
 
     /// Creates an array from a recorded activation, with the hook point's axis names: `batch`, `head`, `query`, `key`.
@@ -120,14 +120,7 @@ impl LabeledArray {
         let axes = cache.axes(point.clone())?;
         let values = cache.activation(point)?.to_ndarray()?.mapv(f64::from);
         let named = axes.iter().zip(values.shape()).map(|(axis, len)| LabeledAxis::numbered(axis.name(), *len));
-        Ok(Self::of(named.collect::<Vec<_>>(), values))
-    }
-
-    /// Like [`LabeledArray::new`], for labels that are known to match.
-    pub fn of(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> Self {
-        let made = Self { axes: axes.into_iter().collect(), values };
-        debug_assert_eq!(made.label_counts(), made.values.shape());
-        made
+        Ok(matching(named.collect::<Vec<_>>(), values))
     }
 
     fn label_counts(&self) -> Vec<usize> {
@@ -188,17 +181,8 @@ impl LabeledArray {
 
     /// Returns the `count` largest values with their labels, largest first. NaN comes last.
     pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
-        let places = self.largest_places(count).into_iter();
+        let places = largest_places(self, count).into_iter();
         places.map(|(labels, place)| (labels, self.values[&place])).collect()
-    }
-
-    /// Labels and indices of the largest values, largest first.
-    pub fn largest_places(&self, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
-        let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
-        let mut all: Vec<_> = self.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
-        all.sort_by(|a, b| b.1.total_cmp(&a.1));
-        all.truncate(count);
-        all.into_iter().map(|(place, _)| (self.labels(&place), place)).collect()
     }
 
     pub(crate) fn labels(&self, place: &IxDyn) -> Vec<&str> {
@@ -217,9 +201,32 @@ impl LabeledArray {
     pub fn to_csv(&self) -> String {
         self.csv(CsvLabels::Exact)
     }
+}
 
-    /// Like [`LabeledArray::to_csv`], with a choice of how labels are written.
-    pub fn csv(&self, labels: CsvLabels) -> String {
+/// Like [`LabeledArray::new`], for labels that are known to match.
+pub fn matching(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>) -> LabeledArray {
+    let made = LabeledArray { axes: axes.into_iter().collect(), values };
+    debug_assert_eq!(made.label_counts(), made.values.shape());
+    made
+}
+
+/// Labels and places of the `count` largest values, in descending order. NaN counts as smallest.
+pub fn largest_places(array: &LabeledArray, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
+    let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
+    let mut all: Vec<_> = array.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(count);
+    all.into_iter().map(|(place, _)| (array.labels(&place), place)).collect()
+}
+
+/// Results as CSV, for the commands, which may write labels differently.
+pub trait CsvText {
+    /// The table, with labels written as `labels` says.
+    fn csv(&self, labels: CsvLabels) -> String;
+}
+
+impl CsvText for LabeledArray {
+    fn csv(&self, labels: CsvLabels) -> String {
         let names = self.axes.iter().map(|axis| axis.name.as_str());
         let mut table = CsvTable::new(names.chain(["value"]), labels);
         for (place, value) in self.values.indexed_iter() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use clap::{ArgGroup, Args};
-use hooklens_hooks::{Positions, Record};
+use hooklens_hooks::{Positions, Record, ResolvePositions};
 use ndarray::{Array2, Axis, Ix3};
 use serde_json::{Value, json};
 
@@ -14,6 +14,7 @@ use super::out::{CsvArg, Kind, OutFile, said_file, spare, write};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
+use hooklens_analysis::labeled::CsvText;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::{Tokens, token_text};
 use hooklens_plot::{

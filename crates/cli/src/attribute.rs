@@ -16,7 +16,7 @@ use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::activations::{Components, Direction, Stage};
 use hooklens_analysis::attribution::{EdgeScores, Gradient};
-use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
 use hooklens_data::dump::DumpModel;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
@@ -96,8 +96,8 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
     let shares = analysis.logit_attrs(&components, direction)?;
     let shares = Activation::from(shares).to_ndarray()?;
-    let values = ArrayD::from_shape_fn(IxDyn(&[components.len()]), |at| f64::from(shares[[at[0], 0, 0]]));
-    let flat = LabeledArray::of([LabeledAxis::new("component", components.labels())], values);
+    let values = ArrayD::from_shape_fn(IxDyn(&[components.labels().len()]), |at| f64::from(shares[[at[0], 0, 0]]));
+    let flat = labeled::matching([LabeledAxis::new("component", components.labels())], values);
     let answer = answer.label(model);
     let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {}", wrong.label(model)));
     check_finite(&flat)?;
@@ -108,7 +108,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         let title = format!("logit of {asked}");
         Finding { json, csv: flat.csv(args.csv.labels()) }.write(out, heatmap(&picture, title))?;
     }
-    writeln!(stdout(), "{} components of the logit of {asked}:", components.len())?;
+    writeln!(stdout(), "{} components of the logit of {asked}:", components.labels().len())?;
     print_largest(&flat, args.top)?;
     said_file(file.as_ref())
 }
@@ -129,7 +129,7 @@ fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> Labele
         _ => LabeledAxis::numbered(name, count / rows),
     };
     let first = if rows == 1 { LabeledAxis::new("", [""]) } else { LabeledAxis::numbered("layer", rows) };
-    LabeledArray::of([first, columns], values)
+    labeled::matching([first, columns], values)
 }
 
 /// Keys of the settings in a shard's file that the merged report needs.

@@ -14,7 +14,7 @@ use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spa
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
-use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
 use hooklens_model::driver::Input;
 use hooklens_model::model::HookedTransformer;
 
@@ -119,7 +119,7 @@ fn detected(
     let views: Vec<_> = scores.iter().map(|found| found.values().view()).collect();
     let mut axes = vec![LabeledAxis::new("pattern", patterns.iter().map(|(name, _)| *name))];
     axes.extend(scores[0].axes().iter().cloned());
-    Ok(LabeledArray::of(axes, stack(Axis(0), &views)?))
+    Ok(labeled::matching(axes, stack(Axis(0), &views)?))
 }
 
 /// Four rows of random tokens, each repeated once, after the beginning-of-sequence token if the model has one.

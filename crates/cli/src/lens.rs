@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use hooklens_hooks::{Positions, Record};
+use hooklens_hooks::{Positions, Record, ResolvePositions};
 use serde_json::json;
 
 use super::any_model::AnyModel;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::terminal::{shown, stdout};
 use super::{CliResult, Failure};
-use hooklens_analysis::labeled::LabeledArray;
+use hooklens_analysis::labeled::{LabeledArray, largest_places};
 use hooklens_io::csv_text::CsvLabels;
 use hooklens_model::error::Error;
 use hooklens_plot::Heatmap;
@@ -149,7 +149,7 @@ pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
     let width = |label: &String| on_line(label).chars().count();
     let widths: Vec<usize> =
         array.axes().iter().map(|axis| axis.labels.iter().map(width).max().unwrap_or(0).max(axis.name.len())).collect();
-    for (labels, place) in sized.largest_places(count) {
+    for (labels, place) in largest_places(&sized, count) {
         let cells: Vec<String> =
             labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label))).collect();
         writeln!(out, "{}  {:+.3}", cells.join("  "), array.values()[&place])?;

@@ -14,6 +14,7 @@ use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
 use super::share::{Kind, Part, ShareArgs, setting_name};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
+use hooklens_analysis::labeled::CsvText;
 use hooklens_analysis::patching::{PatchingResult, Sites};
 use hooklens_data::dump::DumpModel;
 

@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::{Failure, signals};
-use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch};
+use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
 
 /// Total input size, in bytes, from which a progress bar is shown.
 const SHOWN: u64 = 1 << 20;
@@ -56,7 +56,7 @@ impl PromptFiles {
         let corpus = field.into_iter().fold(corpus, Corpus::field);
         let corpus = self.limit.into_iter().fold(corpus, Corpus::limit);
         let corpus = self.sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, self.sample_seed));
-        Ok(corpus.watched(self.watch()).placed()?)
+        Ok(watched(corpus, self.watch()).placed()?)
     }
 
     /// The prompts, or `None` if no file is given.
@@ -101,6 +101,6 @@ impl PromptFiles {
 
     /// The matching files; patterns that match nothing are returned as they are.
     pub(super) fn files(&self) -> Vec<PathBuf> {
-        Corpus::new(&self.prompts).files().unwrap_or_else(|_| self.prompts.clone())
+        files_of(&Corpus::new(&self.prompts)).unwrap_or_else(|_| self.prompts.clone())
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::{CliResult, Failure};
-use hooklens_data::dump::{Shard, folders};
+use hooklens_data::dump::{Shard, SplitByShard, folders, shard_of_job};
 use hooklens_data::error::ShardError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::{Error, error_chain};
@@ -50,7 +50,7 @@ impl ShardArg {
     pub(super) fn shard(self) -> Result<Shard, Failure> {
         match self {
             Self::Given(shard) => Ok(shard),
-            Self::Auto(of) => Shard::of_job(of).map_err(|error| Failure::Usage(error_chain(&error))),
+            Self::Auto(of) => shard_of_job(of).map_err(|error| Failure::Usage(error_chain(&error))),
         }
     }
 

@@ -13,7 +13,7 @@ use super::out::{OutFile, said, write};
 use super::shard_arg::{ShardArg, name_of, shares_of};
 use super::terminal::note;
 use super::{CliResult, Failure};
-use hooklens_data::dump::Shard;
+use hooklens_data::dump::{Shard, SplitByShard};
 use hooklens_io::object_stores::is_url;
 
 /// The `format` field of a shard's file.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{DType, Device, Tensor};
-use hooklens_hooks::Selection;
+use hooklens_hooks::{Selection, SelectionText};
 use hooklens_kernels::latents::Keep;
 
 use super::architecture::Architecture;

@@ -1,6 +1,6 @@
 //! [`Metadata`]: information about the model that a dictionary was trained on.
 
-use hooklens_hooks::Selection;
+use hooklens_hooks::{Selection, SelectionText};
 use serde_json::{Map, Value};
 
 use hooklens_model::driver::HookedModel;

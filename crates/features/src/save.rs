@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use burn::tensor::{Tensor, TensorData};
-use hooklens_hooks::{Activation, FolderLock, Together, write_safetensors_to};
+use hooklens_hooks::{Activation, FolderLock, Together, file_bytes, write_safetensors_to};
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -179,7 +179,7 @@ fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation
     let mut hash = Xxh3::new();
     for (name, tensor) in tensors {
         hash.update(format!("{name} {:?} ", tensor.shape()).as_bytes());
-        hash.update(&tensor.to_le_bytes()?);
+        hash.update(&file_bytes(tensor, tensor.to_data()?));
     }
     let hash = format!("{:032x}", hash.digest128());
     let file = files.add(path).map_err(&failed)?;

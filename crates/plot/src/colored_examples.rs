@@ -18,12 +18,14 @@ impl ColoredText {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Values`] if an example was modified to have different numbers of values and tokens.
+    /// Same as [`ColoredText::passage`].
     pub fn of(found: &FoundExamples) -> Result<Self, PlotError> {
         let none: [String; 0] = [];
-        found.examples.iter().try_fold(Self::new(none).title(found.heading()), |page, example| {
-            let name = format!("{}: text {}, position {}", number(example.value), example.text, example.position);
-            page.passage(name, &example.tokens, example.values.iter().copied())
+        found.examples().iter().try_fold(Self::new(none).title(found.heading()), |page, example| {
+            let (value, text, position) = (number(example.value()), example.text(), example.position());
+            let (tokens, values): (Vec<&str>, Vec<f32>) =
+                example.context().map(|(_, token, value)| (token, value)).unzip();
+            page.passage(format!("{value}: text {text}, position {position}"), tokens, values)
         })
     }
 }

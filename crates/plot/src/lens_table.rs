@@ -3,7 +3,7 @@
 use hooklens_analysis::activations::Analyze;
 use std::path::Path;
 
-use hooklens_hooks::{Activation, HookError, Record};
+use hooklens_hooks::{Activation, HookError, Record, ResolvePositions};
 use ndarray::{ArrayD, Axis, IxDyn};
 
 use super::color::Scale;
@@ -14,8 +14,8 @@ use super::token_text::{drawn, visible};
 use crate::error::PlotError;
 use crate::picture::Picture;
 use hooklens_analysis::activations::Per;
-use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
-use hooklens_analysis::lens::LensReading;
+use hooklens_analysis::labeled::{self, LabeledArray, LabeledAxis};
+use hooklens_analysis::lens::{LensReading, may_be_of};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
@@ -90,7 +90,7 @@ impl LensTable {
         if tokens.len() != pos {
             return Err(PlotError::OtherTokens { positions: pos, tokens: tokens.len() }.into());
         }
-        if !reading.may_be_of(row, tokens) {
+        if !may_be_of(reading, row, tokens) {
             return Err(PlotError::OtherText { row }.into());
         }
         Self::fits(stages, pos)?;
@@ -123,7 +123,7 @@ impl LensTable {
         };
         let tokens: Vec<String> = tokens.iter().map(|id| drawn(&text(*id), LETTERS)).collect();
         let axes = [LabeledAxis::new("stage", reading.labels()), LabeledAxis::new("pos", numbered(0, &tokens))];
-        Ok(Self { shade: LabeledArray::of(axes, values), shown, cells, tokens, title: String::new() })
+        Ok(Self { shade: labeled::matching(axes, values), shown, cells, tokens, title: String::new() })
     }
 
     /// Runs a model on one text or row of tokens, and applies the logit lens before each layer and after the last.
@@ -155,7 +155,7 @@ impl LensTable {
         let (stages, places) = self.axes();
         let axes = [stages.clone(), LabeledAxis::new("pos", &places.labels[range.clone()])];
         let values = self.shade.values().slice_axis(Axis(1), range.clone().into()).to_owned();
-        self.shade = LabeledArray::of(axes, values);
+        self.shade = labeled::matching(axes, values);
         self.tokens = self.tokens.drain(range.clone()).collect();
         for stage in &mut self.cells {
             *stage = stage.drain(range.clone()).collect();
@@ -282,7 +282,7 @@ impl LensCells for LensTable {
     fn first(mut self, position: usize) -> Self {
         let (stages, _) = self.axes();
         let axes = [stages.clone(), LabeledAxis::new("pos", numbered(position, &self.tokens))];
-        self.shade = LabeledArray::of(axes, self.shade.values().clone());
+        self.shade = labeled::matching(axes, self.shade.values().clone());
         self
     }
 

@@ -1,10 +1,10 @@
 //! [`AttentionPatterns`] of one text, from a recording.
 
-use hooklens_hooks::{Activation, ActivationCache, HookError, Positions};
+use hooklens_hooks::{Activation, ActivationCache, HookError, Positions, Provenance, ResolvePositions};
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix3, IxDyn};
 
 use crate::error::PlotError;
-use hooklens_analysis::labeled::{LabeledArray, LabeledAxis};
+use hooklens_analysis::labeled::{self, LabeledArray, LabeledAxis};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -203,7 +203,7 @@ impl AttentionPatterns {
             LabeledAxis::new("key", &places),
         ];
         let at = |at: IxDyn| f64::from(self.heads[at[0]].values[[at[1], at[2]]]);
-        LabeledArray::of(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
+        labeled::matching(axes, ArrayD::from_shape_fn(IxDyn(&[self.heads.len(), len, len]), at))
     }
 
     /// Position of the first token in its text.

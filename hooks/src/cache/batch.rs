@@ -21,7 +21,6 @@ impl ActivationCache {
     /// #     run.fire(Some(id), Tensor::<3>::ones([2, 3, 4], &Device::flex())).ok();
     /// # }
     /// # let cache = run.finish()?;
-    /// assert_eq!(cache.rows_recorded(), [2, 3]); // rows, positions
     /// let second = cache.rows(1..2)?;
     /// assert_eq!(second.activation("hook_embed")?.shape(), [1, 3, 4]);
     /// assert!(cache.rows(1..5).is_err());

@@ -6,6 +6,7 @@ use super::{ActivationCache, Lookup};
 use crate::activation::Activation;
 use crate::catalog::PointId;
 use crate::error::HookError;
+use crate::selection::ResolveOne;
 
 impl ActivationCache {
     /// The gradient at a point, recorded by a run with gradients. Name look-ups also find it as the point's name with
@@ -15,16 +16,11 @@ impl ActivationCache {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows::new(1, 3);
-    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
-    /// # for id in ids {
-    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
-    /// # }
-    /// # let cache = run.finish()?;
-    /// # let mut cache = cache;
-    /// cache.set_gradient(ids[0], cache.activation("hook_embed")?.zeros_like());
+    /// # let pass = |run: &mut Run<'_, '_>| run.fire(Some(ids[0]), Tensor::<3>::ones([1, 3, 4], &Device::flex()));
+    /// let rows = Rows::new(1, 3);
+    /// let (_, cache) = catalog.run_with_gradients(rows, [], "hook_embed", pass, |x| x.clone().sum())?;
     /// let grad: Tensor<3> = cache.grad("hook_embed")?;
-    /// assert_eq!(grad.max().into_scalar::<f32>(), 0.0);
+    /// assert_eq!(grad.max().into_scalar::<f32>(), 1.0);
     /// assert_eq!(cache.activation("hook_embed_grad")?.shape(), [1, 3, 4]); // the same gradient, by name
     /// assert_eq!(cache.gradients().count(), 1);
     /// # Ok::<(), hooklens_hooks::HookError>(())
@@ -38,7 +34,7 @@ impl ActivationCache {
     }
 
     /// Stores the gradient at a point.
-    pub fn set_gradient(&mut self, id: PointId, gradient: Activation) {
+    pub(crate) fn set_gradient(&mut self, id: PointId, gradient: Activation) {
         self.gradients.insert(id, gradient);
     }
 

@@ -20,14 +20,16 @@ pub use lookup::Lookup;
 pub(crate) use origin::LeftOut;
 pub use origin::{Origin, TextHashes};
 pub(crate) use positions::apart;
+pub use provenance::Provenance;
 pub use stack::Stackable;
+pub use stitch::truncated;
 
-use crate::activation::Activation;
+use crate::activation::{Activation, Detach};
 use crate::catalog::{Catalog, PointId};
 use crate::convert::write_safetensors;
 use crate::error::HookError;
 use crate::point::Axis;
-use crate::selection::Selection;
+use crate::selection::{ResolveOne, Selection};
 use crate::suggest::nearest;
 
 /// The activations a run recorded, in firing order.
@@ -69,14 +71,6 @@ impl ActivationCache {
     pub(crate) fn new(catalog: Arc<Catalog>, batch_removed: bool, rows: [usize; 2]) -> Self {
         let (held, gradients, origin) = (BTreeMap::new(), BTreeMap::new(), Origin::default());
         Self { catalog, held, gradients, has_batch: !batch_removed, rows, origin }
-    }
-
-    /// Moves all recordings out, leaving the cache empty.
-    #[must_use]
-    pub fn take(&mut self) -> Self {
-        let mut empty = Self::new(self.catalog.clone(), !self.has_batch, self.rows);
-        empty.origin = self.origin.clone();
-        std::mem::replace(self, empty)
     }
 
     pub(crate) fn insert(&mut self, id: PointId, activation: Activation) {
@@ -161,15 +155,6 @@ impl ActivationCache {
         self
     }
 
-    /// Detaches all activations from the autodiff graph.
-    #[must_use]
-    pub fn detached(mut self) -> Self {
-        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
-            *held = held.detached();
-        }
-        self
-    }
-
     /// Whether the point was recorded.
     pub fn contains(&self, point: impl Into<Selection>) -> bool {
         self.look_up(point.into()).is_ok()
@@ -214,11 +199,6 @@ impl ActivationCache {
         self.has_batch
     }
 
-    /// Number of recorded rows and positions, `[batch, pos]`.
-    pub fn rows_recorded(&self) -> [usize; 2] {
-        self.rows
-    }
-
     /// The catalog of the model that made the recording.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
@@ -258,7 +238,9 @@ impl ActivationCache {
         self
     }
 
-    /// Writes a safetensors file with one tensor per point, keyed by point name; gradients get the suffix `_grad`.
+    /// Writes all activations, keyed by point name; gradients get the suffix `_grad`. A path that ends in `.npz` gives
+    /// an uncompressed archive for `numpy.load` (arrays in the format of [`Activation::save_npy`]), any other a
+    /// safetensors file. The write is atomic.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -276,16 +258,40 @@ impl ActivationCache {
     /// let bytes = std::fs::read(&path)?;
     /// let read = safetensors::SafeTensors::deserialize(&bytes)?;
     /// assert_eq!(read.tensor("blocks.0.hook_resid_post")?.shape(), [1, 3, 4]);
+    /// # let path = folder.path().join("recorded.npz");
+    /// cache.save(&path)?;
+    /// let file = zip::ZipArchive::new(std::fs::File::open(&path)?)?;
+    /// assert!(file.index_for_name("blocks.0.hook_resid_post.npy").is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`HookError::Io`] naming the file or point.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), HookError> {
+        let path = path.as_ref();
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz")) {
+            return self.save_npz(path);
+        }
         let named = self.iter().map(|(name, activation)| (name.to_string(), activation));
         let gradients = self.gradients().map(|(name, gradient)| (format!("{name}_grad"), gradient));
         let named = named.chain(gradients);
-        write_safetensors(path.as_ref(), named, HashMap::new())
+        write_safetensors(path, named, HashMap::new())
+    }
+}
+
+impl Default for ActivationCache {
+    /// An empty recording, of a model without points.
+    fn default() -> Self {
+        Self::new(Arc::default(), false, [0, 0])
+    }
+}
+
+impl Detach for ActivationCache {
+    fn detached(mut self) -> Self {
+        for held in self.held.values_mut().chain(self.gradients.values_mut()) {
+            *held = held.clone().detached();
+        }
+        self
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ActivationCache;
 use crate::activation::Activation;
+use crate::cache::Provenance;
 use crate::catalog::PointId;
 use crate::error::HookError;
 use crate::point::{Axis, PointInfo};
@@ -41,7 +42,11 @@ impl ActivationCache {
         let is_of_encoder =
             |id: &PointId| !std::ptr::eq(own, self.origin.rows_of(self.catalog.info(*id)).unwrap_or(own));
         let encoder = match self.held.keys().any(is_of_encoder) {
-            true => self.origin.encoder_rows().map(|rows| Ok((rows, rows.choose(&positions)?))).transpose()?,
+            true => self
+                .origin
+                .encoder_rows()
+                .map(|rows| Ok::<_, HookError>((rows, rows.choose(&positions)?)))
+                .transpose()?,
             false => None,
         };
         let width = places.first().map_or(0, Vec::len);

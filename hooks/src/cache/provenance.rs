@@ -1,7 +1,5 @@
 //! Questions about the provenance of a recording.
 
-use std::sync::Arc;
-
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{ActivationCache, Origin};
@@ -11,12 +9,52 @@ use crate::point::PointInfo;
 use crate::recorded_rows::RecordedRows;
 use crate::tensor_hash::add_tensor;
 
-impl ActivationCache {
-    /// The model that made the recording, if known.
-    pub fn model(&self) -> Option<&Arc<ModelIdentity>> {
-        self.origin.model.as_ref()
+/// What a recording belongs to, for code that combines it with a run, a text or another recording.
+pub trait Provenance {
+    /// Fails if another model made the recording.
+    ///
+    /// # Errors
+    /// [`HookError::OtherModel`].
+    fn check_model(&self, model: &ModelIdentity) -> Result<(), HookError>;
+
+    /// Rows and columns of the recording, that is, which token each column holds. In an encoder-decoder model, those of
+    /// the decoder.
+    ///
+    /// # Errors
+    /// [`HookError::NoOrigin`] for a cache that was not filled by a run.
+    fn recorded_rows(&self) -> Result<&RecordedRows, HookError>;
+
+    /// Number of recorded rows and positions, `[batch, pos]`.
+    fn rows_recorded(&self) -> [usize; 2];
+
+    /// Model, texts and edits of the recorded run.
+    fn origin(&self) -> &Origin;
+}
+
+impl Provenance for ActivationCache {
+    fn check_model(&self, model: &ModelIdentity) -> Result<(), HookError> {
+        match &self.origin.model {
+            Some(own) if !own.is(model) => {
+                Err(HookError::OtherModel { recorded: own.label().to_string(), model: model.label().to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
+    fn recorded_rows(&self) -> Result<&RecordedRows, HookError> {
+        self.origin.own.as_deref().ok_or(HookError::NoOrigin { what: "positions" })
+    }
+
+    fn rows_recorded(&self) -> [usize; 2] {
+        self.rows
+    }
+
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+}
+
+impl ActivationCache {
     /// Names of the points whose tensors were changed during the run, by hooks or by parts spliced into the model.
     ///
     /// ```
@@ -41,33 +79,6 @@ impl ActivationCache {
     pub fn for_any_model(mut self) -> Self {
         self.origin.model = None;
         self
-    }
-
-    /// Fails if another model made the recording.
-    ///
-    /// # Errors
-    /// [`HookError::OtherModel`].
-    pub fn check_model(&self, model: &ModelIdentity) -> Result<(), HookError> {
-        match &self.origin.model {
-            Some(own) if !own.is(model) => {
-                Err(HookError::OtherModel { recorded: own.label().to_string(), model: model.label().to_string() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Rows and columns of the recording, that is, which token each column holds. In an encoder-decoder model, those of
-    /// the decoder.
-    ///
-    /// # Errors
-    /// [`HookError::NoOrigin`] for a cache that was not filled by a run.
-    pub fn recorded_rows(&self) -> Result<&RecordedRows, HookError> {
-        self.origin.own.as_deref().ok_or(HookError::NoOrigin { what: "positions" })
-    }
-
-    /// Provenance of the recording.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
     }
 
     /// Adds a point's recorded values, and the token of each column, to a hash.

@@ -124,51 +124,49 @@ impl ActivationCache {
         let point = named.unwrap_or("the requested positions").to_string();
         Err(HookError::Stitch { point, reason })
     }
+}
 
-    /// The recordings of the first `count` positions. Points without positions are left out, as are those that combine
-    /// batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, ids) = example::points();
-    /// # let rows = Rows::new(1, 3);
-    /// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
-    /// # for id in ids {
-    /// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
-    /// # }
-    /// # let cache = run.finish()?;
-    /// assert_eq!(cache.first(2).activation("hook_embed")?.shape(), [1, 2, 4]);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    #[must_use]
-    pub fn first(&self, count: usize) -> ActivationCache {
-        let [batch, len] = self.rows;
-        let count = count.min(len);
-        let mut held = BTreeMap::new();
-        for (id, activation) in &self.held {
-            let axes = self.catalog.info(*id).axes;
-            let (dropped, shape) = (usize::from(!self.has_batch), activation.shape());
-            let cut = match axes.first() {
-                Some(Axis::BatchPos | Axis::BatchPosHead) if batch == 1 => {
-                    activation.narrow(0, 0, shape[0] / len.max(1) * count)
-                }
-                Some(Axis::Batch) => {
-                    let places =
-                        axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
-                    let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
-                        let axis = place - dropped;
-                        // Keys include those of the key-value cache, before the recorded positions.
-                        let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
-                        activation.narrow(axis, 0, before + count)
-                    };
-                    places.fold(activation.clone(), shorter)
-                }
-                _ => continue,
-            };
-            held.insert(*id, cut);
-        }
-        let (catalog, gradients, origin) = (self.catalog.clone(), BTreeMap::new(), self.origin.first(count));
-        Self { catalog, held, gradients, has_batch: self.has_batch, rows: [batch, count], origin }
+/// The recordings of the first `count` positions. Points without positions are left out, as are those that combine
+/// batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use hooklens_hooks::*;
+/// # let (catalog, ids) = example::points();
+/// # let rows = Rows::new(1, 3);
+/// # let mut run = Run::new(&catalog, &mut [], Record::all(), rows, &|_| None)?;
+/// # for id in ids {
+/// #     run.fire(Some(id), Tensor::<3>::ones([1, 3, 4], &Device::flex())).ok();
+/// # }
+/// # let cache = run.finish()?;
+/// assert_eq!(truncated(&cache, 2).activation("hook_embed")?.shape(), [1, 2, 4]);
+/// # Ok::<(), hooklens_hooks::HookError>(())
+/// ```
+pub fn truncated(cache: &ActivationCache, count: usize) -> ActivationCache {
+    let [batch, len] = cache.rows;
+    let count = count.min(len);
+    let mut held = BTreeMap::new();
+    for (id, activation) in &cache.held {
+        let axes = cache.catalog.info(*id).axes;
+        let (dropped, shape) = (usize::from(!cache.has_batch), activation.shape());
+        let cut = match axes.first() {
+            Some(Axis::BatchPos | Axis::BatchPosHead) if batch == 1 => {
+                activation.narrow(0, 0, shape[0] / len.max(1) * count)
+            }
+            Some(Axis::Batch) => {
+                let places = axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
+                let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
+                    let axis = place - dropped;
+                    // Keys include those of the key-value cache, before the recorded positions.
+                    let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
+                    activation.narrow(axis, 0, before + count)
+                };
+                places.fold(activation.clone(), shorter)
+            }
+            _ => continue,
+        };
+        held.insert(*id, cut);
     }
+    let (catalog, gradients, origin) = (cache.catalog.clone(), BTreeMap::new(), cache.origin.first(count));
+    ActivationCache { catalog, held, gradients, has_batch: cache.has_batch, rows: [batch, count], origin }
 }

@@ -10,6 +10,7 @@ use crate::activation::Activation;
 use crate::catalog::Catalog;
 use crate::error::HookError;
 use crate::point::PointInfo;
+use crate::selection::SelectionText;
 use crate::tensor_hash::add_tensor;
 
 impl<'a> Hook<'a> {

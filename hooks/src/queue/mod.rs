@@ -336,7 +336,7 @@ impl<T> ActivationQueue<T> {
     /// assert_eq!(cache.get("count", 0), 3);
     /// assert_eq!(cache.get("other", 0), 0);
     /// cache.clear("count")?;
-    /// assert_eq!(cache.get("count", 0).into_value(), Some(0));
+    /// assert_eq!(cache.get("count", 0), 0);
     /// # Ok::<(), hooklens_hooks::QueueError>(())
     /// ```
     pub fn get(&self, name: &str, default: impl Into<T>) -> Stored<T>

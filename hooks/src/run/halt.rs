@@ -26,16 +26,10 @@ pub enum Halt {
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl Halt {
+impl From<Halt> for HookError {
     /// The error of a run that had to reach its end.
-    ///
-    /// ```
-    /// use hooklens_hooks::{Halt, HookError};
-    /// let error = Halt::from("the input is too wide").into_error();
-    /// assert!(matches!(error, HookError::Model { .. }));
-    /// ```
-    pub fn into_error(self) -> HookError {
-        match self {
+    fn from(halt: Halt) -> Self {
+        match halt {
             Halt::Error(error) => error,
             Halt::Failed(source) => HookError::Model { source },
             Halt::Done => HookError::Model { source: "it stopped early, but its output is needed".into() },

@@ -14,7 +14,7 @@ pub use halt::Halt;
 pub use splices::{Shift, Splices};
 
 use crate::activation::Activation;
-use crate::cache::{ActivationCache, LeftOut, TextHashes};
+use crate::cache::{ActivationCache, LeftOut, Provenance, TextHashes};
 use crate::catalog::{Catalog, PointId};
 use crate::dtype::DType;
 use crate::error::HookError;

@@ -7,7 +7,7 @@ use super::{Halt, Part, Run, Slot, Spliced};
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
 use crate::point::PointInfo;
-use crate::selection::{Selection, Silent};
+use crate::selection::{ResolveOne, Selection, Silent};
 
 /// The parts spliced into a model, in the order in which they were added.
 ///
@@ -71,7 +71,7 @@ impl Splices {
     /// that it replaces). Several parts at one point run in sequence.
     ///
     /// # Errors
-    /// An error from [`Selection::resolve_one`], or [`HookError::Splice`] for an integer point, for a point that is
+    /// An error from [`ResolveOne::resolve_one`], or [`HookError::Splice`] for an integer point, for a point that is
     /// read after it is written, and for names that the point already has.
     pub fn with(
         &self,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use burn::tensor::DType;
 
 use super::Slice;
-use crate::activation::Activation;
-use crate::cache::{ActivationCache, apart};
+use crate::activation::{Activation, BlockAccess};
+use crate::cache::{ActivationCache, Provenance, apart};
 use crate::error::HookError;
 use crate::hook::Hook;
 use crate::point::{Axis, PointInfo};

@@ -7,7 +7,7 @@ mod replace;
 
 use std::ops::Range;
 
-use crate::activation::Activation;
+use crate::activation::{Activation, BlockAccess};
 use crate::error::{BoxError, HookError};
 use crate::hook::{At, Hook, at};
 use crate::ordinal::Ordinal;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::Slice;
 use super::pieces::{AxisIndices, described, pieces, positions};
-use crate::activation::Activation;
-use crate::cache::{ActivationCache, apart};
+use crate::activation::{Activation, BlockAccess};
+use crate::cache::{ActivationCache, Provenance, apart};
 use crate::error::{BoxError, HookError};
 use crate::hook::{At, Hook, at};
 use crate::point::{Axis, PointInfo, Segment};

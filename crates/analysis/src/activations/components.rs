@@ -19,7 +19,7 @@ use crate::error::AnalysisError;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", "*hook_z")?;
 /// let heads = model.analyze(&cache)?.stack_head_results(Stage::Before(2))?; // four heads in each of two layers
-/// assert_eq!((heads.len(), heads.labels()[5].as_str()), (8, "L1H1"));
+/// assert_eq!((heads.labels().len(), heads.labels()[5].as_str()), (8, "L1H1"));
 /// assert_eq!(heads.vector("L1H1")?.dims(), [1, 5, 64]);
 /// let first_layer = heads.filter(|label| label.starts_with("L0"))?;
 /// assert_eq!(first_layer.vectors().dims(), [4, 1, 5, 64]);
@@ -82,23 +82,13 @@ impl Components {
     }
 
     /// Whether a norm was applied.
-    pub fn is_normed(&self) -> bool {
+    pub(super) fn is_normed(&self) -> bool {
         self.norm.is_some()
     }
 
     /// Name of each component: `embed`, `0_attn_out`, `L0H3`, `L1N17`, `bias`, ...
     pub fn labels(&self) -> &[String] {
         &self.labels
-    }
-
-    /// Number of components.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there are no components, because no part of this kind has written to the stream yet.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
     }
 
     /// All component vectors, `[component, batch, pos, d_model]`. For neurons this takes a lot of memory;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{HookError, Origin, Positions, RecordedRows};
+use hooklens_hooks::{HookError, Origin, Positions, RecordedRows, ResolvePositions};
 
 use super::made_of::MadeOf;
 

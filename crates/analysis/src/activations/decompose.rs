@@ -102,7 +102,7 @@ impl Analysis<'_> {
     /// let cache = model.record("When Mary and John", Record::all())?;
     /// let analysis = model.analyze(&cache)?;
     /// let parts = analysis.full_resid_decomposition(Stage::Final, Neurons::Apart)?;
-    /// assert_eq!(parts.len(), 4 * 4 + 4 * 256 + 3); // heads, neurons, embed, pos_embed, bias
+    /// assert_eq!(parts.labels().len(), 4 * 4 + 4 * 256 + 3); // heads, neurons, embed, pos_embed, bias
     /// let gap = parts.sum() - analysis.stream(Stage::Final)?;
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())

@@ -1,9 +1,8 @@
 //! [`Direction`]: logits and logit differences as directions in the residual stream.
 
-use crate::activations::ResidualDirections;
 use burn::tensor::Tensor;
 
-use super::token_choice::TokenChoice;
+use super::token_choice::{TokenChoice, residual_directions};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
@@ -42,8 +41,8 @@ impl Direction {
 
     /// The direction as a vector, `[batch or 1, pos or 1, d_model]`.
     pub(super) fn vector(self, model: &HookedTransformer) -> Result<Tensor<3>> {
-        let token = model.tokens_to_residual_directions(self.token)?;
-        self.minus.into_iter().try_fold(token, |sum, wrong| Ok(sum - model.tokens_to_residual_directions(wrong)?))
+        let token = residual_directions(model, self.token)?;
+        self.minus.into_iter().try_fold(token, |sum, wrong| Ok(sum - residual_directions(model, wrong)?))
     }
 }
 

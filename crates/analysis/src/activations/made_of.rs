@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use hooklens_hooks::{ActivationCache, HookError, Origin, Positions, RecordedRows};
+use hooklens_hooks::{ActivationCache, HookError, Origin, Positions, Provenance, RecordedRows, ResolvePositions};
 
 /// Rows and positions of a recording.
 #[derive(Debug, Clone)]

@@ -21,4 +21,4 @@ pub use components::Components;
 pub use direction::Direction;
 pub(crate) use made_of::MadeOf;
 pub use stage::{Neurons, Per, Stage};
-pub use token_choice::{ResidualDirections, TokenChoice};
+pub use token_choice::TokenChoice;

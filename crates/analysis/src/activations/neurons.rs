@@ -10,6 +10,7 @@ use super::post_norm::plus;
 use super::stage::Stage;
 use super::term::Term;
 use crate::error::AnalysisError;
+use hooklens_hooks::Provenance;
 use hooklens_model::config::Experts;
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -29,7 +30,7 @@ impl Analysis<'_> {
     /// let cache = model.record("When Mary and John", "*mlp.hook_post")?;
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let neurons = analysis.stack_neuron_results(hooklens::activations::Stage::Before(1))?;
-    /// assert_eq!((neurons.len(), neurons.labels()[17].as_str()), (256, "L0N17"));
+    /// assert_eq!((neurons.labels().len(), neurons.labels()[17].as_str()), (256, "L0N17"));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

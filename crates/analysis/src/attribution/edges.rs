@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::norm_gradient::through_norm;
 use crate::activations::{Components, Neurons, Stage};
 use crate::error::PatchError;
-use crate::labeled::{LabeledArray, LabeledAxis};
-use crate::patching::{Example, Patching, Receiver};
+use crate::labeled::{LabeledArray, LabeledAxis, matching};
+use crate::patching::{Example, Patching, Receiver, Sites, points_of};
 use hooklens_model::config::{ResidualScheme, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
@@ -22,13 +22,6 @@ use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, Norm};
 ///
 /// ```
 /// use hooklens::attribution::Sender;
-/// use hooklens::patching::Receiver;
-/// use hooklens::TransformerConfig;
-/// let config = TransformerConfig::gpt2_small();
-/// let late = [Receiver::Query(3, 0), Receiver::Mlp(2), Receiver::Logits];
-/// assert!(late.iter().all(|receiver| Sender::Head(2, 5).comes_before(*receiver, &config)));
-/// assert!(!Sender::Mlp(2).comes_before(Receiver::Key(2, 0), &config));
-/// assert!(Sender::Mlp(10).comes_before(Receiver::Key(-1, 0), &config)); // the last of 12 layers
 /// assert_eq!(Sender::Head(2, 5).to_string(), "L2H5");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -97,13 +90,6 @@ pub struct EdgeScores {
     scores: LabeledArray,
 }
 
-impl Sender {
-    /// Whether the sender writes before the receiver reads.
-    pub fn comes_before(self, receiver: Receiver, config: &TransformerConfig) -> bool {
-        before(self, receiver.in_model(config.n_layers()), config.residual == ResidualScheme::Parallel)
-    }
-}
-
 fn before(sender: Sender, receiver: Receiver, parallel: bool) -> bool {
     // Number the writes and reads in order: twice the layer, plus one for the second half of a block.
     let written = match sender {
@@ -170,7 +156,7 @@ impl EdgeScores {
         if [from, to] != [senders.len(), receivers.len()] {
             return Err(wrong("their edges differ"));
         }
-        let scores = LabeledArray::of(axes(&senders, &receivers, examples), values);
+        let scores = matching(axes(&senders, &receivers, examples), values);
         Ok(Self { senders, receivers, parallel, scores })
     }
 
@@ -183,7 +169,7 @@ impl EdgeScores {
     pub fn mean(&self) -> LabeledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
-        LabeledArray::of(self.scores.axes()[..2].to_vec(), mean)
+        matching(self.scores.axes()[..2].to_vec(), mean)
     }
 
     /// The senders, in the order of the first axis.
@@ -273,7 +259,7 @@ impl Patching<'_> {
         };
         let (senders, receivers) = (senders(config), receivers(config));
         let recorded = recorded_for_senders(config);
-        let ids = crate::patching::Sites::new(recorded.as_slice()).points(model.catalog())?;
+        let ids = points_of(&Sites::new(recorded.as_slice()), model.catalog())?;
         let per_example = self.each_example(&ids, |example| {
             let source = example.source_run(&recorded)?;
             let base = example.own_run(&recorded)?;
@@ -303,7 +289,7 @@ impl Patching<'_> {
             let edge = before(senders[at[0]], receivers[at[1]], parallel);
             if edge { f64::from(per_example[at[2]][[at[0], at[1]]]) } else { 0.0 }
         });
-        let scores = LabeledArray::of(axes(&senders, &receivers, per_example.len()), values);
+        let scores = matching(axes(&senders, &receivers, per_example.len()), values);
         Ok(EdgeScores { senders, receivers, parallel, scores })
     }
 }

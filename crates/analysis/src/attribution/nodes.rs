@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hooklens_hooks::{HookError, PointId, Selection};
 use ndarray::ArrayD;
 
-use crate::patching::{Example, Found, Layout, Patchable, Patching, PatchingResult, Sites};
+use crate::patching::{Example, Found, Layout, Patchable, Patching, PatchingResult, Sites, points_of};
 use hooklens_model::driver::{ForwardOptions, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::hook::Axis;
@@ -68,7 +68,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m, M>> {
         let points = points.into();
         let catalog = self.model().catalog();
-        let ids: Vec<PointId> = Sites::new(points.clone()).points(catalog)?;
+        let ids: Vec<PointId> = points_of(&Sites::new(points.clone()), catalog)?;
         let slopes = |example: Example<'_, M>| {
             let names: Vec<&str> = ids.iter().map(|id| &*catalog.info(*id).name).collect();
             let options = ForwardOptions::new().record(names.as_slice());

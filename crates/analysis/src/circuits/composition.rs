@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use hooklens_hooks::Activation;
 use ndarray::ArrayD;
 
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DecoderChecks, HookedTransformer};
 
@@ -70,5 +70,5 @@ pub(super) fn composition_scores(model: &HookedTransformer, composition: Composi
         }
     }
     let axes = ["writer", "reader"].map(|name| LabeledAxis::new(name, model.head_labels()));
-    Ok(LabeledArray::of(axes, values))
+    Ok(matching(axes, values))
 }

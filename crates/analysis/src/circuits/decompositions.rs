@@ -6,65 +6,25 @@ use faer::Mat;
 use super::factored_matrix::FactoredMatrix;
 use crate::error::MatrixError;
 
-/// Singular value decomposition `u · diag(s) · vh` of each matrix: `s` is in descending order, and the columns of `u`
-/// and the rows of `vh` are orthonormal.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-/// let ov = model.ov().at(0, 0)?;
-/// let svd = ov.svd()?;
-/// assert_eq!((svd.u.dims(), svd.s.dims(), svd.vh.dims()), ([64, 16], [1, 16], [16, 64]));
-/// let again = (svd.u * svd.s).matmul(svd.vh);
-/// assert!((again - ov.ab()).abs().max().into_scalar::<f32>() < 1e-4);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Svd<const D: usize> {
-    /// Left singular vectors, `[..., left, rank]`.
-    pub u: Tensor<D>,
-    /// Singular values, `[..., 1, rank]`.
-    pub s: Tensor<D>,
-    /// Right singular vectors, `[..., rank, right]`.
-    pub vh: Tensor<D>,
-}
-
-/// Eigenvalues of each matrix, in descending order of magnitude.
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-/// use hooklens::circuits::FactoredMatrix;
-/// let device = Device::flex();
-/// let turn = Tensor::<2>::from_floats([[0.0, -1.0], [1.0, 0.0]], &device); // rotation by a right angle
-/// let values = FactoredMatrix::new(turn, Tensor::eye(2, &device))?.eigenvalues()?;
-/// assert!(values.re.abs().max().into_scalar::<f32>() < 1e-6); // i and -i
-/// assert!((values.im.abs() - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Eigenvalues<const D: usize> {
-    /// Real parts, `[..., 1, inner]`.
-    pub re: Tensor<D>,
-    /// Imaginary parts, `[..., 1, inner]`.
-    pub im: Tensor<D>,
-}
-
 impl<const D: usize> FactoredMatrix<D> {
-    /// The singular value decomposition, computed in f64 from the small matrix between the factors.
+    /// The singular value decomposition `u · diag(s) · vh` of each matrix, computed in f64 from the small matrix between
+    /// the factors: `u` is `[..., left, rank]`, `s` is `[..., 1, rank]` in descending order, and `vh` is
+    /// `[..., rank, right]`. The columns of `u` and the rows of `vh` are orthonormal.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let svd = model.ov().svd()?; // all heads at once
-    /// assert_eq!(svd.s.dims(), [4, 4, 1, 16]); // [layer, head, 1, rank]
+    /// let (_, s, _) = model.ov().svd()?; // all heads at once
+    /// assert_eq!(s.dims(), [4, 4, 1, 16]); // [layer, head, 1, rank]
+    /// let ov = model.ov().at(0, 0)?;
+    /// let (u, s, vh) = ov.svd()?;
+    /// assert!(((u * s).matmul(vh) - ov.ab()).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`MatrixError::Numeric`] if the decomposition fails.
-    pub fn svd(&self) -> Result<Svd<D>, MatrixError> {
+    pub fn svd(&self) -> Result<(Tensor<D>, Tensor<D>, Tensor<D>), MatrixError> {
         let parts = self.each(|a, b| {
             // With `A = Q_a R_a` and `Bᵀ = Q_b R_b`, only the small `R_a R_bᵀ` needs a decomposition.
             let (qa, qb) = (a.qr(), b.transpose().qr());
@@ -76,23 +36,29 @@ impl<const D: usize> FactoredMatrix<D> {
             Ok([u, Mat::from_fn(1, values.len(), |_, j| values[j]), vh])
         })?;
         let [u, s, vh] = self.gathered(parts);
-        Ok(Svd { u, s, vh })
+        Ok((u, s, vh))
     }
 
-    /// The `inner` eigenvalues of the product that can be nonzero.
+    /// The `inner` eigenvalues of each product that can be nonzero, in descending order of magnitude: real and imaginary
+    /// parts, `[..., 1, inner]`.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use hooklens::circuits::FactoredMatrix;
-    /// let column = Tensor::<2>::from_floats([[1.0], [2.0]], &Device::flex());
-    /// let values = FactoredMatrix::new(column.clone(), column.transpose())?.eigenvalues()?;
-    /// assert!((values.re.into_scalar::<f32>() - 5.0).abs() < 1e-5); // the only nonzero one
+    /// let device = Device::flex();
+    /// let column = Tensor::<2>::from_floats([[1.0], [2.0]], &device);
+    /// let (re, _) = FactoredMatrix::new(column.clone(), column.transpose())?.eigenvalues()?;
+    /// assert!((re.into_scalar::<f32>() - 5.0).abs() < 1e-5); // the only nonzero one
+    /// let turn = Tensor::<2>::from_floats([[0.0, -1.0], [1.0, 0.0]], &device); // rotation by a right angle
+    /// let (re, im) = FactoredMatrix::new(turn, Tensor::eye(2, &device))?.eigenvalues()?;
+    /// assert!(re.abs().max().into_scalar::<f32>() < 1e-6); // i and -i
+    /// assert!((im.abs() - 1.0).abs().max().into_scalar::<f32>() < 1e-6);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`] if the decomposition fails.
-    pub fn eigenvalues(&self) -> Result<Eigenvalues<D>, MatrixError> {
+    pub fn eigenvalues(&self) -> Result<(Tensor<D>, Tensor<D>), MatrixError> {
         self.ba()?;
         let parts = self.each(|a, b| {
             let small = b * a;
@@ -106,7 +72,33 @@ impl<const D: usize> FactoredMatrix<D> {
             Ok([row(&|j| values[j].re), row(&|j| values[j].im)])
         })?;
         let [re, im] = self.gathered(parts);
-        Ok(Eigenvalues { re, im })
+        Ok((re, im))
+    }
+
+    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues divided by the sum of their
+    /// magnitudes, from -1 to 1. For an OV circuit, a value near 1 means that the head copies.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use hooklens::circuits::FactoredMatrix;
+    /// let one = Tensor::<2>::eye(3, &Device::flex());
+    /// let copies = FactoredMatrix::new(one.clone(), one.clone())?;
+    /// let negates = FactoredMatrix::new(one.clone(), -one)?;
+    /// assert!((copies.copying()?[0] - 1.0).abs() < 1e-6);
+    /// assert!((negates.copying()?[0] + 1.0).abs() < 1e-6);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`FactoredMatrix::eigenvalues`].
+    pub fn copying(&self) -> Result<Vec<f64>, MatrixError> {
+        let (re, im) = self.eigenvalues()?;
+        let of = |(re, im): (Mat<f64>, Mat<f64>)| {
+            let values = || (0..re.ncols()).map(|j| (re[(0, j)], im[(0, j)]));
+            let sizes: f64 = values().map(|(re, im)| re.hypot(im)).sum();
+            if sizes == 0.0 { 0.0 } else { values().map(|(re, _)| re).sum::<f64>() / sizes }
+        };
+        Ok(host(&re)?.into_iter().zip(host(&im)?).map(of).collect())
     }
 
     /// The same product with balanced factors: `U √S · √S Vᵀ`.
@@ -125,7 +117,7 @@ impl<const D: usize> FactoredMatrix<D> {
     /// # Errors
     /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn make_even(&self) -> Result<Self, MatrixError> {
-        let Svd { u, s, vh } = self.svd()?;
+        let (u, s, vh) = self.svd()?;
         let root = s.sqrt();
         Self::new(u * root.clone(), root.swap_dims(D - 2, D - 1) * vh)
     }
@@ -146,7 +138,7 @@ impl<const D: usize> FactoredMatrix<D> {
     /// # Errors
     /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn collapse_l(&self) -> Result<Tensor<D>, MatrixError> {
-        let Svd { s, vh, .. } = self.svd()?;
+        let (_, s, vh) = self.svd()?;
         Ok(s.swap_dims(D - 2, D - 1) * vh)
     }
 
@@ -166,7 +158,7 @@ impl<const D: usize> FactoredMatrix<D> {
     /// # Errors
     /// [`MatrixError::Numeric`] if the decomposition fails.
     pub fn collapse_r(&self) -> Result<Tensor<D>, MatrixError> {
-        let Svd { u, s, .. } = self.svd()?;
+        let (u, s, _) = self.svd()?;
         Ok(u * s)
     }
 
@@ -195,32 +187,6 @@ impl<const D: usize> FactoredMatrix<D> {
             (dims[D - 2], dims[D - 1]) = (rows, columns);
             Tensor::from_data(TensorData::new(values, dims), (&device, dtype))
         })
-    }
-}
-
-impl<const D: usize> Eigenvalues<D> {
-    /// The copying score of each matrix (Elhage et al. 2021): the sum of its eigenvalues divided by the sum of their
-    /// magnitudes, from -1 to 1. For an OV circuit, a value near 1 means that the head copies.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Tensor};
-    /// use hooklens::circuits::FactoredMatrix;
-    /// let one = Tensor::<2>::eye(3, &Device::flex());
-    /// let copies = FactoredMatrix::new(one.clone(), one.clone())?;
-    /// let negates = FactoredMatrix::new(one.clone(), -one)?;
-    /// assert!((copies.eigenvalues()?.copying()[0] - 1.0).abs() < 1e-6);
-    /// assert!((negates.eigenvalues()?.copying()[0] + 1.0).abs() < 1e-6);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn copying(&self) -> Vec<f64> {
-        let values = |t: &Tensor<D>| t.to_data().iter::<f64>().collect::<Vec<f64>>();
-        let (re, im) = (values(&self.re), values(&self.im));
-        let count = self.re.dims()[D - 1].max(1);
-        let of = |(re, im): (&[f64], &[f64])| {
-            let sizes: f64 = re.iter().zip(im).map(|(re, im)| re.hypot(*im)).sum();
-            if sizes == 0.0 { 0.0 } else { re.iter().sum::<f64>() / sizes }
-        };
-        re.chunks(count).zip(im.chunks(count)).map(of).collect()
     }
 }
 

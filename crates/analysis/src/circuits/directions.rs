@@ -67,8 +67,8 @@ pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatri
     };
     let written = match matrix {
         WeightMatrix::Ov(layer, head) => {
-            let svd = model.ov().at(layer, head)?.svd()?;
-            return leading(model, svd.s.squeeze_dim(0), svd.vh, count);
+            let (_, s, vh) = model.ov().at(layer, head)?.svd()?;
+            return leading(model, s.squeeze_dim(0), vh, count);
         }
         WeightMatrix::MlpOut(layer) => mlp(layer)?.output.weight_in(model.dtype().burn()),
         WeightMatrix::MlpIn(layer) => {

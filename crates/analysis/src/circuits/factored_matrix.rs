@@ -1,6 +1,6 @@
 //! [`FactoredMatrix`]: a matrix stored as the product of two thin ones.
 
-use std::ops::Range;
+use std::ops::{Bound, Range, RangeBounds};
 
 use crate::error::MatrixError;
 use burn::tensor::Tensor;
@@ -222,41 +222,44 @@ impl<const D: usize> FactoredMatrix<D> {
         (left * right).sum_dim(D - 1).sum_dim(D - 2).clamp_min(0.0).sqrt()
     }
 
-    /// A range of rows of the product.
+    /// A block of the product, without computing the rest.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let circuit = model.ov().at(3, 0)?.after_matrix(model.w_e())?;
-    /// let names = circuit.rows(1..21)?; // the tokens that are names
-    /// assert_eq!(names.dims(), [20, 64]);
-    /// assert!(circuit.rows(50..70).is_err());
+    /// let circuit = model.ov().at(3, 0)?.after_matrix(model.w_e())?.times_matrix(model.w_u())?;
+    /// let names = circuit.slice(1..21, ..)?; // from the tokens that are names
+    /// assert_eq!((names.dims(), names.slice(.., 1..21)?.dims()), ([20, 61], [20, 20]));
+    /// assert!(circuit.slice(50..70, ..).is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`MatrixError::Index`] for an empty or invalid range.
-    pub fn rows(&self, rows: Range<usize>) -> Result<Self, MatrixError> {
-        let rows = within("rows", rows, self.dims()[D - 2])?;
-        Ok(Self { a: self.a.clone().narrow(D - 2, rows.start, rows.len()), b: self.b.clone() })
+    pub fn slice(&self, rows: impl RangeBounds<usize>, columns: impl RangeBounds<usize>) -> Result<Self, MatrixError> {
+        let dims = self.dims();
+        let rows = within("rows", bounded(rows, dims[D - 2]), dims[D - 2])?;
+        let columns = within("columns", bounded(columns, dims[D - 1]), dims[D - 1])?;
+        Ok(Self {
+            a: self.a.clone().narrow(D - 2, rows.start, rows.len()),
+            b: self.b.clone().narrow(D - 1, columns.start, columns.len()),
+        })
     }
+}
 
-    /// A range of columns of the product.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let circuit = model.ov().at(3, 0)?.times_matrix(model.w_u())?;
-    /// assert_eq!(circuit.columns(1..21)?.dims(), [64, 20]); // logits of names
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`MatrixError::Index`] for an empty or invalid range.
-    pub fn columns(&self, columns: Range<usize>) -> Result<Self, MatrixError> {
-        let columns = within("columns", columns, self.dims()[D - 1])?;
-        Ok(Self { a: self.a.clone(), b: self.b.clone().narrow(D - 1, columns.start, columns.len()) })
-    }
+/// The indices that a range means in an axis of `len` places, which they may exceed.
+fn bounded(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    start..end
 }
 
 pub(super) fn within(what: &'static str, given: Range<usize>, len: usize) -> Result<Range<usize>, MatrixError> {

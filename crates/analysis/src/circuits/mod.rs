@@ -11,8 +11,6 @@ mod of_model;
 pub use crate::error::MatrixError;
 pub use composition::Composition;
 #[cfg(feature = "decompositions")]
-pub use decompositions::{Eigenvalues, Svd};
-#[cfg(feature = "decompositions")]
 pub use directions::{Directions, WeightMatrix};
 pub use factored_matrix::FactoredMatrix;
 pub use of_model::{Biases, Circuits};

@@ -4,12 +4,11 @@ use hooklens_hooks::Activation;
 use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
 
 use crate::activations::AnalysisError;
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::{Error, Result};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
-use hooklens_model::tokens::Tokens;
 
 /// An expected attention pattern, as a function of the tokens.
 ///
@@ -176,38 +175,5 @@ pub(super) fn detect_heads(model: &HookedTransformer, input: Input, detection: &
         });
     }
     let axes = [LabeledAxis::new("layer", layers.iter().map(usize::to_string)), LabeledAxis::numbered("head", heads)];
-    Ok(LabeledArray::of(axes, sums))
-}
-
-/// [`Experiments::attention_between`](super::Experiments::attention_between).
-pub(super) fn attention_between(
-    model: &HookedTransformer,
-    input: Input,
-    from: usize,
-    to: &[usize],
-) -> Result<LabeledArray> {
-    let tokens: Tokens = model.token_input(input)?;
-    let [batch, _] = tokens.shape();
-    let chosen = |ids: &[u32]| -> Result<HeadDetection> {
-        let len = ids.len();
-        if from >= len || to.iter().any(|to| *to >= len) || to.is_empty() {
-            let expected = format!("a query and at least one key, within the row's {len} tokens");
-            let given = [&[from], to].concat();
-            return Err(AnalysisError::Shape { what: "the list of positions".into(), given, expected }.into());
-        }
-        let mark = |(query, key)| f32::from(u8::from(query == from && to.contains(&key)));
-        Ok(HeadDetection::new(HeadPattern::Given(Array2::from_shape_fn((len, len), mark))))
-    };
-    let mut mean: Option<LabeledArray> = None;
-    for row in 0..batch {
-        let ids = tokens.real(row);
-        // The score is a fraction of the attention of all queries, so it is multiplied by their number.
-        let queries = ids.len() as f64 / batch as f64;
-        let own = detect_heads(model, Input::from(&ids), &chosen(&ids)?)?.map(|share| share * queries);
-        mean = Some(match mean {
-            None => own,
-            Some(sum) => LabeledArray::of(sum.axes().to_vec(), sum.values() + own.values()),
-        });
-    }
-    Ok(mean.ok_or(AnalysisError::Nothing)?)
+    Ok(matching(axes, sums))
 }

@@ -4,7 +4,7 @@ use hooklens_hooks::Activation;
 use ndarray::Array3;
 
 use crate::error::AnalysisError;
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
@@ -89,7 +89,7 @@ pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<Label
         LabeledAxis::new("layer", layers.iter().map(usize::to_string)),
         LabeledAxis::numbered("head", heads),
     ];
-    Ok(LabeledArray::of(axes, scores.into_dyn()))
+    Ok(matching(axes, scores.into_dyn()))
 }
 
 /// Names of the scores, in order.

@@ -3,12 +3,7 @@
 use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 
-/// The names used in IOI sentences.
-///
-/// ```
-/// assert!(hooklens::experiments::NAMES.contains(&"Mary"));
-/// ```
-pub const NAMES: [&str; 20] = [
+const NAMES: [&str; 20] = [
     "Mary", "John", "Tom", "Anna", "James", "Lucy", "Paul", "Kate", "Mark", "Alice", "Peter", "Emma", "David", "Sarah",
     "Simon", "Laura", "Henry", "Julia", "Frank", "Clara",
 ];

@@ -49,22 +49,6 @@ pub trait Experiments {
     /// Same as `HookedModel::record`; `AnalysisError::Shape` for a pattern of the wrong length.
     fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabeledArray>;
 
-    /// How much each head attends from position `from` to the positions `to`, `[layer, head]`: summed over `to` and
-    /// averaged over rows. Positions count a row's tokens without padding.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let prompt = "When Mary and John went to the store, John gave a drink to";
-    /// let to_mary = model.attention_between(prompt, 14, &[2])?;
-    /// println!("{:?}", to_mary.largest(2));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as `HookedModel::record`; `AnalysisError::Shape` for positions outside a row.
-    fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabeledArray>;
-
     /// Ranks the tokens of an answer among the model's predictions after a prompt, and lists the `top` most likely
     /// tokens at each position. If the tokenizer keeps spaces, an answer that starts a new word must include the space
     /// before it.
@@ -73,7 +57,7 @@ pub trait Experiments {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let report = model.test_prompt("When Mary and John went to the store, John gave a drink to", "Mary", 5)?;
-    /// assert_eq!(report.answer[0].rank, 0);
+    /// assert_eq!(report.answer()[0].rank(), 0);
     /// println!("{report}");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -91,10 +75,6 @@ impl Experiments for HookedTransformer {
 
     fn detect_heads(&self, input: impl Into<Input>, detection: &HeadDetection) -> Result<LabeledArray> {
         head_detector::detect_heads(self, input.into(), detection)
-    }
-
-    fn attention_between(&self, input: impl Into<Input>, from: usize, to: &[usize]) -> Result<LabeledArray> {
-        head_detector::attention_between(self, input.into(), from, to)
     }
 
     fn test_prompt(&self, prompt: &str, answer: &str, top: usize) -> Result<PromptReport> {

@@ -44,7 +44,7 @@ impl<'m> PrefixStore<'m> {
     /// let mut store = PrefixStore::new(&model);
     /// store.get("king drum sun star")?;
     /// let mut cache = store.get("king drum fox")?; // one new word
-    /// assert_eq!((store.len(), store.tokens_run()), (2, 5 + 1));
+    /// assert_eq!(store.tokens_run(), 5 + 1);
     /// let logits = model.forward_with([51], ForwardOptions::new().kv_cache(&mut cache))?;
     /// assert_eq!(logits.dims()[..2], [1, 1]);
     /// # Ok::<(), hooklens::Error>(())
@@ -146,16 +146,6 @@ impl<'m> PrefixStore<'m> {
             return Err(InputError::NotOneRow { what: "a prefix", rows, padded }.into());
         }
         Ok(tokens.row(0).to_vec())
-    }
-
-    /// Number of stored prefixes.
-    pub fn len(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Whether the store is empty.
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
     }
 
     /// Number of tokens computed so far.

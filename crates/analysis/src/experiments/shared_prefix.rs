@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record};
+use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record, RecordRequest, truncated};
 
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, with_identity};
 use hooklens_model::error::{InputError, Result};
@@ -14,7 +14,7 @@ use hooklens_model::tokens::{PaddingSide, Tokens};
 /// Number of tokens that all rows start with, leaving at least one token of each row.
 ///
 /// ```
-/// use hooklens::experiments::common_prefix;
+/// use hooklens_analysis::experiments::common_prefix;
 /// assert_eq!(common_prefix(&[vec![5, 6, 7, 8], vec![5, 6, 9]]), 2);
 /// assert_eq!(common_prefix(&[vec![5, 6], vec![5, 6, 9]]), 1);
 /// ```
@@ -38,7 +38,7 @@ pub fn common_prefix(rows: &[Vec<u32>]) -> usize {
 /// let rows: Vec<Vec<u32>> = (0..2).map(|row| rows.real(row)).collect();
 /// let mut prefix = SharedPrefix::new(&model, Record::new("*hook_pattern"), Logits::All);
 /// let shared = prefix.run(&rows)?;
-/// assert_eq!((prefix.len(), prefix.saved()), (5, 5));
+/// assert_eq!(prefix.saved(), 5);
 /// let (logits, cache) = model.run_with_cache(rows, "*hook_pattern")?;
 /// assert_eq!(shared.logits.unwrap().dims(), logits.dims());
 /// assert_eq!(shared.cache.get(hook::pattern(1))?.dims(), cache.get(hook::pattern(1))?.dims());
@@ -62,16 +62,6 @@ impl<'m> SharedPrefix<'m> {
     pub fn new(model: &'m HookedTransformer, record: Record, logits: Logits) -> Self {
         let (cache, identity) = (KeyValueCache::new(model.config(), 1), model.identity());
         Self { model, record, logits, tokens: Vec::new(), cache, recorded: None, made: None, saved: 0, identity }
-    }
-
-    /// Number of tokens in the current prefix.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether the current prefix is empty.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
     }
 
     /// Number of tokens that did not have to be computed so far.
@@ -100,45 +90,7 @@ impl<'m> SharedPrefix<'m> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
         }
-        self.run_sharing(rows, common_prefix(rows))
-    }
-
-    /// Runs rows like [`SharedPrefix::run`], sharing exactly the first `shared` tokens, which all rows must have in
-    /// common.
-    pub fn run_sharing(&mut self, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
-        // Keys whose rotation depends on the length of the text cannot be shared by texts of different lengths.
-        let by_length = rows.iter().any(|row| self.model.config().outgrows(row.len()));
-        let shared = if by_length { 0 } else { shared };
-        // Positions are counted in whole rows, wherever the prefix ends.
-        let places = self.record.places_in(rows.iter().map(Vec::len))?;
-        let in_prefix = places.as_ref().is_some_and(|places| places.iter().flatten().any(|place| *place < shared));
-        let suffixes = match &places {
-            Some(places) if !in_prefix => {
-                let columns = places.iter().map(|row| row.iter().map(|place| place - shared).collect()).collect();
-                self.record.clone().positions(Positions::Columns(columns))
-            }
-            _ => self.record.clone().positions(Positions::All),
-        };
-        let whole = places.is_none() || in_prefix;
-        let grown = self.move_to(&rows[0][..shared], whole)?;
-        self.saved += rows.len() * shared - grown;
-        let rest: Vec<Vec<u32>> = rows.iter().map(|row| row[shared..].to_vec()).collect();
-        let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
-        let mut branches = self.cache.fork(rows.len())?;
-        let options = ForwardOptions::new().logits(self.logits).record(suffixes).kv_cache(&mut branches);
-        let mut output = self.model.run(rest, with_identity(options, &self.identity))?;
-        if let (true, Some(recorded)) = (whole, &self.recorded) {
-            output.cache = recorded.stitched(&output.cache)?;
-        }
-        if in_prefix {
-            output.cache = output.cache.positions(self.record.kept().clone())?;
-        }
-        if let (Some(made), Logits::All) = (&self.made, self.logits) {
-            let [_, len, width] = made.dims();
-            let first = made.clone().expand([rows.len(), len, width]);
-            output.logits = output.logits.map(|logits| Tensor::cat(vec![first, logits], 1));
-        }
-        Ok(output)
+        run_sharing(self, rows, common_prefix(rows))
     }
 
     /// Makes `prefix` the current prefix, recorded if `whole`, and returns the number of tokens computed for it.
@@ -151,7 +103,7 @@ impl<'m> SharedPrefix<'m> {
         let kept = if state || unrecorded { 0 } else { alike };
         if kept < self.tokens.len() {
             self.cache.truncate(kept)?;
-            self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| recorded.first(kept));
+            self.recorded = self.recorded.take().filter(|_| kept > 0).map(|recorded| truncated(&recorded, kept));
             self.made = self.made.take().filter(|_| kept > 0).map(|made| made.narrow(1, 0, kept));
             self.tokens.truncate(kept);
         }
@@ -176,4 +128,42 @@ impl<'m> SharedPrefix<'m> {
         };
         Ok(rest.len())
     }
+}
+
+/// Runs rows like [`SharedPrefix::run`], sharing exactly the first `shared` tokens, which all rows must have in
+/// common.
+pub fn run_sharing(prefix: &mut SharedPrefix<'_>, rows: &[Vec<u32>], shared: usize) -> Result<Output> {
+    // Keys whose rotation depends on the length of the text cannot be shared by texts of different lengths.
+    let by_length = rows.iter().any(|row| prefix.model.config().outgrows(row.len()));
+    let shared = if by_length { 0 } else { shared };
+    // Positions are counted in whole rows, wherever the prefix ends.
+    let places = prefix.record.places_in(rows.iter().map(Vec::len))?;
+    let in_prefix = places.as_ref().is_some_and(|places| places.iter().flatten().any(|place| *place < shared));
+    let suffixes = match &places {
+        Some(places) if !in_prefix => {
+            let columns = places.iter().map(|row| row.iter().map(|place| place - shared).collect()).collect();
+            prefix.record.clone().positions(Positions::Columns(columns))
+        }
+        _ => prefix.record.clone().positions(Positions::All),
+    };
+    let whole = places.is_none() || in_prefix;
+    let grown = prefix.move_to(&rows[0][..shared], whole)?;
+    prefix.saved += rows.len() * shared - grown;
+    let rest: Vec<Vec<u32>> = rows.iter().map(|row| row[shared..].to_vec()).collect();
+    let rest = Tokens::padded(&rest, 0, PaddingSide::Right)?;
+    let mut branches = prefix.cache.fork(rows.len())?;
+    let options = ForwardOptions::new().logits(prefix.logits).record(suffixes).kv_cache(&mut branches);
+    let mut output = prefix.model.run(rest, with_identity(options, &prefix.identity))?;
+    if let (true, Some(recorded)) = (whole, &prefix.recorded) {
+        output.cache = recorded.stitched(&output.cache)?;
+    }
+    if in_prefix {
+        output.cache = output.cache.positions(prefix.record.kept().clone())?;
+    }
+    if let (Some(made), Logits::All) = (&prefix.made, prefix.logits) {
+        let [_, len, width] = made.dims();
+        let first = made.clone().expand([rows.len(), len, width]);
+        output.logits = output.logits.map(|logits| Tensor::cat(vec![first, logits], 1));
+    }
+    Ok(output)
 }

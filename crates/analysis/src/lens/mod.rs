@@ -6,5 +6,5 @@ mod reading;
 mod tuned;
 
 pub use kinds::LogitLens;
-pub use reading::{LensReading, TopTokens};
+pub use reading::{LensReading, TopTokens, may_be_of};
 pub use tuned::TunedLens;

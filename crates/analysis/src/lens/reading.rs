@@ -71,14 +71,15 @@ impl Analysis<'_> {
     }
 }
 
+/// Whether a row of a reading may come from this text. False only if the recording knows its texts and the row is
+/// another one.
+pub fn may_be_of(reading: &LensReading, row: usize, tokens: &[u32]) -> bool {
+    reading.made_of.may_be_of(row, tokens)
+}
+
 impl LensReading {
     pub(super) fn new(labels: Vec<String>, logits: Tensor<4>, made_of: Arc<MadeOf>) -> Self {
         Self { labels, logits, made_of }
-    }
-
-    /// Whether a row may consist of these tokens.
-    pub fn may_be_of(&self, row: usize, tokens: &[u32]) -> bool {
-        self.made_of.may_be_of(row, tokens)
     }
 
     /// Restricts the reading to these positions.

@@ -27,7 +27,6 @@ use hooklens_model::processing::is_centered;
 /// let named = (0..4).flat_map(|at| [(format!("{at}.weight"), &weight), (format!("{at}.bias"), &bias)]);
 /// write_safetensors(&path, named.collect::<Vec<_>>(), Default::default())?;
 /// let lens = TunedLens::load(&path, &device)?;
-/// assert_eq!(lens.n_layers(), 4);
 /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
 /// let analysis = model.analyze(&cache)?;
 /// let gap = analysis.tuned_lens(&lens)?.logits().clone() - analysis.logit_lens(Per::Layer)?.logits().clone();
@@ -84,11 +83,6 @@ impl TunedLens {
         // Reads at least layer 0, so that a file without translators is an error.
         let translators = (0..layers.max(1)).map(translator).collect::<Result<_, LoadError>>()?;
         Ok(Self { translators })
-    }
-
-    /// Number of layers with a translator.
-    pub fn n_layers(&self) -> usize {
-        self.translators.len()
     }
 
     /// Fails if the lens was evidently not trained on this model: the dimensions differ, or the model's stream is

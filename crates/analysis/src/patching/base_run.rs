@@ -87,7 +87,7 @@ impl BaseRun {
         let (prompt, needs) = (example.prompt, example.metric.needs());
         let options = M::making(example.options().record(Record::new(points)), needs);
         let mut output = model.run(M::copies(prompt, 1)?, options)?;
-        let recorded = output.cache().take();
+        let recorded = std::mem::take(output.cache());
         let logits = model.read(M::scored(&output)?, prompt, needs)?;
         let len = M::lengths(prompt).into_iter().sum();
         Ok(Self {

@@ -102,7 +102,7 @@ impl<M: Patchable> Example<'_, M> {
 
     fn recorded(&self, prompt: &M::Prompt, points: &[&str]) -> Result<ActivationCache> {
         let options = self.options().logits(Logits::None).record(points);
-        Ok(self.model.run(M::copies(prompt, 1)?, options)?.cache().take())
+        Ok(std::mem::take(self.model.run(M::copies(prompt, 1)?, options)?.cache()))
     }
 
     /// Records points in the unpatched run.

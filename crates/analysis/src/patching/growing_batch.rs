@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, Axis, Catalog, Hook, PointId, PointInfo, at};
+use hooklens_hooks::{Activation, Axis, BlockAccess, Catalog, Hook, PointId, PointInfo, at};
 
 use super::base_run::BaseRun;
 use hooklens_model::driver::HookedModel;

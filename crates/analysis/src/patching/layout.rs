@@ -10,7 +10,7 @@ use super::growing_batch::{Patch, position_axis};
 use super::model::Patchable;
 use super::result::PatchingResult;
 use crate::error::PatchError;
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{LabeledAxis, matching};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::tokens::Tokenizer;
 
@@ -34,7 +34,7 @@ impl PatchingResult {
         }
         let source = found.iter().map(|found| found.source).collect();
         let baseline = found.iter().map(|found| found.baseline).collect();
-        Self { values: LabeledArray::of(axes, values), baseline, source }
+        Self { values: matching(axes, values), baseline, source }
     }
 }
 

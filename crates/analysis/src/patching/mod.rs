@@ -22,7 +22,7 @@ pub use path::Freeze;
 pub use prompts::PatchPrompts;
 pub use receiver::Receiver;
 pub use result::PatchingResult;
-pub use sites::Sites;
+pub use sites::{Sites, points_of};
 pub use source::Ablation;
 pub use sweep::Patching;
 

@@ -7,7 +7,7 @@ use super::model::Patchable;
 use super::result::PatchingResult;
 use super::sites::Sites;
 use super::sweep::Patching;
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{LabeledAxis, matching};
 use hooklens_model::error::Result;
 
 macro_rules! named {
@@ -122,7 +122,7 @@ impl<M: Patchable> Patching<'_, M> {
         let out = self.attn_head_out_by_pos()?;
         // Patterns have the head axis before the position axis; the other sweeps have it after.
         let turned = pattern.values.values().clone().permuted_axes(ndarray::IxDyn(&[0, 2, 1, 3]));
-        pattern.values = LabeledArray::of(out.values.axes().to_vec(), turned);
+        pattern.values = matching(out.values.axes().to_vec(), turned);
         stacked(vec![
             ("out", out),
             ("q", self.attn_head_q_by_pos()?),
@@ -168,5 +168,5 @@ fn stacked(sweeps: Vec<(&str, PatchingResult)>) -> Result<PatchingResult> {
     })?;
     let axes = [&[names], first.values.axes()].concat();
     let (baseline, source) = (first.baseline.clone(), first.source.clone());
-    Ok(PatchingResult { values: LabeledArray::of(axes, values), baseline, source })
+    Ok(PatchingResult { values: matching(axes, values), baseline, source })
 }

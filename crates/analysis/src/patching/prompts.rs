@@ -1,7 +1,5 @@
 //! Prompts of a sweep whose metric is not chosen yet.
 
-use burn::tensor::Tensor;
-
 use super::model::Patchable;
 use super::{Ablation, Metric, Patching};
 use crate::activations::TokenChoice;
@@ -15,8 +13,9 @@ use hooklens_model::error::Result;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let clean = "When Mary and John went to the store, John gave a drink to";
 /// let corrupted = "When Mary and John went to the store, Mary gave a drink to";
-/// let heads = model.patching(clean, corrupted).logit("Mary")?.attn_head_out_all_pos()?;
-/// let nats = model.patching(clean, corrupted).log_prob("Mary")?.attn_head_out_all_pos()?;
+/// let heads = model.patching(clean, corrupted).logit_diff("Mary", "John")?.attn_head_out_all_pos()?;
+/// let metric = Metric::log_prob(&model, "Mary")?;
+/// let nats = model.patching(clean, corrupted).metric(metric)?.attn_head_out_all_pos()?;
 /// assert_eq!(heads.effect().largest(1)[0].0, nats.effect().largest(1)[0].0); // the same head
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -50,41 +49,6 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
     pub fn logit_diff(self, answer: impl Into<TokenChoice>, wrong: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
         let metric = Metric::logit_diff(self.model, answer, wrong)?;
         self.metric(metric)
-    }
-
-    /// Measures the logit of a token: see [`Metric::logit`].
-    ///
-    /// # Errors
-    /// Same as [`Metric::logit`] and [`Patching::new`].
-    pub fn logit(self, answer: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
-        let metric = Metric::logit(self.model, answer)?;
-        self.metric(metric)
-    }
-
-    /// Measures the log-probability of a token, in nats: see [`Metric::log_prob`].
-    ///
-    /// # Errors
-    /// Same as [`Metric::log_prob`] and [`Patching::new`].
-    pub fn log_prob(self, answer: impl Into<TokenChoice>) -> Result<Patching<'m, M>> {
-        let metric = Metric::log_prob(self.model, answer)?;
-        self.metric(metric)
-    }
-
-    /// Measures a custom function of each row's last logits, `[row, d_vocab_out]` of one example to `[row]`: see
-    /// [`Metric::last`].
-    ///
-    /// ```
-    /// use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let patching = model.patching("When Mary", "When John").of(|logits: Tensor<2>, _| logits.max_dim(1).squeeze_dim(1))?;
-    /// assert_eq!(patching.examples(), 1);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`Patching::new`].
-    pub fn of(self, judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Result<Patching<'m, M>> {
-        self.metric(Metric::last(judge))
     }
 
     /// Measures this metric.

@@ -4,7 +4,7 @@ use ndarray::{ArrayD, Axis};
 use serde::{Deserialize, Serialize};
 
 use crate::error::PatchError;
-use crate::labeled::{LabeledArray, LabeledAxis};
+use crate::labeled::{CsvText, LabeledArray, LabeledAxis, matching};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 
 /// The metric with each site patched, for every example, and the metric without a patch.
@@ -93,7 +93,7 @@ impl PatchingResult {
         let values = ndarray::concatenate(Axis(last), &views).map_err(|_| wrong("their axis lengths differ"))?;
         let examples = values.shape()[last];
         axes[last] = LabeledAxis::numbered(axes[last].name.clone(), examples);
-        Ok(Self { values: LabeledArray::of(axes, values), baseline, source })
+        Ok(Self { values: matching(axes, values), baseline, source })
     }
 
     /// The metric of every example, with one axis per swept axis and a last axis `example`.
@@ -228,8 +228,22 @@ impl PatchingResult {
         self.csv(CsvLabels::Exact)
     }
 
-    /// [`PatchingResult::to_csv`] with this style of labels.
-    pub fn csv(&self, labels: CsvLabels) -> String {
+    fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabeledArray {
+        let values = self.values.values();
+        let last = Axis(values.ndim() - 1);
+        let over: ArrayD<f64> = values.map_axis(last, |each| of(&each.to_vec()));
+        matching(self.swept_axes().to_vec(), over)
+    }
+
+    /// All axes except the example axis.
+    pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
+        let axes = self.values.axes();
+        &axes[..axes.len() - 1]
+    }
+}
+
+impl CsvText for PatchingResult {
+    fn csv(&self, labels: CsvLabels) -> String {
         let names = self.swept_axes().iter().map(|axis| axis.name.as_str());
         let columns = names.chain(["mean", "standard_error", "effect", "normalized"]);
         let mut table = CsvTable::new(columns, labels);
@@ -241,19 +255,6 @@ impl PatchingResult {
             table.row(mean.labels(&place), std::iter::once(value.to_string()).chain(cells));
         }
         table.finish()
-    }
-
-    fn over_examples(&self, of: impl Fn(&[f64]) -> f64) -> LabeledArray {
-        let values = self.values.values();
-        let last = Axis(values.ndim() - 1);
-        let over: ArrayD<f64> = values.map_axis(last, |each| of(&each.to_vec()));
-        LabeledArray::of(self.swept_axes().to_vec(), over)
-    }
-
-    /// All axes except the example axis.
-    pub(super) fn swept_axes(&self) -> &[LabeledAxis] {
-        let axes = self.values.axes();
-        &axes[..axes.len() - 1]
     }
 }
 

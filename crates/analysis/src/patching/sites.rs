@@ -52,11 +52,6 @@ impl Sites {
         &self.selection
     }
 
-    /// The selected points in firing order.
-    pub fn points(&self, catalog: &Catalog) -> Result<Vec<PointId>> {
-        Ok(self.resolve(catalog)?.into_iter().map(|(id, _)| id).collect())
-    }
-
     /// The selected points in firing order, each with the indices of the swept axes in its shape.
     pub(crate) fn resolve(&self, catalog: &Catalog) -> Result<Vec<(PointId, Vec<usize>)>> {
         let ids = self.selection.resolve(catalog)?;
@@ -87,4 +82,9 @@ impl Sites {
         places.dedup();
         Ok(places)
     }
+}
+
+/// The points that a sweep of these sites patches, in firing order.
+pub fn points_of(sites: &Sites, catalog: &Catalog) -> Result<Vec<PointId>> {
+    Ok(sites.resolve(catalog)?.into_iter().map(|(id, _)| id).collect())
 }

@@ -70,7 +70,7 @@ pub(super) fn means<M: Patchable>(
         // One prompt at a time, so that padding does not enter the mean.
         let options = for_copies(ForwardOptions::new().logits(Logits::None), number, prompts.len());
         let options = options.record(Record::new(Selection::from(names.as_slice())));
-        let recorded = model.run(M::copies(prompt, 1)?, options)?.cache().take();
+        let recorded = std::mem::take(model.run(M::copies(prompt, 1)?, options)?.cache());
         for id in points {
             let point = catalog.info(*id);
             let fails = |reason: &str| PatchError::Mean { point: point.name.to_string(), reason: reason.into() };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, PointId, Segment, at};
+use hooklens_hooks::{Activation, BlockAccess, PointId, Segment, at};
 
 use super::base_run::BaseRun;
 use super::example::Example;
@@ -38,7 +38,7 @@ type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 /// let metric = Metric::logit_diff(&model, ["Mary", "Tom"], "Kate")?;
 /// let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// let found = patching.sweep(&Sites::new("*hook_z").per([Axis::Pos, Axis::Head]))?;
-/// assert_eq!((patching.examples(), found.values().values().shape()), (2, &[4, 6, 4, 2][..]));
+/// assert_eq!(found.values().values().shape(), [4, 6, 4, 2]); // two examples
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub struct Patching<'m, M: Patchable = HookedTransformer> {
@@ -63,7 +63,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let patching = Patching::new(&model, [clean, clean], [corrupted, corrupted], metric)?;
-    /// assert_eq!(patching.examples(), 2);
+    /// assert_eq!(patching.resid_pre()?.baseline().len(), 2); // one number per pair
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -181,12 +181,12 @@ impl<'m, M: Patchable> Patching<'m, M> {
     }
 
     /// The model.
-    pub fn model(&self) -> &'m M {
+    pub(crate) fn model(&self) -> &'m M {
         self.model
     }
 
     /// Number of examples.
-    pub fn examples(&self) -> usize {
+    pub(crate) fn examples(&self) -> usize {
         self.base.len()
     }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 pub use amount::Amount;
 pub use machine::{Bound, Machine};
 
+use hooklens_analysis::patching::points_of;
 pub use hooklens_analysis::patching::{Metric, PatchModel, Patchable, Sites};
 use hooklens_model::device::synchronize;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
@@ -325,7 +326,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             };
             let patching = model.patching(M::of_row(row(0, len)), M::of_row(row(1, len))).metric(metric)?;
             let sites = Sites::new(M::STREAMS).per([Axis::Pos]);
-            let layers = sites.points(model.catalog())?.len();
+            let layers = points_of(&sites, model.catalog())?.len();
             let run = || patching.sweep(&sites).map(drop);
             timings.push(times.of(format!("patching {layers} x {len} resid_pre"), layers * len * len, run)?);
         }

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hooklens_hooks::Positions;
+use hooklens_hooks::{Positions, ResolvePositions};
 use serde_json::json;
 
 use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::terminal::{print_json, stdout};
 use crate::{CliResult, Failure, any_model};
-use hooklens_data::dump::{Prompt, read_prompts};
+use hooklens_data::corpus::{Prompt, read_prompts};
 use hooklens_features::{
     Dictionary, FoundLatent, Labels, latents_by_activation, latents_by_attribution, latents_by_difference,
     promoted_tokens,

@@ -15,7 +15,7 @@ use crate::out::{said, spare, unwritten};
 use crate::shard_arg::{ShardArg, name_of};
 use crate::terminal::{note, stdout};
 use crate::{CliResult, Failure, any_model, signals};
-use hooklens_data::dump::ActivationStore;
+use hooklens_data::dump::{ActivationStore, DescribeStore, SplitByShard};
 use hooklens_features::{
     DictionaryFiles, Difference, JumpReluSparsity, Objective, Opened, Step, Trained, Training, TrainingIdentity,
     TrainingJob, TrainingKnobs, TrainingRecord, TrainingRun, check_point,
@@ -370,7 +370,7 @@ fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bo
     for dump in store.unidentified()? {
         note(format!("{} does not record which model its activations come from", dump.display()));
     }
-    Ok(store.check_model(model)?.and_then(|dumped| dumped.prepend_bos))
+    Ok(store.check_model(model)?.and_then(|dumped| dumped.prepend_bos()))
 }
 
 /// Folder of a training run's checkpoint, and whether to resume from it.

@@ -25,7 +25,7 @@ use std::fmt;
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, Record, Selection};
+use hooklens_hooks::{Activation, ActivationCache, Axis, Catalog, Record, ResolveOne, Selection};
 use ndarray::ArrayD;
 
 use hooklens_loading::loading::{LoadOptions, ModelConfig, inspect};

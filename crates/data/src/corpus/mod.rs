@@ -19,7 +19,7 @@ pub use watch::Watch;
 /// A prompt: text, or token ids.
 ///
 /// ```
-/// use hooklens::dump::{Prompt, read_prompts};
+/// use hooklens_data::corpus::{Prompt, read_prompts};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("prompts.jsonl");
 /// std::fs::write(&path, "{\"text\": \"red fox\"}\n[0, 1, 9]\n")?;
@@ -120,20 +120,6 @@ impl Corpus {
         self
     }
 
-    /// Reports how many bytes of the line-based files were read.
-    pub fn watched(mut self, watch: Watch) -> Self {
-        self.watch = Some(watch);
-        self
-    }
-
-    /// Names of the files, with patterns expanded.
-    ///
-    /// # Errors
-    /// [`DumpError::File`] if a pattern matches no file.
-    pub fn files(&self) -> Result<Vec<PathBuf>, DumpError> {
-        files::expand(&self.names)
-    }
-
     /// Reads the prompts. Each file is opened when it is reached and kept open until its end. If a sample is drawn, all
     /// files are read immediately.
     ///
@@ -164,7 +150,7 @@ impl Corpus {
     /// # Errors
     /// Fails as [`Corpus::prompts`] does.
     pub fn placed(&self) -> Result<PlacedPrompts, DumpError> {
-        let files = self.files()?;
+        let files = files_of(self)?;
         let (field, watch) = (self.field.clone(), self.watch.clone());
         let all = files.into_iter().flat_map(move |file| match open(&file, field.as_deref(), watch.clone()) {
             Ok(prompts) => prompts,
@@ -182,6 +168,19 @@ impl Corpus {
             Some((count, seed)) => Ok(Box::new(sample::drawn(all, count, seed)?.into_iter().map(Ok))),
         }
     }
+}
+
+/// Reports how many bytes of the line-based files were read.
+pub fn watched(corpus: Corpus, watch: Watch) -> Corpus {
+    Corpus { watch: Some(watch), ..corpus }
+}
+
+/// Names of the files, with patterns expanded.
+///
+/// # Errors
+/// [`DumpError::File`] if a pattern matches no file.
+pub fn files_of(corpus: &Corpus) -> Result<Vec<PathBuf>, DumpError> {
+    files::expand(&corpus.names)
 }
 
 /// Opens the prompts of one file.
@@ -202,7 +201,7 @@ fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<Placed
 /// Reads all prompts of a file, as a [`Corpus`] does.
 ///
 /// ```
-/// use hooklens::dump::{Prompt, read_prompts};
+/// use hooklens_data::corpus::{Prompt, read_prompts};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("prompts.txt");
 /// std::fs::write(&path, "red fox\n\ntea owl\n")?; // one prompt per line

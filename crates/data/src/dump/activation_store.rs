@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use hooklens_hooks::{HookError, Selection, nearest};
+use hooklens_hooks::{HookError, Selection, SelectionText, nearest};
 use ndarray::ArrayView2;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::stored::{Piece, StoredFile, files_of, lacks, model_of};
-use super::{DumpModel, DumpedModel, Shard};
+use super::{DumpModel, DumpedModel, Shard, SplitByShard};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::{Error, InputError, LoadError, Result};
@@ -188,16 +188,6 @@ impl ActivationStore {
         self
     }
 
-    /// Describes what each dump still lacks, one line per incomplete dump. A dump that is in progress or failed is read
-    /// as far as it goes.
-    ///
-    /// # Errors
-    /// Fails if a manifest cannot be read.
-    pub fn incomplete(&self) -> Result<Vec<String>> {
-        let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
-        Ok(lacks.into_iter().flatten().collect())
-    }
-
     /// The model whose activations the dumps contain; `None` if no dump records it, as in files written by other
     /// programs.
     ///
@@ -297,44 +287,6 @@ impl ActivationStore {
         Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None })
     }
 
-    /// The first buffer of vectors, as many as are shuffled together.
-    pub fn first(&self) -> Result<ActivationBatch> {
-        let first = self.clone().batch_size(self.buffer).starting_at(0).batches()?.next();
-        first.unwrap_or_else(|| Err(InputError::Empty { what: "the set of vectors in the dumps".into() }.into()))
-    }
-
-    /// Replaces the points.
-    pub fn of(mut self, points: &[String]) -> Self {
-        self.points = points.to_vec();
-        self
-    }
-
-    /// Widths of the points' vectors, by name.
-    pub fn widths(&self) -> Result<BTreeMap<String, usize>> {
-        let none = || InputError::Empty { what: "the list of dumps".into() };
-        let files = files_of(self.dumps.first().ok_or_else(none)?)?;
-        // A dump has at least one file; the others are compared with it when they are opened.
-        Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
-    }
-
-    /// Description that distinguishes this store's vectors from others: models, hash of all tokens, and skipped tokens.
-    pub fn described(&self) -> Result<String> {
-        let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
-        self.each_file(|_, tokens| {
-            files += 1;
-            for token in tokens {
-                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
-                count += usize::from(token.is_some());
-            }
-        })?;
-        let (hash, left_out) = (hash.digest128(), &self.left_out);
-        let models = self.models()?;
-        let known = |model: DumpedModel| model.fingerprint.or(model.identity);
-        let models: Vec<String> = models.into_iter().flatten().filter_map(known).collect();
-        let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
-        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
-    }
-
     /// Number of files, or pieces of files, read at a time.
     fn at_once(&self) -> usize {
         if self.dumps.iter().any(|dump| is_url(dump)) { AT_ONCE } else { AT_ONCE_HERE }
@@ -388,6 +340,69 @@ impl ActivationStore {
         }
         ranges.retain(|range| range.vectors > 0);
         ranges
+    }
+}
+
+/// What training reads of a store before its first batch.
+pub trait DescribeStore: Sized {
+    /// Describes what each dump still lacks, one line per incomplete dump. A dump that is in progress or failed is read
+    /// as far as it goes.
+    ///
+    /// # Errors
+    /// Fails if a manifest cannot be read.
+    fn incomplete(&self) -> Result<Vec<String>>;
+
+    /// The first buffer of vectors, as many as are shuffled together.
+    fn first(&self) -> Result<ActivationBatch>;
+
+    /// Widths of the points' vectors, by name.
+    fn widths(&self) -> Result<BTreeMap<String, usize>>;
+
+    /// Description that distinguishes this store's vectors from others: models, hash of all tokens, and skipped tokens.
+    fn described(&self) -> Result<String>;
+
+    /// Replaces the points.
+    fn of(self, points: &[String]) -> Self;
+}
+
+impl DescribeStore for ActivationStore {
+    fn incomplete(&self) -> Result<Vec<String>> {
+        let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
+        Ok(lacks.into_iter().flatten().collect())
+    }
+
+    fn first(&self) -> Result<ActivationBatch> {
+        let first = self.clone().batch_size(self.buffer).starting_at(0).batches()?.next();
+        first.unwrap_or_else(|| Err(InputError::Empty { what: "the set of vectors in the dumps".into() }.into()))
+    }
+
+    fn widths(&self) -> Result<BTreeMap<String, usize>> {
+        let none = || InputError::Empty { what: "the list of dumps".into() };
+        let files = files_of(self.dumps.first().ok_or_else(none)?)?;
+        // A dump has at least one file; the others are compared with it when they are opened.
+        Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
+    }
+
+    fn described(&self) -> Result<String> {
+        let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
+        self.each_file(|_, tokens| {
+            files += 1;
+            for token in tokens {
+                hash.update(&token.map_or(-1, i64::from).to_le_bytes());
+                count += usize::from(token.is_some());
+            }
+        })?;
+        let (hash, left_out) = (hash.digest128(), &self.left_out);
+        let models = self.models()?;
+        let known = |model: DumpedModel| model.fingerprint.or(model.identity);
+        let models: Vec<String> = models.into_iter().flatten().filter_map(known).collect();
+        let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
+        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
+    }
+
+    fn of(mut self, points: &[String]) -> Self {
+        self.points = points.to_vec();
+        self
     }
 }
 
@@ -466,11 +481,6 @@ impl Reading {
 }
 
 impl Batches {
-    /// Number of vectors per epoch.
-    pub fn vectors_an_epoch(&self) -> u64 {
-        self.of_epoch
-    }
-
     /// Number of vectors served so far, over all epochs; pass it to [`ActivationStore::starting_at`] to resume.
     pub fn position(&self) -> u64 {
         self.position
@@ -508,6 +518,11 @@ impl Batches {
     }
 }
 
+/// Number of vectors per epoch.
+pub fn vectors_an_epoch(batches: &Batches) -> u64 {
+    batches.of_epoch
+}
+
 impl Iterator for Batches {
     type Item = Result<ActivationBatch>;
 
@@ -519,6 +534,13 @@ impl Iterator for Batches {
         }
         self.position += batch.tokens.len() as u64;
         (!batch.tokens.is_empty()).then_some(Ok(batch))
+    }
+}
+
+impl From<ActivationBatch> for BTreeMap<String, Vec<f32>> {
+    /// The vectors of each point, one after another, in the order of the tokens.
+    fn from(batch: ActivationBatch) -> Self {
+        batch.points
     }
 }
 
@@ -547,11 +569,6 @@ impl ActivationBatch {
         let vectors = self.numbers(&point.into().full_name())?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];
         Ok(Tensor::from_data(TensorData::new(vectors.to_vec(), shape), device))
-    }
-
-    /// Vectors of all points, by name.
-    pub fn into_vectors(self) -> BTreeMap<String, Vec<f32>> {
-        self.points
     }
 
     fn numbers(&self, point: &str) -> Result<&[f32]> {

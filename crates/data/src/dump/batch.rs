@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::TensorData;
-use hooklens_hooks::{Axis, HookError, read_all};
+use hooklens_hooks::{Axis, HookError, file_bytes, read_all};
 use safetensors::Dtype;
 
 use super::placing::{FileTensor, Named, Placing, Widths};
@@ -34,7 +34,7 @@ impl Batch {
         let failed = |e: HookError| DumpError::File { path: path.to_path_buf(), source: std::io::Error::other(e) };
         let read = read_all(self.tensors.iter().map(|named| &named.activation)).map_err(failed)?;
         let place = |(named, data): (&Named, TensorData)| {
-            let tensor = self.placing.place(named, named.activation.le_bytes_of(data), widths);
+            let tensor = self.placing.place(named, file_bytes(&named.activation, data), widths);
             self.check_finite(named, &tensor)?;
             Ok(tensor)
         };

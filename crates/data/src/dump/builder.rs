@@ -143,7 +143,8 @@ impl Dump {
     /// Sets the side on which shorter prompts of a batch are padded.
     ///
     /// ```
-    /// use hooklens::dump::{Dump, Seen};
+    /// use hooklens::dump::Dump;
+    /// use hooklens_data::dump::{DumpJob, Seen};
     /// # use hooklens::prelude::*;
     /// # use hooklens::PaddingSide;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
@@ -195,7 +196,7 @@ impl Dump {
     /// # let out = folder.path().join("out.safetensors");
     /// let instruction = vec![0, 51, 59, 21];
     /// let done = Dump::new("z0").prefix(instruction).run(&model, &[vec![51], vec![9, 50]], &out)?;
-    /// assert_eq!(done.tokens, 3); // tokens of the prompts
+    /// assert_eq!(hooklens_data::dump::counts(&done).tokens, 3); // tokens of the prompts
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -328,7 +329,8 @@ impl Dump {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use hooklens::dump::{Dump, Seen};
+    /// use hooklens::dump::Dump;
+    /// use hooklens_data::dump::{DumpJob, Seen};
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
@@ -337,8 +339,8 @@ impl Dump {
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let dump = Dump::new("z0").batch_size(1).stop_when(stop.clone());
     /// let seen = &mut |_: Seen<'_>| stop.store(true, Ordering::Relaxed); // after the first batch
-    /// assert_eq!(dump.run_watched(&model, &rows, &out, seen)?.left, 2);
-    /// assert_eq!(Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out)?.left, 0);
+    /// assert_eq!(dump.run_watched(&model, &rows, &out, seen)?.left(), 2);
+    /// assert_eq!(Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out)?.left(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -387,27 +389,6 @@ impl Dump {
     #[must_use]
     pub fn encoder_rows(mut self, rows: impl IntoIterator<Item = Vec<u32>>) -> Self {
         self.read = rows.into_iter().collect();
-        self
-    }
-
-    /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
-    /// the same setting.
-    ///
-    /// ```
-    /// use hooklens::dump::Dump;
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// # let folder = tempfile::tempdir()?;
-    /// # let out = folder.path().join("out");
-    /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
-    /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
-    /// let message = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
-    /// assert!(message.contains("different settings (prompts: animals there, colors now)"), "{message}");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn setting(mut self, name: &str, value: &str) -> Self {
-        self.settings.push((name.to_string(), value.to_string()));
         self
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 #[cfg(feature = "arrow")]
 use hooklens_hooks::DType;
-use hooklens_hooks::{Axis, HookError, Positions};
+use hooklens_hooks::{Axis, HookError, Positions, ResolvePositions};
 
 use super::placing::PromptRow;
 use super::{Dump, DumpModel};

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use hooklens_hooks::{Activation, ActivationCache, Axis, Filler, Record};
+use hooklens_hooks::{Activation, ActivationCache, Axis, DType, Filler, Record};
 
 use super::placing::{Named, Placing};
 use super::{Dump, DumpModel, Seen, Watcher};
-use hooklens_analysis::experiments::{SharedPrefix, common_prefix};
+use hooklens_analysis::experiments::{SharedPrefix, common_prefix, run_sharing};
 use hooklens_model::driver::{ForwardOptions, Logits, RunOutput};
 use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
@@ -68,7 +68,7 @@ impl Dump {
             None => M::batch(tokens.clone()),
         };
         let mut output = model.run(input, options)?;
-        let (logits, cache) = (M::logits(&mut output), output.cache().take());
+        let (logits, cache) = (M::logits(&mut output), std::mem::take(output.cache()));
         watcher(Seen::Batch(&tokens, &cache));
         self.named(&tokens, logits, &cache, false, pad)
     }
@@ -84,7 +84,7 @@ impl Dump {
     ) -> Result<Vec<Named>> {
         let pad = model.filler();
         let tokens = Tokens::padded(batch, pad, PaddingSide::Right)?;
-        let output = shared_prefix.run_sharing(batch, shared)?;
+        let output = run_sharing(shared_prefix, batch, shared)?;
         watcher(Seen::Batch(&tokens, &output.cache));
         self.named(&tokens, output.logits, &output.cache, true, pad)
     }
@@ -118,10 +118,20 @@ impl Dump {
         }
         for (name, activation) in cache.iter() {
             let point = cache.catalog().info(cache.catalog().find(name)?);
-            let filler = if point.filler == Filler::MinusInfinity { self.dtype.minus_infinity() } else { Vec::new() };
+            let filler = if point.filler == Filler::MinusInfinity { minus_infinity(self.dtype) } else { Vec::new() };
             let axes = point.axes;
             tensors.push(Named { name: name.into(), activation: activation.clone(), axes, whole: every, filler });
         }
         Ok(tensors)
+    }
+}
+
+/// Little-endian bytes of negative infinity.
+fn minus_infinity(dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F16 => 0xfc00u16.to_le_bytes().to_vec(),
+        DType::BF16 => 0xff80u16.to_le_bytes().to_vec(),
+        DType::F64 => f64::NEG_INFINITY.to_le_bytes().to_vec(),
+        _ => f32::NEG_INFINITY.to_le_bytes().to_vec(),
     }
 }

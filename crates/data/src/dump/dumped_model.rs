@@ -11,6 +11,8 @@ use crate::error::DumpError;
 use hooklens_model::error::Result;
 
 /// The model whose activations a dump contains, as recorded in the dump's manifest, or in the header of a single file.
+/// [`ActivationStore::check_model`](super::ActivationStore::check_model) compares it with a model. It serializes to the
+/// JSON in the manifest, which also has the spliced parts and the hooks that edited.
 ///
 /// ```
 /// use hooklens::dump::{ActivationStore, Dump};
@@ -21,44 +23,69 @@ use hooklens_model::error::Result;
 /// Dump::new("resid_post1").run(&model, &[vec![0, 21, 4], vec![0, 9]], &out)?;
 /// let dumped = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]).model()?;
 /// let dumped = dumped.ok_or("a dump of an earlier version")?;
-/// assert_eq!((dumped.fingerprint, dumped.bos), (Some(model.fingerprint()?), Some(0)));
-/// assert_eq!(dumped.prepend_bos, Some(true)); // both prompts begin with token 0
+/// assert_eq!((dumped.fingerprint(), dumped.bos()), (Some(&*model.fingerprint()?), Some(0)));
+/// assert_eq!(dumped.prepend_bos(), Some(true)); // both prompts begin with token 0
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct DumpedModel {
     /// Name that the model was loaded by.
-    pub name: String,
+    pub(super) name: String,
     /// Hash of the configuration and of samples of the processed weights; for a small model, of all weights. `None` in
     /// dumps of earlier versions, and for a large model whose weights were edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub identity: Option<String>,
+    pub(super) identity: Option<String>,
     /// Hash of the configuration and all weights. Because it is slow to compute, a single-file dump, which cannot be
     /// resumed, has it only if it has no `identity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fingerprint: Option<String>,
+    pub(super) fingerprint: Option<String>,
     /// Processing of the weights, by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
     /// versions.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub processing: Map<String, Value>,
+    pub(super) processing: Map<String, Value>,
     /// Beginning-of-sequence token of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bos: Option<u32>,
+    pub(super) bos: Option<u32>,
     /// Whether the dump's prompts begin with that token; `None` if only some do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prepend_bos: Option<bool>,
+    pub(super) prepend_bos: Option<bool>,
     /// Hooks that edited activations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub edits: Vec<String>,
+    pub(super) edits: Vec<String>,
     /// Parts spliced into the model, with their places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<String>,
+    pub(super) parts: Vec<String>,
 }
 
 impl DumpedModel {
     /// Key of this record in a file's header, as JSON.
     pub(super) const KEY: &str = "hooklens_model";
+
+    /// Name that the model was loaded by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Hash of the configuration and all weights. A single-file dump has it only if the model has no faster hash.
+    pub fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
+    }
+
+    /// Processing of the weights, by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
+    /// versions.
+    pub fn processing(&self) -> &Map<String, Value> {
+        &self.processing
+    }
+
+    /// Beginning-of-sequence token of the model.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Whether the dump's prompts begin with that token; `None` if only some do.
+    pub fn prepend_bos(&self) -> Option<bool> {
+        self.prepend_bos
+    }
 
     /// Describes the model of a dump of these rows of token ids.
     pub(super) fn of<M: DumpModel>(dump: &Dump, model: &M, rows: &[Vec<u32>], edits: Vec<String>) -> Result<Self> {

@@ -15,7 +15,7 @@ use super::place::{self, Files, VersionedFile};
 use super::placing::FileTensor;
 use super::sparse::by_entries;
 use super::writer::Sink;
-use super::{Dump, DumpReport, object_log};
+use super::{Dump, DumpCounts, DumpReport, object_log};
 use crate::error::DumpError;
 use hooklens_io::object_stores::Object;
 
@@ -130,7 +130,7 @@ fn sound_files(
     rows: usize,
     first_row: usize,
 ) -> Result<Vec<BatchFile>, DumpError> {
-    let end = first_row + dump.own_rows(rows);
+    let end = first_row + dump.own(rows).len();
     let expected = |number: usize, entry: &BatchFile| {
         let row = first_row + number * dump.batch_size;
         let own = file_name(row / dump.batch_size, dump.tables);
@@ -229,8 +229,9 @@ impl Sink for FolderSink {
             self.manifest.write(&mut self.own)?;
             log.remove()?;
         }
+        let bytes = self.manifest.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add);
         Ok(DumpReport {
-            bytes: self.manifest.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
+            counts: DumpCounts { bytes, ..DumpCounts::default() },
             files: self.manifest.files.iter().map(|entry| self.folder.join(&entry.file)).collect(),
             ..DumpReport::default()
         })

@@ -12,25 +12,23 @@ const LAST: &str = "SLURM_ARRAY_TASK_MAX";
 const TASK: [&str; 2] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"];
 const INDEX: &str = "JOB_COMPLETION_INDEX";
 
-impl Shard {
-    /// Determines the shard of the task that runs this process: a task of a Slurm job array (`SLURM_ARRAY_TASK_ID`,
-    /// `_MIN`, `_STEP`, `_COUNT`), a task started by `srun` (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`), or both, ordered
-    /// by array index first; or a task of a Kubernetes indexed job (`JOB_COMPLETION_INDEX`). Kubernetes does not
-    /// provide the number of tasks, so `of` must.
-    ///
-    /// ```
-    /// use hooklens::dump::{Shard, ShardError};
-    /// // Outside a job, none of the variables are set.
-    /// let error = Shard::of_job(Some(8)).unwrap_err();
-    /// assert!(matches!(error, ShardError::NoJob { .. }) && error.to_string().contains("SLURM_ARRAY_TASK_ID"));
-    /// ```
-    ///
-    /// # Errors
-    /// [`ShardError`] names what is missing or inconsistent: none of these variables are set, the number of tasks differs
-    /// from `of`, or the array's task ids are not evenly spaced.
-    pub fn of_job(of: Option<usize>) -> Result<Self, ShardError> {
-        of_variables(|name| env::var(name).ok(), of)
-    }
+/// Determines the shard of the task that runs this process: a task of a Slurm job array (`SLURM_ARRAY_TASK_ID`,
+/// `_MIN`, `_STEP`, `_COUNT`), a task started by `srun` (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`), or both, ordered
+/// by array index first; or a task of a Kubernetes indexed job (`JOB_COMPLETION_INDEX`). Kubernetes does not
+/// provide the number of tasks, so `of` must.
+///
+/// ```
+/// use hooklens_data::{dump::shard_of_job, error::ShardError};
+/// // Outside a job, none of the variables are set.
+/// let error = shard_of_job(Some(8)).unwrap_err();
+/// assert!(matches!(error, ShardError::NoJob { .. }) && error.to_string().contains("SLURM_ARRAY_TASK_ID"));
+/// ```
+///
+/// # Errors
+/// [`ShardError`] names what is missing or inconsistent: none of these variables are set, the number of tasks differs
+/// from `of`, or the array's task ids are not evenly spaced.
+pub fn shard_of_job(of: Option<usize>) -> Result<Shard, ShardError> {
+    of_variables(|name| env::var(name).ok(), of)
 }
 
 fn of_variables(variable: impl Fn(&str) -> Option<String>, of: Option<usize>) -> Result<Shard, ShardError> {

@@ -149,7 +149,7 @@ impl Manifest {
             model: Some(model),
             files: Vec::new(),
             shard: dump.shard,
-            shard_rows: dump.shard.map(|_| dump.own_rows(rows.len())),
+            shard_rows: dump.shard.map(|_| dump.own(rows.len()).len()),
             complete: false,
         }
     }

@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use hooklens_hooks::FolderLock;
 use rayon::prelude::*;
 
-use super::DumpReport;
 use super::manifest::{BatchFile, Manifest, NAME};
 use super::place::{self, Files, VersionedFile};
+use super::{DumpCounts, DumpReport};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Result;
@@ -28,7 +28,7 @@ use hooklens_model::error::Result;
 /// dump(1, &shards[0])?;
 /// assert!(merge(folder, &shards[..1]).is_err()); // incomplete
 /// dump(2, &shards[1])?;
-/// assert_eq!(merge(folder, &shards)?.rows, 2);
+/// assert_eq!(merge(folder, &shards)?.rows(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -98,9 +98,10 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
         return Err(DumpError::Exists { path: folder.join(NAME) }.into());
     }
     whole.write(&mut VersionedFile::new(folder.join(NAME)))?;
+    let bytes = whole.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add);
     Ok(DumpReport {
         rows: whole.rows,
-        bytes: whole.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add),
+        counts: DumpCounts { bytes, ..DumpCounts::default() },
         files: whole.files.iter().map(|entry| folder.join(&entry.file)).collect(),
         ..DumpReport::default()
     })

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use burn::tensor::Bytes;
-use hooklens_hooks::{Activation, Axis, Positions};
+use hooklens_hooks::{Activation, Axis, Positions, file_dtype};
 use safetensors::{Dtype, View};
 
 use hooklens_model::tokens::PaddingSide;
@@ -126,7 +126,7 @@ impl Placing {
 
     /// Arranges a tensor with these bytes for the output.
     pub(super) fn place(&self, named: &Named, bytes: Bytes, widths: Widths) -> FileTensor {
-        let dtype = named.activation.file_dtype();
+        let dtype = file_dtype(&named.activation);
         let shape = named.activation.shape().to_vec();
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
         // An axis that combines batch and position is split here and merged again at the end.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use hooklens_hooks::HookError;
+use hooklens_hooks::{HookError, SelectionText};
 
 use super::batch::{Batch, Noted};
 use super::compute::worth_sharing;
@@ -14,47 +14,41 @@ use super::folder::FolderSink;
 use super::manifest::Manifest;
 use super::placing::{Placing, PromptRow, Widths};
 use super::writer::{Sink, Writer};
-use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, Watcher};
+use super::{Dump, DumpModel, DumpReport, DumpedModel, Seen, SplitByShard, Watcher};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::device::synchronize;
 use hooklens_model::driver::Input;
 use hooklens_model::error::{InputError, Result};
 
-impl Dump {
-    /// Runs the model on each prompt and writes the requested activations. If `out` ends in `.safetensors`, the output
-    /// is a single file, else a folder with a manifest and one file per batch.
-    ///
-    /// A single file contains one tensor per point, with all rows padded to the longest; each file in a folder contains
-    /// these tensors for one batch. Files also contain `tokens` and `attention_mask`, `[row, pos]`, and `logits` if
-    /// requested. Padded elements are zero (minus infinity in scores). A single file appears once it is complete and
-    /// then replaces a file of the same name. A folder's files appear one by one, and a folder that contains a dump can
-    /// only be resumed.
+/// What the `dump` command adds to a dump.
+pub trait DumpJob: Sized {
+    /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
+    /// the same setting.
     ///
     /// ```
     /// use hooklens::dump::Dump;
+    /// use hooklens_data::dump::DumpJob;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
-    /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
-    /// let rows = vec![vec![0, 51], vec![0, 9]];
-    /// let dump = Dump::new("z0").batch_size(1);
-    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the extension selects a single file
-    /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
+    /// # let out = folder.path().join("out");
+    /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
+    /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
+    /// let message = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
+    /// assert!(message.contains("different settings (prompts: animals there, colors now)"), "{message}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    /// Fails for invalid rows ([`DumpError::Row`] names the prompt), unknown points, an output that cannot be written,
-    /// or a folder with other contents. Finished files are kept.
-    pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
-        self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
-    }
+    #[must_use]
+    fn setting(self, name: &str, value: &str) -> Self;
+
+    /// Number of prompts that this dump computes.
+    fn own_rows(&self, rows: usize) -> usize;
 
     /// Like [`Dump::run`], but calls `watcher` with each batch before it is written.
     ///
     /// ```
-    /// use hooklens::dump::{Dump, Seen};
+    /// use hooklens_data::dump::{Dump, DumpJob, Seen};
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
@@ -72,7 +66,26 @@ impl Dump {
     ///
     /// # Errors
     /// Fails as [`Dump::run`] does.
-    pub fn run_watched<M: DumpModel>(
+    fn run_watched<M: DumpModel>(
+        &self,
+        model: &M,
+        rows: &[Vec<u32>],
+        out: impl AsRef<Path>,
+        watcher: &mut Watcher<'_>,
+    ) -> Result<DumpReport>;
+}
+
+impl DumpJob for Dump {
+    fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    fn own_rows(&self, rows: usize) -> usize {
+        self.own(rows).len()
+    }
+
+    fn run_watched<M: DumpModel>(
         &self,
         model: &M,
         rows: &[Vec<u32>],
@@ -118,15 +131,41 @@ impl Dump {
         let finished = sink.finished();
         self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
     }
+}
 
-    /// Range of prompts that this dump computes: all, or those of its shard, regardless of the batch size.
-    fn own(&self, rows: usize) -> Range<usize> {
-        self.shard.map_or(0..rows, |shard| shard.share_of(rows))
+impl Dump {
+    /// Runs the model on each prompt and writes the requested activations. If `out` ends in `.safetensors`, the output
+    /// is a single file, else a folder with a manifest and one file per batch.
+    ///
+    /// A single file contains one tensor per point, with all rows padded to the longest; each file in a folder contains
+    /// these tensors for one batch. Files also contain `tokens` and `attention_mask`, `[row, pos]`, and `logits` if
+    /// requested. Padded elements are zero (minus infinity in scores). A single file appears once it is complete and
+    /// then replaces a file of the same name. A folder's files appear one by one, and a folder that contains a dump can
+    /// only be resumed.
+    ///
+    /// ```
+    /// use hooklens::dump::Dump;
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
+    /// let rows = vec![vec![0, 51], vec![0, 9]];
+    /// let dump = Dump::new("z0").batch_size(1);
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files().len(), 1); // the extension selects a single file
+    /// assert!(dump.run(&model, &rows, &many)?.files().len() > 1 && many.is_dir());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails for invalid rows ([`DumpError::Row`] names the prompt), unknown points, an output that cannot be written,
+    /// or a folder with other contents. Finished files are kept.
+    pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
+        self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
     }
 
-    /// Number of prompts that this dump computes.
-    pub fn own_rows(&self, rows: usize) -> usize {
-        self.own(rows).len()
+    /// Range of prompts that this dump computes: all, or those of its shard, regardless of the batch size.
+    pub(super) fn own(&self, rows: usize) -> Range<usize> {
+        self.shard.map_or(0..rows, |shard| shard.share_of(rows))
     }
 
     /// Editing hooks, as described in the manifest.
@@ -200,12 +239,12 @@ impl Dump {
         late?;
         report.rows = own.len() - left;
         report.left = left;
-        report.tokens = tokens_run;
-        report.resumed = finished;
+        report.counts.tokens = tokens_run;
+        report.counts.resumed = finished;
         if let Some(noted) = non_finite {
             report.non_finite = noted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         }
-        report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
+        report.counts.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
         Ok(report)
     }
 }

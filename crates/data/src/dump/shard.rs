@@ -61,19 +61,30 @@ impl Shard {
         }
         Ok(Self { index, of })
     }
+}
 
+/// The numbers of a shard, and what it computes, for code that splits work.
+pub trait SplitByShard {
     /// Index of the shard, counted from one.
-    pub fn index(self) -> usize {
+    fn index(self) -> usize;
+
+    /// Total number of shards.
+    fn of(self) -> usize;
+
+    /// Contiguous range of `count` items that belongs to this shard, as even as possible.
+    fn share_of(self, count: usize) -> Range<usize>;
+}
+
+impl SplitByShard for Shard {
+    fn index(self) -> usize {
         self.index
     }
 
-    /// Total number of shards.
-    pub fn of(self) -> usize {
+    fn of(self) -> usize {
         self.of
     }
 
-    /// Contiguous range of `count` items that belongs to this shard, as even as possible.
-    pub fn share_of(self, count: usize) -> Range<usize> {
+    fn share_of(self, count: usize) -> Range<usize> {
         let end = |shards: usize| (shards as u128 * count as u128 / self.of as u128) as usize;
         end(self.index - 1)..end(self.index)
     }

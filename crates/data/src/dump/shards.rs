@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::Shard;
 use super::manifest::{Log, Manifest};
 use super::place;
+use super::{Shard, SplitByShard};
 use crate::error::DumpError;
 
 /// Shards of a dump found in the subfolders of a folder.
@@ -67,7 +67,8 @@ fn common(manifest: &Manifest) -> Option<Common<'_>> {
 /// [`merge`](super::merge()) does that.
 ///
 /// ```
-/// use hooklens::dump::{Dump, Shard, shards_in};
+/// use hooklens::dump::{Dump, Shard};
+/// use hooklens_data::dump::shards_in;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
@@ -107,7 +108,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Shards, DumpError> {
         });
         return Ok(Shards { foreign: foreign.collect(), ..Shards::default() });
     };
-    let mut found = Shards { of: most.shard.map_or(0, Shard::of), ..Shards::default() };
+    let mut found = Shards { of: most.shard.map_or(0, SplitByShard::of), ..Shards::default() };
     let mut seen: BTreeMap<usize, PathBuf> = BTreeMap::new();
     for (path, manifest) in &all {
         let foreign = |reason: String| ForeignShard { folder: path.clone(), reason };

@@ -7,7 +7,8 @@ use hooklens_model::tokens::Tokens;
 /// An event passed to a dump's watcher.
 ///
 /// ```
-/// use hooklens::dump::{Dump, Seen};
+/// use hooklens::dump::Dump;
+/// use hooklens_data::dump::{DumpJob, Seen};
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
@@ -32,7 +33,8 @@ pub enum Seen<'b> {
 /// Callback for the progress of a dump.
 ///
 /// ```
-/// use hooklens::dump::{Dump, Seen, Watcher};
+/// use hooklens::dump::Dump;
+/// use hooklens_data::dump::{DumpJob, Seen, Watcher};
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;

@@ -1,7 +1,7 @@
 //! [`Units`] of dashboards: latents of a dictionary, neurons, heads, or directions.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::Selection;
+use hooklens_hooks::{Selection, SelectionText};
 
 use super::gather::Gathered;
 use crate::dictionary::Dictionary;

@@ -1,6 +1,6 @@
 //! [`Training`]: settings for training a dictionary.
 
-use hooklens_hooks::{Catalog, Selection};
+use hooklens_hooks::{Catalog, Selection, SelectionText};
 
 use super::objective::Objective;
 use crate::error::FeatureError;

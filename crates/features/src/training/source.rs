@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::splice::host;
-use hooklens_data::dump::{ActivationBatch, ActivationStore, Batches, DumpModel};
+use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, vectors_an_epoch};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
@@ -102,9 +102,9 @@ impl Source for FromDumps {
 
     fn origin(&mut self) -> Result<Origin> {
         Ok(self.store.model()?.map_or_else(Origin::default, |model| Origin {
-            name: Some(model.name).filter(|name| !name.is_empty()),
-            prepend_bos: model.prepend_bos,
-            options: model.processing,
+            name: Some(model.name().to_string()).filter(|name| !name.is_empty()),
+            prepend_bos: model.prepend_bos(),
+            options: model.processing().clone(),
         }))
     }
 
@@ -119,16 +119,16 @@ impl Source for FromDumps {
     }
 
     fn first(&mut self) -> Result<Rows> {
-        self.store.first().map(ActivationBatch::into_vectors)
+        self.store.first().map(Rows::from)
     }
 
     fn next(&mut self) -> Result<Rows> {
         let next = self.batches.as_mut().and_then(Iterator::next);
-        next.unwrap_or_else(|| Err(no_tokens())).map(ActivationBatch::into_vectors)
+        next.unwrap_or_else(|| Err(no_tokens())).map(Rows::from)
     }
 
     fn further(&mut self, most: usize) -> Result<Option<Rows>> {
-        let all = self.batches.as_ref().map_or(0, Batches::vectors_an_epoch);
+        let all = self.batches.as_ref().map_or(0, vectors_an_epoch);
         if self.further.tokens == 0 && all <= most as u64 {
             // Read every token once, instead of some tokens twice.
             self.batches = Some(self.store.clone().epochs(1).starting_at(0).batches()?);
@@ -138,7 +138,7 @@ impl Source for FromDumps {
         }
         let Some(batch) = self.batches.as_mut().and_then(Iterator::next).transpose()? else { return Ok(None) };
         self.further.tokens += batch.tokens().len();
-        Ok(Some(batch.into_vectors()))
+        Ok(Some(batch.into()))
     }
 
     fn is_unseen(&self) -> bool {
@@ -146,7 +146,7 @@ impl Source for FromDumps {
         // trained on.
         self.batches
             .as_ref()
-            .is_some_and(|all| self.further.tokens as u64 != all.position() && all.position() <= all.vectors_an_epoch())
+            .is_some_and(|all| self.further.tokens as u64 != all.position() && all.position() <= vectors_an_epoch(all))
     }
 }
 

@@ -23,7 +23,7 @@ fn computes_in(device: &Device, dtype: DType) -> bool {
     if dtype == DType::F64 && !super::cubecl::has_f64(device) {
         return false;
     }
-    dtype.is_supported_by(device)
+    hooklens_hooks::device_supports(device, dtype)
 }
 
 /// Whether a device computes in a Burn element type.

@@ -188,7 +188,7 @@ pub trait HookedModel: Sized + private::RunModel {
         record: impl Into<Record>,
     ) -> Result<(Tensor<3>, ActivationCache)> {
         let mut output = self.run(input, ForwardOptions::new().record(record))?;
-        Ok((output.main()?, output.cache().take()))
+        Ok((output.main()?, std::mem::take(output.cache())))
     }
 
     /// Records activations and stops after the last requested point.
@@ -205,7 +205,7 @@ pub trait HookedModel: Sized + private::RunModel {
     /// # Errors
     /// Same as [`HookedModel::run_with_cache`].
     fn record(&self, input: impl Into<Self::Input>, record: impl Into<Record>) -> Result<ActivationCache> {
-        Ok(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache().take())
+        Ok(std::mem::take(self.run(input, ForwardOptions::new().logits(Logits::None).record(record))?.cache()))
     }
 
     /// Runs the model with hooks and returns the logits. The hooks apply to this run only.

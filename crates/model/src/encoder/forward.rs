@@ -1,7 +1,7 @@
 //! Forward pass of an encoder.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use hooklens_hooks::{Activation, ActivationCache, Halt, Rows, Run, upload};
+use hooklens_hooks::{Activation, ActivationCache, Detach, Halt, Rows, Run, upload};
 
 use super::tokens::EncoderTokens;
 use super::weights::{EncoderBlock, OutputHeads};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor, TensorData};
-use hooklens_hooks::{ActivationCache, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
+use hooklens_hooks::{ActivationCache, Detach, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
 
 use super::HookedEncoderDecoder;
 use super::block::CrossInputs;

@@ -35,7 +35,7 @@ enum Stored {
 impl Packed {
     /// Whether a device supports this representation.
     pub(super) fn is_possible(Quantization { bits, .. }: Quantization, device: &Device) -> bool {
-        bits != Bits::Sixteen || hooklens_hooks::DType::BF16.is_supported_by(device)
+        bits != Bits::Sixteen || hooklens_hooks::device_supports(device, hooklens_hooks::DType::BF16)
     }
 
     pub(super) fn new(quantization: Quantization) -> Self {

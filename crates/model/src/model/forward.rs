@@ -1,7 +1,7 @@
 //! The forward pass: validates the input, then runs embedding, blocks, and unembedding.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Halt, HookError, PointInfo, Rows, Run, Segment};
+use hooklens_hooks::{Halt, HookError, PointInfo, RecordRequest, Rows, Run, Segment};
 
 use super::checks::DecoderChecks;
 use super::embedding::position_vectors;

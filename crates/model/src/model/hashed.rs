@@ -2,7 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
-use hooklens_hooks::{Activation, HookError};
+use hooklens_hooks::{Activation, HookError, file_bytes};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::ops::Range;
@@ -131,7 +131,7 @@ impl Piece {
         let elements = match &self.part {
             Part::Rows(matrix, rows) => {
                 let rows: Activation = matrix.clone().narrow(0, rows.start, rows.len()).into();
-                xxh3_128(&rows.to_le_bytes()?)
+                xxh3_128(&file_bytes(&rows, rows.to_data()?))
             }
             Part::Blocks(packed, Extent::Whole) => xxh3_128(packed.bytes()),
             Part::Blocks(packed, Extent::Samples) => {

@@ -1,7 +1,7 @@
 //! The output of a decoder's run.
 
 use burn::tensor::Tensor;
-use hooklens_hooks::ActivationCache;
+use hooklens_hooks::{ActivationCache, Detach};
 
 use crate::driver::{RunOutput, logits_of, private};
 use crate::error::{InputError, Result};

@@ -19,59 +19,84 @@ use hooklens_model::tokens::{Tokenizer, token_text};
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct FoundExamples {
-    /// Full name of the point.
-    pub point: String,
-    /// Description of the ranked unit, such as `neuron 5` or `head 3, a direction`.
-    pub unit: String,
-    /// Number of texts searched.
-    pub texts: usize,
-    /// Number of tokens searched, excluding padding.
-    pub tokens: usize,
-    /// The examples, in descending order of activation.
-    pub examples: Vec<FoundExample>,
+    point: String,
+    unit: String,
+    /// Number of texts and tokens searched.
+    searched: [usize; 2],
+    examples: Vec<FoundExample>,
 }
 
 /// One example: a position with a large activation.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct FoundExample {
+    text: usize,
+    position: usize,
+    id: u32,
+    value: f32,
+    /// Position of the first token of the context.
+    start: usize,
+    /// The tokens around the position, including its own, with their activations.
+    context: Vec<(String, f32)>,
+}
+
+impl FoundExample {
     /// Index of the text.
-    pub text: usize,
+    pub fn text(&self) -> usize {
+        self.text
+    }
+
     /// Position in the text, counting an added BOS token.
-    pub position: usize,
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
     /// The token at the position; its id if there is no tokenizer.
-    pub token: String,
-    /// The token's id.
-    pub id: u32,
+    pub fn token(&self) -> &str {
+        &self.context[self.position - self.start].0
+    }
+
+    /// Id of the token at the position.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// The activation.
-    pub value: f32,
-    /// Position of the first token in `tokens`.
-    pub start: usize,
-    /// The surrounding tokens, including this one.
-    pub tokens: Vec<String>,
-    /// The activation at each of the surrounding tokens.
-    pub values: Vec<f32>,
+    pub fn value(&self) -> f32 {
+        self.value
+    }
+
+    /// The tokens around the position, including its own: positions, tokens and activations.
+    pub fn context(&self) -> impl Iterator<Item = (usize, &str, f32)> {
+        (self.start..).zip(&self.context).map(|(position, (token, value))| (position, token.as_str(), *value))
+    }
 }
 
 impl FoundExamples {
-    pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, [texts, tokens]: [usize; 2], best: Best) -> Self {
+    pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, searched: [usize; 2], best: Best) -> Self {
         let example = |(Firing { text, position, value }, Context { start, places }): (Firing, Context)| {
-            let (ids, values): (Vec<u32>, Vec<f32>) = places.into_iter().unzip();
-            let id = ids[position - start];
-            let word = |id: u32| token_text(tokenizer, id);
-            let tokens = ids.into_iter().map(word).collect();
-            FoundExample { text, position, token: word(id), id, value, start, tokens, values }
+            let id = places[position - start].0;
+            let context = places.into_iter().map(|(id, value)| (token_text(tokenizer, id), value)).collect();
+            FoundExample { text, position, id, value, start, context }
         };
         let examples = best.into_sorted().into_iter().map(example).collect();
-        Self { point: unit.point().into(), unit: unit.name(), texts, tokens, examples }
+        Self { point: unit.point().into(), unit: unit.name(), searched, examples }
+    }
+
+    /// The examples, in descending order of activation.
+    pub fn examples(&self) -> &[FoundExample] {
+        &self.examples
+    }
+
+    /// Number of texts and tokens searched, excluding padding.
+    pub fn searched(&self) -> [usize; 2] {
+        self.searched
     }
 
     /// The heading of a list of the examples: point, unit and counts.
     #[must_use]
     pub fn heading(&self) -> String {
-        let (tokens, texts) = (grouped(self.tokens), grouped(self.texts));
+        let [texts, tokens] = self.searched.map(grouped);
         let count = grouped(self.examples.len());
         format!("{}, {}: the {count} largest of {tokens} tokens in {texts} texts", self.point, self.unit)
     }
@@ -84,7 +109,7 @@ impl fmt::Display for FoundExamples {
         for example in &self.examples {
             let place = format!("text {}, position {}", example.text, example.position);
             write!(f, "\n{:>10}  {place}: ", number(example.value))?;
-            for (at, token) in (example.start..).zip(&example.tokens) {
+            for (at, token, _) in example.context() {
                 let token = token.replace(['\n', '\r'], "↵");
                 let space = if at > example.start && !token.starts_with(' ') { " " } else { "" };
                 match at == example.position {
