@@ -47,6 +47,6 @@ pub use show::{DashboardCounts, DashboardOptions, Dashboards, Units, dashboards}
 pub use splice::SpliceDictionary;
 pub use training::{
     Difference, HeldOut, JumpReluSparsity, Objective, Step, Trained, Training, TrainingIdentity, TrainingJob,
-    TrainingKnobs, TrainingRecord, TrainingRun, check_point,
+    TrainingRecord, TrainingRun, check_point,
 };
 pub use transcoders::{Transcoders, decoder_across, is_cross_layer};

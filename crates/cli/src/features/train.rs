@@ -18,7 +18,7 @@ use crate::{CliResult, Failure, any_model, signals};
 use hooklens_data::dump::{ActivationStore, DescribeStore, SplitByShard};
 use hooklens_features::{
     DictionaryFiles, Difference, JumpReluSparsity, Objective, Opened, Step, Trained, Training, TrainingIdentity,
-    TrainingJob, TrainingKnobs, TrainingRecord, TrainingRun, check_point,
+    TrainingJob, TrainingRecord, TrainingRun, check_point,
 };
 use hooklens_io::numerals::grouped;
 use hooklens_model::driver::HookedModel;
@@ -228,7 +228,7 @@ impl TrainArgs {
                 .model(&self.model.model);
             let training = self.knobs.turn(training);
             let training = self.learning_rate.into_iter().fold(training, Training::learning_rate);
-            self.dead_after.into_iter().fold(training, TrainingKnobs::dead_after)
+            self.dead_after.into_iter().fold(training, Training::dead_after)
         };
         Ok(trainings.into_iter().map(one).collect())
     }

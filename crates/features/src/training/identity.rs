@@ -176,7 +176,6 @@ impl JumpReluSparsity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TrainingKnobs;
 
     /// Settings after a round trip through a file.
     fn read(settings: &Value) -> Value {

@@ -16,5 +16,5 @@ pub use held_out::HeldOut;
 pub use identity::{Difference, TrainingIdentity};
 pub use objective::{JumpReluSparsity, Objective};
 pub use run::{Trained, TrainingJob, TrainingRecord, TrainingRun};
-pub use settings::{Training, TrainingKnobs, check_point};
+pub use settings::{Training, check_point};
 pub use trainer::Step;

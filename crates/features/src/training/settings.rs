@@ -306,6 +306,50 @@ impl Training {
         }
         Ok(())
     }
+
+    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
+    #[must_use]
+    pub fn penalty_warm_up(mut self, share: f64) -> Self {
+        self.penalty_warm_up = share;
+        self
+    }
+
+    /// Sets Adam's betas, the decay rates of the first and second moments.
+    #[must_use]
+    pub fn betas(mut self, first: f32, second: f32) -> Self {
+        self.betas = [first, second];
+        self
+    }
+
+    /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
+    #[must_use]
+    pub fn clip(mut self, norm: f32) -> Self {
+        self.clip = norm;
+        self
+    }
+
+    /// Sets the initial norm of decoder rows. Default 0.1.
+    #[must_use]
+    pub fn decoder_norm(mut self, norm: f32) -> Self {
+        self.decoder_norm = norm;
+        self
+    }
+
+    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
+    /// 10 million.
+    #[must_use]
+    pub fn dead_after(mut self, tokens: usize) -> Self {
+        self.dead_after = Some(tokens);
+        self
+    }
+
+    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
+    /// choose k latents. 0 disables it. Default 1.
+    #[must_use]
+    pub fn revive(mut self, coefficient: f32) -> Self {
+        self.revive = coefficient;
+        self
+    }
 }
 
 /// Checks that a model has a point that a dictionary can be trained on, with one vector of fixed width per token.
@@ -323,59 +367,4 @@ impl Training {
 /// [`FeatureError::Place`] if it does not.
 pub fn check_point<M: HookedModel>(model: &M, point: impl Into<Selection>) -> Result<()> {
     host(model.catalog(), "the dictionary to train", &point.into().full_name()).map(drop)
-}
-
-/// Hyperparameters whose defaults rarely need to be changed, which `hooklens features train` sets.
-pub trait TrainingKnobs: Sized {
-    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
-    fn penalty_warm_up(self, share: f64) -> Self;
-
-    /// Sets Adam's betas, the decay rates of the first and second moments.
-    fn betas(self, first: f32, second: f32) -> Self;
-
-    /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
-    fn clip(self, norm: f32) -> Self;
-
-    /// Sets the initial norm of decoder rows. Default 0.1.
-    fn decoder_norm(self, norm: f32) -> Self;
-
-    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
-    /// 10 million.
-    fn dead_after(self, tokens: usize) -> Self;
-
-    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
-    /// choose k latents. 0 disables it. Default 1.
-    fn revive(self, coefficient: f32) -> Self;
-}
-
-impl TrainingKnobs for Training {
-    fn penalty_warm_up(mut self, share: f64) -> Self {
-        self.penalty_warm_up = share;
-        self
-    }
-
-    fn betas(mut self, first: f32, second: f32) -> Self {
-        self.betas = [first, second];
-        self
-    }
-
-    fn clip(mut self, norm: f32) -> Self {
-        self.clip = norm;
-        self
-    }
-
-    fn decoder_norm(mut self, norm: f32) -> Self {
-        self.decoder_norm = norm;
-        self
-    }
-
-    fn dead_after(mut self, tokens: usize) -> Self {
-        self.dead_after = Some(tokens);
-        self
-    }
-
-    fn revive(mut self, coefficient: f32) -> Self {
-        self.revive = coefficient;
-        self
-    }
 }

@@ -501,7 +501,6 @@ mod tests {
     use rand::Rng;
 
     use super::*;
-    use crate::TrainingKnobs;
 
     const TOKENS: usize = 24;
 
