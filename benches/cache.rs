@@ -70,7 +70,7 @@ fn appending() -> Result<()> {
 fn decoding(positional: &str) -> Result<()> {
     let rotary = Rotary { dim: 64, base: 1e4, adjacent_pairs: false, scaling: RopeScaling::None };
     let positional_kind = if positional == "rotary" { Positional::Rotary(rotary) } else { Positional::Learned };
-    let config = TransformerConfig::gpt2_small().with_positional(positional_kind);
+    let config = TransformerConfig::new(12, 768, 12, 50_257, 1024).with_positional(positional_kind);
     let model = HookedTransformer::random(config, 0, &Device::flex())?;
     let mut cache = model.prefill(vec![row(0, 16)])?;
     let mut times = Vec::new();
@@ -106,7 +106,7 @@ fn decoding(positional: &str) -> Result<()> {
 }
 
 fn few_bits() -> Result<()> {
-    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
     let (prefix, next) = (row(0, PREFIX), row(1, 8));
     let run = |kind| -> Result<(Tensor<3>, usize)> {
         let mut cache = KeyValueCache::of_kind(model.config(), 1, kind)?;
@@ -130,7 +130,7 @@ fn few_bits() -> Result<()> {
 
 /// Peak memory in addition to the loaded model, measured in a separate process.
 fn branches(how: &str) -> Result<()> {
-    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
     model.forward_with([1, 2, 3], ForwardOptions::new().logits(Logits::Last))?;
     let suffixes: Vec<_> = (1..=BRANCHES).map(|seed| row(seed, 8)).collect();
     let start = Instant::now();

@@ -15,8 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     const LEN: usize = 128;
     const BATCH: usize = 8;
     let tokens: usize = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(20_000);
-    let mut config = TransformerConfig::gpt2_small();
-    config.layers.truncate(4);
+    let config = TransformerConfig::new(4, 768, 12, 50_257, 1024);
     let model = HookedTransformer::random(config, 0, &Device::flex())?;
     let rows: Vec<Vec<u32>> =
         (0..tokens.div_ceil(LEN)).map(|r| (0..LEN).map(|i| ((r * 31 + i * 7919) % 50257) as u32).collect()).collect();

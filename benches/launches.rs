@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::cubecl::logging::{LaunchObservation, LaunchObserver};
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, CacheKind, Experts, NormKind, Result, RopeScaling, Rotary, default_device};
+use hooklens::{ActivationFn, CacheKind, NormKind, Result, RopeScaling, Rotary, default_device};
 use hooklens_hooks::Transfers;
 
 #[derive(Default)]
@@ -65,13 +65,12 @@ fn main() -> Result<()> {
         .clone()
         .with_kv_heads(2)
         .with_gated_mlp(true)
-        .with_rotary(Rotary { dim: 32, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None })
+        .with_positional(Rotary { dim: 32, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None })
         .with_norm(NormKind::Rms)
         .with_activation(ActivationFn::Silu);
     println!("{device:?}, 4 layers\n\n| | launches | copies | reads | bytes read | uploads | bytes uploaded |");
     println!("|---|---|---|---|---|---|---|");
-    let experts = Some(Experts::new(8, 2));
-    let mixture = llama.clone().with_experts(experts);
+    let mixture = llama.clone().with_experts(8, 2);
     for (name, config) in [("GPT-2's block", gpt2), ("Llama's block", llama), ("Mixtral's block", mixture)] {
         let model = HookedTransformer::random(config, 0, &device)?;
         let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 512).collect::<Vec<u32>>();

@@ -43,8 +43,10 @@ fn main() -> Outcome {
         let path = folder.path().join(layout);
         std::fs::create_dir_all(&path)?;
         match layout {
-            "native" => HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?
-                .save_pretrained(&path)?,
+            "native" => {
+                HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?
+                    .save_pretrained(&path)?
+            }
             "gpt2" => write(&path, gpt2())?,
             "gpt_neox" => write(&path, gpt_neox())?,
             _ => write(&path, llama())?,

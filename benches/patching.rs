@@ -13,7 +13,7 @@ use hooklens::patching::{Metric, Patching};
 use hooklens::prelude::*;
 
 fn main() -> Result<()> {
-    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
     let row = |seed: u32| (0..16).map(|i| (i * 7919 + seed * 31 + 13) % 50257).collect::<Vec<u32>>();
     let patching = Patching::new(&model, row(0), row(1), Metric::logit_diff(&model, 17, 42)?)?;
     let mut best = f64::INFINITY;

@@ -12,7 +12,7 @@ use hooklens::Result;
 use hooklens::prelude::*;
 
 fn main() -> Result<()> {
-    let model = HookedTransformer::random(TransformerConfig::gpt2_small(), 0, &Device::flex())?;
+    let model = HookedTransformer::random(TransformerConfig::new(12, 768, 12, 50_257, 1024), 0, &Device::flex())?;
     let row = |seed: u32, len: u32| (0..len).map(|i| (i * 7919 + seed * 31 + 13) % 50257).collect::<Vec<u32>>();
     let prefix = row(0, 256);
     let suffixes: Vec<_> = (1..=32).map(|seed| row(seed, 8)).collect();

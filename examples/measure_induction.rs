@@ -10,7 +10,7 @@ use rand::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = HookedTransformer::from_pretrained(std::env::args().nth(1).unwrap_or("embedded:induction".into()))?;
-    let words = model.config().d_vocab as u32 - 1;
+    let words = model.config().d_vocab() as u32 - 1;
     let mut rng = StdRng::seed_from_u64(99);
     for len in [10, 20, 25] {
         let row = |rng: &mut StdRng| {

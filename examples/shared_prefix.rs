@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = HookedTransformer::from_pretrained(arguments.next().unwrap_or("embedded:induction".into()))?;
     let count: usize = arguments.next().map_or(Ok(300), |text| text.parse())?;
     let config = model.config();
-    let words = config.d_vocab as u32 - 1;
+    let words = config.d_vocab() as u32 - 1;
 
     // Examples are repeated lists; a query is a list followed by its first word.
     let word = |i: usize| 1 + (i as u32 * 7919 + 13) % words;

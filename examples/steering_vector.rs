@@ -21,7 +21,7 @@ fn main() -> hooklens::Result<()> {
     let token = model.to_single_token(&name)?;
 
     // Only the vector is trained: it is on a device with autodiff, and the model is on a device without.
-    let zeros = Tensor::zeros([model.config().d_model], &model.device().autodiff());
+    let zeros = Tensor::zeros([model.config().d_model()], &model.device().autodiff());
     let mut vector = Param::from_tensor(zeros);
     let mut optimizer = AdamConfig::new().init();
     for step in 0..STEPS {
@@ -30,7 +30,7 @@ fn main() -> hooklens::Result<()> {
         let gradients = GradientsParams::from_grads(loss.backward(), &vector);
         vector = optimizer.step(0.1, vector, gradients);
     }
-    let nothing = SteeringVector::new(POINT, Tensor::zeros([model.config().d_model], &model.device()));
+    let nothing = SteeringVector::new(POINT, Tensor::zeros([model.config().d_model()], &model.device()));
     let learned = SteeringVector::new(POINT, vector.val().without_autodiff());
     for (when, steering) in [("before", nothing), ("after", learned)] {
         measure(when, &model, token, &steering)?;

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (_, cache) = model.run_with_cache(&tokens, "blocks.*.attn.hook_pattern")?;
     let pattern = cache.activation(hook::pattern(-1))?.to_ndarray()?;
     let last = words.len() - 1;
-    for head in 0..model.config().n_heads {
+    for head in 0..model.config().n_heads() {
         let (key, paid) = (0..=last)
             .map(|key| (key, pattern[[0, head, last, key]]))
             .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Edit: ablate each head and measure the effect on the loss.
     let loss: f32 = model.loss(&tokens)?.into_scalar();
     println!("loss {loss:.4}; with one head of the first layer ablated:");
-    for head in 0..model.config().n_heads {
+    for head in 0..model.config().n_heads() {
         let without = hook::z(0).edit(|z, _| {
             let [batch, pos, _, width] = z.dims();
             z.slice_fill([0..batch, 0..pos, head..head + 1, 0..width], 0.0)

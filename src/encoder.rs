@@ -12,6 +12,5 @@
 //! ```
 
 pub use hooklens_model::encoder::{
-    EncoderConfig, EncoderInput, EncoderOutput, EncoderTokens, HookedEncoder, Pooling, RelativePositions,
-    SentenceEmbedding,
+    EncoderInput, EncoderOutput, EncoderTokens, HookedEncoder, Pooling, SentenceEmbedding,
 };

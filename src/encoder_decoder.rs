@@ -9,12 +9,11 @@
 //! let model = HookedEncoderDecoder::from_pretrained("t5-small")?;
 //! let made = model.generate_with("translate English to German: Hello, do you like apples?", GenerateOptions::new())?;
 //! println!("{:?}", made.rows[0].text);
-//! let start = vec![vec![model.config().decoder_start_token]];
+//! let start = vec![vec![model.decoder_start_token()]];
 //! let output = model.run(("summarize: ...", start), Record::new("decoder.*.cross_attn.hook_pattern"))?;
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
 pub use hooklens_model::encoder_decoder::{
-    DecoderCache, Encoded, EncoderDecoderConfig, EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder,
-    PositionTable, StackAttention, StackPositions, TokenRules,
+    DecoderCache, Encoded, EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder,
 };

@@ -128,12 +128,7 @@ pub use hooklens_loading::{
 pub use hooklens_model::tokens::Message;
 #[doc(inline)]
 pub use hooklens_model::{
-    config::{
-        ActivationFn, AttentionConfig, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, GatedNorm, Latent,
-        LayerConfig, LayerRotary, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights,
-        QueryGrowth, ResidualScheme, RopeScaling, Rotary, RouterFn, SharedExpert, ShortConv, StateSpace,
-        TransformerConfig, Window,
-    },
+    config::{ActivationFn, NormKind, Positional, ResidualScheme, RopeScaling, Rotary, TransformerConfig, Window},
     device::{DeviceInfo, default_device, devices, parse_device, retain_freed_memory},
     driver::{ForwardOptions, Hooked, HookedModel, Input, Logits},
     error::{CacheError, ConfigError, Error, InputError, LoadError, ProcessingError, Result, WeightError, error_chain},

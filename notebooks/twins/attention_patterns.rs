@@ -19,7 +19,7 @@ use hooklens::experiments::head_scores;
 
 let tokens = model.to_tokens(prompt)?;
 let cache = model.record(&tokens, "*hook_pattern")?;
-let (layers, heads) = (model.config().n_layers(), model.config().n_heads);
+let (layers, heads) = (model.config().n_layers(), model.config().n_heads());
 let mut scores = Vec::new();
 for layer in 0..layers {
     for score in head_scores(cache.activation(("pattern", layer))?, &tokens)? {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 let model = HookedTransformer::from_pretrained("embedded:induction")?;
 // Three lists, each repeated once: examples of the task.
-let words = model.config().d_vocab as u32 - 1;
+let words = model.config().d_vocab() as u32 - 1;
 fn list(seed: u32, words: u32) -> Vec<u32> {
     (0..8).map(|at| 1 + (seed * 2017 + at * 7919) % words).collect()
 }

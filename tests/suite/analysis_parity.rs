@@ -13,6 +13,7 @@ use safetensors::SafeTensors;
 
 use crate::parity::{Golden, Tally, load_processed};
 use crate::support::{fixtures, values};
+use hooklens_model::config::Layers;
 
 /// The analysis of one fixture.
 struct Case {

@@ -1,8 +1,8 @@
 //! Mixtures of attention experts give the same result as attention with a scale factor per head.
 
 use burn::module::Param;
-use hooklens::AttnExperts;
 use hooklens::prelude::*;
+use hooklens_model::config::{AttnExperts, Settings};
 use hooklens_model::model::ModelParts;
 
 use crate::support::{assert_close, random_model};
@@ -99,7 +99,11 @@ fn sizes_that_do_not_fit_are_named() {
     let message = |changed: TransformerConfig| changed.validate().unwrap_err().to_string();
     let own = config(3, 2, 2);
     assert_eq!(
-        message(own.clone().with_heads(8)),
+        message(
+            TransformerConfig::new(2, 24, 8, 20, 8)
+                .with_kv_heads(2)
+                .with_attn_experts(AttnExperts { count: 3, per_token: 2 })
+        ),
         "invalid `attn_experts`: 3 experts with 2 heads each have 6 heads in total, not 8"
     );
     let none = Some(AttnExperts { count: 3, per_token: 4 });

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use crate::support::{
     any_config, any_decoder, any_row, assert_close, cases, distance, failure, random_model, rounding_of, values,
 };
+use hooklens_model::config::{Layers, Settings};
 
 const CLEAN: &str = "When Mary and John went to the store, John gave a drink to";
 const CORRUPTED: &str = "When Mary and John went to the store, Mary gave a drink to";
@@ -186,7 +187,7 @@ proptest! {
         let others: Vec<Vec<u32>> = rows.iter().zip(&others).map(|(row, other)| other[..row.len()].to_vec()).collect();
         let (batch, columns) = scattered(&rows, &holes);
         let clean = recorded(&model, &scattered(&others, &other_holes).0);
-        let width = model.config().d_model;
+        let width = model.config().d_model();
         let Some(own) = hook_of(&hook, &clean, width) else { return Ok(()) };
         let together = or_skip!(model.run_with_hooks(&batch, [own]));
         for (row, ids) in rows.iter().enumerate() {
@@ -214,7 +215,7 @@ proptest! {
         prop_assume!(!matches!(hook.2, Where::Last));
         let others: Vec<Vec<u32>> = others[..rows.len()].iter().map(|row| row[..6 - shorter].to_vec()).collect();
         let clean = recorded(&model, &Tokens::new(others).unwrap());
-        let width = model.config().d_model;
+        let width = model.config().d_model();
         let hook_of = || hook_of(&hook, &clean, width);
         if hook_of().is_none() {
             return Ok(());
@@ -238,13 +239,13 @@ proptest! {
         others in prop::collection::vec(any_row(7..8), 3..4), longer in 0..2usize, left: bool, stop in 0..20u32,
         hook in any_hook(),
     ) {
-        prop_assume!(config.d_vocab_out == config.d_vocab && !matches!(hook.2, Where::Last));
+        prop_assume!(config.d_vocab_out() == config.d_vocab() && !matches!(hook.2, Where::Last));
         let model = random_model(config, seed);
         let side = if left { PaddingSide::Left } else { PaddingSide::Right };
         let others: Vec<Vec<u32>> =
             rows.iter().zip(&others).map(|(row, other)| other[..row.len() + longer].to_vec()).collect();
         let clean = recorded(&model, &Tokens::padded(&others, 0, PaddingSide::Right).unwrap());
-        let width = model.config().d_model;
+        let width = model.config().d_model();
         if hook_of(&hook, &clean, width).is_none() {
             return Ok(());
         }
@@ -274,12 +275,12 @@ proptest! {
         config in any_config(), seed in 0..1000u64, rows in prop::collection::vec(any_row(4..7), 1..4),
         others in prop::collection::vec(any_row(6..7), 3..4), hook in any_hook(),
     ) {
-        prop_assume!(config.d_vocab_out > 0);
+        prop_assume!(config.d_vocab_out() > 0);
         let model = random_model(config, seed);
         let others: Vec<Vec<u32>> = rows.iter().zip(&others).map(|(row, other)| other[..row.len()].to_vec()).collect();
         let padded = |rows: &[Vec<u32>]| Tokens::padded(rows, 0, PaddingSide::Right).unwrap();
         let clean = recorded(&model, &padded(&others));
-        let Some(own) = hook_of(&hook, &clean, model.config().d_model) else { return Ok(()) };
+        let Some(own) = hook_of(&hook, &clean, model.config().d_model()) else { return Ok(()) };
         let hooked = model.hooks([own]);
         let logits = or_skip!(hooked.run(padded(&rows), ForwardOptions::new().logits(Logits::Last))).logits.unwrap();
         let expected = values(&logits);
@@ -328,7 +329,7 @@ proptest! {
     fn sampling_after_a_prefix_is_that_of_the_whole(
         config in any_config(), seed in 0..1000u64, row in any_row(4..8), cut in 1..4usize, kind in 0..4usize,
     ) {
-        prop_assume!(config.d_vocab_out == config.d_vocab);
+        prop_assume!(config.d_vocab_out() == config.d_vocab());
         let model = random_model(config, seed);
         let sampling = [
             Sampling { frequency_penalty: 20.0, ..Sampling::default() },
@@ -382,7 +383,7 @@ proptest! {
         config in any_decoder(), seed in 0..1000u64, rows in prop::collection::vec(any_row(3..6), 1..3),
         holes in prop::collection::vec(0..6usize, 1..4),
     ) {
-        prop_assume!(config.d_vocab_out == config.d_vocab);
+        prop_assume!(config.d_vocab_out() == config.d_vocab());
         let model = random_model(config, seed);
         let len = rows.iter().map(Vec::len).max().unwrap() + holes.len();
         let (mut ids, mut masks) = (vec![], vec![]);
@@ -427,7 +428,7 @@ fn hooks_of_every_family_are_those_of_each_row() {
     let (mut families, mut wrong) = (0, vec![]);
     for name in crate::support::fixtures_with("golden.safetensors") {
         let model = crate::parity::load(&name, LoadOptions::new());
-        let width = model.config().d_vocab.min(19) as u32;
+        let width = model.config().d_vocab().min(19) as u32;
         let row = |seed: u32, len: u32| (0..len).map(|at| (at * 7 + seed * 5 + 1) % width).collect::<Vec<u32>>();
         let (rows, others) = ([row(1, 4), row(2, 3)], [row(3, 4), row(4, 3)]);
         let points = ["blocks.1.hook_resid_pre", "blocks.0.hook_resid_pre", "blocks.0.hook_mlp_out", "hook_embed"];
@@ -611,11 +612,11 @@ fn recordings_of_other_texts_rows_and_models_are_refused() {
 /// Means of padded recordings ignore padding, also at MoE points.
 #[test]
 fn means_are_over_tokens() {
-    let experts = Some(hooklens::Experts::new(4, 2));
+    let experts = Some(hooklens_model::config::Experts::new(4, 2));
     let config = TransformerConfig::new(2, 16, 4, 20, 32)
         .with_gated_mlp(true)
-        .with_experts(experts)
-        .with_qk_norm(hooklens::QkNorm::HEADS);
+        .with_mixture(experts)
+        .with_qk_norm(hooklens_model::config::QkNorm::HEADS);
     let model = random_model(config, 3);
     let rows = [vec![1u32, 2, 3, 4, 5, 6, 7], vec![8, 9, 10]];
     for side in [PaddingSide::Left, PaddingSide::Right] {
@@ -883,8 +884,8 @@ fn caches_know_their_tokens() {
 /// An expert that no token was routed to has no rows, also with gradients.
 #[test]
 fn an_expert_without_tokens_can_be_recorded_with_gradients() {
-    let experts = Some(hooklens::Experts::new(6, 1));
-    let config = TransformerConfig::new(2, 16, 4, 20, 32).with_gated_mlp(true).with_experts(experts);
+    let experts = Some(hooklens_model::config::Experts::new(6, 1));
+    let config = TransformerConfig::new(2, 16, 4, 20, 32).with_gated_mlp(true).with_mixture(experts);
     let model = random_model(config, 3);
     let mut rows = 0;
     for expert in 0..6 {

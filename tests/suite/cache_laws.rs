@@ -7,6 +7,7 @@ use hooklens::{Bits, CacheError, CacheKind, Offload};
 use proptest::prelude::*;
 
 use crate::support::{DEVICE_IS_FULL, any_config, cases, device, distance, has, random_model, values};
+use hooklens_model::config::{Layers, Settings};
 
 /// One operation on a cache. Numbers are taken modulo the number of available items.
 #[derive(Debug, Clone)]
@@ -362,7 +363,7 @@ proptest! {
         // A rounding error may route a token to another expert, which does not indicate an error in the cache.
         let few_bits = kind.to_string().contains("quantized") || steps.iter().any(uses_few_bits);
         let config = match few_bits {
-            true => config.with_experts(None).with_attn_experts(None),
+            true => config.with_mixture(None).with_attn_experts(None),
             false => config,
         };
         let model = random_model(config, seed);

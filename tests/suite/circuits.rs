@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use burn::tensor::Distribution;
 
 use crate::support::{any_config, any_sum, assert_close, cases, device, random_model, values};
+use hooklens_model::config::{Layers, Settings};
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &device())
@@ -63,7 +64,7 @@ proptest! {
     #[test]
     fn composition_is_what_products_say(config in any_config(), seed in any::<u64>()) {
         let model = random_model(config, seed);
-        let heads = model.config().n_heads;
+        let heads = model.config().n_heads();
         let (ov, qk) = (model.ov().ab(), model.qk().ab());
         for (mode, reader) in [(Composition::Q, qk.clone()), (Composition::K, qk.swap_dims(2, 3)), (Composition::V, ov.clone())] {
             let scores = model.composition_scores(mode).unwrap();
@@ -82,16 +83,16 @@ proptest! {
     /// With zero inputs, the residual stream equals the accumulated biases.
     #[test]
     fn accumulated_biases_are_those_of_the_decomposition(config in any_sum(), seed in any::<u64>()) {
-        prop_assume!(!config.post_norms && config.experts().is_none());
+        prop_assume!(!config.post_norms() && config.experts().is_none());
         let model = random_model(config, seed);
-        if model.config().per_layer_inputs.is_some() || model.config().layer_scalars {
+        if model.config().per_layer_inputs().is_some() || model.config().layer_scalars() {
             let message = model.accumulated_bias(Stage::Final, hooklens::circuits::Biases::All).unwrap_err();
             prop_assert!(matches!(message, hooklens::Error::Input(hooklens::InputError::NotDefined { .. })), "{message}");
             return Ok(());
         }
         let cache = model.record([3, 9, 1], Record::all()).unwrap();
         let parts = model.analyze(&cache).unwrap().full_resid_decomposition(Stage::Final, Neurons::Apart).unwrap();
-        let bias = parts.vector("bias").unwrap().narrow(1, 0, 1).reshape([model.config().d_model]);
+        let bias = parts.vector("bias").unwrap().narrow(1, 0, 1).reshape([model.config().d_model()]);
         assert_close(&model.accumulated_bias(Stage::Final, hooklens::circuits::Biases::All).unwrap(), &bias, 1e-5, "bias");
     }
 }
@@ -101,7 +102,7 @@ fn the_induction_head_reads_what_the_previous_token_head_wrote() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let scores = model.composition_scores(Composition::K).unwrap();
     let mut config = model.config().clone();
-    config.layers.truncate(2);
+    config.layers_mut().truncate(2);
     let random = random_model(config, 0);
     let by_chance = random.composition_scores(Composition::K).unwrap();
     let [most, chance] = [&scores, &by_chance].map(|scores| scores.largest(1)[0].1);

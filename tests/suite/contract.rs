@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{Int, Tensor};
 use hooklens::prelude::*;
-use hooklens::{Error, Experts, HookError, InputError, ResidualScheme};
+use hooklens::{Error, HookError, InputError, ResidualScheme};
+use hooklens_model::config::{Experts, Layers, Settings};
 use hooklens_model::model::ModelParts;
 
 use crate::support::{assert_close, device, random_model, values};
@@ -248,7 +249,8 @@ fn tokens_can_be_edited() {
 /// Every point of every kind of model can be edited, and zeroing it changes the output.
 #[test]
 fn no_point_is_a_dead_end() {
-    use hooklens::{Experts, NormKind, Positional, RopeScaling, Rotary};
+    use hooklens::{NormKind, Positional, RopeScaling, Rotary};
+    use hooklens_model::config::Experts;
     let base = TransformerConfig::new(2, 16, 4, 20, 32);
     let rotary = Positional::Rotary(Rotary { dim: 4, base: 100.0, adjacent_pairs: false, scaling: RopeScaling::None });
     let plain = base.clone().with_post_embedding_norm(true).with_post_norms(true);
@@ -258,9 +260,9 @@ fn no_point_is_a_dead_end() {
         .with_gated_mlp(true)
         .with_positional(rotary)
         .with_norm(NormKind::Rms)
-        .with_qk_norm(hooklens::QkNorm::HEADS);
+        .with_qk_norm(hooklens_model::config::QkNorm::HEADS);
     let solu = base.clone().with_activation(hooklens::ActivationFn::SoluLn).with_residual(ResidualScheme::Parallel);
-    let mixture = base.with_gated_mlp(true).with_experts(Experts { renormalize: false, ..Experts::new(2, 2) });
+    let mixture = base.with_gated_mlp(true).with_mixture(Experts { renormalize: false, ..Experts::new(2, 2) });
     for config in [plain, modern, solu, mixture] {
         let model = random_model(config, 3);
         let before = model.forward(ROW).unwrap();
@@ -284,7 +286,7 @@ fn doubled(x: &Activation) -> Activation {
 /// Routing to an expert that does not exist is an error, not ignored.
 #[test]
 fn tokens_go_to_experts_there_are() {
-    let config = TransformerConfig::new(1, 16, 2, 20, 16).with_gated_mlp(true).with_experts(Experts::new(3, 2));
+    let config = TransformerConfig::new(1, 16, 2, 20, 16).with_gated_mlp(true).with_mixture(Experts::new(3, 2));
     let model = random_model(config, 2);
     for wrong in [3, -1] {
         let edit = at("blocks.0.mlp.hook_expert_indices").edit_any(move |chosen, _| {

@@ -9,6 +9,7 @@ use ndarray::Axis;
 use serde_json::{Value, json};
 
 use crate::support::{distance, fixtures, values};
+use hooklens_model::config::{Layers, Settings};
 
 /// The parsed configuration of a fixture with these fields changed, or removed if null.
 fn described(case: &str, changes: &Value) -> Result<TransformerConfig, Error> {
@@ -81,12 +82,12 @@ fn what_is_not_supported_is_refused_by_name() {
 #[test]
 fn fields_left_out_are_what_transformers_takes() {
     let of = |case: &str, changes: Value| described(case, &changes).unwrap();
-    let turned = |config: &TransformerConfig| match &config.positional {
+    let turned = |config: &TransformerConfig| match config.positional() {
         Positional::Rotary(rotary) => rotary.clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(of("helium", json!({"rms_norm_eps": null})).eps, 1e-8);
-    assert_eq!(of("glm", json!({"rms_norm_eps": null})).eps, 1.5625e-7);
+    assert_eq!(of("helium", json!({"rms_norm_eps": null})).eps(), 1e-8);
+    assert_eq!(of("glm", json!({"rms_norm_eps": null})).eps(), 1.5625e-7);
     assert_eq!(turned(&of("glm", json!({"partial_rotary_factor": null}))).dim, 4);
     assert_eq!(turned(&of("nemotron", json!({"partial_rotary_factor": null}))).dim, 4);
     assert_eq!(turned(&of("persimmon", json!({"rope_theta": null}))).base, 25_000.0);
@@ -94,10 +95,10 @@ fn fields_left_out_are_what_transformers_takes() {
     let apertus = turned(&of("apertus-biases", json!({"rope_scaling": null, "rope_theta": null})));
     assert!(matches!(apertus.scaling, RopeScaling::Llama3 { original_context: 8192, .. }) && apertus.base == 12e6);
     for (case, function) in [("arcee", ActivationFn::Relu2), ("apertus", ActivationFn::Xielu)] {
-        assert_eq!(of(case, json!({"hidden_act": null})).activation, function, "{case}");
+        assert_eq!(of(case, json!({"hidden_act": null})).activation(), function, "{case}");
     }
-    assert_eq!(of("openai-gpt", json!({"afn": null})).activation, ActivationFn::GeluNew);
-    assert_eq!(of("biogpt", json!({"scale_embedding": null})).embed_scale, Some(24f64.sqrt()));
+    assert_eq!(of("openai-gpt", json!({"afn": null})).activation(), ActivationFn::GeluNew);
+    assert_eq!(of("biogpt", json!({"scale_embedding": null})).embed_scale(), Some(24f64.sqrt()));
     let wide = Some(Window::Sliding(4096));
     let pattern = json!({"sliding_window": null, "layer_types": null, "sliding_window_pattern": null});
     for case in ["cohere2-pattern", "vaultgemma"] {
@@ -110,20 +111,20 @@ fn fields_left_out_are_what_transformers_takes() {
     }
     // If no layer has a window, EXAONE 4 uses rotary embeddings in all layers.
     assert!(of("exaone4-full", json!({})).rotary(0).is_some() && of("exaone4-still", json!({})).rotary(0).is_none());
-    let scale = |case: &str| of(case, json!({"scale_embedding": null})).embed_scale;
+    let scale = |case: &str| of(case, json!({"scale_embedding": null})).embed_scale();
     assert_eq!((scale("bart-decoder-untied"), scale("plbart-decoder-plain")), (None, Some(24f64.sqrt())));
-    assert_eq!(of("marian-decoder-vocabulary", json!({})).d_vocab_out, 50);
+    assert_eq!(of("marian-decoder-vocabulary", json!({})).d_vocab_out(), 50);
     let untied = of("marian-decoder-vocabulary", json!({"tie_word_embeddings": false}));
-    assert_eq!((untied.d_vocab, untied.d_vocab_out), (50, 70));
+    assert_eq!((untied.d_vocab(), untied.d_vocab_out()), (50, 70));
     // transformers tests the temperature setting for Python truthiness.
     let tuned = |value: Value| of("llama4", json!({"attn_temperature_tuning": value}));
-    let on = of("llama4", json!({})).query_growth;
+    let on = of("llama4", json!({})).query_growth();
     assert!(on.is_some());
     for value in [json!(4), json!(0.5), json!(-1), json!(true)] {
-        assert_eq!(tuned(value.clone()).query_growth, on, "{value}");
+        assert_eq!(tuned(value.clone()).query_growth(), on, "{value}");
     }
     for value in [json!(0), json!(0.0), json!(false)] {
-        assert_eq!(tuned(value.clone()).query_growth, None, "{value}");
+        assert_eq!(tuned(value.clone()).query_growth(), None, "{value}");
     }
     // Older files of Phi 3, and of no other family, call LongRoPE `yarn`.
     let factors = json!({"type": "yarn", "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.5, 4.0, 9.0]});
@@ -131,7 +132,7 @@ fn fields_left_out_are_what_transformers_takes() {
     assert!(matches!(long.scaling, RopeScaling::Long { .. }), "{long:?}");
     let yarn = turned(&of("llama", json!({"rope_scaling": {"type": "yarn", "factor": 2.0}})));
     assert!(matches!(yarn.scaling, RopeScaling::Yarn { .. }), "{yarn:?}");
-    let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth.unwrap();
+    let growth = of("v5-ministral3", json!({"rope_parameters": null})).query_growth().unwrap();
     assert_eq!((growth.rate, growth.context), (0.1, 16_384));
 }
 

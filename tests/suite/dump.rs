@@ -9,8 +9,9 @@ use hooklens::PaddingSide;
 use hooklens::dump::{Dump, Shard};
 use hooklens::experiments::SteeringVector;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, DumpError, Error, Experts, HookError, Positional};
+use hooklens::{ActivationFn, DumpError, Error, HookError, Positional};
 use hooklens_data::dump::counts;
+use hooklens_model::config::{Experts, Layers, Settings};
 use ndarray::{ArrayD, IxDyn};
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
@@ -63,7 +64,7 @@ proptest! {
         // Prompts with a common prefix are computed together.
         let start = alike.unwrap_or_default();
         let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| [&start[..], &row].concat()).collect();
-        let bidirectional = config.bidirectional && prefix.is_empty();
+        let bidirectional = config.bidirectional() && prefix.is_empty();
         let config = config.with_bidirectional(bidirectional);
         let model = random_model(config, seed);
         let folder = tempfile::tempdir().unwrap();
@@ -111,7 +112,7 @@ proptest! {
 fn mixture() -> TransformerConfig {
     TransformerConfig::new(1, 16, 2, 20, 16)
         .with_gated_mlp(true)
-        .with_experts(Experts::new(4, 2))
+        .with_mixture(Experts::new(4, 2))
         .with_positional(Positional::None)
         .with_activation(ActivationFn::Silu)
 }
@@ -456,7 +457,7 @@ fn a_dump_under_other_edits_is_not_continued() {
     );
     let dump = Dump::new("*hook_resid_post").batch_size(1);
     let vector = |value: f32| Tensor::<1>::full([model.config().d_head()], value, &model.device());
-    let wide = |value: f32| Tensor::<1>::full([model.config().d_model], value, &model.device());
+    let wide = |value: f32| Tensor::<1>::full([model.config().d_model()], value, &model.device());
     let recorded = |row: Vec<u32>| model.record(vec![row], hook::z(0)).unwrap();
     let (one, same, other) = (recorded(vec![1, 2, 3]), recorded(vec![1, 2, 3]), recorded(vec![3, 2, 1]));
     let steering = |value: f32| SteeringVector::new("resid_post0", wide(value));

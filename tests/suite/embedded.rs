@@ -61,6 +61,7 @@ fn it_tells_who_receives() {
 
 #[test]
 fn it_is_small() {
+    use hooklens_loading::weight_files::RawTensors;
     let info = hooklens::inspect("embedded:induction").unwrap();
     assert!(info.weights.unwrap().files.stored_bytes() <= 1 << 20);
     let info = hooklens::inspect("embedded:ioi").unwrap();

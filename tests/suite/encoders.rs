@@ -136,14 +136,14 @@ fn encoders_are_hugging_faces() {
         assert!(model.load_report().unused.iter().find(other).is_none(), "{case}: {}", model.load_report());
         let mut tally = Tally::default();
         let output = model.run(typed(&golden, ""), Record::all()).unwrap();
-        let last = model.config().n_layers;
+        let last = model.config().n_layers();
         let hidden = golden.get(&format!("hidden.{last}")).unwrap();
         tally.compare("hidden", &values(&output.hidden.unwrap()), hidden);
         for layer in 0..=last {
             let name = match layer == last {
                 // For a norm without centering, the hook point comes before its weight.
-                true if model.config().norm == NormKind::Rms => continue,
-                true if model.config().pre_norms => "ln_final.hook_normalized".to_string(),
+                true if model.config().norm() == NormKind::Rms => continue,
+                true if hooklens_model::encoder::config_of(&model).pre_norms => "ln_final.hook_normalized".to_string(),
                 true => format!("blocks.{}.hook_normalized_resid_post", last - 1),
                 false => format!("blocks.{layer}.hook_resid_pre"),
             };
@@ -196,7 +196,7 @@ fn the_lens_after_the_last_layer_is_the_model() {
             continue;
         };
         let stages = model.logit_lens(vec![vec![7, 9, 11, 8]]).unwrap();
-        let last = stages.logits().clone().narrow(0, model.config().n_layers, 1).squeeze_dim::<3>(0);
+        let last = stages.logits().clone().narrow(0, model.config().n_layers(), 1).squeeze_dim::<3>(0);
         assert_close(&last, &logits, 1e-5, case);
     }
 }
@@ -224,7 +224,7 @@ fn the_authors_head_of_deberta_is_read() {
 #[test]
 fn alberts_layers_share_weights() {
     let mut model = encoder("albert-groups");
-    let counts = (model.config().n_layers, model.parts().blocks.len());
+    let counts = (model.config().n_layers(), model.parts().blocks.len());
     assert_eq!(counts, (8, 4));
     let input = || vec![vec![7, 9, 11]];
     let before = model.record(input(), "*hook_attn_out").unwrap();
@@ -249,15 +249,17 @@ fn encoder_decoders_are_hugging_faces() {
         let output = model.run((golden.tokens(""), &written), Record::all()).unwrap();
         let logits = golden.get("logits").unwrap();
         tally.compare("logits", &values(&output.logits.unwrap()), logits);
-        let stacks = [("encoder", model.config().n_encoder_layers), ("decoder", model.config().n_decoder_layers)];
+        let stacks = [("encoder", model.encoder_config().n_layers()), ("decoder", model.decoder_config().n_layers())];
         for (stack, layers) in stacks {
             for layer in 0..=layers {
                 let key = format!("{stack}.hidden.{layer}");
                 let name = match layer == layers {
                     // Hugging Face's last hidden state has passed the norm. T5's hook point comes before the norm's
                     // weight.
-                    true if model.config().norm == NormKind::Rms => continue,
-                    true if model.config().norm_after => format!("{stack}.{}.hook_normalized_resid_post", layers - 1),
+                    true if model.encoder_config().norm() == NormKind::Rms => continue,
+                    true if hooklens_model::encoder_decoder::config_of(&model).norm_after => {
+                        format!("{stack}.{}.hook_normalized_resid_post", layers - 1)
+                    }
                     true => format!("{stack}_final_ln.hook_normalized"),
                     false => format!("{stack}.{layer}.hook_resid_pre"),
                 };
@@ -270,7 +272,7 @@ fn encoder_decoders_are_hugging_faces() {
                 compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
             }
         }
-        for layer in 0..model.config().n_decoder_layers {
+        for layer in 0..model.decoder_config().n_layers() {
             let name = format!("decoder.{layer}.cross_attn.hook_pattern");
             let key = format!("cross.attn.{layer}");
             compare_recorded(&mut tally, &output.cache, &name, golden.get(&key).unwrap(), &key);
@@ -369,7 +371,7 @@ fn bf16_stays_as_near_as_hugging_faces() {
             continue;
         };
         let model = HookedEncoder::from_pretrained_with(path(case), in_bf16()).unwrap();
-        let exact = golden.get(&format!("hidden.{}", model.config().n_layers)).unwrap();
+        let exact = golden.get(&format!("hidden.{}", model.config().n_layers())).unwrap();
         let ours = spread(&values(&model.encode(typed(&golden, "")).unwrap()), exact);
         let theirs = spread(theirs, exact);
         assert!(ours <= 2.0 * theirs, "{case}: {ours:e} from f32, Hugging Face {theirs:e}");
@@ -426,7 +428,7 @@ fn lenses_of_encoder_decoders_end_in_their_logits() {
         let input = ([5, 6, 7, 2], [3, 4, 9]);
         let read = model.logit_lens(input).unwrap();
         let stages = read.labels().len();
-        assert_eq!(stages, model.config().n_decoder_layers + 1);
+        assert_eq!(stages, model.decoder_config().n_layers() + 1);
         let last = read.logits().clone().narrow(0, stages - 1, 1).squeeze_dim::<3>(0);
         assert_close(&last, &model.forward(input).unwrap(), 1e-4, case);
     }

@@ -17,6 +17,7 @@ use crate::evaluation::metric;
 use crate::support::{
     any_config, assert_close, cross_layer, device, distance, fixtures, has, random_model, smooth, values,
 };
+use hooklens_model::config::Settings;
 
 fn folder(case: &str) -> PathBuf {
     fixtures().join("features").join(case)
@@ -229,7 +230,7 @@ proptest! {
         let layer = seed as usize % config.n_layers();
         let model = random_model(config.clone(), seed);
         let host = hook::resid_post(layer);
-        let sae = random_dictionary(kind, &host.name(), config.d_model, 24, seed);
+        let sae = random_dictionary(kind, &host.name(), config.d_model(), 24, seed);
         let spliced = model.splice_dictionary(&sae).unwrap();
         let plain = model.forward(rows()).unwrap();
         let unwatched = spliced.forward(rows()).unwrap();
@@ -280,7 +281,7 @@ proptest! {
         let layer = seed as usize % config.n_layers();
         let model = random_model(smooth(config.clone()), seed);
         let host = hook::resid_post(layer);
-        let sae = random_dictionary(kind, &host.name(), config.d_model, 24, seed).with_normalization(Normalization::None);
+        let sae = random_dictionary(kind, &host.name(), config.d_model(), 24, seed).with_normalization(Normalization::None);
         let spliced = model.splice_dictionary(&sae).unwrap();
         let scalar = |logits: Tensor<3>| logits.narrow(2, 1, 1).sum();
         let points = [host.inner::<3>(ACTS).name(), host.name()];
@@ -318,12 +319,12 @@ proptest! {
     /// combined.
     #[test]
     fn dictionaries_behind_caches_and_together(config in any_config(), seed in 0u64..1000, kind in 0u8..3) {
-        prop_assume!(!config.bidirectional && !config.attn_only());
+        prop_assume!(!config.bidirectional() && !config.attn_only());
         let model = random_model(config.clone(), seed);
-        let first = random_dictionary(kind, "blocks.0.hook_resid_pre", config.d_model, 24, seed);
-        let last = random_dictionary(0, &hook::resid_post(config.n_layers() - 1).name(), config.d_model, 10, seed + 1);
+        let first = random_dictionary(kind, "blocks.0.hook_resid_pre", config.d_model(), 24, seed);
+        let last = random_dictionary(0, &hook::resid_post(config.n_layers() - 1).name(), config.d_model(), 10, seed + 1);
         let metadata = Metadata::between("blocks.0.mlp.hook_in", "blocks.0.hook_mlp_out");
-        let transcoder = random_dictionary(1, "", config.d_model, 12, seed + 2)
+        let transcoder = random_dictionary(1, "", config.d_model(), 12, seed + 2)
             .with_normalization(Normalization::None)
             .with_centered_input(false)
             .with_metadata(metadata);

@@ -7,7 +7,8 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::TensorData;
 use hooklens::dump::Dump;
 use hooklens::prelude::*;
-use hooklens::{ActivationFn, CacheError, DumpError, Error, Experts, Positional};
+use hooklens::{ActivationFn, CacheError, DumpError, Error, Positional};
+use hooklens_model::config::{Experts, Layers, Settings};
 
 use crate::support::{program, random_model};
 
@@ -52,9 +53,9 @@ fn models() -> Vec<HookedTransformer> {
         .with_positional(Positional::None)
         .with_activation(ActivationFn::Silu)
         .with_post_norms(true)
-        .with_qk_norm(hooklens::QkNorm::HEADS)
+        .with_qk_norm(hooklens_model::config::QkNorm::HEADS)
         .with_post_embedding_norm(true);
-    let experts = gated.clone().with_experts(Experts::new(3, 2)).with_attn_sinks(true);
+    let experts = gated.clone().with_mixture(Experts::new(3, 2)).with_attn_sinks(true);
     [plain, gated, experts].map(|config| random_model(config, 5)).into()
 }
 

@@ -4,10 +4,8 @@ use hooklens::activations::Stage;
 use hooklens::kv_cache::compat::{EasyDelCache, HuggingFaceCache};
 use hooklens::patching::{Metric, Patching, Sites};
 use hooklens::prelude::*;
-use hooklens::{
-    AttentionConfig, CacheError, CacheKind, Error, GatedDelta, InputError, MixerConfig, NormKind, PaddingSide,
-    RopeScaling, Rotary,
-};
+use hooklens::{CacheError, CacheKind, Error, InputError, NormKind, PaddingSide, RopeScaling, Rotary};
+use hooklens_model::config::{AttentionConfig, GatedDelta, Layers, MixerConfig, Settings};
 use proptest::prelude::*;
 
 use crate::support::{any_hybrid, any_row, assert_close, cases, random_model};
@@ -24,7 +22,7 @@ fn hybrid() -> HookedTransformer {
     let config = TransformerConfig::new(4, 32, 4, 40, 64)
         .with_mixers([MixerConfig::GatedDeltaNet(net), attention.clone(), MixerConfig::GatedDeltaNet(net), attention])
         .unwrap()
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_attn_gates(true)
         .with_norm(NormKind::Rms);
     random_model(config, 3)

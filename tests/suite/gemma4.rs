@@ -8,9 +8,8 @@ use hooklens::attribution::graph::{AttributionGraph, GraphOptions, Replacement};
 use hooklens::hook::Axis;
 use hooklens::kv_cache::compat::HuggingFaceCache;
 use hooklens::prelude::*;
-use hooklens::{
-    CacheError, CacheKind, Error, Experts, InputError, PaddingSide, ResidualScheme, SharedExpert, write_safetensors,
-};
+use hooklens::{CacheError, CacheKind, Error, InputError, PaddingSide, ResidualScheme, write_safetensors};
+use hooklens_model::config::{Experts, Layers, SharedExpert};
 use serde_json::{Value, json};
 
 use crate::parity::{Golden, Tally, load};
@@ -232,7 +231,7 @@ fn what_is_not_defined_is_refused() {
 fn own_norms_need_a_plain_stream() {
     let shared = Some(SharedExpert { d_mlp: 12, gated: false });
     let experts = Some(Experts { shared, own_norms: true, ..Experts::new(4, 2) });
-    let plain = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
+    let plain = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_mixture(experts);
     let model = HookedTransformer::random(plain.clone(), 0, &device()).unwrap();
     assert!(model.record([1, 2], "*router_ln*").is_ok());
     for config in [
@@ -273,7 +272,7 @@ fn files_say_what_they_hold() {
     assert_eq!(open().unwrap().config(), load("v5-gemma4", LoadOptions::new()).config());
     // Published files contain keys of layers that reuse others'.
     config("v5-gemma4", &[]);
-    let files = hooklens::WeightFiles::open_folder(&fixtures().join("v5-gemma4")).unwrap();
+    let files = hooklens::WeightFiles::open(&[fixtures().join("v5-gemma4")]).unwrap();
     let read = |name: &str| {
         let data = files.read(name, DType::F32).unwrap();
         match data.shape().len() {

@@ -8,10 +8,9 @@ use burn::tensor::FloatDType;
 use hooklens::dump::Dump;
 use hooklens::generation::Sampling;
 use hooklens::prelude::*;
-use hooklens::{
-    AttentionConfig, CacheError, CacheKind, Error, LoadOptions, MixerConfig, devices, error_chain, parse_device,
-};
+use hooklens::{CacheError, CacheKind, Error, LoadOptions, devices, error_chain, parse_device};
 use hooklens_hooks::Transfers;
+use hooklens_model::config::{AttentionConfig, MixerConfig};
 use hooklens_model::device::element_types;
 use safetensors::SafeTensors;
 

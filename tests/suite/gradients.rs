@@ -10,6 +10,7 @@ use hooklens_hooks::AutodiffLeaf;
 use proptest::prelude::*;
 
 use crate::support::{any_config, cases, distance, fixtures, has, precise, random_model, smooth, values, widened};
+use hooklens_model::config::{Layers, Settings};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
 
@@ -83,7 +84,7 @@ proptest! {
         let model = precise(smooth(config), seed as u64);
         check(&model, Record::all(), seed);
         check(&model, Record::new("*hook_result"), seed);
-        if model.config().latent.is_none() {
+        if model.config().latent().is_none() {
             check(&model, Record::new("*hook_{q,k,v}_input"), seed);
         }
         if model.catalog().find("blocks.0.hook_attn_in").is_ok() {

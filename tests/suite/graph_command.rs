@@ -104,7 +104,7 @@ fn what_is_asked_beside_a_graph() {
 #[test]
 fn directions_are_targets() {
     let folder = tempfile::tempdir().unwrap();
-    let width = HookedTransformer::from_pretrained("embedded:ioi").unwrap().config().d_model;
+    let width = HookedTransformer::from_pretrained("embedded:ioi").unwrap().config().d_model();
     let [probe, short] = [("probe.json", width), ("short.json", width - 1)].map(|(name, width)| {
         let direction: Vec<f32> = (0..width).map(|at| (at as f32).sin()).collect();
         let file = at(folder.path(), name);

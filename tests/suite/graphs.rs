@@ -14,11 +14,12 @@ use hooklens::features::{
 };
 use hooklens::hook::Hook;
 use hooklens::prelude::*;
-use hooklens::{DType, Experts, SharedExpert, WeightFiles};
+use hooklens::{DType, WeightFiles};
 use hooklens_features::graph::{
     GraphDetails, GraphFileParts, batch_size, feature_tokens, groups, intervened, ranked_every, weighted_target,
 };
 use hooklens_hooks::{AutodiffLeaf, Detach};
+use hooklens_model::config::{Experts, Layers, Settings, SharedExpert};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ fn random_dictionary(width: usize, reads: &str, writes: Option<&str>, skip: bool
 /// Transcoders of a model's MLPs, and autoencoders of its residual stream.
 pub(crate) fn random_dictionaries(model: &HookedTransformer, seed: u64) -> Vec<(&'static str, Vec<Dictionary>)> {
     let config = model.config();
-    let (width, kind) = (config.d_model, seed as usize);
+    let (width, kind) = (config.d_model(), seed as usize);
     let mut all = Vec::new();
     if !config.attn_only() {
         let [reads, writes] = points_of_mlps(seed);
@@ -89,7 +90,7 @@ fn points_of_mlps(seed: u64) -> [&'static str; 2] {
 /// A cross-layer transcoder of a model's MLPs.
 pub(crate) fn random_cross_layer(model: &HookedTransformer, seed: u64) -> Transcoders {
     let ([reads, writes], folder) = (points_of_mlps(seed), tempfile::tempdir().unwrap());
-    let all = cross_layer(model.config().n_layers(), model.config().d_model, folder.path(), reads, writes);
+    let all = cross_layer(model.config().n_layers(), model.config().d_model(), folder.path(), reads, writes);
     // From here on, weights are read from their files.
     all.layers().iter().for_each(|layer| drop(layer.weights().unwrap()));
     std::mem::forget(folder);
@@ -200,7 +201,7 @@ fn decoders() -> Vec<(String, HookedTransformer)> {
     let mut all = Vec::new();
     for name in fixtures_with("golden.safetensors") {
         let Ok(model) = HookedTransformer::from_pretrained(fixture(&name).to_str().unwrap()) else { continue };
-        if !model.config().bidirectional && !refused(&model) {
+        if !model.config().bidirectional() && !refused(&model) {
             all.push((name, model));
         }
     }
@@ -269,7 +270,7 @@ fn by_autodiff(model: &HookedTransformer, clean: &ActivationCache, aim: &Aim) ->
     let target: Tensor<1> = match aim {
         Aim::Logit(token) => {
             let last = logits.narrow(1, tokens().len() - 1, 1);
-            let uncapped = match model.config().output_logits_soft_cap {
+            let uncapped = match model.config().output_logits_soft_cap() {
                 Some(cap) => {
                     let x = last / cap;
                     ((x.clone() + 1.0) / (x * -1.0 + 1.0)).log() * (0.5 * cap)
@@ -387,7 +388,7 @@ proptest! {
             }
             // A dictionary of the stream writes all of it, so later layers see nothing from before it. Pairs include
             // everything.
-            let at = (config.n_layers() - 1, seed as usize % config.n_heads);
+            let at = (config.n_layers() - 1, seed as usize % config.n_heads());
             let pairs = match graph.attention_pairs(&model, &replacement, at, [5, 2], 3) {
                 Ok(pairs) => pairs,
                 // A centering norm over all heads at once, or one with a bias.
@@ -502,7 +503,7 @@ impl Golden {
             options = ranked_every(options.max_nodes(most as usize), number("batch_size") * number("update_interval"));
         }
         // circuit-tracer ignores the soft cap when it computes probabilities, so they differ from the model's.
-        if model.config().output_logits_soft_cap.is_some() {
+        if model.config().output_logits_soft_cap().is_some() {
             let weights = self.numbers("logit_probabilities");
             for (target, weight) in self.said["logit_targets"].as_array().unwrap().iter().zip(weights) {
                 let id = target["token"].as_u64().unwrap() as u32;
@@ -511,7 +512,7 @@ impl Golden {
         }
         for (place, target) in self.said["targets"].as_array().into_iter().flatten().enumerate() {
             // A direction, as it was given.
-            let width = model.config().d_model;
+            let width = model.config().d_model();
             let vector = self.numbers("logit_vectors")[place * width..][..width].to_vec();
             options = weighted_target(
                 options,
@@ -681,7 +682,7 @@ fn interventions_reach_what_graphs_leave_out() {
 fn neurons_of_experts_are_changed() {
     let shared = Some(SharedExpert { d_mlp: 24, gated: true });
     let experts = Some(Experts { shared, ..Experts::new(4, 2) });
-    let config = TransformerConfig::new(3, 16, 2, 20, 16).with_gated_mlp(true).with_experts(experts);
+    let config = TransformerConfig::new(3, 16, 2, 20, 16).with_gated_mlp(true).with_mixture(experts);
     let model = random_model(config, 3);
     let (replacement, width) = (Replacement::neurons(1000), model.config().d_mlp());
     let graph = AttributionGraph::new(&model, tokens(), &replacement, &GraphOptions::new()).unwrap();

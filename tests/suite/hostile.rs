@@ -570,7 +570,7 @@ fn what_is_no_number_is_said() {
 fn long_prompts_of_rotary_models_are_noted() {
     let folder = tempfile::tempdir().unwrap();
     let llama = crate::support::fixtures().join("llama");
-    let n_ctx = HookedTransformer::from_pretrained(llama.to_str().unwrap()).unwrap().config().n_ctx;
+    let n_ctx = HookedTransformer::from_pretrained(llama.to_str().unwrap()).unwrap().config().n_ctx();
     for (file, len, noted) in [("short.safetensors", n_ctx, false), ("LONG.SAFETENSORS", n_ctx + 1, true)] {
         let tokens = vec!["3"; len].join(",");
         let out = folder.path().join(file);

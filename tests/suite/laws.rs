@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use crate::support::{
     any_decoder, any_row, any_sum, assert_close, cases, distance, log_probs, random_model, rounding_of, values,
 };
+use hooklens_model::config::{Layers, Settings};
 
 /// Whether a recording has the batch's own shape, so that rows can be compared.
 fn comparable(name: &str) -> bool {
@@ -118,8 +119,8 @@ proptest! {
     /// Contributions to the residual stream sum to it, head by head.
     #[test]
     fn contributions_add_up(config in any_sum(), seed in 0..1000u64, row in any_row(1..8)) {
-        let shortformer = config.positional == Positional::Shortformer;
-        let post_norms = config.post_norms;
+        let shortformer = *config.positional() == Positional::Shortformer;
+        let post_norms = config.post_norms();
         let model = random_model(config, seed);
         let cache = model.record(vec![row], Selection::all().and("*hook_result")).unwrap();
         let mut sum: Tensor<3> = cache.get("hook_embed").unwrap();
@@ -157,10 +158,10 @@ proptest! {
         let after = log_probs(standard.forward(vec![row.clone()]).unwrap());
         assert_close(&after, &before, 2e-5, "standard processing");
         let scaled = config.experts().as_ref().is_some_and(|experts| experts.scales_inputs);
-        let kept = config.positional == Positional::Shortformer
+        let kept = *config.positional() == Positional::Shortformer
             || config.stream_is_normalized()
-            || (scaled && config.norm == NormKind::LayerNorm);
-        prop_assert!(kept || matches!(standard.config().norm, NormKind::LayerNormPre | NormKind::RmsPre));
+            || (scaled && config.norm() == NormKind::LayerNorm);
+        prop_assert!(kept || matches!(standard.config().norm(), NormKind::LayerNormPre | NormKind::RmsPre));
         for step in [
             Processing::none().fold_ln(),
             Processing::none().center_writing_weights(),

@@ -10,6 +10,7 @@ use hooklens::{NormKind, Positional, RopeScaling, Rotary, Window};
 use serde_json::{Value, json};
 
 use crate::support::{assert_close, fixtures, has, random_model};
+use hooklens_model::config::{Layers, Settings};
 
 const ROW: [u32; 4] = [1, 2, 3, 4];
 
@@ -65,14 +66,14 @@ fn stored_and_computed_types_are_chosen_apart() {
         .with_gated_mlp(true)
         .with_positional(rotary)
         .with_norm(NormKind::Rms)
-        .with_qk_norm(hooklens::QkNorm::HEADS);
+        .with_qk_norm(hooklens_model::config::QkNorm::HEADS);
     let alibi = plain()
         .with_positional(Positional::Alibi)
         .with_post_norms(true)
         .with_windows([Some(Window::Sliding(2)), None])
         .unwrap();
-    let experts = Some(hooklens::Experts::new(3, 2));
-    let mixture = plain().with_gated_mlp(true).with_experts(experts).with_positional(Positional::Shortformer);
+    let experts = Some(hooklens_model::config::Experts::new(3, 2));
+    let mixture = plain().with_gated_mlp(true).with_mixture(experts).with_positional(Positional::Shortformer);
     for config in [plain(), modern, alibi, mixture] {
         let (model, folder) = saved(config);
         let exact = model.forward(ROW).unwrap();
@@ -303,10 +304,10 @@ fn a_binary_export_is_the_model_it_was_made_from() {
     let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let model = HookedTransformer::from_pretrained(fixture("llama2c")).unwrap();
     let c = model.config();
-    let sizes = [c.d_model, c.d_mlp(), c.n_layers(), c.n_heads, c.n_kv_heads()];
+    let sizes = [c.d_model(), c.d_mlp(), c.n_layers(), c.n_heads(), c.n_kv_heads()];
     let mut export: Vec<u8> = sizes.iter().flat_map(|n| (*n as i32).to_le_bytes()).collect();
-    export.extend((-(c.d_vocab as i32)).to_le_bytes());
-    export.extend((c.n_ctx as i32).to_le_bytes());
+    export.extend((-(c.d_vocab() as i32)).to_le_bytes());
+    export.extend((c.n_ctx() as i32).to_le_bytes());
     export.extend(stored.tensor("tok_embeddings.weight").unwrap().data());
     let parts = ["attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo", "ffn_norm"];
     let parts = parts.into_iter().chain(["feed_forward.w1", "feed_forward.w2", "feed_forward.w3"]);
@@ -316,7 +317,7 @@ fn a_binary_export_is_the_model_it_was_made_from() {
         }
     }
     export.extend(stored.tensor("norm.weight").unwrap().data());
-    export.extend(vec![0; 4 * c.n_ctx * c.d_head()]);
+    export.extend(vec![0; 4 * c.n_ctx() * c.d_head()]);
     export.extend(stored.tensor("tok_embeddings.weight").unwrap().data());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stories.bin");
@@ -452,10 +453,10 @@ fn absent_fields_have_hugging_faces_defaults() {
     let gemma2 =
         described("gemma2", none.clone(), &["sliding_window", "attn_logit_softcapping", "final_logit_softcapping"]);
     assert_eq!(
-        (width(&gemma2, 0), gemma2.attn_scores_soft_cap, gemma2.output_logits_soft_cap),
+        (width(&gemma2, 0), gemma2.attn_scores_soft_cap(), gemma2.output_logits_soft_cap()),
         (Some(4096), Some(50.0), Some(30.0))
     );
-    assert_eq!(described("gemma2", json!({"attn_logit_softcapping": null}), &[]).attn_scores_soft_cap, None);
+    assert_eq!(described("gemma2", json!({"attn_logit_softcapping": null}), &[]).attn_scores_soft_cap(), None);
     assert_eq!(base(&described("mixtral", none.clone(), &["rope_theta"]), 0), 1e6);
     assert_eq!(base(&described("smollm3", none.clone(), &["rope_theta"]), 0), 2e6);
     let oss = described("gpt-oss", none.clone(), &["rope_theta", "rope_scaling", "sliding_window"]);
@@ -463,8 +464,8 @@ fn absent_fields_have_hugging_faces_defaults() {
     assert!(matches!(oss.rotary(0).unwrap().scaling, RopeScaling::Yarn { factor: 32.0, truncate: false, .. }));
     let neo = described("gpt-neo", none.clone(), &["attention_types", "attention_layers", "window_size"]);
     assert_eq!([width(&neo, 0), width(&neo, 1)], [None, Some(256)]);
-    assert_eq!(described("llama", none.clone(), &["max_position_embeddings"]).n_ctx, 2048);
-    assert_eq!(described("llama", json!({"max_sequence_length": 512}), &["max_position_embeddings"]).n_ctx, 512);
+    assert_eq!(described("llama", none.clone(), &["max_position_embeddings"]).n_ctx(), 2048);
+    assert_eq!(described("llama", json!({"max_sequence_length": 512}), &["max_position_embeddings"]).n_ctx(), 512);
     assert!(described("olmo2", none, &[]).window(0).is_none());
 }
 

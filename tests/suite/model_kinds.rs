@@ -205,7 +205,7 @@ fn dumps_of_encoder_decoders_hold_what_the_decoder_makes() {
     ] {
         let path = fixtures().join(name);
         let model = HookedEncoderDecoder::from_pretrained(path.to_str().unwrap()).unwrap();
-        let start = model.config().decoder_start_token;
+        let start = model.decoder_start_token();
         let written: Vec<Vec<u32>> = written.iter().map(|row| [&[start], &row[1..]].concat()).collect();
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("all.safetensors");

@@ -11,6 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::parity::Golden;
 use crate::seeded::fixture;
 use crate::support::{assert_close, device, fixtures_with, log_probs, skipped};
+use hooklens_model::config::Settings;
 
 /// A fixture's folder with its weights rounded to this dtype.
 fn rounded(case: &str, dtype: DType) -> Option<tempfile::TempDir> {
@@ -87,7 +88,7 @@ fn every_family_computes_as_if_widened() {
             let worst = crate::support::distance(&given, &expected);
             assert!(worst <= 1e-5, "{case}: {name} differs by {worst:e}");
         }
-        if !narrow.config().bidirectional && narrow.config().d_vocab == narrow.config().d_vocab_out {
+        if !narrow.config().bidirectional() && narrow.config().d_vocab() == narrow.config().d_vocab_out() {
             let options = || GenerateOptions::new().max_new_tokens(2);
             let prompt = Tokens::new(vec![vec![3, 1]]).unwrap();
             let [own, wide] =

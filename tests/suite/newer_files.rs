@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::parity::{Golden, Tally, load};
 use crate::support::{fixtures, values};
+use hooklens_model::config::Settings;
 
 #[test]
 fn decoders_are_read_as_transformers_5_writes_them() {
@@ -114,7 +115,7 @@ fn encoder_decoders_are_read_as_transformers_5_writes_them() {
 #[test]
 fn sequences_beyond_what_an_index_chooses_are_refused() {
     let model = load("v5-glm-moe-dsa", LoadOptions::new());
-    assert_eq!((model.config().n_ctx, model.config().most_keys), (40, Some(40)));
+    assert_eq!((model.config().n_ctx(), model.config().most_keys()), (40, Some(40)));
     let tokens = |len: u32| (0..len).map(|at| 2 + at % 40).collect::<Vec<_>>();
     let sparse = |error: Error| matches!(error, Error::Input(InputError::Sparse { len: 41, most: 40 }));
     assert!(model.forward(tokens(40)).is_ok() && sparse(model.forward(tokens(41)).unwrap_err()));
@@ -187,7 +188,7 @@ fn a_tied_unembedding_may_be_there_twice() {
     let folder = tempfile::tempdir().unwrap();
     let llama = fixtures().join("llama-biases");
     fs::copy(llama.join("config.json"), folder.path().join("config.json")).unwrap();
-    let files = hooklens::WeightFiles::open_folder(&llama).unwrap();
+    let files = hooklens::WeightFiles::open(std::slice::from_ref(&llama)).unwrap();
     let read = |name: &str| {
         let data = files.read(name, DType::F32).unwrap();
         match data.shape().len() {
@@ -222,7 +223,7 @@ fn experts_may_lie_in_stacks() {
     let folder = tempfile::tempdir().unwrap();
     let case = fixtures().join("v5-qwen3-5-moe");
     fs::copy(case.join("config.json"), folder.path().join("config.json")).unwrap();
-    let files = hooklens::WeightFiles::open_folder(&case).unwrap();
+    let files = hooklens::WeightFiles::open(std::slice::from_ref(&case)).unwrap();
     let read = |name: &str| {
         let (data, device) = (files.read(name, DType::F32).unwrap(), crate::support::device());
         match data.shape().len() {

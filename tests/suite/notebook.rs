@@ -166,7 +166,9 @@ fn a_lens_table_says_what_each_stage_would_say() {
         kl.shades().values().index_axis(Axis(0), shape[0] - 1).iter().all(|nats| *nats < 1e-6),
         "nothing is far from itself"
     );
-    assert!(entropy.shades().values().iter().all(|nats| *nats <= f64::from(model.config().d_vocab as u32).ln() + 1e-4));
+    assert!(
+        entropy.shades().values().iter().all(|nats| *nats <= f64::from(model.config().d_vocab() as u32).ln() + 1e-4)
+    );
 
     let html = html(&table.clone().title("<i>"));
     assert!(html.contains("&lt;i&gt;") && html.contains("Mary") && html.matches("<td").count() == shape[0] * shape[1]);

@@ -155,7 +155,7 @@ fn computed(folder: &Path, json: &Value, golden: &Golden) -> Result<Vec<ArrayD<f
         ModelConfig::Encoder(..) => {
             let model = HookedEncoder::from_pretrained(name)?;
             let mut input = hooklens::encoder::EncoderInput::from(tokens());
-            if golden.get("types").is_some() && model.config().token_types > 0 {
+            if golden.get("types").is_some() && hooklens_model::encoder::config_of(&model).token_types > 0 {
                 input = input.token_types(vec![first("types")]);
             }
             let output = model.run(input, Record::all())?;
@@ -167,7 +167,7 @@ fn computed(folder: &Path, json: &Value, golden: &Golden) -> Result<Vec<ArrayD<f
             let logits = model.forward((&tokens, &decoded))?;
             let greedy = GenerateOptions::new().max_new_tokens(4).stop_at_eos(false);
             let mut written = model.generate_with(&tokens, greedy)?.rows.swap_remove(0).new;
-            written.insert(0, model.config().decoder_start_token);
+            written.insert(0, model.decoder_start_token());
             let written = written.into_iter().map(|id| id as f32).collect();
             Ok(vec![row(&logits), ArrayD::from_shape_vec(vec![1, 5], written).unwrap()])
         }

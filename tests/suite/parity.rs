@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use burn::tensor::{Int, Tensor, TensorData};
+use hooklens::RopeScaling;
 use hooklens::prelude::*;
-use hooklens::{AttnExperts, RopeScaling};
+use hooklens_model::config::{AttnExperts, Layers, Settings};
 use ndarray::{Array1, ArrayD, Axis, IxDyn};
 use safetensors::{Dtype, SafeTensors};
 
@@ -98,7 +99,7 @@ pub(crate) fn load(case: &str, options: LoadOptions) -> HookedTransformer {
 /// The model as processed by TransformerLens.
 pub(crate) fn load_processed(case: &str) -> HookedTransformer {
     // Shortformer: TransformerLens skips centering, although it would preserve the outputs.
-    let steps = match load(case, LoadOptions::new()).config().positional {
+    let steps = match load(case, LoadOptions::new()).config().positional() {
         hooklens::Positional::Shortformer => Processing::none().fold_value_biases(),
         _ => Processing::standard(),
     };
@@ -179,7 +180,7 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
         }
         if let Some(pattern) = golden.get(&format!("hf.attn.{layer}")) {
             let given = values(&cache.get(hook::pattern(layer as isize)).unwrap());
-            let given = match model.config().attn_experts {
+            let given = match model.config().attn_experts() {
                 Some(experts) => {
                     let shares = values(&cache.get(hook::attn_expert_weights(layer as isize)).unwrap());
                     of_chosen_heads(&given, &shares, experts)
@@ -196,7 +197,7 @@ fn hugging_face(model: &HookedTransformer, golden: &Golden, tally: &mut Tally) {
         }
         _ => false,
     };
-    if !model.config().bidirectional && !model.config().rotary(0).is_some_and(outgrows) {
+    if !model.config().bidirectional() && !model.config().rotary(0).is_some_and(outgrows) {
         tally.compare("logits, token by token behind a cache", &step_by_step(model, &golden.tokens("")), logits);
     }
 }
@@ -248,7 +249,7 @@ fn chosen_experts(model: &HookedTransformer, golden: &Golden) -> Vec<ArrayD<f32>
     let mixtures = layers.clone().filter(|layer| model.config().experts_of(*layer).is_some());
     let names = mixtures.map(|layer| format!("blocks.{layer}.mlp.hook_expert_indices"));
     let of_mlps = names.map(|name| cache.activation(&name).unwrap().to_ndarray().unwrap());
-    let of_attention = layers.filter(|_| model.config().attn_experts.is_some()).map(|layer| {
+    let of_attention = layers.filter(|_| model.config().attn_experts().is_some()).map(|layer| {
         let shares = values(&cache.get(hook::attn_expert_weights(layer as isize)).unwrap());
         let rows = [shares.shape()[0] * shares.shape()[1], shares.shape()[2]];
         shares.mapv(|share| if share > 0.0 { 1.0 } else { 0.0 }).into_shape_with_order(IxDyn(&rows)).unwrap()

@@ -62,7 +62,7 @@ fn sweeps_of_an_encoder_are_replacements_by_hand() {
     let heads = patching.attn_head_out_all_pos().unwrap();
     let streams = patching.resid_pre().unwrap();
     for layer in 0..2 {
-        for head in 0..model.config().n_heads {
+        for head in 0..model.config().n_heads() {
             let point = format!("blocks.{layer}.attn.hook_z");
             let expected = by_hand(&model, clean.clone(), corrupted.clone(), &point, 2, head);
             let given = heads.values().values()[[layer, head, 0]];

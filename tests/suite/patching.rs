@@ -10,6 +10,7 @@ use ndarray::Dimension;
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_plain, cases, cross_layer, random_model, with_dictionary};
+use hooklens_model::config::Layers;
 
 const CLEAN: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 4], [2, 2, 8, 0, 5, 1]];
 const CORRUPTED: [[u32; 6]; 2] = [[3, 9, 6, 7, 9, 4], [2, 2, 8, 11, 5, 2]];
@@ -182,7 +183,7 @@ proptest! {
             let of = |tokens: &[[u32; 6]]| model.record(rows(&tokens[example..example + 1]), Record::all()).unwrap();
             let (clean, corrupted) = (of(&CLEAN), of(&CORRUPTED));
             for layer in 0..2isize {
-                for head in 0..model.config().n_heads {
+                for head in 0..model.config().n_heads() {
                     let z = clean.get(hook::z(layer)).unwrap().narrow(2, head, 1);
                     let patch = hook::z(layer).edit(move |own, _| {
                         let [batch, len, _, d_head] = own.dims();

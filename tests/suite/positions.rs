@@ -10,6 +10,7 @@ use ndarray::{ArrayD, stack};
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, cases, distance, random_model, rounding, values};
+use hooklens_model::config::Layers;
 
 const POINTS: &str = "*hook_{resid_post,pattern,z,scale,rot_q}";
 

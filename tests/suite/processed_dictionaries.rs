@@ -12,6 +12,7 @@ use hooklens::{Activation, Error, ProcessingError, write_safetensors};
 use proptest::prelude::*;
 
 use crate::support::{any_decoder, cases, device, distance, failure, fixtures, program, random_model};
+use hooklens_model::config::Layers;
 
 const STEPS: [&str; 3] = ["fold_ln", "center_writing_weights", "fold_value_biases"];
 
@@ -68,7 +69,7 @@ proptest! {
         let experts = model.config().experts().is_some();
         let points = points(&model);
         let names: Vec<&str> = points.iter().map(|(name, _)| name.as_str()).collect();
-        let tokens: Vec<u32> = (0..5).map(|n| (n * 7 + seed as u32) % model.config().d_vocab as u32).collect();
+        let tokens: Vec<u32> = (0..5).map(|n| (n * 7 + seed as u32) % model.config().d_vocab() as u32).collect();
         let record = |model: &HookedTransformer| model.record(&tokens, Record::new(names.clone())).unwrap();
         let before = record(&model);
         for name in STEPS {
@@ -120,7 +121,7 @@ fn lens(model: &HookedTransformer, folder: &Path) -> TunedLens {
 }
 
 fn random_lens(model: &HookedTransformer, path: &Path) {
-    let width = model.config().d_model;
+    let width = model.config().d_model();
     let draw = |rows: usize| Tensor::<2>::random([rows, width], Distribution::Normal(0.0, 0.2), &device());
     let mut tensors = Vec::new();
     for layer in 0..model.config().n_layers() {

@@ -9,6 +9,7 @@ use hooklens::{Halt, HookError};
 use proptest::prelude::*;
 
 use crate::support::{any_config, assert_close, cases, fixtures, has, precise, random_model, smooth};
+use hooklens_model::config::Settings;
 
 /// A part that returns its input.
 struct Same;
@@ -147,7 +148,7 @@ proptest! {
     /// With a cache, a part computes the same as in a single run, and the cache records the part.
     #[test]
     fn a_part_behind_a_cache(config in any_config(), seed in 0u64..1000) {
-        prop_assume!(!config.bidirectional);
+        prop_assume!(!config.bidirectional());
         let model = random_model(config, seed).splice("resid_pre0", dictionary("sae", false)).unwrap();
         let whole = model.run(vec![rows()[0].clone()], record_all()).unwrap();
         let mut cache = model.prefill(vec![rows()[0][..3].to_vec()]).unwrap();

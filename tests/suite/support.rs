@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::{Device, Distribution, Tensor};
 use hooklens::features::{Dictionary, DictionaryWeights, Metadata, Transcoders};
 use hooklens::prelude::*;
-use hooklens::{
-    ActivationFn, AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, MixerConfig, MlpConfig,
-    NormKind, PerLayerInputs, Positional, QkNorm, QkNormWeights, QueryGrowth, ResidualScheme, RopeScaling, Rotary,
-    RouterFn, SharedExpert, ShortConv, StateSpace, Window,
+use hooklens::{ActivationFn, NormKind, Positional, ResidualScheme, RopeScaling, Rotary, Window};
+use hooklens_model::config::{
+    AttnExperts, ClippedGate, ExpertGroups, Experts, GatedDelta, Latent, Layers, MixerConfig, MlpConfig,
+    PerLayerInputs, QkNorm, QkNormWeights, QueryGrowth, RouterFn, Settings, SharedExpert, ShortConv, StateSpace,
 };
 use ndarray::ArrayD;
 use proptest::prelude::*;
@@ -226,11 +226,12 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
 /// Avoids kinks, near which finite differences are meaningless: smooth activation functions, no clipped gates, and no
 /// routing to experts.
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
-    let activation = if config.activation == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation };
+    let activation =
+        if config.activation() == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation() };
     let soft = |router| if matches!(router, RouterFn::SparseMixer { .. }) { RouterFn::Softmax } else { router };
     let experts = config.experts().map(|own| Experts { clipped: None, router: soft(own.router), ..own });
-    let attn_experts = config.attn_experts.map(|own| AttnExperts { per_token: own.count, ..own });
-    config.with_experts(experts).with_activation(activation).with_attn_experts(attn_experts).with_qkv_clip(None)
+    let attn_experts = config.attn_experts().map(|own| AttnExperts { per_token: own.count, ..own });
+    config.with_mixture(experts).with_activation(activation).with_attn_experts(attn_experts).with_qkv_clip(None)
 }
 
 /// Any small configuration.
@@ -259,20 +260,22 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
             _ => plain,
         });
         let dense = experts.is_some() && kind % 2 == 1;
-        let rotary = matches!(&config.positional, Positional::Rotary(rotary) if rotary.dim == 4);
-        let apart =
-            config.rotary(0) == config.rotary(1) && config.qk_norm.is_none() && config.n_heads == config.n_kv_heads();
+        let rotary = matches!(config.positional(), Positional::Rotary(rotary) if rotary.dim == 4);
+        let apart = config.rotary(0) == config.rotary(1)
+            && config.qk_norm().is_none()
+            && config.n_heads() == config.n_kv_heads();
         let d_value = if kind < 6 { 6 } else { 8 };
         let latent = Latent { q_rank: (kind % 2 == 0).then_some(7), kv_rank: 5, d_rope: 4, d_value, eps: 1e-6 };
         let latent = (rotary && apart && kind > 2).then_some(latent);
         // Layers with different heads: the second layer's are wider, and all share one key-value head.
-        let mut config = config.with_experts(experts).with_latent(latent);
+        let mut config = config.with_mixture(experts).with_latent(latent);
         if latent.is_none() && kind % 3 == 2 {
-            let second = config.layers[1].mixer.attention_mut().unwrap();
+            let second = config.layers_mut()[1].mixer.attention_mut().unwrap();
             (second.n_kv_heads, second.d_head) = (1, second.d_head + 4);
         }
         if dense {
-            config.layers[0].mlp = plain_mlp(&config, 0, 18);
+            let mlp = plain_mlp(&config, 0, 18);
+            config.layers_mut()[0].mlp = mlp;
         }
         with_more(config, more)
     })
@@ -294,7 +297,7 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
             let (norm_groups, least_step) = if attn_gates { (keys, 0.5) } else { (1, 0.0) };
             let space = StateSpace { n_groups: keys, width, norm_groups, least_step, ..StateSpace::new(values, 6, 5) };
             let space = MixerConfig::Mamba2(space);
-            let attention = |layer: usize| config.layers[layer].mixer.clone();
+            let attention = |layer: usize| config.layers()[layer].mixer.clone();
             let conv = MixerConfig::ShortConvolution(ShortConv { width });
             let (one, other) = [(net.clone(), space.clone()), (space, conv.clone()), (conv, net)][kind].clone();
             let both = |layer: usize| match (attention(layer), &one) {
@@ -305,7 +308,7 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
             };
             let all =
                 [[one.clone(), attention(1)], [attention(0), both(1)], [both(0), one.clone()], [one.clone(), other]];
-            let whole = config.attn_only() || config.residual == ResidualScheme::Parallel || config.post_norms;
+            let whole = config.attn_only() || config.residual() == ResidualScheme::Parallel || config.post_norms();
             // Layers with only one part, like Nemotron-H's.
             let (mixers, without_mlp) = match which {
                 _ if whole || which < 4 => (all[which % 4].clone(), None),
@@ -314,11 +317,11 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
                 _ => ([attention(0), one], Some(0)),
             };
             let parts = without_mlp.is_some();
-            let shortformer = config.positional == Positional::Shortformer;
-            let positional = if shortformer { Positional::None } else { config.positional.clone() };
-            let (per_layer_inputs, attn_experts) = (config.per_layer_inputs, config.attn_experts);
+            let shortformer = *config.positional() == Positional::Shortformer;
+            let positional = if shortformer { Positional::None } else { config.positional().clone() };
+            let (per_layer_inputs, attn_experts) = (config.per_layer_inputs(), config.attn_experts());
             let residual = residual_of_sums(&config);
-            let layer_scalars = config.layer_scalars && !parts;
+            let layer_scalars = config.layer_scalars() && !parts;
             let mut config = config
                 .with_mixers(mixers)
                 .unwrap()
@@ -332,7 +335,7 @@ pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
                 .with_shared_keys([])
                 .unwrap();
             if let Some(layer) = without_mlp {
-                config.layers[layer].mlp = MlpConfig::None;
+                config.layers_mut()[layer].mlp = MlpConfig::None;
             }
             config
         },
@@ -350,7 +353,7 @@ pub(crate) fn any_decoder() -> impl Strategy<Value = TransformerConfig> {
 
 /// The residual scheme, without norms of the stream.
 fn residual_of_sums(config: &TransformerConfig) -> ResidualScheme {
-    if config.stream_is_normalized() { ResidualScheme::Sequential } else { config.residual }
+    if config.stream_is_normalized() { ResidualScheme::Sequential } else { config.residual() }
 }
 
 /// A plain MLP of this width, gated if the layer's is.
@@ -362,34 +365,37 @@ fn plain_mlp(config: &TransformerConfig, layer: usize, d_mlp: usize) -> MlpConfi
 fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     let has = |own: usize| kind == own || kind == 5;
     let stream_is_normalized = config.stream_is_normalized();
-    let serial = !config.attn_only() && config.residual == ResidualScheme::Sequential;
-    let alike = config.layers[0].mixer == config.layers[1].mixer;
-    if has(0) && alike && config.latent.is_none() && config.window(0).is_none() {
+    let serial = !config.attn_only() && config.residual() == ResidualScheme::Sequential;
+    let alike = config.layers()[0].mixer == config.layers()[1].mixer;
+    if has(0) && alike && config.latent().is_none() && config.window(0).is_none() {
         config = config.with_shared_keys([None, Some(0)]).unwrap();
     }
-    let slopes = matches!(config.activation, ActivationFn::Xielu | ActivationFn::SoluLn);
-    if has(1) && serial && !config.post_embedding_norm && !slopes {
-        config.per_layer_inputs = Some(PerLayerInputs { width: 6 });
+    let slopes = matches!(config.activation(), ActivationFn::Xielu | ActivationFn::SoluLn);
+    if has(1) && serial && !config.post_embedding_norm() && !slopes {
+        config = config.with_per_layer_inputs(PerLayerInputs { width: 6 });
     }
-    config.layer_scalars = has(2) && serial;
-    if (5..8).contains(&kind) && config.latent.is_none() && config.positional != Positional::Shortformer {
-        let count = config.n_heads / config.n_kv_heads();
-        config.attn_experts = Some(AttnExperts { count, per_token: count.div_ceil(2) });
-        config.final_eps = Some(1e-3);
+    config = config.with_layer_scalars(has(2) && serial);
+    if (5..8).contains(&kind) && config.latent().is_none() && *config.positional() != Positional::Shortformer {
+        let count = config.n_heads() / config.n_kv_heads();
+        let experts = AttnExperts { count, per_token: count.div_ceil(2) };
+        config = config.with_attn_experts(experts).with_final_eps(1e-3);
     }
-    if has(3) && config.latent.is_none() {
-        config.qk_norm = config.qk_norm.map(|norm| QkNorm { values: true, ..norm });
+    if has(3) && config.latent().is_none() {
+        let qk_norm = config.qk_norm().map(|norm| QkNorm { values: true, ..norm });
+        config = config.with_qk_norm(qk_norm);
     }
     if has(4) {
-        let shared = |own: SharedExpert| config.norm != NormKind::None && own.d_mlp > 0;
+        let normed = config.norm() != NormKind::None;
+        let shared = |own: SharedExpert| normed && own.d_mlp > 0;
         let own_norms = |own: &Experts| !stream_is_normalized && own.shared.is_some_and(shared);
-        for layer in &mut config.layers {
+        for layer in config.layers_mut() {
             if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
                 *experts = Experts { own_norms: own_norms(experts), own_scales: true, ..*experts };
             }
         }
         if config.experts().is_none() && !config.attn_only() {
-            config.layers[0].mlp = plain_mlp(&config, 0, 30);
+            let mlp = plain_mlp(&config, 0, 30);
+            config.layers_mut()[0].mlp = mlp;
         }
     }
     config
@@ -465,7 +471,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
                 .with_d_head(8)
                 .with_d_mlp(24)
                 .with_gated_mlp(gated_mlp)
-                .with_experts(moe.then_some(Experts {
+                .with_mixture(moe.then_some(Experts {
                     clipped: whole.then_some(ClippedGate { alpha: 1.702, limit: 0.5 }),
                     ..Experts::new(3, 2)
                 }))
@@ -519,7 +525,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
 /// Any small configuration whose residual stream is the sum of what is written to it, by plain products.
 pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
-        let qk_norm = config.qk_norm.map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
+        let qk_norm = config.qk_norm().map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
         let residual = residual_of_sums(&config);
         config.with_qkv_clip(None).with_latent(None).with_qk_norm(qk_norm).with_residual(residual)
     };
@@ -529,7 +535,7 @@ pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
 /// Like [`any_sum`], without features that graphs, edges and paths reject.
 pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
-        let qk_norm = config.qk_norm.map(|norm| QkNorm { values: false, ..norm });
+        let qk_norm = config.qk_norm().map(|norm| QkNorm { values: false, ..norm });
         let mut config = config
             .with_per_layer_inputs(None)
             .with_layer_scalars(false)
@@ -537,7 +543,7 @@ pub(crate) fn any_plain() -> impl Strategy<Value = TransformerConfig> {
             .with_qk_norm(qk_norm)
             .with_shared_keys([])
             .unwrap();
-        for layer in &mut config.layers {
+        for layer in config.layers_mut() {
             if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
                 experts.own_norms = false;
             }

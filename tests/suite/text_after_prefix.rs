@@ -150,7 +150,7 @@ fn a_text_that_goes_on_in_a_decoder_gets_no_special_tokens() {
     let folder = fixtures().join("marian-text");
     let model = HookedEncoderDecoder::from_pretrained(folder.to_str().unwrap()).unwrap();
     let mut cache = model.decoder_cache(model.encode("the old house").unwrap());
-    model.decode_cached(&mut cache, [model.config().decoder_start_token]).unwrap();
+    model.decode_cached(&mut cache, [model.decoder_start_token()]).unwrap();
     model.decode_cached(&mut cache, "the old").unwrap();
     model.decode_cached(&mut cache, "house").unwrap();
     let target = model.tokenizer().unwrap().target();

@@ -7,6 +7,7 @@ use ndarray::{ArrayD, Axis as Dim};
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, cases, device, random_model};
+use hooklens_model::config::Layers;
 
 /// `(text, position, value)` of all positions, text by text, each run alone.
 fn all_values(
@@ -241,9 +242,11 @@ fn what_cannot_be_looked_at_is_said() {
 
 #[test]
 fn experts_and_models_without_texts_can_be_looked_at() {
-    let mixture = TransformerConfig::new(1, 16, 2, 20, 32)
-        .with_gated_mlp(true)
-        .with_experts(hooklens::Experts { renormalize: false, ..hooklens::Experts::new(3, 1) });
+    let mixture =
+        TransformerConfig::new(1, 16, 2, 20, 32).with_gated_mlp(true).with_mixture(hooklens_model::config::Experts {
+            renormalize: false,
+            ..hooklens_model::config::Experts::new(3, 1)
+        });
     let model = random_model(mixture, 1);
     let rows = [vec![1, 2, 3, 4], vec![5, 6]];
     let point = "blocks.0.mlp.hook_expert_weights";

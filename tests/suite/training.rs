@@ -15,6 +15,7 @@ use crate::support::{
     any_config, assert_close, cases, device, distance, fixtures, fixtures_with, has, has_states, precise, random_model,
     rounding, smooth, values,
 };
+use hooklens_model::config::Layers;
 
 /// Rows of token ids below 20.
 const ROWS: [[u32; 6]; 2] = [[3, 9, 1, 7, 9, 2], [2, 2, 8, 0, 5, 4]];
@@ -151,7 +152,7 @@ fn unchosen(model: &HookedTransformer, rows: &Vec<Vec<u32>>) -> Vec<String> {
 fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String> {
     let c = plain.config();
     let rows: Vec<Vec<u32>> =
-        rows().iter().map(|row| row.iter().map(|id| id % c.d_vocab.min(c.d_vocab_out) as u32).collect()).collect();
+        rows().iter().map(|row| row.iter().map(|id| id % c.d_vocab().min(c.d_vocab_out()) as u32).collect()).collect();
     let mut problems = vec![];
     let output = given.run(&rows, ForwardOptions::new().loss()).unwrap();
     // The weights are identical, but Burn's operations round differently than the kernels.
@@ -159,7 +160,7 @@ fn problems(given: &HookedTransformer, plain: &HookedTransformer) -> Vec<String>
     let back = given.clone().to_devices(&[device()]);
     let gap = distance(&values(&back.forward(&rows).unwrap()), &expected);
     // xIELU uses Burn's operations, whose last bit depends on a tensor's memory layout.
-    let last_bit = if c.activation == ActivationFn::Xielu { f32::EPSILON } else { 0.0 };
+    let last_bit = if c.activation() == ActivationFn::Xielu { f32::EPSILON } else { 0.0 };
     if gap > rounding().max(last_bit) {
         problems.push(format!("plain again, other logits by {gap:e}"));
     }

@@ -14,6 +14,7 @@ use safetensors::SafeTensors;
 use crate::guide::{code, guide};
 use crate::parity::{Golden, Tally, load};
 use crate::support::{distance, fixtures, root, values};
+use hooklens_model::config::Layers;
 
 const FILE: &str = "transformer_lens_4.safetensors";
 
@@ -30,7 +31,7 @@ fn cases() -> Vec<String> {
 fn counterpart(case: &str, name: &str, config: &TransformerConfig) -> Option<String> {
     let (module, hook) = name.rsplit_once('.').unwrap_or(("", name));
     let of_norm = module.rsplit('.').next().is_some_and(|module| module.starts_with("ln"));
-    let layer_norm = config.norm == NormKind::LayerNorm;
+    let layer_norm = config.norm() == NormKind::LayerNorm;
     match hook {
         // In 4.3, `hook_normalized` precedes a layer norm's weights; here, as in 2.16.1, it follows them.
         "hook_normalized" if of_norm && layer_norm => None,

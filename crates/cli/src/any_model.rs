@@ -188,7 +188,7 @@ fn note_report(report: &LoadReport) {
 /// Prints a note if prompts are longer than the model's context. Models with learned position embeddings reject them
 /// with an error instead.
 pub(super) fn past_context(model: &HookedTransformer, positions: usize) {
-    let n_ctx = model.config().n_ctx;
+    let n_ctx = model.config().n_ctx();
     if positions > n_ctx && model.check_length(positions).is_ok() {
         note(format!(
             "up to {positions} positions exceed the model's context of {n_ctx}; results beyond it may be unreliable"

@@ -15,6 +15,7 @@ use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
 use hooklens_analysis::labeled::CsvText;
+use hooklens_model::config::Layers;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::{Tokens, token_text};
 use hooklens_plot::{
@@ -62,9 +63,9 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
     let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     let (n_layers, n_heads) = match &model {
-        AnyModel::Decoder(model) => (model.config().n_layers(), model.config().n_heads),
-        AnyModel::Encoder(model) => (model.config().n_layers, model.config().n_heads),
-        AnyModel::EncoderDecoder(model) => (model.config().n_encoder_layers, model.config().n_heads),
+        AnyModel::Decoder(model) => (model.config().n_layers(), model.config().n_heads()),
+        AnyModel::Encoder(model) => (model.config().n_layers(), model.config().n_heads()),
+        AnyModel::EncoderDecoder(model) => (model.encoder_config().n_layers(), model.encoder_config().n_heads()),
     };
     let mut layers = chosen("--layers", &args.layers, n_layers)?;
     if let (true, AnyModel::Decoder(model)) = (args.layers.is_empty(), &model) {

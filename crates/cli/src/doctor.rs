@@ -12,6 +12,7 @@ use super::memory::{free, may_take};
 use super::terminal::{print_json, stdout};
 use hooklens_io::numerals::bytes;
 use hooklens_loading::loading::{ModelConfig, inspect};
+use hooklens_loading::weight_files::RawTensors;
 use hooklens_model::device::DeviceInfo;
 
 /// Features of this build that a user may want.

@@ -24,7 +24,7 @@ use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, cou
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
-use hooklens_model::encoder_decoder::HookedEncoderDecoder;
+use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};
 use hooklens_model::error::{Error, Result as LibResult};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::PaddingSide;
@@ -223,8 +223,8 @@ fn decoder_rows(args: &DumpArgs, model: &HookedEncoderDecoder, count: usize) -> 
         return Ok(if args.written.is_given() { Some(vec![args.written.row(model)?; count]) } else { None });
     };
     let written = Given::Files(args.files.read_field(field)?).rows(|prompt| match prompt {
-        Prompt::Tokens(ids) => Ok([vec![model.config().decoder_start_token], ids].concat()),
-        Prompt::Text(text) => model.written(Some(&text)),
+        Prompt::Tokens(ids) => Ok([vec![model.decoder_start_token()], ids].concat()),
+        Prompt::Text(text) => decoder_tokens(model, Some(&text)),
     })?;
     match written.rows.len() {
         len if len == count => Ok(Some(written.rows)),

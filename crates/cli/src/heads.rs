@@ -127,9 +127,9 @@ fn repeated(model: &HookedTransformer, seed: u64) -> Vec<Vec<u32>> {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let config = model.config();
     let bos = model.bos_token();
-    let len = (config.n_ctx.saturating_sub(1) / 2).clamp(1, 25);
+    let len = (config.n_ctx().saturating_sub(1) / 2).clamp(1, 25);
     let row = |_| {
-        let once: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.d_vocab as u32)).collect();
+        let once: Vec<u32> = (0..len).map(|_| rng.random_range(0..config.d_vocab() as u32)).collect();
         bos.into_iter().chain(once.clone()).chain(once).collect()
     };
     (0..4).map(row).collect()

@@ -12,8 +12,10 @@ use super::args::NameArg;
 use super::terminal::{print_json, stdout};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_loading::loading::{ModelConfig, StoredWeights, inspect};
+use hooklens_loading::weight_files::RawTensors;
 use hooklens_model::config::{
-    ActivationFn, AttentionConfig, MixerConfig, Positional, RopeScaling, StateSpace, TransformerConfig, Window,
+    ActivationFn, AttentionConfig, Layers, MixerConfig, Positional, RopeScaling, Settings, StateSpace,
+    TransformerConfig, Window,
 };
 use hooklens_model::device::DeviceInfo;
 use hooklens_model::encoder::{EncoderConfig, OutputHeads, RelativePositions};
@@ -141,7 +143,11 @@ fn about(model: &str, as_json: bool) -> CliResult {
     for (name, value) in lines {
         line(name, value)?;
     }
-    let d_vocab = info.config.d_vocab();
+    let d_vocab = match &info.config {
+        ModelConfig::Decoder(config) => config.d_vocab(),
+        ModelConfig::Encoder(config, _) => config.d_vocab,
+        ModelConfig::EncoderDecoder(config) => config.d_decoder_vocab,
+    };
     line("vocabulary", format!("{} tokens", grouped(d_vocab)))?;
     match stored {
         None if std::path::Path::new(model).is_dir() => line("weights", "none in the folder".into())?,
@@ -191,12 +197,12 @@ type Lines = Vec<(&'static str, String)>;
 
 fn decoder(c: &TransformerConfig) -> Lines {
     let shared =
-        if c.n_kv_heads() == c.n_heads { String::new() } else { format!(", {} for keys and values", c.n_kv_heads()) };
+        if c.n_kv_heads() == c.n_heads() { String::new() } else { format!(", {} for keys and values", c.n_kv_heads()) };
     let router =
-        c.attn_experts.map_or(String::new(), |e| format!(", from {} of {} experts per token", e.per_token, e.count));
-    let mut lines = vec![("layers", format!("{} of width {}", c.n_layers(), c.d_model))];
+        c.attn_experts().map_or(String::new(), |e| format!(", from {} of {} experts per token", e.per_token, e.count));
+    let mut lines = vec![("layers", format!("{} of width {}", c.n_layers(), c.d_model()))];
     if c.attending().next().is_some() {
-        lines.push(("heads", format!("{} of width {}{shared}{router}{}", c.n_heads, c.d_head(), latents(c))));
+        lines.push(("heads", format!("{} of width {}{shared}{router}{}", c.n_heads(), c.d_head(), latents(c))));
     }
     let mixers = mixers(c);
     if mixers.len() > 1 || c.has_states() {
@@ -208,10 +214,10 @@ fn decoder(c: &TransformerConfig) -> Lines {
                 e.shared.map_or(String::new(), |own| format!(" and a shared one of {} neurons", grouped(own.d_mlp)));
             format!(", {} of {} experts per token{shared}", e.per_token, e.count)
         });
-        lines.push(("mlp", mlp(c.d_mlp(), c.mlp_layers().any(|layer| c.is_gated(layer)), c.activation) + &experts));
+        lines.push(("mlp", mlp(c.d_mlp(), c.mlp_layers().any(|layer| c.is_gated(layer)), c.activation()) + &experts));
         lines.extend(dense(c).map(|text| ("dense", text)));
     }
-    if let Some(own) = c.per_layer_inputs {
+    if let Some(own) = c.per_layer_inputs() {
         lines.push(("per-layer inputs", format!("{} dimensions per layer", own.width)));
     }
     let reading = (0..c.n_layers()).filter(|layer| c.reads_keys_of(*layer).is_some()).count();
@@ -221,18 +227,18 @@ fn decoder(c: &TransformerConfig) -> Lines {
             format!("{reading} of {} layers reuse keys and values of earlier layers", c.n_layers()),
         ));
     }
-    let last = c.final_eps.map_or(String::new(), |eps| format!(", final norm {eps:e}"));
-    lines.push(("norm", format!("{:?}, eps {:e}{last}", c.norm, c.eps)));
+    let last = c.final_eps().map_or(String::new(), |eps| format!(", final norm {eps:e}"));
+    lines.push(("norm", format!("{:?}, eps {:e}{last}", c.norm(), c.eps())));
     let bias_max =
-        if c.alibi_bias_max == 8.0 { String::new() } else { format!(", alibi_bias_max {}", c.alibi_bias_max) };
-    lines.push(("positions", positions(&c.positional) + &bias_max));
+        if c.alibi_bias_max() == 8.0 { String::new() } else { format!(", alibi_bias_max {}", c.alibi_bias_max()) };
+    lines.push(("positions", positions(c.positional()) + &bias_max));
     let windows: Vec<Window> = (0..c.n_layers()).filter_map(|layer| c.window(layer)).collect();
     if let Some(window) = windows.first() {
         let layers = windows.len();
         let kind = if matches!(window, Window::Chunked(_)) { "chunks of " } else { "" };
         lines.push(("windows", format!("{kind}{} positions in {layers} of {} layers", window.width(), c.n_layers())));
     }
-    lines.push(("context", format!("{} tokens", grouped(c.n_ctx))));
+    lines.push(("context", format!("{} tokens", grouped(c.n_ctx()))));
     lines
 }
 
@@ -286,13 +292,13 @@ fn mixers(c: &TransformerConfig) -> Vec<String> {
         MixerConfig::None => "MLP only".into(),
         other => format!("{other:?}"),
     };
-    let kinds = counted(c.layers.iter().map(|layer| kind(&layer.mixer)));
+    let kinds = counted(c.layers().iter().map(|layer| kind(&layer.mixer)));
     kinds.into_iter().map(|(kind, layers)| format!("{layers} {kind}")).collect()
 }
 
 /// Dimensions of multi-head latent attention.
 fn latents(c: &TransformerConfig) -> String {
-    c.latent.map_or(String::new(), |own| {
+    c.latent().map_or(String::new(), |own| {
         let queries = own.q_rank.map_or(String::new(), |rank| format!(", query latent of width {rank}"));
         format!(", values of width {}, key-value latent of width {}{queries}", own.d_value, own.kv_rank)
     })

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Failure;
 use super::args::{TokenRows, token_rows};
-use hooklens_model::encoder_decoder::HookedEncoderDecoder;
+use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};
 
 #[derive(Debug, Args)]
 pub(super) struct WrittenArg {
@@ -24,10 +24,10 @@ impl WrittenArg {
 
     /// The decoder's token ids: the start token, followed by the given tokens.
     pub(super) fn row(&self, model: &HookedEncoderDecoder) -> Result<Vec<u32>, Failure> {
-        let start = model.config().decoder_start_token;
+        let start = model.decoder_start_token();
         match &self.decoder_tokens {
             Some(rows) => Ok([vec![start], rows.one("--decoder-tokens")?].concat()),
-            None => Ok(model.written(self.decoder_prompt.as_deref())?),
+            None => Ok(decoder_tokens(model, self.decoder_prompt.as_deref())?),
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dictionary::Dictionary;
 use crate::error::FeatureError;
-use hooklens_model::config::{NormKind, Positional, ResidualScheme};
+use hooklens_model::config::{Layers, NormKind, Positional, ResidualScheme, Settings};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};
@@ -35,7 +35,7 @@ fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> boo
         && read_norm(model, point).is_none()
         && !is_normalized_embedding(model, point)
         // Computed (not learned) position embeddings are not centered.
-        && (point != "hook_pos_embed" || model.config().positional == Positional::Learned);
+        && (point != "hook_pos_embed" || *model.config().positional() == Positional::Learned);
     of_stream && is_centered(model).is_some_and(|centered| centered != done)
 }
 
@@ -45,12 +45,12 @@ fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     let config = model.config();
     let first = match point.strip_prefix("blocks.0.") {
         None => ["hook_embed", "embed.ln.hook_normalized"].contains(&point),
-        Some(_) if config.positional == Positional::Learned => false,
+        Some(_) if *config.positional() == Positional::Learned => false,
         Some("hook_resid_pre" | "hook_attn_in" | "hook_q_input" | "hook_k_input" | "hook_v_input") => true,
-        Some("hook_mlp_in") => config.residual == ResidualScheme::Parallel,
+        Some("hook_mlp_in") => config.residual() == ResidualScheme::Parallel,
         Some(_) => false,
     };
-    config.post_embedding_norm && first
+    config.post_embedding_norm() && first
 }
 
 /// Folding moves a norm's weights from its output into the layers that read it. (In TransformerLens, the hook on an RMS
@@ -93,7 +93,7 @@ fn read_norm<'m>(model: &'m HookedTransformer, point: &str) -> Option<(&'m Norm,
     }
     let block = block_of(model, point)?;
     // In models with RMS norms, the MLP's norm has no weights.
-    let mlp = || block.dense_mlp()?.norm.as_ref().filter(|_| model.config().norm.centers());
+    let mlp = || block.dense_mlp()?.norm.as_ref().filter(|_| model.config().norm().centers());
     let found = match point.splitn(3, '.').nth(2)? {
         "ln1.hook_normalized" => Some((&block.ln1, Shown::ByNorm)),
         "ln2.hook_normalized" => Some((block.ln2.as_ref()?, Shown::ByNorm)),
@@ -154,7 +154,7 @@ impl Dictionary {
             warnings.push(format!("{} was trained on the model {said}, but this model is {given}", self.name()));
         }
         if let Some(bos) = metadata.prepend_bos
-            && bos != prepend_bos.unwrap_or(model.config().default_prepend_bos)
+            && bos != prepend_bos.unwrap_or(model.config().default_prepend_bos())
             && model.tokenizer().is_ok_and(|tokenizer| tokenizer.bos().is_some())
         {
             let with = |bos: bool| if bos { "with" } else { "without" };

@@ -102,7 +102,7 @@ pub fn latents_by_attribution(
     answer: u32,
     wrong: Option<u32>,
 ) -> Result<Vec<FoundLatent>> {
-    let vocabulary = model.config().d_vocab_out;
+    let vocabulary = model.config().d_vocab_out();
     if let Some(id) = [Some(answer), wrong].into_iter().flatten().find(|id| *id as usize >= vocabulary) {
         let reason = format!("the model has no logit for token {id}");
         return Err(FeatureError::Kind { dictionary: dictionary.name().into(), reason }.into());

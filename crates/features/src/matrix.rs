@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use hooklens_hooks::DType;
 
 use crate::error::FeatureError;
-use hooklens_loading::weight_files::{Location, Runs, WeightFiles};
+use hooklens_loading::weight_files::{Location, RawTensors, Runs, WeightFiles, float_type, location};
 use hooklens_model::cpu;
 use hooklens_model::device::is_cubecl;
 use hooklens_model::error::Result;
@@ -115,11 +115,11 @@ impl Matrix {
 impl Stored {
     /// Whether elements can be read individually.
     fn is_mapped(&self) -> bool {
-        self.files.info(&self.name).is_some_and(|info| matches!(info.place, Location::File { .. }))
+        self.files.info(&self.name).is_some_and(|info| matches!(location(info), Location::File { .. }))
     }
 
     fn read(&self, [rows, columns]: [usize; 2], device: &Device, by_rows: bool) -> Result<Tensor<2>> {
-        let float = self.files.info(&self.name).and_then(|info| info.float);
+        let float = self.files.info(&self.name).and_then(float_type);
         let narrow = matches!(float, Some(DType::F16 | DType::BF16)) && !is_cubecl(device);
         let kept = if narrow { float.unwrap_or(DType::F32) } else { DType::F32 };
         // CubeCL devices may read the data later, when the file may have changed, so it cannot be borrowed there.

@@ -325,10 +325,10 @@ layer_points! {
     ///
     /// ```
     /// use hooklens::prelude::*;
-    /// use hooklens::QkNorm;
-    /// let qk_norm = Some(QkNorm { values: true, ..QkNorm::HEADS });
-    /// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_qk_norm(qk_norm);
-    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// # use hooklens_model::config::{QkNorm, Settings};
+    /// # let qk_norm = Some(QkNorm { values: true, ..QkNorm::HEADS });
+    /// # let config = TransformerConfig::new(1, 16, 2, 20, 8).with_qk_norm(qk_norm);
+    /// # let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let cache = model.record([1, 2, 3], hook::v_norm_scale(0))?;
     /// assert_eq!(cache.get(hook::v_norm_scale(0))?.dims(), [6, 1]);
     /// # Ok::<(), hooklens::Error>(())
@@ -362,9 +362,10 @@ layer_points! {
     ///
     /// ```
     /// use hooklens::prelude::*;
-    /// use hooklens::{NormKind, PerLayerInputs};
-    /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(PerLayerInputs { width: 6 });
-    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// # use hooklens::NormKind;
+    /// # use hooklens_model::config::{PerLayerInputs, Settings};
+    /// # let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(PerLayerInputs { width: 6 });
+    /// # let model = HookedTransformer::random(config, 0, &Device::flex())?;
     /// let without = hook::per_layer_input(1).edit(|input, _| input.zeros_like());
     /// let cache = model.hooks([without]).record([1, 2, 3], hook::per_layer_out(1))?;
     /// assert_eq!(cache.get(hook::per_layer_out(1))?.abs().max().into_scalar::<f32>(), 0.0);
@@ -388,9 +389,7 @@ layer_points! {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::Experts;
-/// let experts = Some(Experts::new(4, 2));
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(4, 2);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let gates = (0..4).map(|expert| hook::expert_gate(0, expert)).collect::<Vec<_>>();
 /// let cache = model.record([1, 2, 3], gates)?;

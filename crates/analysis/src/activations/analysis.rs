@@ -199,7 +199,7 @@ impl<'a> Analysis<'a> {
 
     /// An empty set of components at `place`, for the rows and positions in use.
     pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
-        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model());
         let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.dtype().burn()));
         Components::new(place, &self.made_of, zeros)
     }
@@ -335,7 +335,7 @@ impl<'a> Analysis<'a> {
         vectors: Tensor<4>,
     ) -> Result<Components> {
         let labels: Vec<String> = labels.into_iter().map(Into::into).collect();
-        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model);
+        let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model());
         if vectors.dims() != [labels.len(), batch, pos, d_model] || labels.is_empty() {
             let expected = format!("[{}, {batch}, {pos}, {d_model}]", labels.len());
             let given = vectors.dims().to_vec();

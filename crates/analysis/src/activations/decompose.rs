@@ -7,7 +7,7 @@ use super::components::Components;
 use super::edits::Apart;
 use super::post_norm::plus;
 use super::stage::{Neurons, Per, ResolvedStage, Stage};
-use hooklens_model::config::{Positional, ResidualScheme};
+use hooklens_model::config::{Layers, Positional, ResidualScheme, Settings};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
 
@@ -34,7 +34,7 @@ impl Analysis<'_> {
     pub fn accumulated_resid(&self, stage: Stage, per: Per) -> Result<Components> {
         let place = self.place(stage)?;
         let config = self.model.config();
-        let mids = per == Per::Sublayer && config.residual != ResidualScheme::Parallel;
+        let mids = per == Per::Sublayer && config.residual() != ResidualScheme::Parallel;
         let mut stack = self.no_components(place);
         for layer in 0..place.attn_layers() {
             stack.push(format!("{layer}_pre"), self.stream_at(ResolvedStage { layers: layer, attn: false, ..place })?);
@@ -153,7 +153,7 @@ impl Analysis<'_> {
     /// components' place.
     fn push_per_layer(&self, layer: usize, parts: &mut Components) -> Result<()> {
         let place = parts.place;
-        if self.model.config().per_layer_inputs.is_some() && layer < place.layers {
+        if self.model.config().per_layer_inputs().is_some() && layer < place.layers {
             let out = self.recorded(hook::per_layer_out(layer))?;
             parts.push(format!("{layer}_per_layer_out"), self.arrived(layer, place, out));
         }
@@ -164,7 +164,7 @@ impl Analysis<'_> {
         let place = parts.place;
         parts.push("embed", self.arrived(0, place, self.recorded(hook::embed())?));
         // Shortformer position embeddings are added to queries and keys, never to the stream.
-        if self.model.config().positional == Positional::Learned {
+        if *self.model.config().positional() == Positional::Learned {
             parts.push("pos_embed", self.arrived(0, place, self.recorded(hook::pos_embed())?));
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Analysis<'_> {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn logit_bias(&self) -> Option<Tensor<1>> {
-        if self.model.config().d_vocab_out == 0 {
+        if self.model.config().d_vocab_out() == 0 {
             return None;
         }
         let unembed = &self.model.parts().unembed;

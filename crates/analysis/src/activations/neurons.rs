@@ -11,7 +11,7 @@ use super::stage::Stage;
 use super::term::Term;
 use crate::error::AnalysisError;
 use hooklens_hooks::Provenance;
-use hooklens_model::config::Experts;
+use hooklens_model::config::{Experts, Layers};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
 use hooklens_model::model::{ModelParts, Moe, narrowed};

@@ -1,6 +1,6 @@
 //! [`Stage`], [`Per`] and [`Neurons`]: where and how finely the residual stream is decomposed.
 
-use hooklens_model::config::{ResidualScheme, TransformerConfig};
+use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::InputError;
 
 /// A stage of the residual stream: a point where a component reads what earlier ones have written.
@@ -126,7 +126,7 @@ impl Stage {
                 }
                 ResolvedStage {
                     layers,
-                    attn: config.mixes(layers) && config.residual != ResidualScheme::Parallel,
+                    attn: config.mixes(layers) && config.residual() != ResidualScheme::Parallel,
                     reader: Reader::Mlp(layers),
                 }
             }

@@ -107,7 +107,7 @@ pub(super) fn residual_directions(model: &HookedTransformer, tokens: TokenChoice
         return Err(AnalysisError::Shape { what: "the list of row lengths".into(), given, expected }.into());
     }
     model.check_head()?;
-    let d_vocab = model.config().d_vocab_out;
+    let d_vocab = model.config().d_vocab_out();
     let (batch, ids) = (rows.len(), rows.concat());
     if let Some(at) = ids.iter().position(|id| *id as usize >= d_vocab) {
         let token = i64::from(ids[at]);

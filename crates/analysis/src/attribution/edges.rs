@@ -12,7 +12,7 @@ use crate::activations::{Components, Neurons, Stage};
 use crate::error::PatchError;
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use crate::patching::{Example, Patching, Receiver, Sites, points_of};
-use hooklens_model::config::{ResidualScheme, TransformerConfig};
+use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
@@ -283,7 +283,7 @@ impl Patching<'_> {
             let scores = sum.ok_or_else(no_pieces)? / pieces as f64;
             Ok(hooklens_hooks::Activation::from(scores).to_ndarray()?)
         })?;
-        let parallel = config.residual == ResidualScheme::Parallel;
+        let parallel = config.residual() == ResidualScheme::Parallel;
         let shape = [senders.len(), receivers.len(), per_example.len()];
         let values = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&shape), |at| {
             let edge = before(senders[at[0]], receivers[at[1]], parallel);
@@ -303,7 +303,8 @@ fn axes(senders: &[Sender], receivers: &[Receiver], examples: usize) -> [Labeled
 }
 
 fn senders(config: &TransformerConfig) -> Vec<Sender> {
-    let heads = (0..config.n_layers()).flat_map(|layer| (0..config.n_heads).map(move |head| Sender::Head(layer, head)));
+    let heads =
+        (0..config.n_layers()).flat_map(|layer| (0..config.n_heads()).map(move |head| Sender::Head(layer, head)));
     let mlps = config.mlp_layers().map(Sender::Mlp);
     heads.chain(mlps).chain([Sender::Embed]).collect()
 }
@@ -312,7 +313,7 @@ fn receivers(config: &TransformerConfig) -> Vec<Receiver> {
     let mut receivers = Vec::new();
     for layer in 0..config.n_layers() {
         let number = layer as isize;
-        receivers.extend((0..config.n_heads).map(|head| Receiver::Query(number, head)));
+        receivers.extend((0..config.n_heads()).map(|head| Receiver::Query(number, head)));
         receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Key(number, head)));
         receivers.extend((0..config.n_kv_heads_of(layer)).map(|head| Receiver::Value(number, head)));
         if config.has_mlp(layer) {
@@ -326,10 +327,10 @@ fn receivers(config: &TransformerConfig) -> Vec<Receiver> {
 /// The points from which the senders' outputs are computed.
 fn recorded_for_senders(config: &TransformerConfig) -> Vec<&'static str> {
     let mut points = vec!["hook_embed", "blocks.*.attn.hook_z"];
-    if config.positional == hooklens_model::config::Positional::Learned {
+    if *config.positional() == hooklens_model::config::Positional::Learned {
         points.push("hook_pos_embed");
     }
-    if config.post_norms && config.norm != hooklens_model::config::NormKind::None {
+    if config.post_norms() && config.norm() != hooklens_model::config::NormKind::None {
         points.push("blocks.*.ln1_post.hook_scale");
     }
     if config.mlp_layers().next().is_some() {
@@ -359,7 +360,7 @@ fn slopes_at_receivers(
 ) -> Result<Tensor<2>> {
     model.check_unclipped("edge attribution")?;
     let config = model.config();
-    if config.latent.is_some() {
+    if config.latent().is_some() {
         return Err(InputError::Latent { what: "edge attribution" }.into());
     }
     let mut points = vec!["blocks.*.hook_resid_pre", "blocks.*.attn.hook_{q,k,v}", "blocks.-1.hook_resid_post"];

@@ -33,7 +33,7 @@ pub enum Composition {
 /// The scores of [`Circuits::composition_scores`](super::Circuits::composition_scores).
 pub(super) fn composition_scores(model: &HookedTransformer, composition: Composition) -> Result<LabeledArray> {
     model.check_attends("composition of heads")?;
-    let (layers, heads) = (model.config().n_layers(), model.config().n_heads);
+    let (layers, heads) = (model.config().n_layers(), model.config().n_heads());
     let writers = model.ov();
     let readers = match composition {
         Composition::Q => model.qk(),

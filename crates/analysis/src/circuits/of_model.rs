@@ -8,6 +8,7 @@ use super::directions::{Directions, WeightMatrix, singular_directions};
 use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::labeled::LabeledArray;
+use hooklens_model::config::Settings;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderChecks, HeadWeight, HookedTransformer, ModelParts, head_weights};
 
@@ -90,7 +91,7 @@ pub trait Circuits {
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let directions = model.singular_directions(WeightMatrix::Ov(3, 0), 4)?;
-    /// assert_eq!(directions.logits.dims(), [4, model.config().d_vocab_out]);
+    /// assert_eq!(directions.logits.dims(), [4, model.config().d_vocab_out()]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -112,13 +113,13 @@ impl Circuits for HookedTransformer {
     fn accumulated_bias(&self, stage: Stage, biases: Biases) -> Result<Tensor<1>> {
         self.check_sums("the accumulated bias")?;
         self.check_plain_writes("the accumulated bias")?;
-        if self.config().post_norms {
+        if self.config().post_norms() {
             // Where outputs are normalized, the contribution of a bias depends on the activations.
             return Err(InputError::PostNorms { what: "the accumulated bias" }.into());
         }
         let (attn_layers, mlp_layers) = stage.layers_before(self.config())?;
         let (device, dtype) = (self.device(), self.dtype().burn());
-        let mut sum = Tensor::zeros([self.config().d_model], (&device, dtype));
+        let mut sum = Tensor::zeros([self.config().d_model()], (&device, dtype));
         for (layer, block) in self.parts().blocks.iter().enumerate() {
             if layer < attn_layers {
                 for (_, output) in block.mixer_outputs() {

@@ -5,6 +5,7 @@ use ndarray::{Array2, ArrayD, ArrayView2, IxDyn};
 
 use crate::activations::AnalysisError;
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
+use hooklens_model::config::Layers;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::{Error, Result};
 use hooklens_model::hook;
@@ -154,7 +155,7 @@ impl HeadDetection {
 /// [`Experiments::detect_heads`](super::Experiments::detect_heads).
 pub(super) fn detect_heads(model: &HookedTransformer, input: Input, detection: &HeadDetection) -> Result<LabeledArray> {
     let tokens = model.token_input(input)?;
-    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads);
+    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads());
     let [batch, _] = tokens.shape();
     let mut sums = ArrayD::<f64>::zeros(IxDyn(&[layers.len(), heads]));
     for row in 0..batch {

@@ -5,6 +5,7 @@ use ndarray::Array3;
 
 use crate::error::AnalysisError;
 use crate::labeled::{LabeledArray, LabeledAxis, matching};
+use hooklens_model::config::Layers;
 use hooklens_model::driver::{HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
@@ -67,7 +68,7 @@ pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScor
 /// [`Experiments::head_scores`](super::Experiments::head_scores).
 pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<LabeledArray> {
     let tokens = model.token_input(input)?;
-    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads);
+    let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads());
     let mut sums = vec![HeadSums::default(); layers.len()];
     for row in 0..tokens.shape()[0] {
         let own = Tokens::new(vec![tokens.real(row)])?;

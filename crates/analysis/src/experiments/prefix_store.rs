@@ -1,5 +1,6 @@
 //! [`PrefixStore`]: key-value caches, looked up by prefix.
 
+use hooklens_model::config::Layers;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{CacheError, InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;

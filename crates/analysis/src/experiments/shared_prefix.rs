@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use hooklens_hooks::{ActivationCache, ModelIdentity, Positions, Record, RecordRequest, truncated};
 
+use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, with_identity};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;

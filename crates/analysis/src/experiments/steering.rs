@@ -94,7 +94,7 @@ impl SteeringVector {
         }
         let recorded = model.record(prompts, Record::new(points).positions(-1))?;
         let all = model.analyze(&recorded)?.stack_head_results(Stage::Final)?;
-        let width = model.config().d_model;
+        let width = model.config().d_model();
         let mut sum = Tensor::zeros([width], (&model.device(), model.dtype().burn()));
         for (layer, head) in heads {
             sum = sum + all.vector(&format!("L{layer}H{head}"))?.mean_dim(0).reshape([width]);

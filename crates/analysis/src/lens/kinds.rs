@@ -8,8 +8,8 @@ use hooklens_hooks::Record;
 use super::reading::LensReading;
 use crate::activations::MadeOf;
 use hooklens_model::driver::HookedModel;
-use hooklens_model::encoder::{EncoderInput, HookedEncoder};
-use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
+use hooklens_model::encoder::{self, EncoderInput, HookedEncoder};
+use hooklens_model::encoder_decoder::{self, EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::Result;
 
 /// The logit lens of encoders and encoder-decoders. Part of the prelude. For a `HookedTransformer`, see
@@ -35,8 +35,8 @@ pub trait LogitLens: HookedModel {
 
 impl LogitLens for HookedEncoder {
     fn logit_lens(&self, input: impl Into<EncoderInput>) -> Result<LensReading> {
-        let layers = self.config().n_layers;
-        let point = if self.config().pre_norms { "hook_resid_post" } else { "hook_normalized_resid_post" };
+        let layers = self.config().n_layers();
+        let point = if encoder::config_of(self).pre_norms { "hook_resid_post" } else { "hook_normalized_resid_post" };
         let last = format!("blocks.{}.{point}", layers.saturating_sub(1));
         through(self, input.into(), "blocks", layers, &last, |stream| self.unembed(stream))
     }
@@ -44,8 +44,9 @@ impl LogitLens for HookedEncoder {
 
 impl LogitLens for HookedEncoderDecoder {
     fn logit_lens(&self, input: impl Into<EncoderDecoderInput>) -> Result<LensReading> {
-        let layers = self.config().n_decoder_layers;
-        let point = if self.config().norm_after { "hook_normalized_resid_post" } else { "hook_resid_post" };
+        let layers = self.decoder_config().n_layers();
+        let point =
+            if encoder_decoder::config_of(self).norm_after { "hook_normalized_resid_post" } else { "hook_resid_post" };
         let last = format!("decoder.{}.{point}", layers.saturating_sub(1));
         through(self, input.into(), "decoder", layers, &last, |stream| self.unembed(stream))
     }

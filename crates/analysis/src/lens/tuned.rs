@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::{Device, Tensor};
 use hooklens_hooks::DType;
 
-use hooklens_loading::weight_files::WeightFiles;
+use hooklens_loading::weight_files::{RawTensors, WeightFiles};
 use hooklens_model::error::{LoadError, ProcessingError, Result};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::processing::is_centered;
@@ -89,7 +89,7 @@ impl TunedLens {
     /// centered and so lacks the mean that the translators read.
     pub(super) fn check(&self, model: &HookedTransformer) -> Result<()> {
         let given = [self.translators.len(), self.translators[0].1.dims()[1]];
-        let expected = [model.config().n_layers(), model.config().d_model];
+        let expected = [model.config().n_layers(), model.config().d_model()];
         if given != expected {
             let name = "the tuned lens [layer, d_model]".into();
             return Err(LoadError::Shape { name, expected: expected.to_vec(), given: given.to_vec() }.into());

@@ -8,7 +8,7 @@ use hooklens_hooks::{ActivationCache, ModelIdentity, Point, Record, Selection};
 
 use super::example::Example;
 use super::model::Patchable;
-use hooklens_model::config::{ResidualScheme, TransformerConfig};
+use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, RunOutput, with_identity};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -37,7 +37,7 @@ pub(super) struct BaseRun {
 
 /// Hook point of the residual stream after the last layer.
 fn after(config: &TransformerConfig) -> Point<3> {
-    if config.residual == ResidualScheme::NormalizedSums {
+    if config.residual() == ResidualScheme::NormalizedSums {
         hook::normalized_resid_post(-1)
     } else {
         hook::resid_post(-1)
@@ -56,7 +56,7 @@ impl BaseRun {
         // A gated delta net's state is not available at every position, and rotations that change with the length of
         // the text cannot be continued from a shorter text.
         let restarts =
-            !model.config().bidirectional && !model.config().has_states() && !model.config().outgrows(tokens.len());
+            !model.config().bidirectional() && !model.config().has_states() && !model.config().outgrows(tokens.len());
         let identity = model.identity();
         let mut kv_cache = restarts.then(|| KeyValueCache::new(model.config(), 1));
         let mut options = with_identity(ForwardOptions::new(), &identity)

@@ -5,10 +5,13 @@ use hooklens_hooks::{Axis, PointId, Segment};
 
 use super::{Ablation, PatchPrompts};
 use crate::error::PatchError;
+use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::private::Spliceable;
 use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked};
 use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
-use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
+use hooklens_model::encoder_decoder::{
+    EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder, attends_to_encoder, both_tokens,
+};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::{Tokens, mask_token};
@@ -31,7 +34,7 @@ use hooklens_model::tokens::{Tokens, mask_token};
 /// // Before the first layer, only the second token differs.
 /// assert!((shares.values()[[0, 1]] - 1.0).abs() < 1e-3 && shares.values()[[0, 0]] == 0.0);
 /// let crossed = patching.sweep(&Sites::new("decoder.*.cross_attn.hook_z").per([Axis::Head]))?; // [layer, head]
-/// assert_eq!(crossed.mean().values().shape(), [2, model.config().n_heads]);
+/// assert_eq!(crossed.mean().values().shape(), [2, model.config().n_heads()]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait PatchModel: Patchable {
@@ -133,7 +136,7 @@ impl Patchable for HookedTransformer {
     }
 
     fn d_vocab_out(&self) -> usize {
-        self.config().d_vocab_out
+        self.config().d_vocab_out()
     }
 
     fn read(&self, logits: Tensor<3>, _: &Vec<u32>, _: Logits) -> Result<Tensor<3>> {
@@ -143,7 +146,7 @@ impl Patchable for HookedTransformer {
     fn restarts<'p>(&'p self, prompt: &'p Vec<u32>) -> Option<(&'p HookedTransformer, &'p [u32])> {
         // Layers with inputs besides the preceding residual stream cannot be resumed from the stream alone.
         let config = self.config();
-        let more = config.per_layer_inputs.is_some()
+        let more = config.per_layer_inputs().is_some()
             || config.shares_keys()
             || self.points().splices.reach_back(self.catalog());
         (!more).then_some((self, prompt))
@@ -186,7 +189,7 @@ impl Patchable for HookedEncoder {
     }
 
     fn d_vocab_out(&self) -> usize {
-        self.config().d_vocab
+        self.config().d_vocab()
     }
 
     fn making<'h>(options: ForwardOptions<'h>, _: Logits) -> ForwardOptions<'h> {
@@ -218,7 +221,7 @@ impl Patchable for HookedEncoderDecoder {
     type Prompt = EncoderDecoderPrompt;
 
     fn prompts(&self, input: EncoderDecoderInput) -> Result<Vec<EncoderDecoderPrompt>> {
-        let (read, written) = self.both_tokens(input)?;
+        let (read, written) = both_tokens(self, input)?;
         let pairs = rows(&read)?.into_iter().zip(rows(&written)?);
         Ok(pairs.map(|(encoder, decoder)| EncoderDecoderPrompt { encoder, decoder }).collect())
     }
@@ -236,13 +239,13 @@ impl Patchable for HookedEncoderDecoder {
         let of_encoder = match segment {
             Segment::Encoder | Segment::CrossKeys => true,
             // Cross-attention patterns have decoder queries and encoder keys.
-            _ => axis == Axis::Key && self.attends_to_encoder(point),
+            _ => axis == Axis::Key && attends_to_encoder(self, point),
         };
         if of_encoder { &prompt.encoder } else { &prompt.decoder }
     }
 
     fn d_vocab_out(&self) -> usize {
-        self.config().d_decoder_vocab
+        self.decoder_config().d_vocab()
     }
 
     fn read(&self, logits: Tensor<3>, _: &EncoderDecoderPrompt, _: Logits) -> Result<Tensor<3>> {

@@ -14,6 +14,7 @@ use super::receiver::Receiver;
 use super::result::PatchingResult;
 use super::sweep::{Patching, judge};
 use crate::labeled::LabeledAxis;
+use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 
@@ -75,11 +76,11 @@ impl Patching<'_> {
     /// Fails if the model lacks a receiver, and as [`Patching::sweep`] does.
     pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
-        if config.per_layer_inputs.is_some() || config.shares_keys() {
+        if config.per_layer_inputs().is_some() || config.shares_keys() {
             let with = "layers that read more than the preceding residual stream (`per_layer_inputs`, `shared_keys`)";
             return Err(InputError::NotDefined { what: "path patching", with }.into());
         }
-        let (attending, heads): (Vec<usize>, _) = (config.attending().collect(), config.n_heads);
+        let (attending, heads): (Vec<usize>, _) = (config.attending().collect(), config.n_heads());
         let layers = attending.len();
         let readers = receivers.iter().map(|receiver| self.reader(*receiver)).collect::<Result<Vec<_>>>()?;
         if readers.is_empty() {
@@ -219,7 +220,7 @@ impl Patching<'_> {
             let heads = if info.axes.contains(&Axis::KvHead) {
                 config.n_kv_heads_of(info.layer.unwrap_or(0))
             } else {
-                config.n_heads
+                config.n_heads()
             };
             if head >= heads {
                 let allowed = format!("one of the {heads} heads of `{}`", info.name);

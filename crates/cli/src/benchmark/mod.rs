@@ -158,12 +158,12 @@ impl BenchModel for HookedTransformer {
     }
 
     fn ids(&self) -> usize {
-        self.config().d_vocab
+        self.config().d_vocab()
     }
 
     fn room(&self, wanted: usize) -> usize {
         // A small model's position embeddings may cover fewer positions.
-        if self.check_length(wanted).is_ok() { wanted } else { self.config().n_ctx.min(wanted) }
+        if self.check_length(wanted).is_ok() { wanted } else { self.config().n_ctx().min(wanted) }
     }
 
     fn decoder(&self) -> Option<&HookedTransformer> {
@@ -180,11 +180,11 @@ impl BenchModel for HookedEncoder {
     }
 
     fn ids(&self) -> usize {
-        self.config().d_vocab
+        self.config().d_vocab()
     }
 
     fn room(&self, wanted: usize) -> usize {
-        self.config().n_ctx.min(wanted)
+        self.config().n_ctx().min(wanted)
     }
 }
 
@@ -197,11 +197,11 @@ impl BenchModel for HookedEncoderDecoder {
     }
 
     fn ids(&self) -> usize {
-        self.config().d_vocab
+        self.encoder_config().d_vocab()
     }
 
     fn room(&self, wanted: usize) -> usize {
-        self.config().positions.n_ctx().min(wanted)
+        self.encoder_config().n_ctx().min(wanted)
     }
 }
 

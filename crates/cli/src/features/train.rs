@@ -248,7 +248,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let bos = model.bos_token().filter(|_| !args.with_bos);
     let catalog = model.catalog();
     let prepend_bos = match args.dump.is_empty() {
-        true => Some(model.config().default_prepend_bos),
+        true => Some(model.config().default_prepend_bos()),
         false => dumped_alike(args, &model)?,
     };
     let mut trainings = Vec::new();

@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 
 use crate::error::DumpError;
 use hooklens_analysis::experiments::SharedPrefix;
+use hooklens_model::config::Settings;
 use hooklens_model::driver::private;
 use hooklens_model::driver::private::Spliceable;
 use hooklens_model::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked};
-use hooklens_model::encoder::{EncoderInput, EncoderOutput, HookedEncoder};
-use hooklens_model::encoder_decoder::{EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
+use hooklens_model::encoder::{self, EncoderInput, EncoderOutput, HookedEncoder};
+use hooklens_model::encoder_decoder::{self, EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output};
@@ -138,7 +139,7 @@ impl DumpModel for HookedTransformer {
     }
 
     fn filler(&self) -> u32 {
-        filler(self, self.config().d_vocab)
+        filler(self, self.config().d_vocab())
     }
 
     fn batch(tokens: Tokens) -> Input {
@@ -150,7 +151,7 @@ impl DumpModel for HookedTransformer {
     }
 
     fn sharing(&self, record: Record, logits: Logits) -> Option<SharedPrefix<'_>> {
-        (!self.config().bidirectional).then(|| SharedPrefix::new(self, record, logits))
+        (!self.config().bidirectional()).then(|| SharedPrefix::new(self, record, logits))
     }
 
     fn behind(&self, prefix: &[u32], run: RunWith<'_, Input, Output>) -> Result<KeyValueCache> {
@@ -186,12 +187,12 @@ impl DumpModel for HookedEncoder {
         if before > 0 {
             return Err(no_prefix().into());
         }
-        self.check_length(prompt.len())?;
-        Ok(check_ids(&Tokens::new(vec![prompt.to_vec()])?, self.config().d_vocab)?)
+        encoder::check_length(self, prompt.len())?;
+        Ok(check_ids(&Tokens::new(vec![prompt.to_vec()])?, self.config().d_vocab())?)
     }
 
     fn filler(&self) -> u32 {
-        filler(self, self.config().d_vocab)
+        filler(self, self.config().d_vocab())
     }
 
     fn batch(tokens: Tokens) -> EncoderInput {
@@ -301,15 +302,15 @@ impl DumpModel for HookedEncoderDecoder {
     }
 
     fn prompts(&self, prompts: Input, _: usize) -> Result<Vec<Vec<u32>>> {
-        rows(prompts, |tokens| Ok(self.both_tokens(tokens.into())?.0))
+        rows(prompts, |tokens| Ok(encoder_decoder::both_tokens(self, tokens.into())?.0))
     }
 
     fn check_prompt(&self, prompt: &[u32], before: usize) -> Result<()> {
-        check_row(prompt, before, (self.config().positions.n_ctx(), self.config().d_vocab))
+        check_row(prompt, before, (self.encoder_config().n_ctx(), self.encoder_config().d_vocab()))
     }
 
     fn check_written(&self, row: &[u32], before: usize) -> Result<()> {
-        check_row(row, before, (self.config().positions.n_ctx(), self.config().d_decoder_vocab))
+        check_row(row, before, (self.decoder_config().n_ctx(), self.decoder_config().d_vocab()))
     }
 
     fn check_point(&self, id: PointId, written: bool) -> Result<()> {
@@ -319,13 +320,15 @@ impl DumpModel for HookedEncoderDecoder {
             (Segment::Encoder, false) => Ok(()),
             (_, false) => Err(DumpError::OfDecoder { point: name() }.into()),
             (Segment::Encoder | Segment::CrossKeys, true) => Err(DumpError::OfEncoder { point: name() }.into()),
-            (_, true) if self.attends_to_encoder(id) => Err(DumpError::OfEncoder { point: name() }.into()),
+            (_, true) if encoder_decoder::attends_to_encoder(self, id) => {
+                Err(DumpError::OfEncoder { point: name() }.into())
+            }
             (_, true) => Ok(()),
         }
     }
 
     fn filler(&self) -> u32 {
-        filler(self, self.config().d_vocab.min(self.config().d_decoder_vocab))
+        filler(self, self.encoder_config().d_vocab().min(self.decoder_config().d_vocab()))
     }
 
     fn batch(tokens: Tokens) -> EncoderDecoderInput {

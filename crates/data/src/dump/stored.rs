@@ -12,7 +12,9 @@ use super::shards::shards_in;
 use crate::error::DumpError;
 use hooklens_io::object_stores::Ranges;
 use hooklens_io::regular;
-use hooklens_loading::weight_files::{Location, WeightFiles, read_at};
+use hooklens_loading::weight_files::{
+    Location, RawTensors, WeightFiles, float_type, location, object_file, open_files, read_at,
+};
 use hooklens_model::error::{Error, LoadError, Result};
 
 /// Files of a dump: a single file, the finished files of a folder, or those of all shards in a folder.
@@ -74,10 +76,10 @@ pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
 /// Reads the header of a file, and for an object in a store also returns its reader.
 fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
     Ok(match place::object(path)? {
-        None => (None, WeightFiles::open_with(&[path.to_path_buf()], false)?),
+        None => (None, open_files(&[path.to_path_buf()], false)?),
         Some(object) => {
             let object = object.ranges().map_err(LoadError::file(path))?;
-            (Some(object.clone()), WeightFiles::of_object(path, object)?)
+            (Some(object.clone()), object_file(path, object)?)
         }
     })
 }
@@ -157,7 +159,7 @@ impl StoredFile {
         let (object, files) = opened(path)?;
         let integers = |name: &str| {
             let info = files.info(name).ok_or_else(|| wrong(format!("it has no `{name}`, so it is not a dump")))?;
-            match (&info.place, &*info.dtype, &info.shape[..]) {
+            match (location(info), &*info.dtype, &info.shape[..]) {
                 (Location::File { bytes, .. }, "i64", [rows, positions]) => {
                     Ok((bytes.start as u64, [*rows, *positions]))
                 }
@@ -176,7 +178,7 @@ impl StoredFile {
                 let nearest = files.nearest(name).join(", ");
                 return Err(wrong(format!("`{name}` was not dumped; nearest: {nearest}")));
             };
-            let vectors = match (&info.place, info.float) {
+            let vectors = match (location(info), float_type(info)) {
                 (Location::File { bytes, .. }, Some(dtype)) if info.shape.len() > 2 && info.shape[..2] == shape => {
                     Some(Vectors { start: bytes.start as u64, dtype, width: info.shape[2..].iter().product() })
                 }

@@ -12,7 +12,7 @@ use super::host;
 use super::replacement::Replacement;
 use super::site::{PRE, STEPS};
 use crate::error::GraphError;
-use hooklens_model::config::QkNormWeights;
+use hooklens_model::config::{Layers, QkNormWeights};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{Attention, HookedTransformer, Linear, ModelParts, Norm, RotaryTable};
@@ -78,7 +78,7 @@ impl AttributionGraph {
     ) -> Result<AttentionPairs> {
         let config = model.config();
         let wrong = |what, given: String, wanted| GraphError::Setting { what, given, wanted };
-        if layer >= config.n_layers() || head >= config.n_heads {
+        if layer >= config.n_layers() || head >= config.n_heads() {
             return Err(wrong("the head", format!("{layer}.{head}"), "a head of the model").into());
         }
         if key > query || query >= self.tokens().len() || self.prompts() > 1 {
@@ -89,8 +89,8 @@ impl AttributionGraph {
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
         let attention = attention_of(model, layer)?;
         let kv_heads = config.n_kv_heads_of(layer);
-        let kv_head = head * kv_heads / config.n_heads;
-        let (query_weights, key_weights) = ((&attention.q, config.n_heads), (&attention.k, kv_heads));
+        let kv_head = head * kv_heads / config.n_heads();
+        let (query_weights, key_weights) = ((&attention.q, config.n_heads()), (&attention.k, kv_heads));
         let sides = [(query_weights, head, query, "q"), (key_weights, kv_head, key, "k")];
         let [by_query, by_key] = sides.map(|(weights, head, pos, name)| {
             let (map, actual) = self.rotation(model, layer, head, pos, name)?;

@@ -23,7 +23,7 @@ use super::site::{ATTENTION, Coder, FeatureSite, MID, MLP, POST, PRE, STEPS, Sor
 use super::stacked::Stacked;
 use crate::error::GraphError;
 use crate::{Dictionary, check_processing};
-use hooklens_model::config::{NormKind, Positional, ResidualScheme};
+use hooklens_model::config::{ActivationFn, Layers, NormKind, Positional, ResidualScheme, Settings};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -108,7 +108,7 @@ fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<P
             return Err(refused(name, reason));
         }
     };
-    let width = model.config().d_model;
+    let width = model.config().d_model();
     for (what, given) in [(&reads, dictionary.d_in()), (&writes, dictionary.d_out())] {
         dictionary.check_width(&format!("`{what}`"), given, width)?;
     }
@@ -118,7 +118,7 @@ fn placed<'d>(model: &HookedTransformer, dictionary: &'d Dictionary) -> Result<P
 /// The names of the points to record.
 fn recorded(model: &HookedTransformer, placed: &[Placed<'_>], linear: &[bool], neurons: bool) -> Vec<String> {
     let mut names: Vec<String> = vec!["hook_embed".into()];
-    if matches!(model.config().positional, Positional::Learned | Positional::Shortformer) {
+    if matches!(model.config().positional(), Positional::Learned | Positional::Shortformer) {
         names.push("hook_pos_embed".into());
     }
     if model.parts().ln_final.is_norm() {
@@ -187,11 +187,11 @@ pub(super) fn capture(
     model.check_plain_layers("an attribution graph")?;
     let config = model.config();
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
-    if held && !config.activation.keeps_zero() {
-        let reason = format!("{} is not zero at zero, so a ratio cannot replace it", config.activation.name());
+    if held && matches!(config.activation(), ActivationFn::Sigmoid | ActivationFn::Laplace) {
+        let reason = format!("{} is not zero at zero, so a ratio cannot replace it", config.activation().name());
         return Err(refused("the model's neurons", reason));
     }
-    if config.bidirectional {
+    if config.bidirectional() {
         return Err(refused("the model", "its attention is bidirectional"));
     }
     let biased = |block: &Block| {
@@ -236,7 +236,7 @@ pub(super) fn capture(
         }
         let before = run.norm(&block.ln1, &format!("blocks.{layer}.ln1.hook_scale"))?;
         let behind = run.optional_norm(block.ln1_post.as_ref(), &format!("blocks.{layer}.ln1_post.hook_scale"))?;
-        let sizes = [config.n_heads, config.n_kv_heads_of(layer), config.d_value_of(layer)];
+        let sizes = [config.n_heads(), config.n_kv_heads_of(layer), config.d_value_of(layer)];
         let attention = FrozenAttention::new(attn, sizes, pattern, &before, behind.as_ref());
         let mlp = if linear[layer] && (block.dense_mlp().is_some() || block.moe().is_some()) {
             let norms = [
@@ -251,15 +251,15 @@ pub(super) fn capture(
         before_attention.push(before);
         layers.push(Layer {
             attention,
-            parallel: config.residual == ResidualScheme::Parallel,
+            parallel: config.residual() == ResidualScheme::Parallel,
             mlp,
             streams: [None, None, None],
         });
     }
-    let width = config.d_model;
+    let width = config.d_model();
     let embed = run.rows("hook_embed")?;
-    let positions = (config.positional == Positional::Learned).then(|| run.rows("hook_pos_embed")).transpose()?;
-    let shortformer = config.positional == Positional::Shortformer;
+    let positions = (*config.positional() == Positional::Learned).then(|| run.rows("hook_pos_embed")).transpose()?;
+    let shortformer = *config.positional() == Positional::Shortformer;
     let beside_attention = shortformer.then(|| run.rows("hook_pos_embed")).transpose()?;
     let mut frozen = Frozen { layers, width, tokens: embed, positions, places: 0 };
     let (sites, active, places) = match &replacement.kind {
@@ -295,7 +295,7 @@ fn check_replacement(model: &HookedTransformer, replacement: &Replacement, place
         if placed[..place].iter().any(|other| (other.layer, other.at) == (one.layer, one.at)) {
             return Err(refused(one.dictionary.name(), "another dictionary replaces the same part of the model"));
         }
-        let before_attention = one.reads == "hook_resid_pre" && model.config().residual != ResidualScheme::Parallel;
+        let before_attention = one.reads == "hook_resid_pre" && model.config().residual() != ResidualScheme::Parallel;
         if one.dictionary.has_skip() && before_attention {
             return Err(refused(one.dictionary.name(), "its skip connection bypasses attention"));
         }
@@ -364,7 +364,7 @@ impl Run<'_> {
     /// The norm between the stream and a point before an MLP, and the step at which the stream is read.
     fn reading(&self, layer: usize, point: &str) -> Result<(Option<HeldNorm>, usize)> {
         let block = &self.model.parts().blocks[layer];
-        let parallel = self.model.config().residual == ResidualScheme::Parallel;
+        let parallel = self.model.config().residual() == ResidualScheme::Parallel;
         let before_mlp = layer * STEPS + if parallel { PRE } else { MID };
         let scale = format!("blocks.{layer}.ln2.hook_scale");
         let norm = |weights: bool| -> Result<Option<HeldNorm>> {

@@ -13,6 +13,7 @@ use super::intervene::{Hold, Intervened, Intervention};
 use super::replacement::Replacement;
 use super::target::{GraphTarget, What};
 use crate::error::GraphError;
+use hooklens_model::config::Settings;
 use hooklens_model::error::Result;
 use hooklens_model::model::{HookedTransformer, ModelParts};
 
@@ -116,7 +117,7 @@ impl Measured {
         let last = captured.active.len - 1;
         let mut read = made.stream;
         captured.last.forward(&mut read, last);
-        let logits = match model.config().output_logits_soft_cap {
+        let logits = match model.config().output_logits_soft_cap() {
             None => host(made.logits.narrow(1, last, 1)),
             // Targets are logits before the soft cap.
             Some(_) => {

@@ -108,7 +108,7 @@ impl AttributionGraph {
             }
             _ => return Err(missing().into()),
         };
-        let heads = model.config().n_heads;
+        let heads = model.config().n_heads();
         let columns = self.columns_in(active);
         let nodes = columns.len();
         let picked = |row: &[f32]| columns.iter().map(|column| row[*column]).collect::<Vec<f32>>();

@@ -19,6 +19,7 @@ use super::secant_slopes::SecantSlopes;
 use super::site::{Coder, FeatureSite};
 use crate::Normalization;
 use crate::error::GraphError;
+use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
 use hooklens_model::error::Result;
 use hooklens_model::generation::{GenerateOptions, Generation};

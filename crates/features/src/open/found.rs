@@ -12,7 +12,7 @@ use super::EMBEDDED;
 use crate::error::FeatureError;
 use crate::matrix::{Lies, Matrix, Stored};
 use crate::save::WEIGHTS;
-use hooklens_loading::weight_files::{WeightFiles, torch_file};
+use hooklens_loading::weight_files::{RawTensors, WeightFiles, embedded_file, torch_file};
 use hooklens_model::error::Result;
 use hooklens_model::tokens::read_json;
 
@@ -88,7 +88,7 @@ impl Found {
     /// Opens a weight file embedded in the program.
     pub(super) fn of_static(name: &str, bytes: &'static [u8], config: Option<Value>, device: &Device) -> Result<Self> {
         let path = PathBuf::from(name);
-        let files = Arc::new(WeightFiles::from_static(name, bytes)?);
+        let files = Arc::new(embedded_file(name, bytes)?);
         Ok(Self { config: config.map(|config| (path.clone(), config)), path, files, device: device.clone() })
     }
 

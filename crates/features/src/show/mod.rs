@@ -264,7 +264,7 @@ fn recorded(
 /// Direct effects of units on the next token's logits, `[unit, d_vocab]`: their directions multiplied by the final
 /// norm's weights and the unembedding. `None` if the units do not write to the residual stream.
 pub(super) fn logit_effects(model: &HookedTransformer, units: &Units, which: &[usize]) -> Result<Option<Tensor<2>>> {
-    if which.is_empty() || model.config().d_vocab_out == 0 {
+    if which.is_empty() || model.config().d_vocab_out() == 0 {
         return Ok(None);
     }
     let Some(rows) = units.written(model, which)? else { return Ok(None) };

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::correlations::{Correlations, ROWS, Similar};
 use super::{Dashboards, Example, extremes, logit_effects};
 use crate::dictionary::Dictionary;
+use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::hook;
@@ -119,7 +120,7 @@ impl Dashboards<'_> {
         let catalog = self.model.catalog();
         let point = catalog.info(catalog.find(&self.units.point).ok()?);
         let layer = point.layer.filter(|_| point.name.ends_with(".attn.hook_z"))?;
-        let count = self.model.config().n_heads;
+        let count = self.model.config().n_heads();
         dictionary.d_in().is_multiple_of(count.max(1)).then_some(Heads { dictionary, layer, count })
     }
 

@@ -165,7 +165,7 @@ impl Units {
     /// The vectors that units add to the residual stream, `[unit, d_model]`; `None` if a unit does not have a single
     /// output direction.
     pub(super) fn written(&self, model: &HookedTransformer, units: &[usize]) -> Result<Option<Tensor<2>>> {
-        let d_model = model.config().d_model;
+        let d_model = model.config().d_model();
         let (point, rows) = match &self.kind {
             Kind::Heads => return Ok(None),
             Kind::Neurons => (self.point.clone(), None),

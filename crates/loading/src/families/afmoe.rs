@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, QkNorm, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -51,7 +51,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| !(layer + 1).is_multiple_of(every))?;
     let base = base.with_windows(windows)?;
     let layer_rotary = llama_like::rotating_in_windows(&base);
-    let embed_scale = json.flag("mup_enabled", false)?.then(|| (base.d_model as f64).sqrt());
+    let embed_scale = json.flag("mup_enabled", false)?.then(|| (base.d_model() as f64).sqrt());
     let base = base
         .with_embed_scale(embed_scale)
         .with_post_norms(true)

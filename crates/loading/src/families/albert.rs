@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, bert};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, TransformerConfig};
+use hooklens_model::config::{ActivationFn, MOST_LAYERS};
 use hooklens_model::encoder::EncoderConfig;
 use hooklens_model::error::ConfigError;
 
@@ -29,7 +29,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let (groups, inner) = groups(json)?;
     let layers = base.n_layers;
     let n_layers = layers.saturating_mul(inner);
-    if groups == 0 || inner == 0 || groups > layers || n_layers > TransformerConfig::MOST_LAYERS {
+    if groups == 0 || inner == 0 || groups > layers || n_layers > MOST_LAYERS {
         return Err(json.unsupported(if groups == 0 || groups > layers {
             "num_hidden_groups"
         } else {

@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, QkNorm, TransformerConfig};
+use hooklens_model::config::{ActivationFn, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -43,7 +43,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     // These two parameters of the activation function are the same constants in every model.
     table.derived = &["rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps"];
     for layer in 0..config.n_layers() {
-        for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation == ActivationFn::Xielu) {
+        for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation() == ActivationFn::Xielu) {
             let name = format!("model.layers.{layer}.mlp.act_fn.{part}");
             table.add(format!("blocks.{layer}.mlp.{part}"), name, Layout::AsIs);
         }

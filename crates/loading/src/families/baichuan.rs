@@ -33,7 +33,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(c, json)?;
-    let width = c.n_heads * c.d_head();
+    let width = c.n_heads() * c.d_head();
     for layer in 0..c.n_layers() {
         for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
             let layout = Layout::Rows { start: part * width, of: 3 * width };

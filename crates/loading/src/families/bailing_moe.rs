@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, QkNorm, RouterFn, SharedExpert, TransformerConfig};
+use hooklens_model::config::{Experts, QkNorm, RouterFn, Settings, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static ONE: Family = Family {
@@ -98,7 +98,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         let to = |part: &str| format!("blocks.{layer}.attn.{part}");
         llama_like::fuse_attention(&mut table, c, layer, &from("query_key_value"), biased);
         table.linear(&to("W_O"), &from("dense"), false);
-        if c.qk_norm.is_some() {
+        if c.qk_norm().is_some() {
             table.add(to("q_norm.w"), from("query_layernorm.weight"), Layout::AsIs);
             table.add(to("k_norm.w"), from("key_layernorm.weight"), Layout::AsIs);
         }

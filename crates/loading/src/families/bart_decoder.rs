@@ -5,7 +5,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::ConfigError;
 
@@ -71,19 +71,18 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
 
 fn pegasus(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = base(json, false)?;
-    match base.n_ctx > Sinusoids::LARGEST / base.d_model.max(1) {
-        true => Err(ConfigError::BadSize { field: "max_position_embeddings", given: base.n_ctx }),
+    match base.n_ctx() > Sinusoids::LARGEST / base.d_model().max(1) {
+        true => Err(ConfigError::BadSize { field: "max_position_embeddings", given: base.n_ctx() }),
         false => Ok(base),
     }
 }
 
 fn marian(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    let mut base = normed_after(pegasus(json)?);
-    let d_vocab = json.maybe_size("decoder_vocab_size")?.filter(|size| *size > 0).unwrap_or(base.d_vocab);
+    let base = normed_after(pegasus(json)?);
+    let d_vocab = json.maybe_size("decoder_vocab_size")?.filter(|size| *size > 0).unwrap_or(base.d_vocab());
     // A tied head has the embedding's vocabulary size; a separate head may not.
-    let d_vocab_out = if tied(json)? { d_vocab } else { base.d_vocab };
-    base.d_vocab = d_vocab;
-    Ok(base.with_d_vocab_out(d_vocab_out))
+    let d_vocab_out = if tied(json)? { d_vocab } else { base.d_vocab() };
+    Ok(base.with_d_vocab(d_vocab).with_d_vocab_out(d_vocab_out))
 }
 
 fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -99,7 +98,7 @@ fn trocr(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigError> {
     let base =
         json.sizes(["decoder_layers", "d_model", "decoder_attention_heads"], json.size("max_position_embeddings")?)?;
-    let embed_scale = json.flag("scale_embedding", scales)?.then(|| (base.d_model as f64).sqrt());
+    let embed_scale = json.flag("scale_embedding", scales)?.then(|| (base.d_model() as f64).sqrt());
     Ok(base
         .with_d_mlp(json.size("decoder_ffn_dim")?)
         .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu")?)?)
@@ -135,11 +134,11 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.optional(&["pos_embed.W_pos"]);
         table.sinusoids = Some(Sinusoids::Exact);
     }
-    if config.post_embedding_norm {
+    if config.post_embedding_norm() {
         table.norm("embed.ln", &decoder("layernorm_embedding"));
     }
     fairseq::layers(&mut table, config, "model.decoder", true);
-    if !config.no_final_norm {
+    if !config.no_final_norm() {
         table.norm("ln_final", &decoder("layer_norm"));
     }
     let head = if json.is_of(&TROCR) { "output_projection.weight" } else { "lm_head.weight" };

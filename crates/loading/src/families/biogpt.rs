@@ -8,7 +8,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Settings, TransformerConfig};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::ConfigError;
 
@@ -61,7 +61,7 @@ fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 }
 
 fn scaled(json: &HfConfig<'_>, function: &str, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
-    let embed_scale = json.flag("scale_embedding", true)?.then_some((base.d_model as f64).sqrt());
+    let embed_scale = json.flag("scale_embedding", true)?.then_some((base.d_model() as f64).sqrt());
     Ok(base.with_eps(1e-5).with_activation(ActivationFn::from_name(function)?).with_embed_scale(embed_scale))
 }
 

@@ -46,7 +46,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.norm(&to("ln1"), &from("input_layernorm"));
         table.norm(&to("ln2"), &from("post_attention_layernorm"));
         for (start, letter) in ["Q", "K", "V"].into_iter().enumerate() {
-            let layout = Layout::Grouped { start, take: 1, of: 3, groups: config.n_heads };
+            let layout = Layout::Grouped { start, take: 1, of: 3, groups: config.n_heads() };
             table.add(to(&format!("attn.W_{letter}")), from("self_attention.query_key_value.weight"), layout);
             table.add(to(&format!("attn.b_{letter}")), from("self_attention.query_key_value.bias"), layout);
         }

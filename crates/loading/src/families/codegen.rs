@@ -123,7 +123,7 @@ fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfi
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>, parts: usize) -> Result<WeightTable, ConfigError> {
-    json.share("n_head", c.n_heads, parts)?;
+    json.share("n_head", c.n_heads(), parts)?;
     let derived =
         &[".attn.bias", ".attn.masked_bias", ".attn.causal_mask", ".attn.embed_positions", ".attn.scale_attn"];
     let mut table = WeightTable::new("", derived);

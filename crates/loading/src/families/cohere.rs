@@ -10,7 +10,8 @@ use super::llama_like::Names;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    Experts, NormKind, QkNorm, QkNormWeights, ResidualScheme, RouterFn, SharedExpert, TransformerConfig,
+    Experts, Layers, NormKind, QkNorm, QkNormWeights, ResidualScheme, RouterFn, Settings, SharedExpert,
+    TransformerConfig,
 };
 use hooklens_model::error::ConfigError;
 
@@ -94,7 +95,7 @@ fn mixture(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let rms = json.maybe_number("rms_norm_eps")?;
     let norm = if rms.is_some() { NormKind::Rms } else { NormKind::LayerNorm };
-    let eps = rms.unwrap_or(base.eps);
+    let eps = rms.unwrap_or(base.eps());
     let base = base.with_norm(norm).with_eps(eps).with_layer_rotary(layer_rotary)?;
     let router = match json.text("expert_selection_fn", "softmax")? {
         "softmax" => RouterFn::Softmax,
@@ -125,9 +126,9 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut names = Names { norms, mlp, tied: true, ..Names::LLAMA }.with_biases_of(json)?;
     names.biases.mlp = false;
     let mut table = llama_like::weights_with(c, json, names)?;
-    if c.qk_norm.is_some() {
+    if c.qk_norm().is_some() {
         for layer in 0..c.n_layers() {
-            for (letter, heads) in [("q", c.n_heads), ("k", c.n_kv_heads())] {
+            for (letter, heads) in [("q", c.n_heads()), ("k", c.n_kv_heads())] {
                 let name = format!("model.layers.{layer}.self_attn.{letter}_norm.weight");
                 table.add(format!("blocks.{layer}.attn.{letter}_norm.w"), name, Layout::HeadsOut { heads });
             }

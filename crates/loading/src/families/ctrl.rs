@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Settings, TransformerConfig};
 use hooklens_model::encoder_decoder::Sinusoids;
 use hooklens_model::error::ConfigError;
 
@@ -24,7 +24,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
-    let embed_scale = (base.d_model as f64).sqrt();
+    let embed_scale = (base.d_model() as f64).sqrt();
     Ok(base
         .with_d_mlp(json.size("dff")?)
         .with_eps(1e-6)

@@ -3,7 +3,9 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Experts, NormKind, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{
+    ActivationFn, Experts, Layers, NormKind, RopeScaling, Rotary, Settings, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -36,8 +38,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_kv_heads(size(&attention, "kv_n_heads", 1)?)
         .with_d_mlp(size(&mlp, "ffn_hidden_size", 3584)?)
         .with_gated_mlp(true)
-        .with_experts(Experts { renormalize, ..experts })
-        .with_rotary(rotary)
+        .with_mixture(Experts { renormalize, ..experts })
+        .with_positional(rotary)
         .with_norm(NormKind::LayerNorm)
         .with_eps(1e-5)
         .with_activation(ActivationFn::from_name(activation)?)

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like};
-use hooklens_model::config::{AttentionConfig, MixerConfig, MlpConfig, TransformerConfig};
+use hooklens_model::config::{AttentionConfig, Layers, MixerConfig, MlpConfig, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -94,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     use crate::families::{Described, read};
-    use hooklens_model::config::{AttentionConfig, MixerConfig};
+    use hooklens_model::config::{AttentionConfig, Layers, MixerConfig};
 
     /// Sizes of the first layers of Llama 3.3 Nemotron Super 49B.
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         config.validate().unwrap();
         assert_eq!((0..3).map(|layer| config.d_mlp_of(layer)).collect::<Vec<_>>(), [14_336, 28_672, 0]);
         let mixers = [MixerConfig::Attention(AttentionConfig::new(8, 128)), MixerConfig::None];
-        assert_eq!(config.layers[..2].iter().map(|layer| layer.mixer.clone()).collect::<Vec<_>>(), mixers);
+        assert_eq!(config.layers()[..2].iter().map(|layer| layer.mixer.clone()).collect::<Vec<_>>(), mixers);
         json["block_configs"][1]["attention"]["replace_with_linear"] = json!(true);
         assert!(read(&json).unwrap_err().to_string().contains("replace_with_linear"));
     }

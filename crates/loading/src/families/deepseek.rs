@@ -9,7 +9,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like, mixtures, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ExpertGroups, Experts, Latent, RopeScaling, Rotary, RouterFn, TransformerConfig};
+use hooklens_model::config::{
+    ExpertGroups, Experts, Latent, RopeScaling, Rotary, RouterFn, Settings, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 /// DeepSeek 1: Llama's attention, and experts chosen by softmax.
@@ -201,7 +203,7 @@ fn like_v3(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn sparse(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = like_v3(json)?;
     let most = json.size("index_topk")?;
-    let n_ctx = base.n_ctx.min(most);
+    let n_ctx = base.n_ctx().min(most);
     Ok(base.with_n_ctx(n_ctx).with_most_keys(most))
 }
 
@@ -228,7 +230,7 @@ fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Re
 /// Llama's settings with latent attention.
 fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    if base.n_kv_heads() != base.n_heads {
+    if base.n_kv_heads() != base.n_heads() {
         return Err(json.unsupported("num_key_value_heads"));
     }
     let d_rope = json.size("qk_rope_head_dim")?;
@@ -243,7 +245,7 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
         eps: 1e-6,
     };
     let attn_scale = (d_head as f64).sqrt() / magnitude(json, &rotary)?.powi(2);
-    Ok(base.with_d_head(d_head).with_rotary(rotary).with_attn_scale(attn_scale).with_latent(latent))
+    Ok(base.with_d_head(d_head).with_positional(rotary).with_attn_scale(attn_scale).with_latent(latent))
 }
 
 /// Factor that YaRN applies to queries and keys, rotated or not, if the file asks for it.
@@ -270,7 +272,7 @@ fn of_v2(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Conf
     let biases = Biases { qkv: false, output: biased, mlp: false };
     let mut table = llama_like::weights_with(c, json, Names { mlp: mixtures::EXPERTS, biases, ..Names::LLAMA })?;
     mixtures::add_shared(&mut table, c, "mlp.shared_experts", Some("mlp.gate.e_score_correction_bias"));
-    let Some(latent) = c.latent else { return Ok(table) };
+    let Some(latent) = c.latent() else { return Ok(table) };
     let (nope, down) = (c.d_head() - latent.d_rope, latent.kv_rank + latent.d_rope);
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.self_attn.{part}");
@@ -288,7 +290,7 @@ fn of_v2(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Conf
             }
         }
         table.add(to("kv_latent_norm.w"), from("kv_a_layernorm.weight"), Layout::AsIs);
-        let (of, groups) = (nope + latent.d_value, c.n_heads);
+        let (of, groups) = (nope + latent.d_value, c.n_heads());
         for (letter, start, take) in [("K", 0, nope), ("V", nope, latent.d_value)] {
             let layout = Layout::Grouped { start, take, of, groups };
             table.add(to(&format!("W_{letter}")), from("kv_b_proj.weight"), layout);

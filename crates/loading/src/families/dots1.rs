@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::config::{QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =

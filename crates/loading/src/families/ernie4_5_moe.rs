@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, Positional, Rotary, SharedExpert, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, Positional, Settings, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -31,8 +31,8 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let mut base = llama_like::config(json)?;
-    if let Positional::Rotary(rotary) = base.positional {
-        base.positional = Positional::Rotary(Rotary { adjacent_pairs: true, ..rotary });
+    if let Positional::Rotary(rotary) = base.positional_mut() {
+        rotary.adjacent_pairs = true;
     }
     let d_mlp = json.size("moe_intermediate_size")?;
     let shared = json.size("moe_num_shared_experts")?;

@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, QkNorm, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Layers, NormKind, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static THREE: Family = Family {
@@ -37,14 +37,14 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let layers = older_or("num_layers", "num_hidden_layers");
     let base = json.sizes([layers, "hidden_size", "num_attention_heads"], rope::context(json)?)?;
     let d_head = json.maybe_size("head_dim")?.unwrap_or(base.d_head());
-    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads);
+    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads());
     let d_mlp = json.maybe_size("intermediate_size")?.unwrap_or(base.d_mlp());
     Ok(base
         .with_kv_heads(kv_heads)
         .with_d_head(d_head)
         .with_d_mlp(d_mlp)
         .with_gated_mlp(true)
-        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_positional(rope::read(json, d_head, "rope_theta")?)
         .with_norm(NormKind::Rms)
         .with_eps(json.number(older_or("layer_norm_epsilon", "rms_norm_eps"), 1e-5)?)
         .with_activation(ActivationFn::from_name(json.text(older_or("activation_function", "hidden_act"), "silu")?)?)

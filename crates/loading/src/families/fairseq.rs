@@ -8,7 +8,7 @@ pub(super) fn layers(table: &mut WeightTable, config: &TransformerConfig, root: 
     for layer in 0..config.n_layers() {
         let from = |part: &str| format!("{root}.layers.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
-        if config.norm.has_weight() {
+        if config.norm().has_weight() {
             table.norm(&to("ln1"), &from("self_attn_layer_norm"));
             table.norm(&to("ln2"), &from("final_layer_norm"));
         }

@@ -5,7 +5,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -24,9 +24,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let later = is_later(json)?;
     let groups = if first { "n_head_kv" } else { "num_kv_heads" };
     let n_kv_heads = match (later, json.flag("multi_query", !first)?) {
-        (true, _) => json.maybe_size(groups)?.unwrap_or(base.n_heads),
+        (true, _) => json.maybe_size(groups)?.unwrap_or(base.n_heads()),
         (false, true) => 1,
-        (false, false) => base.n_heads,
+        (false, false) => base.n_heads(),
     };
     let d_mlp = json.maybe_size("ffn_hidden_size")?.unwrap_or(base.d_mlp());
     let positional = match json.flag("alibi", false)? {
@@ -61,12 +61,12 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let biased = json.flag("bias", false)?;
     let later = is_later(json)?;
     let two_norms = later && json.maybe_size("num_ln_in_parallel_attn")?.is_none_or(|count| count == 2);
-    let (ln1, ln2) = match (two_norms, c.residual == ResidualScheme::Parallel) {
+    let (ln1, ln2) = match (two_norms, c.residual() == ResidualScheme::Parallel) {
         (true, _) => ("ln_attn", "ln_mlp"),
         (false, true) => ("input_layernorm", "input_layernorm"),
         (false, false) => ("input_layernorm", "post_attention_layernorm"),
     };
-    let (width, group) = (c.n_heads * c.d_head(), c.n_heads / c.n_kv_heads());
+    let (width, group) = (c.n_heads() * c.d_head(), c.n_heads() / c.n_kv_heads());
     let fused = |letter: &str| match (later, c.n_kv_heads(), letter) {
         (true, groups, letter) => {
             let (start, take) = match letter {
@@ -76,9 +76,9 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             };
             Layout::Grouped { start, take, of: group + 2, groups }
         }
-        (false, kv, letter) if kv == c.n_heads => {
+        (false, kv, letter) if kv == c.n_heads() => {
             let start = ["Q", "K", "V"].iter().position(|own| *own == letter).unwrap_or(0);
-            Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads }
+            Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads() }
         }
         (false, _, letter) => {
             let start = match letter {

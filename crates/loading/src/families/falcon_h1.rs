@@ -9,7 +9,9 @@ use super::llama_like::{MlpNames, Names};
 use super::mamba2::Names as Mamba2;
 use super::{Family, llama_like, mamba2};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{AttentionConfig, GatedNorm, MixerConfig, StateSpace, TransformerConfig};
+use hooklens_model::config::{
+    AttentionConfig, GatedNorm, Layers, MixerConfig, Settings, StateSpace, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -37,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let base = llama_like::config(json)?;
     let attention = AttentionConfig::new(base.n_kv_heads(), base.d_head());
-    let mixer = MixerConfig::AttentionAndMamba2(attention, space(json, base.d_model)?);
+    let mixer = MixerConfig::AttentionAndMamba2(attention, space(json, base.d_model())?);
     let mixers = vec![mixer; base.n_layers()];
     let embed_scale = json.number("embedding_multiplier", 1.0)?;
     base.with_embed_scale((embed_scale != 1.0).then_some(embed_scale)).with_mixers(mixers)

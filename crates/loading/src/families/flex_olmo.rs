@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, mixtures, olmo2};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, QkNorm, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -32,7 +32,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let renormalize = json.flag("norm_topk_prob", false)?;
     let experts = Experts::new(json.size("num_experts")?, json.size("num_experts_per_tok")?);
     Ok(llama_like::config(json)?
-        .with_experts(Experts { renormalize, ..experts })
+        .with_mixture(Experts { renormalize, ..experts })
         .with_pre_norms(false)
         .with_post_norms(true)
         .with_qk_norm(QkNorm::WHOLE)

@@ -10,7 +10,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::{BEFORE, Names};
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{
+    ActivationFn, Layers, Positional, QkNorm, RopeScaling, Rotary, Settings, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static GEMMA: Family = Family {
@@ -53,7 +55,7 @@ fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // The first Gemma uses `hidden_act`, so `hidden_activation` must agree with it.
     let used = json.text("hidden_act", "gelu")?;
     let used = if used == "gelu" { "gelu_pytorch_tanh" } else { used };
-    if base.activation != ActivationFn::from_name(used)? {
+    if base.activation() != ActivationFn::from_name(used)? {
         let reason = format!("it differs from `hidden_act` ({used}), which the first Gemma uses");
         return Err(ConfigError::Contradiction { field: "hidden_activation", reason });
     }
@@ -74,7 +76,7 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if json.flag("use_bidirectional_attention", false)? {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
-    let embed_scale = (base.d_model as f64).sqrt();
+    let embed_scale = (base.d_model() as f64).sqrt();
     Ok(base.with_embed_scale(embed_scale).with_activation(ActivationFn::from_name(function)?))
 }
 
@@ -112,7 +114,7 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         _ => None,
     };
     let near = flat.unwrap_or(json.number("rope_local_base_freq", 10_000.0)?);
-    let layer_rotary = match &base.positional {
+    let layer_rotary = match base.positional() {
         Positional::Rotary(far) => {
             let older = Rotary { base: near, scaling: RopeScaling::None, ..far.clone() };
             let own = if json.get("rope_local_base_freq").is_none() { rope::of_windows(json, far)? } else { None };
@@ -132,7 +134,7 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
-    weights_with(config, json, if config.post_norms { AROUND } else { BEFORE })
+    weights_with(config, json, if config.post_norms() { AROUND } else { BEFORE })
 }
 
 fn weights_with(

@@ -13,8 +13,8 @@ use super::llama_like::{MlpNames, Names};
 use super::{Family, gemma, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, AttentionConfig, Experts, MixerConfig, MlpConfig, NormKind, PerLayerInputs, QkNorm, Rotary,
-    SharedExpert, TransformerConfig, Window,
+    ActivationFn, AttentionConfig, Experts, Layers, MixerConfig, MlpConfig, NormKind, PerLayerInputs, QkNorm, Rotary,
+    Settings, SharedExpert, TransformerConfig, Window,
 };
 use hooklens_model::error::ConfigError;
 
@@ -97,7 +97,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     };
     let mlps: Vec<_> = (0..n_layers).map(|layer| mlp(shared_keys.get(layer).unwrap_or(&None))).collect();
     TransformerConfig::new(n_layers, d_model, n_heads, d_vocab, rope::context(json)?)
-        .with_rotary(rotaries[0].clone())
+        .with_positional(rotaries[0].clone())
         .with_norm(NormKind::Rms)
         .with_eps(json.number("rms_norm_eps", 1e-6)?)
         .with_embed_scale((d_model as f64).sqrt())
@@ -212,7 +212,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.linear(&to("attn.W_V"), &from("self_attn.k_proj"), biased);
         }
         table.add(to("scalar"), from("layer_scalar"), Layout::AsIs);
-        if c.per_layer_inputs.is_some() {
+        if c.per_layer_inputs().is_some() {
             table.linear(&to("per_layer.W_gate"), &from("per_layer_input_gate"), false);
             table.linear(&to("per_layer.W_out"), &from("per_layer_projection"), false);
             table.add(to("per_layer_post.w"), from("post_per_layer_input_norm.weight"), Layout::AsIs);
@@ -221,7 +221,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             mixture(&mut table, c, layer, experts);
         }
     }
-    if c.per_layer_inputs.is_some() {
+    if c.per_layer_inputs().is_some() {
         table.add("per_layer_embed.W_E", "model.embed_tokens_per_layer.weight", Layout::AsIs);
         table.linear("per_layer_embed.W_proj", "model.per_layer_model_projection", false);
         table.add("per_layer_embed.norm.w", "model.per_layer_projection_norm.weight", Layout::AsIs);
@@ -237,7 +237,7 @@ fn mixture(table: &mut WeightTable, c: &TransformerConfig, layer: usize, experts
     }
     table.linear(&to("W_gate"), &from("router.proj"), false);
     table.add(to("router_ln.w"), from("router.scale"), Layout::AsIs);
-    table.scale(&to("router_ln.w"), (c.d_model as f64).sqrt().recip());
+    table.scale(&to("router_ln.w"), (c.d_model() as f64).sqrt().recip());
     table.add(to("expert_scales"), from("router.per_expert_scale"), Layout::AsIs);
     for (part, name) in [
         ("experts_ln", "pre_feedforward_layernorm_2"),

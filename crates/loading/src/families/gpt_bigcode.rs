@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(["n_layer", "n_embd", "n_head"], json.size("n_positions")?)?;
     let scaled = json.flag("scale_attn_weights", true)?;
-    let kv_heads = if json.flag("multi_query", true)? { 1 } else { base.n_heads };
+    let kv_heads = if json.flag("multi_query", true)? { 1 } else { base.n_heads() };
     let d_mlp = json.maybe_size("n_inner")?.unwrap_or(base.d_mlp());
     let attn_scale = if scaled { (base.d_head() as f64).sqrt() } else { 1.0 };
     Ok(base
@@ -32,7 +32,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = WeightTable::new("", &[".attn.bias", ".attn.masked_bias"]);
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
-    let width = c.n_heads * c.d_head();
+    let width = c.n_heads() * c.d_head();
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
@@ -41,7 +41,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         for (start, letter) in ["Q", "K", "V"].into_iter().enumerate() {
             let layout = match c.n_kv_heads() {
                 1 => Layout::Rows { start: [0, width, width + c.d_head()][start], of: width + 2 * c.d_head() },
-                _ => Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads },
+                _ => Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads() },
             };
             table.add(to(&format!("attn.W_{letter}")), from("attn.c_attn.weight"), layout);
             table.add(to(&format!("attn.b_{letter}")), from("attn.c_attn.bias"), layout);

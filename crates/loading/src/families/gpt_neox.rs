@@ -23,7 +23,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let rotary = rope::read(json, (share * base.d_head() as f64) as usize, "rotary_emb_base")?;
     Ok(base
         .with_d_mlp(json.size("intermediate_size")?)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
         .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
         .with_residual(if json.flag("use_parallel_residual", true)? {
@@ -46,7 +46,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
             table.add(to(&format!("{norm}.b")), from(&format!("{name}.bias")), Layout::AsIs);
         }
         for (part, letter) in ["Q", "K", "V"].into_iter().enumerate() {
-            let layout = Layout::Grouped { start: part, take: 1, of: 3, groups: config.n_heads };
+            let layout = Layout::Grouped { start: part, take: 1, of: 3, groups: config.n_heads() };
             table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
             if biased {
                 table.add(to(&format!("attn.b_{letter}")), from("attention.query_key_value.bias"), layout);

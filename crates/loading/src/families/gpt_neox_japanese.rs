@@ -21,11 +21,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         None => json.number("rotary_pct", 1.0)?,
     };
     let times = json.number("intermediate_multiple_size", 4.0)?;
-    let d_mlp = (times * base.d_model as f64) as usize;
+    let d_mlp = (times * base.d_model() as f64) as usize;
     let rotary = rope::read(json, (share * base.d_head() as f64) as usize, "rotary_emb_base")?;
     Ok(base
         .with_d_mlp(d_mlp)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
         .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
         .with_default_prepend_bos(false))
@@ -40,7 +40,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.norm(&to("ln1"), &from("input_layernorm"));
         table.norm(&to("ln2"), &from("post_attention_layernorm"));
         for (start, letter) in ["Q", "K", "V"].into_iter().enumerate() {
-            let layout = Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads };
+            let layout = Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads() };
             table.add(to(&format!("attn.W_{letter}")), from("attention.query_key_value.weight"), layout);
         }
         table.linear(&to("attn.W_O"), &from("attention.dense"), false);

@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ClippedGate, TransformerConfig};
+use hooklens_model::config::{ClippedGate, Layers, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -34,7 +34,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         experts.clipped = Some(ClippedGate { alpha: json.number("swiglu_alpha", 1.702)?, limit });
     }
     let windows = llama_like::windows_by_type(json, base.n_layers(), |layer| layer % 2 == 0)?;
-    base.with_experts(experts)
+    base.with_mixture(experts)
         .with_eps(json.number("rms_norm_eps", 1e-5)?)
         .with_attn_sinks(true)
         .with_default_prepend_bos(false)

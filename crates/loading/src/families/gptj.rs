@@ -24,7 +24,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let rotary = Rotary { dim, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
     Ok(base
         .with_d_mlp(d_mlp)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
         .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
         .with_residual(ResidualScheme::Parallel))

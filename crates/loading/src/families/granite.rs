@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{Layers, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -11,7 +11,7 @@ use super::mamba2::Names as Mamba2;
 use super::{Family, granite, granitemoe, llama_like, mamba2};
 use crate::weight_files::WeightTable;
 use hooklens_model::config::{
-    AttentionConfig, Experts, MixerConfig, Positional, SharedExpert, StateSpace, TransformerConfig,
+    AttentionConfig, Experts, Layers, MixerConfig, Positional, Settings, SharedExpert, StateSpace, TransformerConfig,
 };
 use hooklens_model::error::ConfigError;
 
@@ -38,7 +38,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = granite::config(json)?;
     let shared = json.size("shared_intermediate_size")?;
     let positional = match json.maybe_text("position_embedding_type")?.unwrap_or("none") {
-        "rope" => base.positional.clone(),
+        "rope" => base.positional().clone(),
         "none" | "nope" => Positional::None,
         _ => return Err(json.unsupported("position_embedding_type")),
     };
@@ -56,11 +56,11 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         false => None,
     };
     let d_mlp = if experts.is_some() { base.d_mlp() } else { shared };
-    Ok(base.with_mixers(mixers)?.with_d_mlp(d_mlp).with_experts(experts).with_positional(positional))
+    Ok(base.with_mixers(mixers)?.with_d_mlp(d_mlp).with_mixture(experts).with_positional(positional))
 }
 
 fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<MixerConfig>, ConfigError> {
-    let space = MixerConfig::Mamba2(space(json, base.d_model)?);
+    let space = MixerConfig::Mamba2(space(json, base.d_model())?);
     let attention = MixerConfig::Attention(AttentionConfig::new(base.n_kv_heads(), base.d_head()));
     let field = if json.get("layer_types").is_some() { "layer_types" } else { "layers_block_type" };
     let of = |kind: &Value| match kind.as_str() {

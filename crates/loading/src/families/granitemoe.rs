@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, granite, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, SharedExpert, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -40,7 +40,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let width = if json.is_of(&SHARED) { json.size_or("shared_intermediate_size", 0)? } else { 0 };
     let shared = (width > 0).then_some(SharedExpert { d_mlp: width, gated: false });
     let experts = Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?);
-    Ok(base.with_experts(Experts { shared, ..experts }))
+    Ok(base.with_mixture(Experts { shared, ..experts }))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{MOST_LAYERS, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 /// A `config.json`, read field by field.
@@ -130,7 +130,7 @@ impl<'j> HfConfig<'j> {
     /// from it.
     pub(crate) fn layers(&self, field: &'static str) -> Result<usize, ConfigError> {
         let given = self.size(field)?;
-        if given > TransformerConfig::MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
+        if given > MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
     }
 
     /// A base configuration with the sizes in these fields: layers, width, and heads that the width is divided among.

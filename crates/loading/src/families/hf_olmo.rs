@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -53,7 +53,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_kv_heads(json.maybe_size("n_kv_heads")?.unwrap_or(if one { 1 } else { n_heads }))
         .with_d_mlp(json.share("mlp_hidden_size", hidden, 2)?)
         .with_gated_mlp(true)
-        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_positional(rope::read(json, d_head, "rope_theta")?)
         .with_norm(norm)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
         .with_activation(ActivationFn::Silu)
@@ -64,9 +64,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
     table.add("embed.W_E", "model.transformer.wte.weight", Layout::AsIs);
-    let biased = json.flag("bias_for_layer_norm", false)? && c.norm == NormKind::LayerNorm;
+    let biased = json.flag("bias_for_layer_norm", false)? && c.norm() == NormKind::LayerNorm;
     let norm = |table: &mut WeightTable, norm: &str, name: &str| {
-        if c.norm.has_weight() {
+        if c.norm().has_weight() {
             table.add(format!("{norm}.w"), format!("{name}.weight"), Layout::AsIs);
         }
         if biased {

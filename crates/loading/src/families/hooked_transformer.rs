@@ -8,7 +8,8 @@ use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::flat::FlatConfig;
 use hooklens_model::config::{
-    ActivationFn, Experts, NormKind, Positional, QkNorm, RopeScaling, Rotary, TransformerConfig, Window,
+    ActivationFn, Experts, Layers, NormKind, Positional, QkNorm, RopeScaling, Rotary, Settings, TransformerConfig,
+    Window,
 };
 use hooklens_model::error::ConfigError;
 use hooklens_model::model::{names_beside_attention, solu_norm};
@@ -320,13 +321,13 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
         }
     };
     norm("ln_final".into(), c.final_norm());
-    if c.post_embedding_norm {
+    if c.post_embedding_norm() {
         norm("embed.ln".into(), NormKind::LayerNorm);
     }
     for layer in 0..c.n_layers() {
         let name = |part: &str| format!("blocks.{layer}.{part}");
         norm(name("ln1"), c.ln1_kind(layer));
-        if c.post_norms {
+        if c.post_norms() {
             norm(name("ln1_post"), c.post_norm());
         }
         if let Some(own) = c.qk_norm_of(layer).filter(|_| c.attends(layer)) {
@@ -335,7 +336,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
                 norm(name("attn.k_norm"), own.kind);
             }
         }
-        if let Some(latent) = c.latent {
+        if let Some(latent) = c.latent() {
             norm(name("attn.kv_latent_norm"), NormKind::Rms);
             latent.q_rank.iter().for_each(|_| norm(name("attn.q_latent_norm"), NormKind::Rms));
         }
@@ -343,7 +344,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             continue;
         }
         norm(name("ln2"), c.pre_norm());
-        if c.per_layer_inputs.is_some() {
+        if c.per_layer_inputs().is_some() {
             norm(name("per_layer_post"), NormKind::Rms);
         }
         if c.experts_of(layer).is_some_and(|experts| experts.own_norms) {
@@ -351,18 +352,18 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
                 norm(name(&format!("mlp.{part}")), NormKind::Rms);
             }
         }
-        if c.post_norms {
+        if c.post_norms() {
             norm(name("ln2_post"), c.post_norm());
         }
-        if c.activation == ActivationFn::SoluLn {
-            norm(name("mlp.ln"), solu_norm(c.norm));
+        if c.activation() == ActivationFn::SoluLn {
+            norm(name("mlp.ln"), solu_norm(c.norm()));
         }
     }
-    if c.per_layer_inputs.is_some() {
+    if c.per_layer_inputs().is_some() {
         norm("per_layer_embed.norm".into(), NormKind::Rms);
     }
     same("embed.W_E".into());
-    if c.per_layer_inputs.is_some() {
+    if c.per_layer_inputs().is_some() {
         for part in ["W_E", "W_proj", "b_proj"] {
             same(format!("per_layer_embed.{part}"));
         }
@@ -372,13 +373,13 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             }
         }
     }
-    if c.layer_scalars {
+    if c.layer_scalars() {
         (0..c.n_layers()).for_each(|layer| same(format!("blocks.{layer}.scalar")));
     }
-    if c.positional.has_table() {
+    if c.has_position_table() {
         same("pos_embed.W_pos".into());
     }
-    if c.d_vocab_out > 0 {
+    if c.d_vocab_out() > 0 {
         same("unembed.W_U".into());
         same("unembed.b_U".into());
     }
@@ -397,7 +398,7 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
             mixture(&mut table, &name("mlp"), experts, [c.is_gated(layer), extra_biases]);
             continue;
         }
-        if c.activation == ActivationFn::Xielu {
+        if c.activation() == ActivationFn::Xielu {
             for part in ["mlp.alpha_p", "mlp.alpha_n"] {
                 table.add(name(part), name(part), Layout::AsIs);
             }
@@ -423,20 +424,21 @@ pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable 
 fn attention(table: &mut WeightTable, attn: &str, c: &TransformerConfig, layer: usize) {
     let name = |part: &str| format!("{attn}.{part}");
     let kv_heads = c.n_kv_heads_of(layer);
-    let shared = if kv_heads == c.n_heads { "" } else { "_" };
+    let shared = if kv_heads == c.n_heads() { "" } else { "_" };
     let count = if c.reads_keys_of(layer).is_some() { 1 } else { 3 };
-    let projected = [("Q", c.n_heads, ""), ("K", kv_heads, shared), ("V", kv_heads, shared)];
+    let projected = [("Q", c.n_heads(), ""), ("K", kv_heads, shared), ("V", kv_heads, shared)];
     for (letter, heads, mark) in projected.into_iter().take(count) {
         for part in ["W", "b"] {
             let stored = name(&format!("{mark}{part}_{letter}"));
             table.add(name(&format!("{part}_{letter}")), stored, Layout::HeadsOut { heads });
         }
     }
-    table.add(name("W_O"), name("W_O"), Layout::HeadsIn { heads: c.n_heads });
-    let latent = c.latent.iter().flat_map(|own| ["KV_down", "K_rope"].into_iter().chain(own.q_rank.map(|_| "Q_down")));
-    let gate = c.attn_gates.then_some("gate").into_iter().chain(c.attn_experts.map(|_| "router"));
+    table.add(name("W_O"), name("W_O"), Layout::HeadsIn { heads: c.n_heads() });
+    let latent = c.latent();
+    let latent = latent.iter().flat_map(|own| ["KV_down", "K_rope"].into_iter().chain(own.q_rank.map(|_| "Q_down")));
+    let gate = c.attn_gates().then_some("gate").into_iter().chain(c.attn_experts().map(|_| "router"));
     let maps = latent.chain(gate).flat_map(|part| ["W", "b"].map(|kind| format!("{kind}_{part}")));
-    let sinks = c.attn_sinks.then(|| "sinks".to_string());
+    let sinks = c.attn_sinks().then(|| "sinks".to_string());
     for part in maps.chain(sinks).chain(["b_O".to_string()]) {
         table.add(name(&part), name(&part), Layout::AsIs);
     }

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{Positional, QkNorm, RopeScaling, Rotary, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -22,7 +22,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         }
     }
     let base = llama_like::config(json)?;
-    let positional = match &base.positional {
+    let positional = match base.positional() {
         Positional::Rotary(rotary) => Positional::Rotary(stretched(json, rotary.clone())?),
         other => other.clone(),
     };

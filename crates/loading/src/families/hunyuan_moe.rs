@@ -8,7 +8,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, Positional, QkNorm, RopeScaling, SharedExpert, TransformerConfig};
+use hooklens_model::config::{
+    Experts, Layers, Positional, QkNorm, RopeScaling, Settings, SharedExpert, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -35,7 +37,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let newer = rope::parameters(json, "full_attention")?;
     let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };
     let alpha = told.map_or(Ok(None), |told| told.maybe_number("alpha"))?.unwrap_or(0.0);
-    if let (Positional::Rotary(rotary), true) = (&mut base.positional, alpha != 0.0) {
+    if let (Positional::Rotary(rotary), true) = (base.positional_mut(), alpha != 0.0) {
         if !matches!(rotary.scaling, RopeScaling::Dynamic { .. }) || rotary.dim <= 2 {
             return Err(json.unsupported("rope_scaling"));
         }
@@ -46,7 +48,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let shared = Some(SharedExpert { d_mlp: base.d_mlp(), gated: false });
     let experts = Experts { shared, ..Experts::new(alike(json, "num_experts")?, alike(json, "moe_topk")?) };
     let qk_norm = Some(QkNorm { after_rotation: true, ..QkNorm::HEADS });
-    Ok(base.with_experts(experts).with_qk_norm(qk_norm).with_default_prepend_bos(false))
+    Ok(base.with_mixture(experts).with_qk_norm(qk_norm).with_default_prepend_bos(false))
 }
 
 /// A size that is given once or per layer, and must be the same for all layers.

@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, QkNorm, TransformerConfig};
+use hooklens_model::config::{Experts, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =

@@ -48,7 +48,7 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         "origin" => RopeScaling::None,
         "dynamic" => {
             let factor = told.number("scaling_factor", 1.0)?;
-            RopeScaling::Dynamic { factor, original_context: base.n_ctx }
+            RopeScaling::Dynamic { factor, original_context: base.n_ctx() }
         }
         _ => return Err(json.unsupported("rotary")),
     };
@@ -59,7 +59,7 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn two(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let biased = json.flag("bias", true)?;
-    let group = c.n_heads / c.n_kv_heads();
+    let group = c.n_heads() / c.n_kv_heads();
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.tok_embeddings.weight", Layout::AsIs);
     for layer in 0..c.n_layers() {

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, gpt2};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Layers, Positional, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -39,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let attn_scale = match (json.flag("scale_attn_weights", true)?, by_width) {
         (false, _) => 1.0,
         (true, true) => base.d_head() as f64,
-        (true, false) => base.attn_scale,
+        (true, false) => base.attn_scale(),
     };
     Ok(base
         .with_d_mlp(d_mlp)
@@ -60,7 +60,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = gpt2::weights(c, json)?;
     table.derived = &[".attn.bias", ".attn.masked_bias", "relative_pe.slopes"];
-    match c.positional {
+    match c.positional() {
         // The sum of both embeddings is scaled.
         Positional::Learned => table.scale("pos_embed.W_pos", embed_scale(json)?),
         _ => table.remove("pos_embed.W_pos"),

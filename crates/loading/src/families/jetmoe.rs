@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, AttnExperts, Experts, NormKind, TransformerConfig};
+use hooklens_model::config::{ActivationFn, AttnExperts, Experts, Layers, NormKind, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -41,8 +41,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_head(d_head)
         .with_d_mlp(either("intermediate_size", "ffn_hidden_size", 5632)?)
         .with_gated_mlp(true)
-        .with_experts(Experts::new(count, per_token))
-        .with_rotary(rope::read(json, d_head, "rope_theta")?)
+        .with_mixture(Experts::new(count, per_token))
+        .with_positional(rope::read(json, d_head, "rope_theta")?)
         .with_norm(NormKind::Rms)
         .with_eps(EPS)
         .with_final_eps((last != EPS).then_some(last))

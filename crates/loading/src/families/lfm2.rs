@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{AttentionConfig, Experts, MixerConfig, QkNorm, RouterFn, ShortConv, TransformerConfig};
+use hooklens_model::config::{
+    AttentionConfig, Experts, Layers, MixerConfig, QkNorm, RouterFn, Settings, ShortConv, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static DENSE: Family = Family {
@@ -116,7 +118,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             table.add(to("attn.k_norm.w"), from("self_attn.k_layernorm.weight"), Layout::AsIs);
         } else {
             for (place, part) in ["B", "C", "x"].into_iter().enumerate() {
-                let layout = Layout::Rows { start: place * c.d_model, of: 3 * c.d_model };
+                let layout = Layout::Rows { start: place * c.d_model(), of: 3 * c.d_model() };
                 table.add(to(&format!("conv.W_{part}")), from("conv.in_proj.weight"), layout);
                 if biased {
                     table.add(to(&format!("conv.b_{part}")), from("conv.in_proj.bias"), layout);

@@ -2,7 +2,7 @@
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -15,17 +15,17 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let d_mlp = match json.maybe_size("hidden_dim")? {
         Some(width) => width,
         None => {
-            let (multiple, width) = (json.size("multiple_of")?.max(1), base.d_model.saturating_mul(8) / 3);
+            let (multiple, width) = (json.size("multiple_of")?.max(1), base.d_model().saturating_mul(8) / 3);
             width.div_ceil(multiple).saturating_mul(multiple)
         }
     };
     let rotary = Rotary { dim: base.d_head(), base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-    let kv_heads = json.maybe_size("n_kv_heads")?.unwrap_or(base.n_heads);
+    let kv_heads = json.maybe_size("n_kv_heads")?.unwrap_or(base.n_heads());
     Ok(base
         .with_kv_heads(kv_heads)
         .with_d_mlp(d_mlp)
         .with_gated_mlp(true)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_norm(NormKind::Rms)
         .with_eps(json.number("norm_eps", 1e-5)?)
         .with_activation(ActivationFn::Silu))

@@ -10,7 +10,8 @@ use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
 use hooklens_model::config::{
-    Experts, NormKind, Positional, QkNorm, QueryGrowth, RouterFn, SharedExpert, TransformerConfig, Window,
+    Experts, Layers, NormKind, Positional, QkNorm, QueryGrowth, RouterFn, Settings, SharedExpert, TransformerConfig,
+    Window,
 };
 use hooklens_model::error::ConfigError;
 
@@ -80,7 +81,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = llama_like::of_neighbors(llama_like::config(json)?);
     let rotates = rotates(json, base.n_layers())?;
-    let layer_rotary = match &base.positional {
+    let layer_rotary = match base.positional() {
         Positional::Rotary(rotary) if rotates.contains(&false) => {
             rotates.iter().map(|rotates| rotates.then(|| rotary.clone())).collect()
         }

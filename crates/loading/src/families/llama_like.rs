@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::hf_config::HfConfig;
 use super::rope;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Experts, NormKind, Positional, Rotary, TransformerConfig, Window};
+use hooklens_model::config::{
+    ActivationFn, Experts, Layers, NormKind, Positional, Rotary, Settings, TransformerConfig, Window,
+};
 use hooklens_model::error::ConfigError;
 
 /// Reads a configuration with RMS norms, rotary positions, a gated MLP and shared key/value heads.
@@ -45,7 +47,7 @@ pub(super) fn config_of(
         .with_d_head(d_head)
         .with_d_mlp(d_mlp)
         .with_gated_mlp(true)
-        .with_rotary(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?)
+        .with_positional(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?)
         .with_norm(NormKind::Rms)
         .with_eps(eps)
         .with_activation(ActivationFn::from_name(json.text("hidden_act", "silu")?)?)
@@ -54,7 +56,7 @@ pub(super) fn config_of(
 
 /// Changes the rotary embedding to rotate adjacent pairs (GPT-J) rather than coordinates half a head apart.
 pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
-    if let Positional::Rotary(rotary) = &mut config.positional {
+    if let Positional::Rotary(rotary) = config.positional_mut() {
         rotary.adjacent_pairs = true;
     }
     config
@@ -62,7 +64,7 @@ pub(super) fn of_neighbors(mut config: TransformerConfig) -> TransformerConfig {
 
 /// Rotary embeddings of the layers if only windowed layers have them; empty for a model without rotary positions.
 pub(super) fn rotating_in_windows(config: &TransformerConfig) -> Vec<Option<Rotary>> {
-    match &config.positional {
+    match config.positional() {
         Positional::Rotary(rotary) => {
             (0..config.n_layers()).map(|layer| config.window(layer).map(|_| rotary.clone())).collect()
         }
@@ -196,7 +198,7 @@ pub(super) fn weights_with(
 ) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
     table.add("embed.W_E", "model.embed_tokens.weight", Layout::AsIs);
-    let weighed = config.qk_norm.is_some_and(|norm| norm.kind.has_weight());
+    let weighed = config.qk_norm().is_some_and(|norm| norm.kind.has_weight());
     let heads: &[(&str, &str)] = if weighed { QUERIES_AND_KEYS } else { &[] };
     for layer in 0..config.n_layers() {
         let from = |part: &str| format!("model.layers.{layer}.{part}");
@@ -266,7 +268,7 @@ pub(super) fn scale_written(table: &mut WeightTable, n_layers: usize, by: f64) {
 
 /// Replaces the query, key and value projections by one fused projection with this name.
 pub(super) fn fuse_attention(table: &mut WeightTable, c: &TransformerConfig, layer: usize, name: &str, biased: bool) {
-    let (width, kv_width) = (c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
+    let (width, kv_width) = (c.n_heads() * c.d_head(), c.n_kv_heads() * c.d_head());
     for (letter, start) in [("Q", 0), ("K", width), ("V", width + kv_width)] {
         let layout = Layout::Rows { start, of: width + 2 * kv_width };
         table.add(format!("blocks.{layer}.attn.W_{letter}"), format!("{name}.weight"), layout);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{GatedNorm, MixerConfig, NormKind, Positional, StateSpace, TransformerConfig};
+use hooklens_model::config::{GatedNorm, Layers, MixerConfig, NormKind, Positional, StateSpace, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures, qwen3_moe, rope};
-use hooklens_model::config::{Positional, QkNorm, Rotary, TransformerConfig};
+use hooklens_model::config::{Layers, Positional, QkNorm, Rotary, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -36,7 +36,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         true => llama_like::windows_by_type(json, base.n_layers(), |_| false)?,
         false => Vec::new(),
     };
-    let layer_rotary: Vec<Option<Rotary>> = match (&base.positional, windows.is_empty()) {
+    let layer_rotary: Vec<Option<Rotary>> = match (base.positional(), windows.is_empty()) {
         (Positional::Rotary(far), false) => {
             let near = rope::of_windows(json, far)?.ok_or_else(|| json.unsupported("rope_parameters"))?;
             rope::by_window(&windows, &near, far)

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Positional, RopeScaling, TransformerConfig};
+use hooklens_model::config::{Positional, RopeScaling, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -23,9 +23,9 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     }
     let base = llama_like::config(json)?;
     // If the context was extended, MiniCPM's code uses the long factors for short texts too.
-    if let Positional::Rotary(rotary) = &base.positional
+    if let Positional::Rotary(rotary) = base.positional()
         && let RopeScaling::Long { original_context, .. } = rotary.scaling
-        && base.n_ctx > original_context
+        && base.n_ctx() > original_context
     {
         return Err(json.unsupported("rope_scaling"));
     }
@@ -38,6 +38,6 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let added = json.number("scale_depth", 1.0)? / (c.n_layers() as f64).sqrt();
     llama_like::scale_written(&mut table, c.n_layers(), added);
     // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
-    table.scale("ln_final.w", json.number("dim_model_base", 1.0)? / c.d_model as f64);
+    table.scale("ln_final.w", json.number("dim_model_base", 1.0)? / c.d_model() as f64);
     Ok(table)
 }

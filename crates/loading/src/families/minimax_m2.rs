@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, QkNorm, RouterFn, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, QkNorm, RouterFn, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -52,7 +52,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?)
     };
     Ok(llama_like::config_turning(json, turned)?
-        .with_experts(experts)
+        .with_mixture(experts)
         .with_qk_norm(QkNorm::WHOLE)
         .with_default_prepend_bos(false))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
-use hooklens_model::config::{QueryGrowth, TransformerConfig};
+use hooklens_model::config::{QueryGrowth, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
 use super::{Family, llama_like};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{Layers, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
     let windows = llama_like::one_window(json, base.n_layers())?;
     let experts = llama_like::experts(json, "num_local_experts", true)?;
-    base.with_experts(experts).with_eps(json.number("rms_norm_eps", 1e-5)?).with_windows(windows)
+    base.with_mixture(experts).with_eps(json.number("rms_norm_eps", 1e-5)?).with_windows(windows)
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ExpertGroups, Experts, MlpConfig, RouterFn, SharedExpert, TransformerConfig};
+use hooklens_model::config::{ExpertGroups, Experts, Layers, MlpConfig, RouterFn, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 /// Usual names of a layer's router and experts.
@@ -25,7 +25,7 @@ pub(super) fn with_experts(
     (experts, d_mlp): (Experts, usize),
     dense: impl Fn(usize) -> bool,
 ) -> TransformerConfig {
-    for (_, layer) in config.layers.iter_mut().enumerate().filter(|(number, _)| !dense(*number)) {
+    for (_, layer) in config.layers_mut().iter_mut().enumerate().filter(|(number, _)| !dense(*number)) {
         layer.mlp = MlpConfig::Experts { experts, d_mlp, gated: layer.mlp.is_gated() };
     }
     config

@@ -366,7 +366,7 @@ impl Described {
         match self {
             Described::Decoder(family, config) => {
                 let mut table = family.weights_table(config, json)?;
-                if config.d_vocab_out == 0 {
+                if config.d_vocab_out() == 0 {
                     for weight in ["unembed.W_U", "unembed.b_U", "unembed.projection"] {
                         table.remove(weight);
                     }

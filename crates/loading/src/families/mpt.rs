@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, Positional, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Positional, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -25,7 +25,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     if !["low_precision_layernorm", "layernorm"].contains(&json.text("norm_type", "layernorm")?) {
         return Err(json.unsupported("norm_type"));
     }
-    let (mut attn_scale, mut qkv_clip, mut alibi_bias_max) = (base.attn_scale, None, base.alibi_bias_max);
+    let (mut attn_scale, mut qkv_clip, mut alibi_bias_max) = (base.attn_scale(), None, base.alibi_bias_max());
     if let Some(attention) = json.object("attn_config")? {
         for (field, supported) in [("alibi", true), ("qk_ln", false), ("qk_gn", false), ("rope", false)] {
             if attention.flag(field, supported)? != supported {
@@ -49,7 +49,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             return Err(attention.unsupported("clip_qkv"));
         }
     }
-    let d_mlp = json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model);
+    let d_mlp = json.size_or("expansion_ratio", 4)?.saturating_mul(base.d_model());
     Ok(base
         .with_d_mlp(d_mlp)
         .with_positional(Positional::Alibi)
@@ -87,7 +87,7 @@ pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &[]);
-    let width = c.n_heads * c.d_head();
+    let width = c.n_heads() * c.d_head();
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.blocks.{layer}.{part}");
@@ -103,7 +103,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.linear(&to("mlp.W_out"), &from("ffn.down_proj"), false);
     }
     table.add("ln_final.w", "transformer.norm_f.weight", Layout::AsIs);
-    if let Some(scale) = logit_scale(json, c.d_model)? {
+    if let Some(scale) = logit_scale(json, c.d_model())? {
         table.scale("ln_final.w", scale);
     }
     table.unembedding("lm_head.weight", json.flag("tie_word_embeddings", true)?);

@@ -25,7 +25,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     };
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     table.add("pos_embed.W_pos", "transformer.wpe.weight", Layout::AsIs);
-    let width = config.d_model;
+    let width = config.d_model();
     for layer in 0..config.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");

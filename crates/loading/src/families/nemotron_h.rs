@@ -8,8 +8,8 @@ use super::hf_config::HfConfig;
 use super::{Family, mamba2, mixtures};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, AttentionConfig, Experts, MixerConfig, MlpConfig, NormKind, Positional, SharedExpert, StateSpace,
-    TransformerConfig,
+    ActivationFn, AttentionConfig, Experts, Layers, MOST_LAYERS, MixerConfig, MlpConfig, NormKind, Positional,
+    SharedExpert, StateSpace, TransformerConfig,
 };
 use hooklens_model::error::ConfigError;
 
@@ -75,7 +75,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         let reason = format!("it is {layers}, but {} layers are listed", parts.len());
         return Err(ConfigError::Contradiction { field: "num_hidden_layers", reason });
     }
-    if parts.len() > TransformerConfig::MOST_LAYERS {
+    if parts.len() > MOST_LAYERS {
         return Err(ConfigError::BadSize { field: "num_hidden_layers", given: parts.len() });
     }
     for field in ["moe_latent_size", "sliding_window"] {

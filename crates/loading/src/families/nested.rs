@@ -348,7 +348,7 @@ mod tests {
 
     use super::text_part;
     use crate::families::{Described, read};
-    use hooklens_model::config::TransformerConfig;
+    use hooklens_model::config::{Layers, Settings, TransformerConfig};
 
     fn decoder(json: &serde_json::Value) -> (TransformerConfig, &'static str) {
         let text = text_part(json).unwrap().unwrap();
@@ -369,9 +369,9 @@ mod tests {
             },
         });
         let (config, family) = decoder(&gemma);
-        assert_eq!((family, config.n_heads, config.n_kv_heads(), config.d_head()), ("gemma3_text", 8, 4, 256));
+        assert_eq!((family, config.n_heads(), config.n_kv_heads(), config.d_head()), ("gemma3_text", 8, 4, 256));
         assert_eq!(
-            (config.d_vocab, config.rotary(5).unwrap().base, config.rotary(0).unwrap().base),
+            (config.d_vocab(), config.rotary(5).unwrap().base, config.rotary(0).unwrap().base),
             (262_208, 1e6, 1e4)
         );
         let llava = json!({
@@ -383,7 +383,7 @@ mod tests {
         });
         let (config, family) = decoder(&llava);
         assert_eq!(
-            (family, config.d_model, config.d_mlp(), config.n_layers(), config.n_heads),
+            (family, config.d_model(), config.d_mlp(), config.n_layers(), config.n_heads()),
             ("llama", 4096, 11008, 32, 32)
         );
         let qwen = json!({
@@ -393,7 +393,7 @@ mod tests {
             "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "vision_config": {},
         });
         let (config, family) = decoder(&qwen);
-        assert_eq!((family, config.d_model, config.eps), ("qwen2", 2048, 1e-6));
+        assert_eq!((family, config.d_model(), config.eps()), ("qwen2", 2048, 1e-6));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{NormKind, TransformerConfig};
+use hooklens_model::config::{NormKind, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =

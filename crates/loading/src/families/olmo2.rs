@@ -9,7 +9,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::Names;
 use super::{Family, llama_like, rope};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Positional, QkNorm, RopeScaling, Rotary, TransformerConfig};
+use hooklens_model::config::{Layers, Positional, QkNorm, RopeScaling, Rotary, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -30,7 +30,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         true => llama_like::windows_by_type(json, base.n_layers(), |layer| (layer + 1) % 4 != 0)?,
         false => Vec::new(),
     };
-    let layer_rotary = match &base.positional {
+    let layer_rotary = match base.positional() {
         Positional::Rotary(far) if !windows.is_empty() => {
             let older = Rotary { scaling: RopeScaling::None, ..far.clone() };
             let near = rope::of_windows(json, far)?.unwrap_or(older);

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::config::{Layers, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -15,7 +15,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let eps = json.number("rms_norm_eps", 1e-5)?;
     let (qk_norm, qkv_clip) = (Some(QkNorm::WHOLE), json.maybe_number("clip_qkv")?);
     Ok(base
-        .with_experts(experts)
+        .with_mixture(experts)
         .with_qk_norm(qk_norm)
         .with_qkv_clip(qkv_clip)
         .with_eps(eps)

@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::config::{QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -21,7 +21,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = llama_like::weights(c, json)?;
-    if c.qk_norm.is_some() {
+    if c.qk_norm().is_some() {
         for layer in 0..c.n_layers() {
             for norm in ["q", "k"] {
                 let name = format!("model.layers.{layer}.self_attn.{norm}_layernorm.weight");

@@ -3,7 +3,7 @@
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{ActivationFn, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -5,7 +5,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -31,10 +31,10 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     // The first two rows are for padding.
     table.add("pos_embed.W_pos", "model.decoder.embed_positions.weight", Layout::AfterRows { skip: 2 });
     fairseq::layers(&mut table, config, "model.decoder", biased);
-    if config.norm.has_weight() && !config.no_final_norm {
+    if config.norm().has_weight() && !config.no_final_norm() {
         table.norm("ln_final", "model.decoder.final_layer_norm");
     }
-    if let Some(width) = json.maybe_size("word_embed_proj_dim")?.filter(|width| *width != config.d_model) {
+    if let Some(width) = json.maybe_size("word_embed_proj_dim")?.filter(|width| *width != config.d_model()) {
         table.project(width, "model.decoder.project_in.weight", "model.decoder.project_out.weight");
     }
     let tied = json.flag("tie_word_embeddings", true)?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{NormKind, QkNorm, TransformerConfig};
+use hooklens_model::config::{NormKind, QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -42,11 +42,11 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         table.norm(&to("ln1"), &from("input_layernorm"));
         table.norm(&to("ln2"), &from("post_attention_layernorm"));
         for (start, letter) in ["Q", "K", "V"].into_iter().enumerate() {
-            let layout = Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads };
+            let layout = Layout::Grouped { start, take: 1, of: 3, groups: c.n_heads() };
             table.add(to(&format!("attn.W_{letter}")), from("self_attn.query_key_value.weight"), layout);
             table.add(to(&format!("attn.b_{letter}")), from("self_attn.query_key_value.bias"), layout);
         }
-        if c.qk_norm.is_some() {
+        if c.qk_norm().is_some() {
             table.norm(&to("attn.q_norm"), &from("self_attn.q_layernorm"));
             table.norm(&to("attn.k_norm"), &from("self_attn.k_layernorm"));
         }

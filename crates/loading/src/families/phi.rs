@@ -3,7 +3,7 @@
 use super::hf_config::HfConfig;
 use super::{Family, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, QkNorm, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormKind, QkNorm, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -13,12 +13,12 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let heads = QkNorm { kind: NormKind::LayerNorm, ..QkNorm::HEADS };
     let base = json.sizes(HfConfig::SIZES, json.size("max_position_embeddings")?)?;
     let turned = rope::share(json, 0.5)?;
-    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads);
+    let kv_heads = json.maybe_size("num_key_value_heads")?.unwrap_or(base.n_heads());
     let rotary = rope::read(json, (turned * base.d_head() as f64) as usize, "rope_theta")?;
     Ok(base
         .with_kv_heads(kv_heads)
         .with_d_mlp(json.size("intermediate_size")?)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
         .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?)
         .with_residual(ResidualScheme::Parallel)
@@ -37,7 +37,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         for (letter, name) in [("Q", "q_proj"), ("K", "k_proj"), ("V", "v_proj"), ("O", "dense")] {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), true);
         }
-        if config.qk_norm.is_some() {
+        if config.qk_norm().is_some() {
             table.norm(&to("attn.q_norm"), &from("self_attn.q_layernorm"));
             table.norm(&to("attn.k_norm"), &from("self_attn.k_layernorm"));
         }

@@ -8,7 +8,9 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like, rope};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Experts, NormKind, Positional, RopeScaling, RouterFn, TransformerConfig};
+use hooklens_model::config::{
+    Experts, Layers, NormKind, Positional, RopeScaling, RouterFn, Settings, TransformerConfig,
+};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -30,7 +32,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let mut base = llama_like::config(json)?;
-    if let Positional::Rotary(rotary) = &mut base.positional {
+    if let Positional::Rotary(rotary) = base.positional_mut() {
         let newer = rope::parameters(json, "full_attention")?;
         let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };
         let factor = |name: &str| told.as_ref().map_or(Ok(None), |told| told.maybe_number(name));
@@ -49,7 +51,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         ..Experts::new(json.size("num_local_experts")?, json.size("num_experts_per_tok")?)
     };
     let windows = llama_like::one_window(json, base.n_layers())?;
-    base.with_experts(experts).with_norm(NormKind::LayerNorm).with_windows(windows)
+    base.with_mixture(experts).with_norm(NormKind::LayerNorm).with_windows(windows)
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -31,7 +31,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_head(d_head)
         .with_d_mlp(json.size("intermediate_size")? / 2)
         .with_gated_mlp(true)
-        .with_rotary(rope::read(json, (turned * d_head as f64) as usize, "rotary_emb_base")?)
+        .with_positional(rope::read(json, (turned * d_head as f64) as usize, "rotary_emb_base")?)
         .with_norm(NormKind::Rms)
         .with_eps(json.number("layer_norm_epsilon", 1e-6)?)
         .with_activation(ActivationFn::Silu)
@@ -41,7 +41,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {
     let mut table = WeightTable::new("", &["rotary_emb.inv_freq"]);
-    let width = c.n_heads * c.d_head();
+    let width = c.n_heads() * c.d_head();
     table.add("embed.W_E", "transformer.wte.weight", Layout::AsIs);
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("transformer.h.{layer}.{part}");

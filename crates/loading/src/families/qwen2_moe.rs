@@ -8,7 +8,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like, mixtures, qwen3_moe};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, SharedExpert, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, SharedExpert, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

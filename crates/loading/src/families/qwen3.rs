@@ -2,7 +2,7 @@
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, qwen2};
-use hooklens_model::config::{QkNorm, TransformerConfig};
+use hooklens_model::config::{QkNorm, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::hf_config::HfConfig;
 use super::{Family, llama_like, mixtures, qwen3};
 use crate::weight_files::WeightTable;
-use hooklens_model::config::{Experts, MlpConfig, TransformerConfig};
+use hooklens_model::config::{Experts, Layers, MlpConfig, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -39,7 +39,7 @@ static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
 /// Qwen 3 VL's settings: the weights of the chosen experts always sum to one.
 fn vl(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let mut config = config(json)?;
-    for layer in &mut config.layers {
+    for layer in config.layers_mut() {
         if let MlpConfig::Experts { experts, .. } = &mut layer.mlp {
             experts.renormalize = true;
         }

@@ -10,7 +10,7 @@ use super::llama_like::{Biases, MlpNames, Names};
 use super::{Family, llama_like, mixtures, qwen3_moe};
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    AttentionConfig, Experts, GatedDelta, MixerConfig, QkNorm, SharedExpert, TransformerConfig,
+    AttentionConfig, Experts, GatedDelta, Layers, MixerConfig, QkNorm, Settings, SharedExpert, TransformerConfig,
 };
 use hooklens_model::error::ConfigError;
 
@@ -159,7 +159,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
         if c.attends(layer) {
             // Each head's query, followed by its gate.
             for (part, start) in [("Q", 0), ("gate", 1)] {
-                let layout = Layout::Grouped { start, take: 1, of: 2, groups: c.n_heads };
+                let layout = Layout::Grouped { start, take: 1, of: 2, groups: c.n_heads() };
                 let to = |kind: &str| format!("blocks.{layer}.attn.{kind}_{part}");
                 table.add(to("W"), from("self_attn.q_proj.weight"), layout);
                 if biased {

@@ -27,10 +27,10 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
     let base = json.sizes(["num_layers", "d_model", "num_heads"], json.size("max_seq_len")?)?;
     let rotary = Rotary { dim: base.d_head(), base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
-    let d_mlp = base.d_model.saturating_mul(json.size("ff_ratio")?);
+    let d_mlp = base.d_model().saturating_mul(json.size("ff_ratio")?);
     Ok(base
         .with_d_mlp(d_mlp)
-        .with_rotary(rotary)
+        .with_positional(rotary)
         .with_activation(ActivationFn::GeluNew)
         .with_default_prepend_bos(false))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::hf_config::HfConfig;
 use super::{Family, llama_like};
-use hooklens_model::config::{Positional, TransformerConfig};
+use hooklens_model::config::{Layers, Positional, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -39,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             (0..base.n_layers()).map(|layer| (layer + 1) % interval != 0).collect()
         }
     };
-    let layer_rotary = match &base.positional {
+    let layer_rotary = match base.positional() {
         Positional::Rotary(rotary) if rotates.contains(&false) => {
             rotates.iter().map(|rotates| rotates.then(|| rotary.clone())).collect()
         }

@@ -4,7 +4,7 @@ use super::hf_config::HfConfig;
 use super::llama_like::{Biases, Names};
 use super::{Family, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{NormKind, QkNorm, QkNormWeights, ResidualScheme, TransformerConfig};
+use hooklens_model::config::{NormKind, QkNorm, QkNormWeights, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family = Family {
@@ -38,16 +38,16 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
         table.norm(&format!("blocks.{layer}.ln1"), &from("input_layernorm"));
         // In a parallel block, attention and MLP share one norm.
         let second =
-            if config.residual == ResidualScheme::Parallel { "input_layernorm" } else { "post_attention_layernorm" };
+            if config.residual() == ResidualScheme::Parallel { "input_layernorm" } else { "post_attention_layernorm" };
         table.norm(&format!("blocks.{layer}.ln2"), &from(second));
     }
     table.norm("ln_final", "model.norm");
     for layer in 0..config.n_layers() {
-        for (letter, heads) in [("q", config.n_heads), ("k", config.n_kv_heads())] {
+        for (letter, heads) in [("q", config.n_heads()), ("k", config.n_kv_heads())] {
             let norm = format!("blocks.{layer}.attn.{letter}_norm");
             // One tensor per head.
             table.remove(&format!("{norm}.w"));
-            for head in 0..config.qk_norm.map_or(0, |_| heads) {
+            for head in 0..config.qk_norm().map_or(0, |_| heads) {
                 let name = format!("model.layers.{layer}.self_attn.{letter}_layernorm.norms.{head}.weight");
                 table.add(format!("{norm}.{head}.w"), name, Layout::AsIs);
             }

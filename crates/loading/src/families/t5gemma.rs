@@ -8,7 +8,7 @@ use super::bart::{start_token, token_rules};
 use super::hf_config::HfConfig;
 use super::{Family, gemma, llama_like};
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{Positional, Rotary, TransformerConfig, Window};
+use hooklens_model::config::{Positional, Rotary, Settings, TransformerConfig, Window};
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, StackAttention, StackPositions};
 use hooklens_model::error::ConfigError;
 
@@ -33,7 +33,7 @@ fn of_stack<'j>(json: &HfConfig<'j>, stack: &'static str) -> Result<HfConfig<'j>
 /// Reads a stack's blocks as Gemma 2's.
 fn blocks(own: &HfConfig<'_>) -> Result<(TransformerConfig, Rotary), ConfigError> {
     let blocks = gemma::around(own, |layer| layer % 2 == 0)?;
-    match &blocks.positional {
+    match blocks.positional() {
         Positional::Rotary(rotary) => Ok((blocks.clone(), rotary.clone())),
         _ => Err(own.unsupported("rope_scaling")),
     }
@@ -46,51 +46,51 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     let [own, written] = [of_stack(json, "encoder")?, of_stack(json, "decoder")?];
     let ((read, encoder), (writes, decoder)) = (blocks(&own)?, blocks(&written)?);
     // A top-level vocabulary size applies to both stacks, whatever their own settings say.
-    let d_vocab = json.maybe_size("vocab_size")?.unwrap_or(read.d_vocab);
+    let d_vocab = json.maybe_size("vocab_size")?.unwrap_or(read.d_vocab());
     let both = |field, same: bool| match same {
         true => Ok(()),
         false => Err(ConfigError::Contradiction { field, reason: "encoder and decoder differ".into() }),
     };
-    both("hidden_activation", read.activation == writes.activation)?;
-    both("rms_norm_eps", read.eps == writes.eps)?;
+    both("hidden_activation", read.activation() == writes.activation())?;
+    both("rms_norm_eps", read.eps() == writes.eps())?;
     let begins = written.maybe_size("bos_token_id")?.unwrap_or(2);
     // A bidirectional window extends equally to both sides, excluding its last position.
     let around = |window: &Option<Window>| window.map(|window| Window::Around(window.width().saturating_sub(1)));
     let attention = |c: &TransformerConfig, windows| StackAttention {
         n_kv_heads: c.n_kv_heads(),
-        scale: c.attn_scale,
-        soft_cap: c.attn_scores_soft_cap,
+        scale: c.attn_scale(),
+        soft_cap: c.attn_scores_soft_cap(),
         windows,
     };
     Ok(EncoderDecoderConfig {
         n_encoder_layers: read.n_layers(),
         n_decoder_layers: writes.n_layers(),
-        d_model: read.d_model,
-        d_decoder_model: writes.d_model,
-        n_heads: read.n_heads,
+        d_model: read.d_model(),
+        d_decoder_model: writes.d_model(),
+        n_heads: read.n_heads(),
         d_head: read.d_head(),
         d_mlp: read.d_mlp(),
-        n_decoder_heads: writes.n_heads,
+        n_decoder_heads: writes.n_heads(),
         d_decoder_head: writes.d_head(),
         d_decoder_mlp: writes.d_mlp(),
         d_vocab,
         d_decoder_vocab: d_vocab,
         shared_embed: false,
-        embed_scale: read.embed_scale,
-        decoder_embed_scale: writes.embed_scale,
+        embed_scale: read.embed_scale(),
+        decoder_embed_scale: writes.embed_scale(),
         positions: StackPositions::Rotary { encoder, decoder },
         embed_norm: false,
         decoder_tokens_normed: false,
-        norm: read.norm,
+        norm: read.norm(),
         norm_after: false,
         post_norms: true,
-        eps: read.eps,
+        eps: read.eps(),
         attention: attention(&read, llama_like::windows_of(&read).iter().map(around).collect()),
         decoder_attention: attention(&writes, llama_like::windows_of(&writes)),
-        activation: read.activation,
+        activation: read.activation(),
         gated_mlp: true,
         output_scale: None,
-        output_logits_soft_cap: writes.output_logits_soft_cap,
+        output_logits_soft_cap: writes.output_logits_soft_cap(),
         decoder_start_token: start_token(json, begins)?,
         token_rules: token_rules(json)?,
     })

@@ -2,7 +2,7 @@
 //! determined by which tensors the file contains.
 
 use crate::weight_files::{Layout, WeightFiles, WeightTable};
-use hooklens_model::config::{ResidualScheme, TransformerConfig};
+use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 
 /// Architectures whose files interleave rows of queries and keys, for a rotary embedding of adjacent pairs. For
 /// `UNPAIRED_BIASES`, only weights are interleaved: the converter leaves biases unchanged, a bug that will not be
@@ -31,7 +31,7 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
         table.norm("embed.ln", "token_embd_norm");
     }
     let (paired, width, kv_width) =
-        (PAIRED.contains(&architecture), c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
+        (PAIRED.contains(&architecture), c.n_heads() * c.d_head(), c.n_kv_heads() * c.d_head());
     for layer in 0..c.n_layers() {
         let from = |part: &str| format!("blk.{layer}.{part}");
         let to = |part: &str| format!("blocks.{layer}.{part}");
@@ -121,7 +121,7 @@ fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool
         // If there are two norms, `attn_norm` is the MLP's.
         "falcon" if there("attn_norm_2") => vec![("ln1", "attn_norm_2"), ("ln2", "attn_norm")],
         // In a parallel block, attention and MLP may share one norm.
-        _ if c.residual == ResidualScheme::Parallel && !there("ffn_norm") => {
+        _ if c.residual() == ResidualScheme::Parallel && !there("ffn_norm") => {
             vec![("ln1", "attn_norm"), ("ln2", "attn_norm")]
         }
         _ => vec![("ln1", "attn_norm"), ("ln2", "ffn_norm")],

@@ -10,9 +10,9 @@ use hooklens_kernels::packed::Order;
 
 use super::adapter::Adapter;
 use super::options::Progress;
-use crate::weight_files::{Layout, StoredTensor, TensorInfo, WeightFiles, WeightTable};
+use crate::weight_files::{Layout, RawTensors, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, Experts, Latent, NormKind, PerLayerInputs, QkNorm, SharedExpert, TransformerConfig,
+    ActivationFn, Experts, Latent, Layers, NormKind, PerLayerInputs, QkNorm, Settings, SharedExpert, TransformerConfig,
 };
 use hooklens_model::cpu::Weight;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
@@ -140,31 +140,31 @@ impl<'a> Assembler<'a> {
     pub(super) fn weights(&mut self, config: &TransformerConfig) -> Result<DecoderWeights, LoadError> {
         self.check_all_there()?;
         let c = config;
-        let width = self.table.projected.unwrap_or(c.d_model);
-        let kept = self.table("embed.W_E", [c.d_vocab, width])?;
+        let width = self.table.projected.unwrap_or(c.d_model());
+        let kept = self.table("embed.W_E", [c.d_vocab(), width])?;
         let tokens = match self.table.projected {
             Some(_) => {
-                let by = self.exact("embed.projection", [width, c.d_model])?;
-                Weight::Plain(self.exact("embed.W_E", [c.d_vocab, width])?.matmul(by))
+                let by = self.exact("embed.projection", [width, c.d_model()])?;
+                Weight::Plain(self.exact("embed.W_E", [c.d_vocab(), width])?.matmul(by))
             }
             None => kept.clone(),
         };
         // A table in the files takes precedence, since it may have been trained.
         let computed = self.table.sinusoids.filter(|_| self.locate("pos_embed.W_pos").is_none());
-        let positions = match (c.positional.has_table(), computed) {
-            (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx, c.d_model])?),
+        let positions = match (c.has_position_table(), computed) {
+            (true, None) => Some(self.matrix("pos_embed.W_pos", [c.n_ctx(), c.d_model()])?),
             (true, Some(sinusoids)) => {
-                let data = TensorData::new(sinusoids.rows(c.n_ctx, c.d_model), [c.n_ctx, c.d_model]);
+                let data = TensorData::new(sinusoids.rows(c.n_ctx(), c.d_model()), [c.n_ctx(), c.d_model()]);
                 Some(Tensor::from_data(data, (self.device, self.compute.burn())))
             }
             (false, _) => None,
         };
-        let norm = match c.post_embedding_norm {
-            true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model, c.eps)?),
+        let norm = match c.post_embedding_norm() {
+            true => Some(self.norm("embed.ln", NormKind::LayerNorm, c.d_model(), c.eps())?),
             false => None,
         };
         let embed = Embed::new(tokens, positions, norm, self.device);
-        let per_layer_embed = match c.per_layer_inputs {
+        let per_layer_embed = match c.per_layer_inputs() {
             Some(own) => Some(self.per_layer_embed(c, own)?),
             None => None,
         };
@@ -177,19 +177,19 @@ impl<'a> Assembler<'a> {
             self.blocks_pages.push(std::mem::take(&mut self.pages));
         }
         self.device = self.placement.last();
-        let mut unembed = match c.d_vocab_out {
-            0 => Linear::new(Tensor::zeros([c.d_model, 0], (self.device, self.compute.burn())), None),
+        let mut unembed = match c.d_vocab_out() {
+            0 => Linear::new(Tensor::zeros([c.d_model(), 0], (self.device, self.compute.burn())), None),
             rows => self.unembed(&kept, [width, rows])?,
         };
-        if self.table.projected.is_some() && c.d_vocab_out > 0 {
-            let by = self.exact("unembed.projection", [c.d_model, width])?;
+        if self.table.projected.is_some() && c.d_vocab_out() > 0 {
+            let by = self.exact("unembed.projection", [c.d_model(), width])?;
             let own = unembed.weight_in(self.compute.burn());
             unembed = Linear::new(by.matmul(own), unembed.bias.map(|bias| bias.val()));
         }
         if self.pages.size() == 0 {
             self.pages = table;
         }
-        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model, c.final_eps.unwrap_or(c.eps))?;
+        let ln_final = self.norm("ln_final", c.final_norm(), c.d_model(), c.final_eps().unwrap_or(c.eps()))?;
         Ok(DecoderWeights { embed, per_layer_embed, blocks, ln_final, unembed })
     }
 
@@ -197,12 +197,12 @@ impl<'a> Assembler<'a> {
         let all = c.n_layers() * own.width;
         // Lookups touch only a few rows of the table, so its pages are not counted.
         let before = std::mem::take(&mut self.pages);
-        let vectors = self.table("per_layer_embed.W_E", [c.d_vocab, all])?;
+        let vectors = self.table("per_layer_embed.W_E", [c.d_vocab(), all])?;
         self.pages = before;
         Ok(PerLayerEmbed {
             vectors: Embed::new(vectors, None, None, self.device),
-            projection: self.linear("per_layer_embed.W_proj", "per_layer_embed.b_proj", [c.d_model, all])?,
-            norm: self.norm("per_layer_embed.norm", NormKind::Rms, own.width, c.eps)?,
+            projection: self.linear("per_layer_embed.W_proj", "per_layer_embed.b_proj", [c.d_model(), all])?,
+            norm: self.norm("per_layer_embed.norm", NormKind::Rms, own.width, c.eps())?,
         })
     }
 
@@ -211,9 +211,9 @@ impl<'a> Assembler<'a> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(PerLayer {
-            gate: linear("gate", [c.d_model, own.width])?,
-            output: linear("out", [own.width, c.d_model])?,
-            post: self.norm(&format!("{name}_post"), NormKind::Rms, c.d_model, c.eps)?,
+            gate: linear("gate", [c.d_model(), own.width])?,
+            output: linear("out", [own.width, c.d_model()])?,
+            post: self.norm(&format!("{name}_post"), NormKind::Rms, c.d_model(), c.eps())?,
         })
     }
 
@@ -550,13 +550,13 @@ impl<'a> Assembler<'a> {
         layer: usize,
     ) -> Result<Attention, LoadError> {
         let (kv_heads, d_head, d_value) = (c.n_kv_heads_of(layer), c.d_head_of(layer), c.d_value_of(layer));
-        let (width, kv_width) = (c.n_heads * d_head, kv_heads * d_head);
+        let (width, kv_width) = (c.n_heads() * d_head, kv_heads * d_head);
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let q_in = c.latent.and_then(|own| own.q_rank).unwrap_or(c.d_model);
-        let kv_in = c.latent.map_or(c.d_model, |own| own.kv_rank);
-        let k_width = kv_width - kv_heads * c.latent.map_or(0, |own| own.d_rope);
-        let (q, o) = (project("Q", [q_in, width])?, project("O", [c.n_heads * d_value, c.d_model])?);
+        let q_in = c.latent().and_then(|own| own.q_rank).unwrap_or(c.d_model());
+        let kv_in = c.latent().map_or(c.d_model(), |own| own.kv_rank);
+        let k_width = kv_width - kv_heads * c.latent().map_or(0, |own| own.d_rope);
+        let (q, o) = (project("Q", [q_in, width])?, project("O", [c.n_heads() * d_value, c.d_model()])?);
         let own_keys = c.reads_keys_of(layer).is_none();
         let [k, v] = match own_keys {
             true => [project("K", [kv_in, k_width])?, project("V", [kv_in, kv_heads * d_value])?],
@@ -564,26 +564,26 @@ impl<'a> Assembler<'a> {
         };
         let (mut q_norm, mut k_norm) = (None, None);
         if let Some(norm) = c.qk_norm_of(layer) {
-            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, [c.n_heads, d_head], c.eps)?);
+            q_norm = Some(self.qk_norm(&format!("{name}.q_norm"), norm, [c.n_heads(), d_head], c.eps())?);
             if own_keys {
-                k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, [kv_heads, d_head], c.eps)?);
+                k_norm = Some(self.qk_norm(&format!("{name}.k_norm"), norm, [kv_heads, d_head], c.eps())?);
             }
         }
-        let sinks = match c.attn_sinks {
-            true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads)?)),
+        let sinks = match c.attn_sinks() {
+            true => Some(Param::from_tensor(self.needed(&format!("{name}.sinks"), c.n_heads())?)),
             false => None,
         };
-        let latent = match c.latent {
-            Some(own) => Some(self.latent(name, c.d_model, own)?),
+        let latent = match c.latent() {
+            Some(own) => Some(self.latent(name, c.d_model(), own)?),
             None => None,
         };
-        let gate = match c.attn_gates {
-            true => Some(self.linear(&format!("{name}.W_gate"), &format!("{name}.b_gate"), [c.d_model, width])?),
+        let gate = match c.attn_gates() {
+            true => Some(self.linear(&format!("{name}.W_gate"), &format!("{name}.b_gate"), [c.d_model(), width])?),
             false => None,
         };
-        let router = match c.attn_experts {
+        let router = match c.attn_experts() {
             Some(own) => {
-                Some(self.linear(&format!("{name}.W_router"), &format!("{name}.b_router"), [c.d_model, own.count])?)
+                Some(self.linear(&format!("{name}.W_router"), &format!("{name}.b_router"), [c.d_model(), own.count])?)
             }
             None => None,
         };
@@ -607,7 +607,7 @@ impl<'a> Assembler<'a> {
     pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
         let mut made = Block {
-            ln1: self.norm(&name("ln1"), c.ln1_kind(layer), c.d_model, c.eps)?,
+            ln1: self.norm(&name("ln1"), c.ln1_kind(layer), c.d_model(), c.eps())?,
             mixer: Mixer::build(self, block, c, layer)?,
             ln1_post: None,
             ln2: None,
@@ -616,20 +616,20 @@ impl<'a> Assembler<'a> {
             per_layer: None,
             scalar: None,
         };
-        if c.post_norms {
-            made.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model, c.eps)?);
+        if c.post_norms() {
+            made.ln1_post = Some(self.norm(&name("ln1_post"), c.post_norm(), c.d_model(), c.eps())?);
         }
         if !c.has_mlp(layer) {
             return Ok(made);
         }
-        made.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model, c.eps)?);
-        if c.post_norms {
-            made.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model, c.eps)?);
+        made.ln2 = Some(self.norm(&name("ln2"), c.pre_norm(), c.d_model(), c.eps())?);
+        if c.post_norms() {
+            made.ln2_post = Some(self.norm(&name("ln2_post"), c.post_norm(), c.d_model(), c.eps())?);
         }
-        if let Some(own) = c.per_layer_inputs {
+        if let Some(own) = c.per_layer_inputs() {
             made.per_layer = Some(self.per_layer(&name("per_layer"), c, own)?);
         }
-        if c.layer_scalars {
+        if c.layer_scalars() {
             made.scalar = Some(Param::from_tensor(self.needed(&name("scalar"), 1)?));
         }
         made.mlp = Some(match c.experts_of(layer) {
@@ -641,7 +641,7 @@ impl<'a> Assembler<'a> {
 
     fn moe(&mut self, name: &str, c: &TransformerConfig, layer: usize, experts: Experts) -> Result<Moe, LoadError> {
         let part = |part: &str| format!("{name}.{part}");
-        let router = self.linear(&part("W_gate"), &part("b_gate"), [c.d_model, experts.count])?;
+        let router = self.linear(&part("W_gate"), &part("b_gate"), [c.d_model(), experts.count])?;
         let each = (0..experts.count).map(|expert| self.expert(&part(&format!("experts.{expert}")), c, layer));
         let each = each.collect::<Result<_, _>>()?;
         let choice_bias = match experts.choice_bias {
@@ -661,7 +661,7 @@ impl<'a> Assembler<'a> {
     }
 
     fn moe_norms(&mut self, name: &str, c: &TransformerConfig) -> Result<MoeNorms, LoadError> {
-        let mut norm = |part: &str| self.norm(&format!("{name}.{part}"), NormKind::Rms, c.d_model, c.eps);
+        let mut norm = |part: &str| self.norm(&format!("{name}.{part}"), NormKind::Rms, c.d_model(), c.eps());
         Ok(MoeNorms {
             router: norm("router_ln")?,
             experts: norm("experts_ln")?,
@@ -675,9 +675,9 @@ impl<'a> Assembler<'a> {
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(Expert {
-            gate: if c.is_gated(layer) { Some(linear("gate", [c.d_model, d_mlp])?) } else { None },
-            input: linear("in", [c.d_model, d_mlp])?,
-            output: linear("out", [d_mlp, c.d_model])?,
+            gate: if c.is_gated(layer) { Some(linear("gate", [c.d_model(), d_mlp])?) } else { None },
+            input: linear("in", [c.d_model(), d_mlp])?,
+            output: linear("out", [d_mlp, c.d_model()])?,
         })
     }
 
@@ -688,7 +688,7 @@ impl<'a> Assembler<'a> {
         own: SharedExpert,
         gated: bool,
     ) -> Result<SharedMlp, LoadError> {
-        let d_model = c.d_model;
+        let d_model = c.d_model();
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
         Ok(SharedMlp {
@@ -704,9 +704,9 @@ impl<'a> Assembler<'a> {
         let d_mlp = c.d_mlp_of(layer);
         let mut linear =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let input = linear("in", [c.d_model, d_mlp])?;
-        let gate = if c.is_gated(layer) { Some(linear("gate", [c.d_model, d_mlp])?) } else { None };
-        let mut output = linear("out", [d_mlp, c.d_model])?;
+        let input = linear("in", [c.d_model(), d_mlp])?;
+        let gate = if c.is_gated(layer) { Some(linear("gate", [c.d_model(), d_mlp])?) } else { None };
+        let mut output = linear("out", [d_mlp, c.d_model()])?;
         // Only TransformerLens files have a bias after the gated product. Its effect on the output is constant, so fold
         // it into the output bias.
         if let Some(after) = self.vector(&format!("{name}.b_after_product"), d_mlp)? {
@@ -714,14 +714,14 @@ impl<'a> Assembler<'a> {
             let bias = output.bias.take().map(|b| b.val() + constant.clone()).unwrap_or(constant);
             output.bias = Some(Param::from_tensor(bias));
         }
-        let norm = match c.activation {
+        let norm = match c.activation() {
             ActivationFn::SoluLn => {
-                let kind = hooklens_model::model::solu_norm(c.norm);
-                Some(self.norm(&format!("{name}.ln"), kind, d_mlp, c.eps)?)
+                let kind = hooklens_model::model::solu_norm(c.norm());
+                Some(self.norm(&format!("{name}.ln"), kind, d_mlp, c.eps())?)
             }
             _ => None,
         };
-        let slopes = match c.activation {
+        let slopes = match c.activation() {
             ActivationFn::Xielu => {
                 let mut alpha = |part: &str| self.needed(&format!("{name}.{part}"), 1).map(Param::from_tensor);
                 Some(Slopes { alpha_p: alpha("alpha_p")?, alpha_n: alpha("alpha_n")? })

@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
 
 use super::assemble::Assembler;
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{Settings, TransformerConfig};
 use hooklens_model::cpu::Weight;
 use hooklens_model::encoder_decoder::{
     DecoderBlock, EncoderBlock, EncoderDecoderConfig, EncoderDecoderWeights, StackPositions,
@@ -80,19 +80,19 @@ impl Assembler<'_> {
 
     /// Reads the norm of a sublayer's output, if the configuration has post-norms.
     fn post_norm(&mut self, name: &str, c: &TransformerConfig) -> Result<Option<Norm>, LoadError> {
-        c.post_norms.then(|| self.norm(name, c.norm, c.d_model, c.eps)).transpose()
+        c.post_norms().then(|| self.norm(name, c.norm(), c.d_model(), c.eps())).transpose()
     }
 
     /// Reads the cross-attention with this name, where the encoder's residual stream has size `width`.
     fn cross_attention(&mut self, name: &str, width: usize, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);
-        let (all, shared) = (c.n_heads * c.d_head(), c.n_kv_heads() * c.d_head());
+        let (all, shared) = (c.n_heads() * c.d_head(), c.n_kv_heads() * c.d_head());
         Ok(Attention {
-            q: project("Q", [c.d_model, all])?,
+            q: project("Q", [c.d_model(), all])?,
             k: project("K", [width, shared])?,
             v: project("V", [width, shared])?,
-            o: project("O", [all, c.d_model])?,
+            o: project("O", [all, c.d_model()])?,
             q_norm: None,
             k_norm: None,
             sinks: None,

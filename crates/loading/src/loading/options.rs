@@ -141,7 +141,7 @@ impl LoadOptions {
     /// let log_probs = |logits: Tensor<3>| burn::tensor::activation::log_softmax(logits, 2);
     /// let gap = log_probs(folded.forward("When Mary")?) - log_probs(model.forward("When Mary")?);
     /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-3);
-    /// assert_ne!(folded.config().norm, model.config().norm);
+    /// assert_ne!(folded.config().norm(), model.config().norm());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

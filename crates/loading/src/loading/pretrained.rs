@@ -13,10 +13,14 @@ use super::options::LoadOptions;
 use crate::embedded;
 use crate::families::{self, Described};
 use crate::gguf::{self, GgufModel};
-use crate::weight_files::{CROSS_ATTENTION, Quantized, Source, WeightFiles, WeightTable, llama2c_file, torch_file};
+use crate::weight_files::{
+    CROSS_ATTENTION, Quantized, Source, WeightFiles, WeightTable, embedded_file, llama2c_file, torch_file,
+};
 use hooklens_model::config::TransformerConfig;
 use hooklens_model::device::{Placement, guarded, rounding};
-use hooklens_model::encoder::{EncoderConfig, HookedEncoder, LoadedEncoder, OutputHeads, SentenceEmbedding};
+use hooklens_model::encoder::{
+    EncoderConfig, HookedEncoder, LoadedEncoder, OutputHeads, SentenceEmbedding, sentence_embedding_of,
+};
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder, LoadedEncoderDecoder};
 use hooklens_model::error::{ConfigError, LoadError, Result};
 use hooklens_model::model::LoadReport;
@@ -37,7 +41,7 @@ pub trait FromPretrained: Sized {
     /// # use hooklens::FromPretrained;
     /// use hooklens::HookedTransformer;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?; // or a folder, or "gpt2"
-    /// assert_eq!((model.config().n_layers(), model.config().d_model), (4, 64));
+    /// assert_eq!((model.config().n_layers(), model.config().d_model()), (4, 64));
     /// let message = HookedTransformer::from_pretrained("embedded:iou").unwrap_err().to_string();
     /// assert_eq!(message, "no model at `embedded:iou`: embedded models are induction, ioi");
     /// # Ok::<(), hooklens::Error>(())
@@ -107,7 +111,7 @@ impl FromPretrained for HookedEncoder {
             parts.read(name.as_ref(), &options, (&placement, true), |files| files.encoder(config, &stack))?;
         let weights = placed(weights, placement.first());
         let sentences = match parts.folder.as_deref() {
-            Some(folder) => SentenceEmbedding::of_folder(folder)?,
+            Some(folder) => sentence_embedding_of(folder)?,
             None => Ok(SentenceEmbedding::default()),
         };
         let (config, tokenizer) = (EncoderConfig::clone(config), parts.tokenizer);
@@ -162,7 +166,7 @@ impl ModelFiles {
             let found = embedded::find(embedded)?;
             let json: Value =
                 serde_json::from_str(found.config).map_err(|source| LoadError::Json { path: name.into(), source })?;
-            let files = WeightFiles::from_static(name, found.weights)?;
+            let files = embedded_file(name, found.weights)?;
             let described = families::read(&json)?;
             let tokenizer =
                 tokenizer_of_parts(found.tokenizer.as_bytes(), std::slice::from_ref(&json), Path::new(name))?;
@@ -213,7 +217,7 @@ impl ModelFiles {
         let json = read_json(folder.join("config.json"))?;
         let quantized = Quantized::of(&json, families::architecture(&json).unwrap_or_default());
         let open = || {
-            let files = WeightFiles::open_folder_with(&folder, mmap)?;
+            let files = WeightFiles::open_folder(&folder, mmap)?;
             match &quantized {
                 Ok(Some(quantized)) => files.joined(quantized),
                 _ => Ok(files),
@@ -297,7 +301,7 @@ impl ModelFiles {
             gguf::open(path, mmap)?;
         let mut described = families::read(&json)?;
         if let Described::Decoder(_, config) = &mut described {
-            ignored.extend(bos_habit::heed(&habit, &mut config.default_prepend_bos));
+            ignored.extend(heeded(&habit, config));
         }
         let model = Self {
             described,
@@ -399,7 +403,7 @@ fn generation(folder: &Path) -> Result<Option<Value>, LoadError> {
 /// Reads the folder's tokenizer, fitted to the model's vocabulary size.
 fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer>, LoadError> {
     let d_vocab = match described {
-        Described::Decoder(_, config) => config.d_vocab,
+        Described::Decoder(_, config) => config.d_vocab(),
         Described::Encoder(_, config) => config.d_vocab,
         Described::EncoderDecoder(_, config) => config.d_vocab,
     };
@@ -410,11 +414,17 @@ fn tokenizer_of(folder: &Path, described: &Described) -> Result<Option<Tokenizer
 fn heed_habit(folder: &Path, described: &mut Described) -> Result<Vec<String>, LoadError> {
     let path = folder.join("tokenizer_config.json");
     match described {
-        Described::Decoder(_, config) if path.is_file() => {
-            Ok(bos_habit::heed(&read_json(path)?, &mut config.default_prepend_bos))
-        }
+        Described::Decoder(_, config) if path.is_file() => Ok(heeded(&read_json(path)?, config)),
         _ => Ok(Vec::new()),
     }
+}
+
+/// Applies `add_bos_token` of a tokenizer's settings to a decoder's configuration; returns ignored settings.
+fn heeded(habit: &Value, config: &mut TransformerConfig) -> Vec<String> {
+    let mut prepends = config.default_prepend_bos();
+    let ignored = bos_habit::heed(habit, &mut prepends);
+    *config = config.clone().with_default_prepend_bos(prepends);
+    ignored
 }
 
 /// Interprets a configuration. An unknown architecture is read as Llama if it matches exactly: no missing or extra
@@ -470,7 +480,7 @@ fn with_head(
         if let Described::Decoder(_, config) = &mut described
             && table.sources.get("unembed.W_U").is_some_and(lacking)
         {
-            config.d_vocab_out = 0;
+            **config = TransformerConfig::clone(config).with_d_vocab_out(0);
         }
     }
     Ok(described)
@@ -545,9 +555,8 @@ pub struct ModelInfo {
 /// ```
 /// use hooklens::ModelConfig;
 /// let info = hooklens::inspect("embedded:ioi")?;
-/// assert_eq!(info.config.d_vocab(), 61);
 /// let ModelConfig::Decoder(config) = info.config else { return Ok(()) };
-/// assert_eq!((config.n_layers(), config.n_heads), (4, 4));
+/// assert_eq!((config.n_layers(), config.d_vocab()), (4, 61));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -558,17 +567,6 @@ pub enum ModelConfig {
     Encoder(Box<EncoderConfig>, Option<OutputHeads>),
     /// Configuration of a [`HookedEncoderDecoder`].
     EncoderDecoder(Box<EncoderDecoderConfig>),
-}
-
-impl ModelConfig {
-    /// Vocabulary size.
-    pub fn d_vocab(&self) -> usize {
-        match self {
-            ModelConfig::Decoder(c) => c.d_vocab,
-            ModelConfig::Encoder(c, _) => c.d_vocab,
-            ModelConfig::EncoderDecoder(c) => c.d_decoder_vocab,
-        }
-    }
 }
 
 /// Summary of a model's weight files.

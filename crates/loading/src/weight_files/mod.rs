@@ -7,6 +7,7 @@ pub(crate) mod llama2c_file;
 mod npz_file;
 mod parts;
 mod quantized;
+mod raw;
 mod tensor_file;
 pub mod torch_file;
 
@@ -15,13 +16,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{AllocationProperty, Bytes, TensorData};
-use hooklens_hooks::{DType, nearest};
+use burn::tensor::{Bytes, TensorData};
+use hooklens_hooks::DType;
 use hooklens_kernels::packed::{Format, Order, Packed};
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
-use hooklens_io::object_stores::Ranges;
 use hooklens_io::regular;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
 use hooklens_model::error::LoadError;
@@ -34,6 +34,7 @@ use tensor_file::TensorFile;
 pub(crate) use layout::{CROSS_ATTENTION, Layout, Source, StoredTensor, WeightTable};
 pub use quantized::Joined;
 pub(crate) use quantized::Quantized;
+pub use raw::{RawTensors, embedded_file, float_type, location, object_file, open_files};
 pub use tensor_file::read_at;
 
 /// Shape, element type and location of a tensor in a file.
@@ -52,12 +53,12 @@ pub struct TensorInfo {
     /// Name of the element type in the file.
     pub dtype: String,
     /// Element type, if it is a floating-point type that a model can compute in.
-    pub float: Option<DType>,
+    pub(crate) float: Option<DType>,
     /// Block format, if the tensor is block-quantized.
     pub(crate) packed: Option<Format>,
     pub(crate) bytes: usize,
     /// Where the elements are.
-    pub place: Location,
+    pub(crate) place: Location,
 }
 
 impl TensorInfo {
@@ -108,7 +109,7 @@ impl Location {
 /// # let folder = tempfile::tempdir()?;
 /// # let folder = folder.path();
 /// model.save_pretrained(folder)?;
-/// let files = WeightFiles::open_folder(folder)?;
+/// let files = WeightFiles::open(&[folder.to_path_buf()])?;
 /// assert!(files.tensors().any(|(name, info)| name == "embed.W_E" && info.shape == [61, 64]));
 /// let embed = files.read("embed.W_E", DType::F32)?;
 /// assert_eq!(embed.num_elements(), 61 * 64);
@@ -159,15 +160,7 @@ pub(crate) const NAMES: [(&str, &str); 2] =
 impl WeightFiles {
     /// Opens the weights in a folder: `model.safetensors` or the shards named in its index, else `pytorch_model.bin` or
     /// the shards named in its index, else the only `.pt` or `.pth` file.
-    ///
-    /// # Errors
-    /// Returns a [`LoadError`] if there are no weights, a shard is missing, or a file or index is invalid.
-    pub fn open_folder(folder: &Path) -> Result<Self, LoadError> {
-        Self::open_folder_with(folder, true)
-    }
-
-    /// Like [`WeightFiles::open_folder`]; for `mmap`, see [`LoadOptions::mmap`](crate::loading::LoadOptions::mmap).
-    pub(crate) fn open_folder_with(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open_folder(folder: &Path, mmap: bool) -> Result<Self, LoadError> {
         for (single, index) in NAMES {
             let (single, index) = (folder.join(single), folder.join(index));
             if single.is_file() {
@@ -202,17 +195,22 @@ impl WeightFiles {
         Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
-    /// Opens several files together: safetensors by default, or by extension PyTorch (`.bin`, `.pt`, `.pth`, `.ckpt`),
-    /// NumPy (`.npz`) or GGUF.
+    /// Opens a model's folder, or several files together: safetensors by default, or by extension PyTorch (`.bin`, `.pt`,
+    /// `.pth`, `.ckpt`), NumPy (`.npz`) or GGUF. In a folder, these are `model.safetensors` or the shards named in its
+    /// index, else `pytorch_model.bin` or the shards named in its index, else the only `.pt` or `.pth` file.
     ///
     /// # Errors
-    /// [`LoadError::File`] or [`LoadError::Corrupt`]; the latter also if two files contain a tensor of the same name.
+    /// [`LoadError::File`], [`LoadError::MissingShard`] or [`LoadError::Corrupt`]; the latter also if two files contain a
+    /// tensor of the same name. [`LoadError::NotFound`] for a folder without weights.
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
-        Self::open_with(paths, true)
+        match paths {
+            [folder] if folder.is_dir() => Self::open_folder(folder, true),
+            _ => Self::open_with(paths, true),
+        }
     }
 
     /// Like [`WeightFiles::open`]; for `mmap`, see [`LoadOptions::mmap`](crate::loading::LoadOptions::mmap).
-    pub fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
+    pub(crate) fn open_with(paths: &[PathBuf], mmap: bool) -> Result<Self, LoadError> {
         let mut opened = Self::default();
         for path in paths {
             match path.extension().and_then(|e| e.to_str()) {
@@ -237,26 +235,6 @@ impl WeightFiles {
                 _ => opened.add_safetensors(TensorFile::open(path, mmap)?)?,
             }
         }
-        Ok(opened)
-    }
-
-    /// Opens a safetensors file that is embedded in the program.
-    ///
-    /// # Errors
-    /// [`LoadError::Corrupt`] if the file is invalid.
-    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, LoadError> {
-        let mut opened = Self::default();
-        opened.add_safetensors(TensorFile::of_static(name, bytes))?;
-        Ok(opened)
-    }
-
-    /// Opens a safetensors file in an object store; `path` is its URL.
-    ///
-    /// # Errors
-    /// [`LoadError::Corrupt`] if the file is invalid, [`LoadError::File`] if it cannot be read.
-    pub fn of_object(path: &Path, object: Ranges) -> Result<Self, LoadError> {
-        let mut opened = Self::default();
-        opened.add_safetensors(TensorFile::of_object(path, object))?;
         Ok(opened)
     }
 
@@ -292,11 +270,6 @@ impl WeightFiles {
         Ok(())
     }
 
-    /// Metadata value in the safetensors headers under a key.
-    pub fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.get(key).map(String::as_str)
-    }
-
     /// Iterates over all tensors, in name order.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, info)| (name.as_str(), info))
@@ -307,28 +280,6 @@ impl WeightFiles {
         self.tensors.get(name)
     }
 
-    /// Total size of all tensors as stored, in bytes.
-    pub fn stored_bytes(&self) -> usize {
-        self.tensors.values().map(|t| t.bytes).sum()
-    }
-
-    /// Borrows a tensor without copying: its data stay on disk until used, and in the page cache afterwards. `None` if
-    /// the tensor is not stored in the element type `compute`, is not aligned for it, or is in a file that is not in
-    /// memory.
-    ///
-    /// # Errors
-    /// Fails as [`WeightFiles::read`] does.
-    pub fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError> {
-        let (info, stored) = self.stored(name)?;
-        let (Location::File { file, bytes }, Elements::Float(stored)) = (&info.place, stored) else { return Ok(None) };
-        let Some(lent) = self.files[*file].lend(bytes.clone()) else { return Ok(None) };
-        let aligned = (lent.as_ptr() as usize).is_multiple_of(compute.size());
-        Ok((stored == compute && aligned).then(|| {
-            let bytes = Bytes::from_shared(lent, AllocationProperty::File);
-            TensorData::from_bytes(bytes, info.shape.clone(), compute.burn())
-        }))
-    }
-
     /// Reads a tensor in the element type `compute`. Memory holds one copy and a small buffer, or, for a PyTorch file
     /// with a different element type, the tensor in both types.
     ///
@@ -337,65 +288,6 @@ impl WeightFiles {
     pub fn read(&self, name: &str, compute: DType) -> Result<TensorData, LoadError> {
         let (info, _) = self.stored(name)?;
         self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
-    }
-
-    /// Like [`WeightFiles::read`], for a subset of the elements, which form a tensor of this shape.
-    pub fn read_runs(
-        &self,
-        name: &str,
-        compute: DType,
-        runs: Runs,
-        shape: Vec<usize>,
-    ) -> Result<TensorData, LoadError> {
-        let (info, stored) = self.stored(name)?;
-        let stored = match stored {
-            Elements::Float(stored) => stored,
-            Elements::Packed(format) => {
-                let bytes = self.decoded(info, format, compute, runs)?;
-                return Ok(TensorData::from_bytes(bytes, shape, compute.burn()));
-            }
-        };
-        let bytes = match &info.place {
-            Location::File { file, bytes } => self.files[*file].read(bytes.clone(), stored, compute, runs)?,
-            Location::Joined(joined) => self.decoded_codes(joined, compute, runs)?,
-            place @ (Location::Torch(_) | Location::Npz(_)) => {
-                let all = place.read_whole()?;
-                let whole = runs.count == 1 && runs.len * stored.size() == all.len();
-                if whole && stored == compute {
-                    Bytes::from_bytes_vec(all)
-                } else if whole && compute.size() < stored.size() {
-                    Bytes::from_bytes_vec(narrowed_in_place(all, stored, compute))
-                } else {
-                    let size = stored.size();
-                    let mut out = Converted::with_capacity(compute, runs.len * runs.count);
-                    for run in 0..runs.count {
-                        let at = (runs.offset + run * runs.stride) * size;
-                        out.extend(&all[at..at + runs.len * size], stored);
-                    }
-                    out.into_bytes()
-                }
-            }
-        };
-        Ok(TensorData::from_bytes(bytes, shape, compute.burn()))
-    }
-
-    /// Value of an integer tensor with a single element, whatever its shape; `None` for any other tensor.
-    ///
-    /// # Errors
-    /// [`LoadError::File`] or [`LoadError::Corrupt`].
-    pub fn integer(&self, name: &str) -> Result<Option<i64>, LoadError> {
-        let Some(info) = self.tensors.get(name).filter(|info| info.shape.iter().product::<usize>() == 1) else {
-            return Ok(None);
-        };
-        let bytes = match &info.place {
-            Location::File { file, bytes } => self.files[*file].bytes(bytes.clone())?.to_vec(),
-            place => place.read_whole()?,
-        };
-        Ok(match (&*info.dtype, &*bytes) {
-            ("i64", bytes) => bytes.try_into().ok().map(i64::from_le_bytes),
-            ("i32", bytes) => bytes.try_into().ok().map(|bytes| i32::from_le_bytes(bytes).into()),
-            _ => None,
-        })
     }
 
     /// Pages of a tensor in a mapped file; empty for any other tensor.
@@ -482,11 +374,6 @@ impl WeightFiles {
             }
         }
         Ok(true)
-    }
-
-    /// Tensor names in the files that are most similar to `name`.
-    pub fn nearest(&self, name: &str) -> Vec<String> {
-        nearest(name, self.tensors.keys().map(String::as_str))
     }
 }
 

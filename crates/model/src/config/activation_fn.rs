@@ -93,11 +93,6 @@ impl ActivationFn {
         }
     }
 
-    /// Whether the function maps zero to zero.
-    pub fn keeps_zero(self) -> bool {
-        !matches!(self, Self::Sigmoid | Self::Laplace)
-    }
-
     /// The name used by TransformerLens, or by Hugging Face if TransformerLens has none.
     ///
     /// ```

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Rotary, TransformerConfig, Window};
+use super::{ConfigError, Layers, Rotary, TransformerConfig, Window};
 
 /// Attention of one layer: its key/value heads, window, and rotation. Settings that hold for all layers, such as
 /// `n_heads` and `attn_scale`, are fields of [`TransformerConfig`].
 ///
 /// ```
-/// use hooklens::{AttentionConfig, Window};
+/// use hooklens::Window;
+/// use hooklens_model::config::AttentionConfig;
 /// let own = AttentionConfig::new(2, 64).with_window(Window::Sliding(4096));
 /// assert_eq!((own.n_kv_heads, own.d_head, own.window), (2, 64, Some(Window::Sliding(4096))));
 /// ```
@@ -30,10 +31,11 @@ pub struct AttentionConfig {
 /// Rotary embeddings of one layer, in a model with [`Positional::Rotary`](super::Positional::Rotary).
 ///
 /// ```
-/// use hooklens::{LayerRotary, RopeScaling, Rotary, TransformerConfig};
+/// use hooklens::{RopeScaling, Rotary, TransformerConfig};
+/// use hooklens_model::config::{Layers, LayerRotary};
 /// let rotary = Rotary { dim: 16, base: 10_000.0, adjacent_pairs: false, scaling: RopeScaling::None };
-/// let mut config = TransformerConfig::new(2, 64, 4, 100, 32).with_rotary(rotary.clone());
-/// if let Some(attention) = config.layers[1].mixer.attention_mut() {
+/// let mut config = TransformerConfig::new(2, 64, 4, 100, 32).with_positional(rotary.clone());
+/// if let Some(attention) = config.layers_mut()[1].mixer.attention_mut() {
 ///     attention.rotary = LayerRotary::None; // as in SmolLM 3
 /// }
 /// assert_eq!((config.rotary(0), config.rotary(1)), (Some(&rotary), None));

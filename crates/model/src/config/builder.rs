@@ -1,17 +1,16 @@
 //! Builder methods of [`TransformerConfig`].
 
 use super::{
-    ActivationFn, AttentionConfig, AttnExperts, ConfigError, Experts, Latent, LayerConfig, LayerRotary, MixerConfig,
-    MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth, ResidualScheme, Rotary, TransformerConfig,
-    Window,
+    ActivationFn, AttentionConfig, ConfigError, Experts, GatedDelta, LayerConfig, Layers, MixerConfig, MlpConfig,
+    NormKind, Positional, ResidualScheme, ShortConv, StateSpace, TransformerConfig, Window,
 };
 
 /// Methods that set a field.
 macro_rules! setters {
-    ($($name:ident $field:ident: $given:ty;)*) => {
+    ($($(#[$doc:meta])* $name:ident $field:ident: $given:ty;)*) => {
         impl TransformerConfig {
             $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+                $(#[$doc])*
                 #[must_use]
                 pub fn $name(mut self, $field: $given) -> Self {
                     self.$field = $field.into();
@@ -23,49 +22,40 @@ macro_rules! setters {
 }
 
 setters! {
-    with_d_model d_model: usize;
-    with_heads n_heads: usize;
+    /// Sets the size of the last axis of the logits, if it is not the vocabulary size; 0 for no unembedding.
     with_d_vocab_out d_vocab_out: usize;
-    with_n_ctx n_ctx: usize;
+    /// Sets the norm before attention, the MLP, and the unembedding.
     with_norm norm: NormKind;
+    /// Sets the epsilon added to the variance (or mean square) inside a norm.
     with_eps eps: f64;
-    with_final_eps final_eps: impl Into<Option<f64>>;
+    /// Sets whether the final norm is an RMS norm while the others are layer norms.
     with_final_rms final_rms: bool;
+    /// Sets whether the embedding is normalized (Bloom).
     with_post_embedding_norm post_embedding_norm: bool;
-    with_embed_scale embed_scale: impl Into<Option<f64>>;
-    with_pre_norms pre_norms: bool;
+    /// Sets whether the outputs of attention and the MLP are normalized (Gemma 2).
     with_post_norms post_norms: bool;
+    /// Sets how blocks add to the residual stream.
     with_residual residual: ResidualScheme;
-    with_no_final_norm no_final_norm: bool;
-    with_qk_norm qk_norm: impl Into<Option<QkNorm>>;
-    with_alibi_bias_max alibi_bias_max: f64;
-    with_qkv_clip qkv_clip: impl Into<Option<f64>>;
-    with_query_growth query_growth: impl Into<Option<QueryGrowth>>;
-    with_attn_sinks attn_sinks: bool;
-    with_attn_gates attn_gates: bool;
-    with_attn_experts attn_experts: impl Into<Option<AttnExperts>>;
-    with_latent latent: impl Into<Option<Latent>>;
-    with_most_keys most_keys: impl Into<Option<usize>>;
-    with_positional positional: Positional;
+    /// Sets the positional embedding; [`Rotary`](super::Rotary) converts to one.
+    with_positional positional: impl Into<Positional>;
+    /// Sets the MLP's activation function.
     with_activation activation: ActivationFn;
+    /// Sets the divisor of attention scores; usually the square root of `d_head`, and 1 for unscaled scores.
     with_attn_scale attn_scale: f64;
+    /// Sets whether scores are also divided by the layer index plus one.
     with_scale_attn_by_inverse_layer_idx scale_attn_by_inverse_layer_idx: bool;
+    /// Sets a soft cap on attention scores, `cap * tanh(score / cap)`.
     with_attn_scores_soft_cap attn_scores_soft_cap: impl Into<Option<f64>>;
+    /// Sets a soft cap on logits, `cap * tanh(logit / cap)`.
     with_output_logits_soft_cap output_logits_soft_cap: impl Into<Option<f64>>;
+    /// Sets whether queries also attend to later keys.
     with_bidirectional bidirectional: bool;
-    with_per_layer_inputs per_layer_inputs: impl Into<Option<PerLayerInputs>>;
-    with_layer_scalars layer_scalars: bool;
+    /// Sets whether a beginning-of-sequence token is prepended to text by default.
     with_default_prepend_bos default_prepend_bos: bool;
 }
 
 /// Settings of all layers.
 impl TransformerConfig {
-    /// Sets rotary positions: [`Positional::Rotary`].
-    #[must_use]
-    pub fn with_rotary(self, rotary: Rotary) -> Self {
-        self.with_positional(Positional::Rotary(rotary))
-    }
-
     /// Sets the number of key/value heads of all layers with attention.
     #[must_use]
     pub fn with_kv_heads(self, n_kv_heads: usize) -> Self {
@@ -73,7 +63,7 @@ impl TransformerConfig {
     }
 
     /// Sets the width of a head in all layers with attention. Does not change
-    /// [`attn_scale`](TransformerConfig::attn_scale).
+    /// [the divisor of scores](TransformerConfig::with_attn_scale).
     #[must_use]
     pub fn with_d_head(self, d_head: usize) -> Self {
         self.each_attention(|own| own.d_head = d_head)
@@ -82,9 +72,9 @@ impl TransformerConfig {
     /// Sets the number of neurons of all MLPs, and of each expert.
     ///
     /// ```
-    /// use hooklens::{MlpConfig, TransformerConfig};
+    /// use hooklens::TransformerConfig;
     /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_d_mlp(96).with_gated_mlp(true);
-    /// assert_eq!(config.layers[1].mlp, MlpConfig::Gated { d_mlp: 96 });
+    /// assert_eq!(config.d_mlp(), 96);
     /// ```
     #[must_use]
     pub fn with_d_mlp(self, d_mlp: usize) -> Self {
@@ -97,19 +87,19 @@ impl TransformerConfig {
         self.each_layer(|own| own.mlp = own.mlp.with_gate(gated))
     }
 
-    /// Turns all MLPs into mixtures of experts of the same width and with the same gate, or back with `None`.
+    /// Turns all MLPs into mixtures of `count` experts, each of the same width and with the same gate as the MLP. A
+    /// softmax router chooses `per_token` of them and renormalizes their weights to sum to one (Mixtral).
     ///
     /// ```
-    /// use hooklens::{Experts, TransformerConfig};
-    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_gated_mlp(true).with_experts(Experts::new(8, 2));
+    /// use hooklens::TransformerConfig;
+    /// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_gated_mlp(true).with_experts(8, 2);
     /// config.validate()?;
-    /// assert!(config.experts_of(1).is_some() && config.is_gated(1));
+    /// assert_eq!(config.n_experts(), 8);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
-    pub fn with_experts(self, experts: impl Into<Option<Experts>>) -> Self {
-        let experts = experts.into();
-        self.each_layer(|own| own.mlp = own.mlp.with_experts(experts))
+    pub fn with_experts(self, count: usize, per_token: usize) -> Self {
+        self.with_mixture(Experts::new(count, per_token))
     }
 
     /// Removes the MLPs if `attn_only`.
@@ -118,39 +108,23 @@ impl TransformerConfig {
         if attn_only { self.each_layer(|own| own.mlp = MlpConfig::None) } else { self }
     }
 
-    fn each_layer(mut self, change: impl FnMut(&mut LayerConfig)) -> Self {
+    pub(super) fn each_layer(mut self, change: impl FnMut(&mut LayerConfig)) -> Self {
         self.layers.iter_mut().for_each(change);
         self
     }
 
-    fn each_attention(self, mut change: impl FnMut(&mut AttentionConfig)) -> Self {
+    pub(super) fn each_attention(self, mut change: impl FnMut(&mut AttentionConfig)) -> Self {
         self.each_layer(|own| own.mixer.attention_mut().into_iter().for_each(&mut change))
     }
 }
 
-/// Settings that differ between layers, as lists with one value per layer.
+/// Settings that differ between layers.
 impl TransformerConfig {
-    /// Sets the token mixer of each layer.
-    ///
-    /// # Errors
-    /// [`ConfigError::Contradiction`] if the list has another length.
-    pub fn with_mixers(self, mixers: impl IntoIterator<Item = MixerConfig>) -> Result<Self, ConfigError> {
-        self.each_of("mixers", mixers, |own, mixer| own.mixer = mixer)
-    }
-
-    /// Sets the MLP of each layer.
-    ///
-    /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers).
-    pub fn with_mlps(self, mlps: impl IntoIterator<Item = MlpConfig>) -> Result<Self, ConfigError> {
-        self.each_of("mlps", mlps, |own, mlp| own.mlp = mlp)
-    }
-
     /// Sets the attention window of each layer; an empty list removes all windows. Windows of layers without
     /// attention are ignored.
     ///
     /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers).
+    /// [`ConfigError::Contradiction`] if the list has another length.
     pub fn with_windows(self, windows: impl IntoIterator<Item = Option<Window>>) -> Result<Self, ConfigError> {
         let windows: Vec<_> = windows.into_iter().collect();
         let none = self.each_attention(|own| own.window = None);
@@ -162,62 +136,97 @@ impl TransformerConfig {
         })
     }
 
-    /// Sets the rotary embeddings of each layer, `None` for layers without any; an empty list restores the model's.
-    /// Values for layers without attention are ignored.
+    /// Replaces the attention of these layers by Mamba 2: `n_heads` heads of width `d_head`, each with a state of
+    /// `d_head` by `d_state` (Dao and Gu 2024).
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::NormKind;
+    /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_mamba2([0], 4, 8, 6)?;
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], "blocks.0.ssm.hook_{x,b,dt}")?;
+    /// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_x")?.dims(), [1, 3, 4, 8]);
+    /// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_b")?.dims(), [1, 3, 1, 6]);
+    /// assert_eq!(cache.get::<3>("blocks.0.ssm.hook_dt")?.dims(), [1, 3, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers), and if the model's positions are not rotary.
-    pub fn with_layer_rotary(self, rotary: impl IntoIterator<Item = Option<Rotary>>) -> Result<Self, ConfigError> {
-        let all = match &self.positional {
-            Positional::Rotary(all) => Some(all.clone()),
-            _ => None,
-        };
-        let rotary: Vec<_> = rotary.into_iter().collect();
-        let same = self.each_attention(|own| own.rotary = LayerRotary::Model);
-        if rotary.is_empty() {
-            return Ok(same);
-        }
-        let config = same.each_of("layer_rotary", rotary, |own, rotary| {
-            let rotary = match rotary {
-                Some(own) if Some(&own) == all.as_ref() => LayerRotary::Model,
-                Some(own) => LayerRotary::Own(own),
-                None => LayerRotary::None,
+    /// [`ConfigError::Contradiction`] if there is no such layer.
+    pub fn with_mamba2(
+        self,
+        layers: impl IntoIterator<Item = usize>,
+        n_heads: usize,
+        d_head: usize,
+        d_state: usize,
+    ) -> Result<Self, ConfigError> {
+        self.with_mixer(layers, &MixerConfig::Mamba2(StateSpace::new(n_heads, d_head, d_state)))
+    }
+
+    /// Replaces the attention of these layers by a gated delta net (Yang et al. 2024; Qwen 3 Next): `heads` are the
+    /// numbers of key heads and of value heads, and `widths` their widths.
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::NormKind;
+    /// let config =
+    ///     TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_gated_delta_net([0], [2, 4], [8, 6])?;
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], ["blocks.0.linear_attn.hook_{q,v,beta}", "blocks.1.attn.hook_pattern"])?;
+    /// assert_eq!(cache.get::<4>("blocks.0.linear_attn.hook_q")?.dims(), [1, 3, 2, 8]);
+    /// assert_eq!(cache.get::<4>("blocks.0.linear_attn.hook_v")?.dims(), [1, 3, 4, 6]);
+    /// assert_eq!(cache.get::<3>("blocks.0.linear_attn.hook_beta")?.dims(), [1, 3, 4]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`with_mamba2`](Self::with_mamba2).
+    pub fn with_gated_delta_net(
+        self,
+        layers: impl IntoIterator<Item = usize>,
+        heads: [usize; 2],
+        widths: [usize; 2],
+    ) -> Result<Self, ConfigError> {
+        let ([n_key_heads, n_value_heads], [d_key, d_value]) = (heads, widths);
+        let net = GatedDelta { n_key_heads, n_value_heads, d_key, d_value, width: 4 };
+        self.with_mixer(layers, &MixerConfig::GatedDeltaNet(net))
+    }
+
+    /// Replaces the attention of these layers by a gated short convolution over `width` positions (LFM2).
+    ///
+    /// ```
+    /// use hooklens::prelude::*;
+    /// use hooklens::NormKind;
+    /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_short_convolution([0], 3)?;
+    /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
+    /// let cache = model.record([1, 2, 3], "blocks.0.conv.hook_{b,c,x,z}")?;
+    /// assert_eq!(cache.get::<3>("blocks.0.conv.hook_b")?.dims(), [1, 3, 32]);
+    /// assert_eq!(cache.get::<4>("blocks.0.conv.hook_z")?.dims(), [1, 3, 1, 32]); // stored as a single head
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`with_mamba2`](Self::with_mamba2).
+    pub fn with_short_convolution(
+        self,
+        layers: impl IntoIterator<Item = usize>,
+        width: usize,
+    ) -> Result<Self, ConfigError> {
+        self.with_mixer(layers, &MixerConfig::ShortConvolution(ShortConv { width }))
+    }
+
+    fn with_mixer(mut self, layers: impl IntoIterator<Item = usize>, mixer: &MixerConfig) -> Result<Self, ConfigError> {
+        let n_layers = self.n_layers();
+        for layer in layers {
+            let Some(own) = self.layers.get_mut(layer) else {
+                return ConfigError::refuse("mixers", format!("there is no layer {layer}: the model has {n_layers}"));
             };
-            own.mixer.attention_mut().into_iter().for_each(|own| own.rotary = rotary.clone());
-        })?;
-        if all.is_none() {
-            return ConfigError::refuse("layer_rotary", "only rotary positions can differ between layers".into());
+            own.mixer = mixer.clone();
         }
-        Ok(config)
+        Ok(self)
     }
 
-    /// Sets, for each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own; with an
-    /// empty list, every layer has its own.
-    ///
-    /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers), and for a layer without attention that would reuse keys.
-    pub fn with_shared_keys(self, from: impl IntoIterator<Item = Option<usize>>) -> Result<Self, ConfigError> {
-        let from: Vec<_> = from.into_iter().collect();
-        let none = self.each_attention(|own| own.keys_of = None);
-        if from.is_empty() {
-            return Ok(none);
-        }
-        let mut without = None;
-        let config = none.each_of("shared_keys", from, |own, from| match (own.mixer.attention_mut(), from) {
-            (Some(own), from) => own.keys_of = from,
-            (None, Some(from)) => without = without.or(Some(from)),
-            (None, None) => {}
-        })?;
-        match without {
-            Some(from) => {
-                let reason = format!("a layer without attention can't reuse the keys of layer {from}");
-                ConfigError::refuse("shared_keys", reason)
-            }
-            None => Ok(config),
-        }
-    }
-
-    fn each_of<T>(
+    pub(super) fn each_of<T>(
         mut self,
         field: &'static str,
         values: impl IntoIterator<Item = T>,

@@ -2,15 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, NormKind, Positional, TransformerConfig};
+use super::{ConfigError, Layers, NormKind, Positional, TransformerConfig};
 
 /// Settings of a mixture-of-experts MLP.
 ///
 /// ```
-/// use hooklens::{Experts, TransformerConfig};
+/// use hooklens::TransformerConfig;
+/// use hooklens_model::config::{Layers, Experts};
 /// let experts = Experts::new(8, 2); // Mixtral
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
-/// let config = plain.with_gated_mlp(true).with_experts(experts);
+/// let config = plain.with_gated_mlp(true).with_mixture(experts);
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -55,7 +56,7 @@ impl Experts {
     /// experts' weights to sum to one.
     ///
     /// ```
-    /// use hooklens::{Experts, RouterFn};
+    /// use hooklens_model::config::{Experts, RouterFn};
     /// let experts = Experts { router: RouterFn::Sigmoid, ..Experts::new(8, 2) };
     /// assert!(experts.renormalize && experts.shared.is_none() && experts.scale == 1.0);
     /// ```
@@ -121,7 +122,7 @@ impl Experts {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::AttnExperts;
+/// use hooklens_model::config::{AttnExperts, Settings};
 /// let attn_experts = Some(AttnExperts { count: 3, per_token: 2 });
 /// let plain = TransformerConfig::new(1, 24, 6, 20, 8);
 /// let config = plain.with_kv_heads(2).with_attn_experts(attn_experts);
@@ -170,9 +171,9 @@ impl AttnExperts {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Experts, RouterFn};
+/// use hooklens_model::config::{Layers, Experts, RouterFn};
 /// let experts = Some(Experts { router: RouterFn::Sigmoid, ..Experts::new(4, 2) });
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_mixture(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let weights = model.record([1, 2, 3], hook::expert_weights(0))?.get(hook::expert_weights(0))?;
 /// assert!(weights.max().into_scalar::<f32>() < 1.0); // separate sigmoids, whose sum may exceed one
@@ -198,10 +199,11 @@ pub enum RouterFn {
 /// groups.
 ///
 /// ```
-/// use hooklens::{ExpertGroups, Experts, TransformerConfig};
+/// use hooklens::TransformerConfig;
+/// use hooklens_model::config::{Layers, ExpertGroups, Experts};
 /// let groups = Some(ExpertGroups { count: 3, kept: 1, best: 2 });
 /// let experts = Some(Experts { groups, ..Experts::new(8, 2) });
-/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_gated_mlp(true).with_experts(experts);
+/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_gated_mlp(true).with_mixture(experts);
 /// let message = config.validate().unwrap_err().to_string();
 /// assert_eq!(message, "invalid `experts`: 8 experts can't be divided into 3 groups");
 /// ```
@@ -238,9 +240,9 @@ impl ExpertGroups {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Experts, SharedExpert};
+/// use hooklens_model::config::{Layers, Experts, SharedExpert};
 /// let experts = Some(Experts { shared: Some(SharedExpert { d_mlp: 24, gated: true }), ..Experts::new(4, 2) });
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_mixture(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let post = model.record([1, 2, 3], hook::shared_post(0))?.get(hook::shared_post(0))?;
 /// assert_eq!(post.dims(), [1, 3, 24]);
@@ -258,10 +260,10 @@ pub struct SharedExpert {
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{ClippedGate, Experts};
+/// use hooklens_model::config::{Layers, ClippedGate, Experts};
 /// let clipped = Some(ClippedGate { alpha: 1.702, limit: 7.0 });
 /// let experts = Some(Experts { clipped, ..Experts::new(4, 2) }); // as in GPT-OSS
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_experts(experts);
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_gated_mlp(true).with_mixture(experts);
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// assert_eq!(model.forward([1, 2, 3])?.dims(), [1, 3, 20]);
 /// # Ok::<(), hooklens::Error>(())

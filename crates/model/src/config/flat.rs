@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ActivationFn, AttentionConfig, AttnExperts, ConfigError, Experts, GatedDelta, Latent, LayerConfig, LayerRotary,
-    MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth, ResidualScheme, Rotary,
+    Layers, MixerConfig, MlpConfig, NormKind, PerLayerInputs, Positional, QkNorm, QueryGrowth, ResidualScheme, Rotary,
     ShortConv, StateSpace, TransformerConfig, Window,
 };
 
@@ -228,7 +228,7 @@ impl TryFrom<FlatConfig> for TransformerConfig {
             .with_d_head(flat.d_head)
             .with_d_mlp(flat.d_mlp)
             .with_gated_mlp(flat.gated_mlp)
-            .with_experts(flat.experts)
+            .with_mixture(flat.experts)
             .with_attn_only(flat.attn_only);
         let config = match flat.mixers.is_empty() {
             true => config,

@@ -11,21 +11,6 @@ use super::mixer::check_sizes;
 /// At each position, a head decays its state `S` (`[d_key, d_value]`), moves the value stored for the key toward the
 /// new value by a factor `beta`, and reads the state with the query: `S = exp(g) S; S += beta kᵀ (v - k S); o = q S`.
 /// Queries, keys, and values first pass through a causal convolution over `width` positions.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{GatedDelta, AttentionConfig, MixerConfig, NormKind};
-/// let net = GatedDelta { n_key_heads: 2, n_value_heads: 4, d_key: 8, d_value: 6, width: 4 };
-/// let mixers = vec![MixerConfig::GatedDeltaNet(net), MixerConfig::Attention(AttentionConfig::new(4, 8))];
-/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?.with_norm(NormKind::Rms);
-/// assert_eq!((config.attends(0), config.gated_delta_of(0)), (false, Some(net)));
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let cache = model.record([1, 2, 3], ["blocks.0.linear_attn.hook_{q,v,beta}", "blocks.1.attn.hook_pattern"])?;
-/// assert_eq!(cache.get::<4>("blocks.0.linear_attn.hook_q")?.dims(), [1, 3, 2, 8]);
-/// assert_eq!(cache.get::<4>("blocks.0.linear_attn.hook_v")?.dims(), [1, 3, 4, 6]);
-/// assert_eq!(cache.get::<3>("blocks.0.linear_attn.hook_beta")?.dims(), [1, 3, 4]);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatedDelta {
     /// Number of query/key heads.

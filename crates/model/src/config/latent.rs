@@ -12,9 +12,10 @@ use super::{AttentionConfig, ConfigError, Positional, TransformerConfig};
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{Latent, NormKind, RopeScaling, Rotary};
+/// use hooklens::{NormKind, RopeScaling, Rotary};
+/// use hooklens_model::config::{Latent, Settings};
 /// let rotary = Rotary { dim: 4, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_rotary(rotary).with_norm(NormKind::Rms).with_latent(Latent { q_rank: Some(12), kv_rank: 10, d_rope: 4, d_value: 6, eps: 1e-6 });
+/// let config = TransformerConfig::new(1, 16, 2, 20, 8).with_positional(rotary).with_norm(NormKind::Rms).with_latent(Latent { q_rank: Some(12), kv_rank: 10, d_rope: 4, d_value: 6, eps: 1e-6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], ["blocks.0.attn.hook_kv_latent", "k0", "v0"])?;
 /// assert_eq!(cache.get(hook::kv_latent(0))?.dims(), [1, 3, 10]);

@@ -7,10 +7,11 @@ use super::{AttentionConfig, ConfigError, MixerConfig, MlpConfig, TransformerCon
 /// One layer: a token mixer and an MLP, each around the residual stream.
 ///
 /// ```
-/// use hooklens::{LayerConfig, MixerConfig, MlpConfig, StateSpace, TransformerConfig};
+/// use hooklens::TransformerConfig;
+/// use hooklens_model::config::{Layers, LayerConfig, MixerConfig, MlpConfig, StateSpace};
 /// // As in Nemotron-H: a layer with only Mamba 2, then a layer with only an MLP.
 /// let mut config = TransformerConfig::new(2, 64, 4, 100, 32);
-/// config.layers = vec![
+/// *config.layers_mut() = vec![
 ///     LayerConfig::new(MixerConfig::Mamba2(StateSpace::new(4, 8, 6)), MlpConfig::None),
 ///     LayerConfig::new(MixerConfig::None, MlpConfig::Dense { d_mlp: 256 }),
 /// ];

@@ -8,7 +8,7 @@ use super::{AttentionConfig, ConfigError, GatedDelta, ShortConv, StateSpace, Tra
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{AttentionConfig, MixerConfig};
+/// use hooklens_model::config::{Layers, AttentionConfig, MixerConfig};
 /// // The second layer's heads are twice as wide, and share one head of keys and values.
 /// let mixers = [AttentionConfig::new(2, 8), AttentionConfig::new(1, 16)].map(MixerConfig::Attention);
 /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?;
@@ -40,7 +40,7 @@ impl MixerConfig {
     /// Attention, if the mixer has any.
     ///
     /// ```
-    /// use hooklens::{AttentionConfig, MixerConfig, StateSpace};
+    /// use hooklens_model::config::{AttentionConfig, MixerConfig, StateSpace};
     /// let own = AttentionConfig::new(2, 8);
     /// assert_eq!(MixerConfig::AttentionAndMamba2(own.clone(), StateSpace::new(4, 8, 6)).attention(), Some(&own));
     /// assert_eq!(MixerConfig::None.attention(), None);

@@ -7,7 +7,8 @@ use super::{ActivationFn, ConfigError, Experts, TransformerConfig};
 /// The MLP of a layer. The activation function is [`TransformerConfig::activation`].
 ///
 /// ```
-/// use hooklens::{Experts, MlpConfig, TransformerConfig};
+/// use hooklens::TransformerConfig;
+/// use hooklens_model::config::{Layers, Experts, MlpConfig};
 /// // A gated MLP in the first layer, a mixture of experts in the second (DeepSeek).
 /// let mlps = [
 ///     MlpConfig::Gated { d_mlp: 256 },

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use hooklens::NormKind;
 /// assert!(NormKind::LayerNorm.centers() && !NormKind::Rms.centers());
-/// assert_eq!(NormKind::LayerNorm.folded(), NormKind::LayerNormPre); // its weight is folded into the next layer
 /// assert!(!NormKind::LayerNormPre.has_weight());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,12 +46,7 @@ impl NormKind {
     }
 
     /// The same norm without weights.
-    ///
-    /// ```
-    /// use hooklens::NormKind;
-    /// assert_eq!((NormKind::Rms.folded(), NormKind::None.folded()), (NormKind::RmsPre, NormKind::None));
-    /// ```
-    pub fn folded(self) -> Self {
+    pub(crate) fn folded(self) -> Self {
         match self {
             NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
             NormKind::Rms | NormKind::RmsPre => NormKind::RmsPre,

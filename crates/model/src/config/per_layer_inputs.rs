@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// use hooklens::prelude::*;
-/// use hooklens::{NormKind, PerLayerInputs};
+/// use hooklens::NormKind;
+/// use hooklens_model::config::{PerLayerInputs, Settings};
 /// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_norm(NormKind::Rms).with_per_layer_inputs(PerLayerInputs { width: 6 });
 /// let model = HookedTransformer::random(config, 0, &Device::flex())?;
 /// let cache = model.record([1, 2, 3], "blocks.1.*per_layer*")?;

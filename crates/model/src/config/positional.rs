@@ -22,8 +22,8 @@ pub enum Positional {
     /// Learned embeddings, added to the token embeddings.
     Learned,
     /// Learned embeddings, added before the norm of the embedding
-    /// ([`post_embedding_norm`](super::TransformerConfig::post_embedding_norm)), so that `hook_embed` includes them
-    /// (BART).
+    /// ([`with_post_embedding_norm`](super::TransformerConfig::with_post_embedding_norm)), so that `hook_embed`
+    /// includes them (BART).
     LearnedNormalized,
     /// Rotary embeddings of queries and keys.
     Rotary(Rotary),
@@ -38,9 +38,15 @@ pub enum Positional {
     None,
 }
 
+impl From<Rotary> for Positional {
+    fn from(rotary: Rotary) -> Self {
+        Self::Rotary(rotary)
+    }
+}
+
 impl Positional {
     /// Whether there is a table of learned position embeddings.
-    pub fn has_table(&self) -> bool {
+    pub(crate) fn has_table(&self) -> bool {
         matches!(self, Positional::Learned | Positional::LearnedNormalized | Positional::Shortformer)
     }
 

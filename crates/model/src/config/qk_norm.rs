@@ -7,7 +7,8 @@ use super::NormKind;
 /// How queries and keys are normalized. The norm uses the model's `eps`.
 ///
 /// ```
-/// use hooklens::{NormKind, QkNorm, QkNormWeights, TransformerConfig};
+/// use hooklens::{NormKind, TransformerConfig};
+/// use hooklens_model::config::{QkNorm, QkNormWeights, Settings};
 /// assert_eq!(QkNorm::HEADS.kind, NormKind::Rms); // Qwen 3
 /// let plain = TransformerConfig::new(2, 64, 4, 100, 32);
 /// // StableLM 2: a layer norm, with separate weights for each head.
@@ -34,7 +35,7 @@ pub struct QkNorm {
 /// What a query or key norm is taken over, and the shape of its weights.
 ///
 /// ```
-/// use hooklens::QkNormWeights;
+/// use hooklens_model::config::QkNormWeights;
 /// assert_eq!(QkNormWeights::EachHead.width(4, 16), 64);
 /// assert_eq!(QkNormWeights::Shared.width(4, 16), 16);
 /// ```
@@ -66,7 +67,7 @@ impl QkNormWeights {
     /// Number of weights for `heads` heads of width `d_head`.
     ///
     /// ```
-    /// use hooklens::QkNormWeights;
+    /// use hooklens_model::config::QkNormWeights;
     /// assert_eq!(QkNormWeights::Whole.width(2, 8), 16);
     /// ```
     pub fn width(self, heads: usize, d_head: usize) -> usize {

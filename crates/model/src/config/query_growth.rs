@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// by `1 + rate ln(1 + ⌊(p + ahead) / context⌋)`, which is one within the trained context.
 ///
 /// ```
-/// use hooklens::QueryGrowth;
+/// use hooklens_model::config::QueryGrowth;
 /// let growth = QueryGrowth { rate: 0.5, context: 16, ahead: 0, still_layers: false }; // Ministral 3
 /// assert_eq!(growth.factor(15), 1.0);
 /// assert_eq!(growth.factor(16), 1.0 + 0.5 * 2f64.ln());

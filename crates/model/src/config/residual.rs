@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 pub enum ResidualScheme {
     /// The mixer's output is added first, and the MLP reads the sum (GPT-2, Llama). Both have norms on their inputs
-    /// ([`pre_norms`](super::TransformerConfig::pre_norms)), their outputs
-    /// ([`post_norms`](super::TransformerConfig::post_norms)), or both.
+    /// (but not in OLMo 2), their outputs ([`with_post_norms`](super::TransformerConfig::with_post_norms)),
+    /// or both.
     #[default]
     Sequential,
     /// The mixer and the MLP read the same residual stream (GPT-J, Pythia).

@@ -8,8 +8,9 @@ use super::ConfigError;
 ///
 /// ```
 /// use hooklens::{RopeScaling, Rotary, TransformerConfig};
+/// use hooklens_model::config::Layers;
 /// let rotary = Rotary { dim: 8, base: 10_000.0, adjacent_pairs: true, scaling: RopeScaling::None };
-/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_rotary(rotary.clone());
+/// let config = TransformerConfig::new(2, 64, 4, 100, 32).with_positional(rotary.clone());
 /// assert_eq!(config.rotary(1), Some(&rotary)); // rotates half of each head's 16 dimensions
 /// config.validate()?;
 /// # Ok::<(), hooklens::Error>(())
@@ -48,7 +49,7 @@ impl Rotary {
 /// use hooklens::{RopeScaling, Rotary};
 /// let model = |scaling| {
 ///     let rotary = Rotary { dim: 8, base: 100.0, adjacent_pairs: false, scaling };
-///     let config = TransformerConfig::new(1, 16, 2, 20, 64).with_rotary(rotary);
+///     let config = TransformerConfig::new(1, 16, 2, 20, 64).with_positional(rotary);
 ///     HookedTransformer::random(config, 0, &Device::flex())
 /// };
 /// let [near, far] = [model(RopeScaling::None)?, model(RopeScaling::Linear { factor: 4.0 })?];

@@ -10,21 +10,6 @@ use super::mixer::check_sizes;
 /// At each position, a head decays its state `S` (`[d_state, d_head]`), adds the outer product of `B` and its input
 /// `x`, scaled by a step `dt`, and reads the state with `C`: `S = exp(dt A) S + dt Bᵀ x; y = C S + D x`. `x`, `B`, and
 /// `C` first pass through a causal convolution over `width` positions.
-///
-/// ```
-/// use hooklens::prelude::*;
-/// use hooklens::{AttentionConfig, MixerConfig, NormKind, StateSpace};
-/// let space = StateSpace { n_groups: 2, ..StateSpace::new(4, 8, 6) };
-/// let mixers = vec![MixerConfig::Mamba2(space), MixerConfig::Attention(AttentionConfig::new(4, 8))];
-/// let config = TransformerConfig::new(2, 32, 4, 100, 32).with_mixers(mixers)?.with_norm(NormKind::Rms);
-/// assert_eq!((config.attends(0), config.state_space_of(0)), (false, Some(space)));
-/// let model = HookedTransformer::random(config, 0, &Device::flex())?;
-/// let cache = model.record([1, 2, 3], "blocks.0.ssm.hook_{x,b,dt}")?;
-/// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_x")?.dims(), [1, 3, 4, 8]);
-/// assert_eq!(cache.get::<4>("blocks.0.ssm.hook_b")?.dims(), [1, 3, 2, 6]);
-/// assert_eq!(cache.get::<3>("blocks.0.ssm.hook_dt")?.dims(), [1, 3, 4]);
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StateSpace {
     /// Number of heads, each with its own state.
@@ -51,7 +36,7 @@ pub struct StateSpace {
 /// RMS norm of the output of a Mamba 2 mixer's heads, which a gate multiplies.
 ///
 /// ```
-/// use hooklens::{GatedNorm, StateSpace};
+/// use hooklens_model::config::{GatedNorm, StateSpace};
 /// let falcon = StateSpace { norm: GatedNorm::None, ..StateSpace::new(4, 8, 6) };
 /// assert_ne!(falcon.norm, GatedNorm::default());
 /// ```
@@ -82,7 +67,7 @@ impl StateSpace {
     /// fields: one group, a convolution over four positions, one norm group.
     ///
     /// ```
-    /// use hooklens::StateSpace;
+    /// use hooklens_model::config::StateSpace;
     /// let space = StateSpace::new(4, 8, 6);
     /// assert_eq!((space.n_groups, space.width, space.norm_groups, space.least_step), (1, 4, 1, 0.0));
     /// ```

@@ -1,10 +1,11 @@
 //! Validation of configurations: what no type of a field rules out. Each type checks its own values.
 
-use super::{ConfigError, NormKind, Positional, ResidualScheme, TransformerConfig};
+use super::{ConfigError, Layers, NormKind, Positional, ResidualScheme, TransformerConfig};
+
+/// Maximum number of layers. Guards allocations against nonsensical values.
+pub const MOST_LAYERS: usize = 10_000;
 
 impl TransformerConfig {
-    /// Maximum number of layers. Guards allocations against nonsensical values.
-    pub const MOST_LAYERS: usize = 10_000;
     /// Maximum value of a size: far larger than in any model, and small enough that the product of two sizes does not
     /// overflow.
     pub(super) const LARGEST: usize = 1 << 28;
@@ -48,7 +49,7 @@ impl TransformerConfig {
                 return Err(ConfigError::BadSize { field, given });
             }
         }
-        if self.n_layers() > Self::MOST_LAYERS {
+        if self.n_layers() > MOST_LAYERS {
             return Err(ConfigError::BadSize { field: "n_layers", given: self.n_layers() });
         }
         if let Some(own) = self.per_layer_inputs

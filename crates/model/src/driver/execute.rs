@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device};
 use hooklens_hooks::{ActivationCache, Axis, Halt, Hook, ModelIdentity, Record, Rows, Run, Silent, TextHashes};
 
-use crate::config::{MixerConfig, TransformerConfig};
+use crate::config::{Layers, MixerConfig, TransformerConfig};
 use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;

@@ -59,7 +59,7 @@ pub trait RunOutput: Sized + private::Sealed {
 /// let decoder = HookedTransformer::from_pretrained("embedded:induction")?;
 /// assert_eq!(on_first(&decoder, "red fox".into(), 0)?.dims(), [4]);
 /// let encoder = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-/// assert_eq!(on_first(&encoder, [2, 5, 9, 3].into(), 0)?.dims(), [encoder.config().n_heads]);
+/// assert_eq!(on_first(&encoder, [2, 5, 9, 3].into(), 0)?.dims(), [encoder.config().n_heads()]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait HookedModel: Sized + private::RunModel {

@@ -23,10 +23,10 @@ use crate::tokens::{Tokens, decode_generated, mask_token};
 /// # use hooklens::prelude::*;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let output = model.run(vec![vec![2, 5, 9, 3]], ForwardOptions::new())?;
-/// assert_eq!(output.hidden.map(|hidden| hidden.dims()), Some([1, 4, model.config().d_model]));
+/// assert_eq!(output.hidden.map(|hidden| hidden.dims()), Some([1, 4, model.config().d_model()]));
 /// // This model has a masked-token head, a pooler and a next-sentence head.
 /// assert_eq!(output.logits.map(|logits| logits.dims()[1]), Some(4));
-/// assert_eq!(output.pooled.map(|pooled| pooled.dims()), Some([1, model.config().d_model]));
+/// assert_eq!(output.pooled.map(|pooled| pooled.dims()), Some([1, model.config().d_model()]));
 /// assert_eq!(output.next_sentence.map(|logits| logits.dims()), Some([1, 2]));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -193,15 +193,6 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    /// Checks the sequence length. Rotary and relative positions have no limit.
-    pub fn check_length(&self, len: usize) -> Result<(), InputError> {
-        let n_ctx = self.config.n_ctx;
-        match len > n_ctx && self.config.positional == Positional::Learned {
-            true => Err(InputError::TooLong { len, n_ctx }),
-            false => Ok(()),
-        }
-    }
-
     /// Runs the model with these heads; without logits, only up to the last point that is hooked or recorded.
     pub(super) fn run_tokens(
         &self,
@@ -215,7 +206,7 @@ impl HookedEncoder {
         }
         let [batch, len] = tokens.tokens.shape();
         let sequence = Sequence::of(&tokens.tokens);
-        self.check_length(sequence.positions_needed())?;
+        check_length(self, sequence.positions_needed())?;
         let widest = self.stack.d_mlp().max(if wanted.mlm { self.config.d_vocab } else { 0 });
         let plan = Plan {
             points: &self.points,
@@ -443,5 +434,17 @@ impl EncoderBlock {
         let post = run.fire(at(Site::ResidPost), mid + mlp_out)?;
         let post = self.ln2.forward(post, norm(Site::Ln2Scale, Site::Ln2Normalized), run)?;
         run.fire(at(Site::NormalizedResidPost), post)
+    }
+}
+
+/// Checks the length of a text. Rotary and relative positions have no limit.
+///
+/// # Errors
+/// [`InputError::TooLong`] if it is longer than a table of learned positions.
+pub fn check_length(model: &HookedEncoder, len: usize) -> Result<(), InputError> {
+    let n_ctx = model.config.n_ctx;
+    match len > n_ctx && model.config.positional == Positional::Learned {
+        true => Err(InputError::TooLong { len, n_ctx }),
+        false => Ok(()),
     }
 }

@@ -18,10 +18,10 @@ use burn::tensor::Device;
 use hooklens_hooks::Catalog;
 
 pub use config::{EncoderConfig, RelativePositions};
-pub use forward::EncoderOutput;
+pub use forward::{EncoderOutput, check_length};
 pub use input::EncoderInput;
 pub use loaded::LoadedEncoder;
-pub use sentences::{Pooling, SentenceEmbedding};
+pub use sentences::{Pooling, SentenceEmbedding, sentence_embedding_of};
 pub use tokens::EncoderTokens;
 pub(crate) use unembed::check_width;
 pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHeads, RelativeWeights};
@@ -46,7 +46,7 @@ use points::points_of;
 /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
 /// let recorded = model.run(vec![vec![2, 5, 9, 3]], Record::all())?.cache;
 /// let stream = recorded.get(hook::resid_pre(-1))?; // [batch, pos, d_model]
-/// assert_eq!(stream.dims(), [1, 4, model.config().d_model]);
+/// assert_eq!(stream.dims(), [1, 4, model.config().d_model()]);
 /// let last: Tensor<3> = recorded.get(("normalized_resid_post", -1))?;
 /// let gap = model.encode(vec![vec![2, 5, 9, 3]])? - last;
 /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
@@ -100,17 +100,18 @@ impl ModelWeights for HookedEncoder {
 }
 
 impl HookedEncoder {
-    /// Configuration of the model.
+    /// Configuration of the blocks: their sizes, norms and activation function. Positions, embeddings and output heads are
+    /// not part of it.
     ///
     /// ```
     /// # use hooklens::FromPretrained;
     /// # use hooklens::encoder::HookedEncoder;
     /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// assert_eq!((model.config().n_layers, model.config().d_model), (2, 24));
+    /// assert_eq!((model.config().n_layers(), model.config().d_model()), (2, 24));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn config(&self) -> &EncoderConfig {
-        &self.config
+    pub fn config(&self) -> &TransformerConfig {
+        &self.stack
     }
 
     /// Device of the weights.
@@ -138,6 +139,11 @@ impl HookedEncoder {
     pub fn load_report(&self) -> &LoadReport {
         &self.report
     }
+}
+
+/// The whole configuration of a model, with positions and embeddings.
+pub fn config_of(model: &HookedEncoder) -> &EncoderConfig {
+    &model.config
 }
 
 impl private::Sealed for HookedEncoder {}

@@ -64,50 +64,47 @@ impl Default for SentenceEmbedding {
     }
 }
 
-impl SentenceEmbedding {
-    /// Reads `modules.json` and the files it names. Returns the default for a folder without `modules.json`, and an
-    /// inner `Err` with the reason if the model's pooling is not supported.
-    pub fn of_folder(folder: &Path) -> Result<std::result::Result<Self, String>, LoadError> {
-        let path = folder.join("modules.json");
-        if !path.is_file() {
-            return Ok(Ok(Self::default()));
-        }
-        let modules = read_json(path.clone())?;
-        let bad = |reason: String| LoadError::Content { path: path.clone(), reason };
-        let modules = modules.as_array().ok_or_else(|| bad("it is not a list of modules".into()))?;
-        let mut found = Self { normalize: false, ..Self::default() };
-        for module in modules {
-            let text = |field: &str| module.get(field).and_then(Value::as_str).unwrap_or_default();
-            match text("type").rsplit('.').next() {
-                Some("Pooling") => {
-                    let inside = |part| matches!(part, Component::Normal(_));
-                    if !Path::new(text("path")).components().all(inside) {
-                        return Err(bad(format!("`{}` is outside the folder", text("path"))));
-                    }
-                    let own = read_json(folder.join(text("path")).join("config.json"))?;
-                    let modes = own.as_object().into_iter().flatten();
-                    let on =
-                        modes.filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Value::Bool(true));
-                    let on: Vec<&str> = on.map(|(key, _)| &key["pooling_mode_".len()..]).collect();
-                    found.pooling = match on[..] {
-                        ["mean_tokens"] => Pooling::Mean,
-                        ["cls_token"] => Pooling::First,
-                        ["max_tokens"] => Pooling::Max,
-                        _ => return Ok(Err(format!("the pooling {on:?} is not supported"))),
-                    };
-                }
-                Some("Normalize") => found.normalize = true,
-                Some("Transformer") => {}
-                other => return Ok(Err(format!("a module of type {other:?} is not supported"))),
-            }
-        }
-        let limits = folder.join("sentence_bert_config.json");
-        if limits.is_file() {
-            let longest = read_json(limits)?.get("max_seq_length").and_then(Value::as_u64);
-            found.max_len = longest.and_then(|n| usize::try_from(n).ok());
-        }
-        Ok(Ok(found))
+/// Reads `modules.json` and the files it names. Returns the default for a folder without `modules.json`, and an
+/// inner `Err` with the reason if the model's pooling is not supported.
+pub fn sentence_embedding_of(folder: &Path) -> Result<std::result::Result<SentenceEmbedding, String>, LoadError> {
+    let path = folder.join("modules.json");
+    if !path.is_file() {
+        return Ok(Ok(SentenceEmbedding::default()));
     }
+    let modules = read_json(path.clone())?;
+    let bad = |reason: String| LoadError::Content { path: path.clone(), reason };
+    let modules = modules.as_array().ok_or_else(|| bad("it is not a list of modules".into()))?;
+    let mut found = SentenceEmbedding { normalize: false, ..SentenceEmbedding::default() };
+    for module in modules {
+        let text = |field: &str| module.get(field).and_then(Value::as_str).unwrap_or_default();
+        match text("type").rsplit('.').next() {
+            Some("Pooling") => {
+                let inside = |part| matches!(part, Component::Normal(_));
+                if !Path::new(text("path")).components().all(inside) {
+                    return Err(bad(format!("`{}` is outside the folder", text("path"))));
+                }
+                let own = read_json(folder.join(text("path")).join("config.json"))?;
+                let modes = own.as_object().into_iter().flatten();
+                let on = modes.filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Value::Bool(true));
+                let on: Vec<&str> = on.map(|(key, _)| &key["pooling_mode_".len()..]).collect();
+                found.pooling = match on[..] {
+                    ["mean_tokens"] => Pooling::Mean,
+                    ["cls_token"] => Pooling::First,
+                    ["max_tokens"] => Pooling::Max,
+                    _ => return Ok(Err(format!("the pooling {on:?} is not supported"))),
+                };
+            }
+            Some("Normalize") => found.normalize = true,
+            Some("Transformer") => {}
+            other => return Ok(Err(format!("a module of type {other:?} is not supported"))),
+        }
+    }
+    let limits = folder.join("sentence_bert_config.json");
+    if limits.is_file() {
+        let longest = read_json(limits)?.get("max_seq_length").and_then(Value::as_u64);
+        found.max_len = longest.and_then(|n| usize::try_from(n).ok());
+    }
+    Ok(Ok(found))
 }
 
 impl HookedEncoder {

@@ -27,7 +27,7 @@ impl HookedEncoder {
             Some(ln_final) => ln_final.without_hooks(stream),
             None => stream,
         };
-        let features = self.config().head_activation.apply(head.dense.forward(stream));
+        let features = self.config.head_activation.apply(head.dense.forward(stream));
         Ok(head.unembed.forward(head.ln.without_hooks(features)))
     }
 }

@@ -21,7 +21,7 @@ pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 /// for token in [0, 4, 9] {
 ///     model.decode_cached(&mut cache, vec![vec![token]])?; // one token at a time
 /// }
-/// assert_eq!((cache.own.len(), cache.encoded().shape()), (3, [1, 4]));
+/// assert_eq!(cache.own.len(), 3);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -33,14 +33,9 @@ pub struct DecoderCache {
     pub(super) encoded: Encoded,
 }
 
+#[cfg(test)]
 impl DecoderCache {
-    /// Output of the encoder.
-    pub fn encoded(&self) -> &Encoded {
-        &self.encoded
-    }
-
     /// Number of layers whose cross-attention keys and values are cached.
-    #[cfg(test)]
     pub(crate) fn cross_layers(&self) -> usize {
         self.cross.len()
     }

@@ -8,16 +8,6 @@ use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig, Windo
 use crate::error::ConfigError;
 
 /// Configuration of an encoder and of a decoder that attends to it.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let config = model.config();
-/// assert_eq!(config.decoder_start_token, 0);
-/// assert!(config.output_scale.is_some() && !config.gated_mlp); // T5 1.0
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderDecoderConfig {
     /// Number of encoder blocks.
@@ -85,16 +75,6 @@ pub struct EncoderDecoderConfig {
 }
 
 /// Attention settings of one stack: key/value heads, scaling and windows.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/bart")?;
-/// let config = model.config();
-/// assert_eq!(config.attention.n_kv_heads, config.n_heads); // one per head
-/// assert_eq!(config.attention.scale, (config.d_head as f64).sqrt());
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StackAttention {
     /// Number of key/value heads.
@@ -160,15 +140,6 @@ impl EncoderDecoderConfig {
     }
 
     /// Checks that the sizes are consistent.
-    ///
-    /// ```
-    /// # use hooklens::FromPretrained;
-    /// # use hooklens::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder};
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// let config = EncoderDecoderConfig { d_vocab: 0, ..model.config().clone() };
-    /// assert!(config.validate().unwrap_err().to_string().contains("d_vocab"));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
     ///
     /// # Errors
     /// [`ConfigError`] with the name of the field.

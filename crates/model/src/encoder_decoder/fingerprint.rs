@@ -27,13 +27,13 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// Fails if the weights cannot be read from the device.
     pub fn fingerprint(&self) -> Result<String> {
-        hash_of(self.config(), &self.weights.parts, Hashed::default())
+        hash_of(&*self.config, &self.weights.parts, Hashed::default())
     }
 }
 
 impl Identified for HookedEncoderDecoder {
     fn identity(&self) -> Arc<ModelIdentity> {
-        let content = |hashed| hash_of(self.config(), &self.weights.parts, hashed);
+        let content = |hashed| hash_of(&*self.config, &self.weights.parts, hashed);
         self.identities.identity(&self.weights.parts, self.catalog().note(), content)
     }
 }

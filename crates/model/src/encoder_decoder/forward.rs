@@ -6,12 +6,12 @@ use burn::module::Param;
 use burn::tensor::{Bool, Tensor, TensorData};
 use hooklens_hooks::{ActivationCache, Detach, Halt, ModelIdentity, PointInfo, Rows, Run, Segment, Silent, TextHashes};
 
-use super::HookedEncoderDecoder;
 use super::block::CrossInputs;
 use super::cache::{CrossKeys, DecoderCache};
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
 use super::positions::StackPositions;
+use super::{HookedEncoderDecoder, both_tokens};
 use crate::device::guarded;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, RunOutput, execute, logits_of, private};
 use crate::error::{CacheError, InputError, Result};
@@ -30,7 +30,7 @@ use crate::tokens::Tokens;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let output = model.run(([5, 6, 7, 1], [0, 4]), Record::new("*cross_attn.hook_pattern"))?;
-/// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 2, model.config().d_vocab]));
+/// assert_eq!(output.logits.map(|logits| logits.dims()), Some([1, 2, model.decoder_config().d_vocab()]));
 /// let pattern: Tensor<4> = output.cache.get("decoder.0.cross_attn.hook_pattern")?;
 /// assert_eq!(pattern.dims()[2..], [2, 4]); // [decoder_pos, encoder_pos]
 /// # Ok::<(), hooklens::Error>(())
@@ -68,7 +68,7 @@ impl RunOutput for EncoderDecoderOutput {
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
-/// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.config().d_model));
+/// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.encoder_config().d_model()));
 /// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// encoded.hidden = encoded.hidden.zeros_like(); // hides the input from the decoder
 /// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
@@ -131,7 +131,7 @@ impl HookedEncoderDecoder {
         mut options: ForwardOptions<'_>,
     ) -> Result<EncoderDecoderOutput> {
         options.check_plain("an encoder-decoder")?;
-        let (tokens, written) = self.both_tokens(input)?;
+        let (tokens, written) = both_tokens(self, input)?;
         let (encoder, decoder) = (Sequence::of(&tokens), Sequence::of(&written));
         self.check_positions(&encoder)?;
         self.check_positions(&decoder)?;

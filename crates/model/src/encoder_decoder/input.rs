@@ -7,7 +7,7 @@ use crate::driver::Input;
 /// ```
 /// # use hooklens::prelude::*;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let start = model.config().decoder_start_token;
+/// let start = model.decoder_start_token();
 /// let first = model.forward([5, 6, 7, 1])?; // the first token's logits
 /// let same = model.forward(([5, 6, 7, 1], [start]))?;
 /// assert_eq!((first - same).abs().max().into_scalar::<f32>(), 0.0);

@@ -50,7 +50,7 @@ use points::{CROSS, points_of};
 /// # use hooklens::prelude::*;
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let (input, written) = (vec![vec![5, 6, 7, 1]], vec![vec![model.config().decoder_start_token]]);
+/// let (input, written) = (vec![vec![5, 6, 7, 1]], vec![vec![model.decoder_start_token()]]);
 /// let cache = model.run((input, written), Record::all())?.cache;
 /// let (there, here): (Tensor<3>, Tensor<3>) =
 ///     (cache.get("encoder.0.hook_resid_pre")?, cache.get("decoder.0.hook_resid_pre")?);
@@ -127,16 +127,34 @@ impl HookedEncoderDecoder {
         }
     }
 
-    /// Configuration of the model.
+    /// Configuration of the encoder's blocks: their sizes, norms and activation function. Positions and embeddings are not
+    /// part of it.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// assert_eq!((model.config().n_encoder_layers, model.config().n_decoder_layers), (2, 2));
+    /// assert_eq!((model.encoder_config().n_layers(), model.decoder_config().n_layers()), (2, 2));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn config(&self) -> &EncoderDecoderConfig {
-        &self.config
+    pub fn encoder_config(&self) -> &TransformerConfig {
+        &self.encoder_stack
+    }
+
+    /// Configuration of the decoder's blocks, as in [`encoder_config`](Self::encoder_config).
+    pub fn decoder_config(&self) -> &TransformerConfig {
+        &self.decoder_stack
+    }
+
+    /// Token that every decoded text starts with.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
+    /// assert_eq!(model.decoder_start_token(), 0); // T5 starts with padding
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    pub fn decoder_start_token(&self) -> u32 {
+        self.config.decoder_start_token
     }
 
     /// Device of the weights.
@@ -216,37 +234,6 @@ impl HookedEncoderDecoder {
         Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
     }
 
-    /// Tokens of the encoder and of the decoder. The decoder's default to its start token.
-    pub fn both_tokens(&self, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
-        let read = self.token_input(input.encoder)?;
-        let written = match input.decoder {
-            Some(written) => self.written_input(written)?,
-            None => Tokens::new(vec![vec![self.config.decoder_start_token]; read.shape()[0]])?,
-        };
-        let [encoder, decoder] = [&read, &written].map(|tokens| tokens.shape()[0]);
-        if encoder != decoder {
-            return Err(InputError::Rows { encoder, decoder }.into());
-        }
-        Ok((read, written))
-    }
-
-    /// Tokens of a decoder text: the start token, followed by the text.
-    pub fn written(&self, text: Option<&str>) -> Result<Vec<u32>> {
-        let text = match text {
-            Some(text) => self.tokenizer()?.target().encode(text)?,
-            None => Vec::new(),
-        };
-        Ok([vec![self.config.decoder_start_token], text].concat())
-    }
-
-    /// Whether a point belongs to the cross-attention scores or pattern of a decoder layer.
-    pub fn attends_to_encoder(&self, point: PointId) -> bool {
-        let cross = self.points.stack(CROSS);
-        let layers = 0..self.config.n_decoder_layers;
-        let sites = [Site::AttnScores, Site::Pattern];
-        layers.into_iter().any(|layer| sites.iter().any(|site| cross.at(layer, *site) == Some(point)))
-    }
-
     /// Tokens of the encoder's input.
     fn token_input(&self, input: Input) -> Result<Tokens> {
         let tokens = input.into_tokens(|texts| self.to_tokens(texts))?;
@@ -280,6 +267,42 @@ fn tokens_after(tokenizer: &Tokenizer, texts: Texts, held: &[usize]) -> Result<T
         return Err(InputError::Empty { what: "the list of texts".into() }.into());
     }
     Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
+}
+
+/// Tokens of the encoder and of the decoder. The decoder's default to its start token.
+pub fn both_tokens(model: &HookedEncoderDecoder, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
+    let read = model.token_input(input.encoder)?;
+    let written = match input.decoder {
+        Some(written) => model.written_input(written)?,
+        None => Tokens::new(vec![vec![model.config.decoder_start_token]; read.shape()[0]])?,
+    };
+    let [encoder, decoder] = [&read, &written].map(|tokens| tokens.shape()[0]);
+    if encoder != decoder {
+        return Err(InputError::Rows { encoder, decoder }.into());
+    }
+    Ok((read, written))
+}
+
+/// Tokens of a decoder text: the start token, followed by the text.
+pub fn decoder_tokens(model: &HookedEncoderDecoder, text: Option<&str>) -> Result<Vec<u32>> {
+    let text = match text {
+        Some(text) => model.tokenizer()?.target().encode(text)?,
+        None => Vec::new(),
+    };
+    Ok([vec![model.config.decoder_start_token], text].concat())
+}
+
+/// Whether a point belongs to the cross-attention scores or pattern of a decoder layer.
+pub fn attends_to_encoder(model: &HookedEncoderDecoder, point: PointId) -> bool {
+    let cross = model.points.stack(CROSS);
+    let layers = 0..model.config.n_decoder_layers;
+    let sites = [Site::AttnScores, Site::Pattern];
+    layers.into_iter().any(|layer| sites.iter().any(|site| cross.at(layer, *site) == Some(point)))
+}
+
+/// The whole configuration of a model, with positions and embeddings.
+pub fn config_of(model: &HookedEncoderDecoder) -> &EncoderDecoderConfig {
+    &model.config
 }
 
 impl private::Sealed for HookedEncoderDecoder {}

@@ -7,15 +7,6 @@ use crate::config::{RopeScaling, Rotary};
 use crate::error::ConfigError;
 
 /// How the stacks of an encoder-decoder represent positions.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::{HookedEncoderDecoder, StackPositions};
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// let StackPositions::Distances { buckets, max_distance, each_layer } = model.config().positions else { return Ok(()) };
-/// assert_eq!((buckets, max_distance, each_layer), (32, 128, false));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum StackPositions {
@@ -45,15 +36,6 @@ pub enum StackPositions {
 }
 
 /// Source of a position table.
-///
-/// ```
-/// # use hooklens::FromPretrained;
-/// # use hooklens::encoder_decoder::{HookedEncoderDecoder, PositionTable, StackPositions};
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/marian")?;
-/// let StackPositions::Table { n_ctx, source } = model.config().positions else { return Ok(()) };
-/// assert_eq!((n_ctx, source), (20, PositionTable::Sinusoids));
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PositionTable {

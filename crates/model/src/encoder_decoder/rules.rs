@@ -6,14 +6,6 @@ use crate::error::ConfigError;
 
 /// Tokens that generation is forced or forbidden to produce, as set in a model's files and applied by Hugging Face's
 /// `generate`.
-///
-/// ```
-/// # use hooklens::prelude::*;
-/// use hooklens::encoder_decoder::TokenRules;
-/// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-/// assert_eq!(model.config().token_rules, TokenRules::default()); // T5 has none
-/// # Ok::<(), hooklens::Error>(())
-/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRules {
     /// Forced first token (`forced_bos_token_id`), such as the target language of a translation.

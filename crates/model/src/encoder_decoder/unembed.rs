@@ -23,7 +23,7 @@ impl HookedEncoderDecoder {
     /// # Errors
     /// [`InputError::Residual`](crate::error::InputError::Residual) for a stream of another width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
-        check_width(&stream, self.config().d_decoder_model)?;
+        check_width(&stream, self.config.d_decoder_model)?;
         Ok(self.logits(self.weights.parts.decoder_ln.without_hooks(stream)))
     }
 }

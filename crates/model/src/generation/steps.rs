@@ -8,6 +8,7 @@ use hooklens_hooks::{ActivationCache, Hook, ModelIdentity, RecordRequest};
 use super::Generation;
 use super::options::GenerateOptions;
 use super::sampler::Sampler;
+use crate::config::Layers;
 use crate::device::check_room;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, with_identity};
 use crate::error::{CacheError, Error, InputError, Result};

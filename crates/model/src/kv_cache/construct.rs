@@ -30,7 +30,7 @@ impl KeyValueCache {
     ///
     /// ```
     /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
-    /// let config = TransformerConfig::gpt2_small();
+    /// let config = TransformerConfig::new(12, 768, 12, 50_257, 1024);
     /// let cache = KeyValueCache::of_kind(&config, 8, CacheKind::EIGHT_BIT)?;
     /// assert_eq!(cache.kind().to_string(), "quantized");
     /// # Ok::<(), hooklens::CacheError>(())

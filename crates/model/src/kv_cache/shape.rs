@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::KeyValueCache;
 use super::state::StateShape;
-use crate::config::{TransformerConfig, Window};
+use crate::config::{Layers, MOST_LAYERS, TransformerConfig, Window};
 use crate::error::CacheError;
 
 /// The shape of a key-value cache: checked sizes, and one window per layer.
@@ -69,7 +69,7 @@ impl CacheShape {
             d_value: d_head,
             layer_heads: Vec::new(),
             states: Vec::new(),
-            windows: vec![None; checked("layers", layers, TransformerConfig::MOST_LAYERS)?],
+            windows: vec![None; checked("layers", layers, MOST_LAYERS)?],
             pad_token_id: None,
         })
     }

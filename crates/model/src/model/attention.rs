@@ -13,7 +13,7 @@ use super::linear::Linear;
 use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::soft_cap::soft_capped;
-use crate::config::{NormKind, Positional, QkNormWeights, Window};
+use crate::config::{Layers, NormKind, Positional, QkNormWeights, Window};
 use crate::cpu;
 use crate::device::is_cubecl;
 use crate::kv_cache::{KeyBlock, Keys, heads_first};

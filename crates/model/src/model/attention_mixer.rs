@@ -8,6 +8,7 @@ use super::each_weight::{Weight, linear, norm};
 use super::linear::Linear;
 use super::mixer::TokenMixer;
 use super::pass::Pass;
+use crate::config::Layers;
 use crate::points::Site;
 
 impl Attention {

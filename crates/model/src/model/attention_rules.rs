@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::alibi::slopes;
 use super::pass::Pass;
-use crate::config::Positional;
+use crate::config::{Layers, Positional};
 use crate::cpu::Rules;
 
 /// The kernels' description of a layer's scores. The first `dropped` key columns are not stored.

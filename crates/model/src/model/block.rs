@@ -13,7 +13,7 @@ use super::moe::Moe;
 use super::norm::{Norm, NormPoints, narrowed};
 use super::pass::Pass;
 use super::per_layer::PerLayer;
-use crate::config::{NormKind, ResidualScheme};
+use crate::config::{Layers, NormKind, ResidualScheme};
 use crate::cpu;
 use crate::error::InputError;
 use crate::points::Site;

@@ -2,6 +2,7 @@
 
 use super::mixer::Mixer;
 use super::transformer::HookedTransformer;
+use crate::config::Layers;
 use crate::driver::HookedModel;
 use crate::error::InputError;
 

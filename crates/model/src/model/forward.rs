@@ -14,7 +14,7 @@ use super::pass::Pass;
 use super::sequence::{Sequence, at_columns};
 use super::soft_cap::soft_capped;
 use super::transformer::HookedTransformer;
-use crate::config::{Positional, ResidualScheme, Threshold};
+use crate::config::{Layers as _, Positional, ResidualScheme, Threshold};
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits, Plan, execute};
 use crate::error::{CacheError, InputError, Result};
 use crate::kv_cache::{Entry, KeyValueCache, MadeBy, Transaction};
@@ -430,7 +430,7 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let stream = model.record("When Mary and John", hook::resid_post(1))?.get(hook::resid_post(1))?;
-    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out);
+    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {

@@ -13,7 +13,7 @@ use super::norm::{Norm, NormPoints, narrowed, widened};
 use super::pass::Pass;
 use super::recurrence::{Steps, flat, for_each_head, softplus};
 use super::source::WeightSource;
-use crate::config::{GatedNorm, NormKind, StateSpace, TransformerConfig};
+use crate::config::{GatedNorm, Layers, NormKind, StateSpace, TransformerConfig};
 use crate::kv_cache::StateShape;
 use crate::points::Site;
 

@@ -9,6 +9,7 @@ use super::linear::Linear;
 use super::mixer::sizes_of;
 use super::moe::Moe;
 use super::pass::Pass;
+use crate::config::Layers;
 
 /// Weights of a block's MLP.
 #[derive(Module, Debug)]

@@ -8,7 +8,7 @@ use super::disentangled::Disentangled;
 use super::norm::{narrowed, widened};
 use super::rotary::RotaryTable;
 use super::sequence::{Masks, Sequence};
-use crate::config::{Positional, Rotary, TransformerConfig};
+use crate::config::{Layers, Positional, Rotary, TransformerConfig};
 use crate::error::InputError;
 use crate::kv_cache::{KeyValueCache, Keys};
 use crate::points::Stack;

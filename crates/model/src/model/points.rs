@@ -1,7 +1,7 @@
 //! Hook points of a decoder with a given configuration.
 
 use super::mixer::KINDS;
-use crate::config::{ActivationFn, NormKind, Positional, QkNormWeights, ResidualScheme, TransformerConfig};
+use crate::config::{ActivationFn, Layers, NormKind, Positional, QkNormWeights, ResidualScheme, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
 /// The points of a decoder with this configuration.

@@ -5,6 +5,7 @@ use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, AttentionInputs, ProjectionInput, by_head};
 use super::pass::Pass;
+use crate::config::Layers;
 use crate::error::InputError;
 use crate::kv_cache::{KeyBlock, Keys};
 use crate::points::Site;

@@ -1,5 +1,6 @@
 //! Weights of all layers and heads, stacked as in TransformerLens.
 
+use crate::config::Layers;
 use burn::tensor::Tensor;
 
 use super::named::of_rank;

@@ -131,7 +131,7 @@ impl HookedTransformer {
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// assert_eq!((model.config().n_layers(), model.config().n_heads, model.config().d_head()), (4, 4, 16));
+    /// assert_eq!((model.config().n_layers(), model.config().n_heads(), model.config().d_head()), (4, 4, 16));
     /// assert_eq!(model.devices(), [model.device()]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 use faer::Mat;
 
 use super::Step;
-use crate::config::{Positional, TransformerConfig};
+use crate::config::{Layers, Positional, TransformerConfig};
 use crate::error::{BoxError, ProcessingError};
 use crate::model::{HookedTransformer, Linear};
 

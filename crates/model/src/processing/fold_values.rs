@@ -4,6 +4,7 @@
 //! `sum over heads of b_V[head] · W_O[head]`.
 
 use super::{add_bias, times};
+use crate::config::Layers;
 use crate::model::HookedTransformer;
 
 pub(super) fn apply(model: &mut HookedTransformer) {

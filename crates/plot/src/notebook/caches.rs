@@ -6,6 +6,7 @@ use super::tables::table;
 use super::{Show, Shown};
 use crate::error::PlotError;
 use hooklens_io::numerals::{bytes, grouped};
+use hooklens_model::config::Layers;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::kv_cache::{KeyValueCache, windows};
 use hooklens_model::model::{HookedTransformer, ModelWeights};
@@ -64,20 +65,20 @@ impl Show for HookedTransformer {
         let what = format!(
             "HookedTransformer: {} layers of {} heads, d_model {}, {} hook points",
             config.n_layers(),
-            config.n_heads,
-            grouped(config.d_model),
+            config.n_heads(),
+            grouped(config.d_model()),
             grouped(points)
         );
         let devices: Vec<String> = self.devices().iter().map(|device| format!("{device:?}")).collect();
         let rows = [
             ("layers", grouped(config.n_layers())),
-            ("heads", grouped(config.n_heads)),
+            ("heads", grouped(config.n_heads())),
             ("key/value heads", grouped(config.n_kv_heads())),
-            ("d_model", grouped(config.d_model)),
+            ("d_model", grouped(config.d_model())),
             ("d_head", grouped(config.widest_heads()[0])),
             ("d_mlp", grouped(config.d_mlp())),
-            ("vocabulary", grouped(config.d_vocab)),
-            ("context", grouped(config.n_ctx)),
+            ("vocabulary", grouped(config.d_vocab())),
+            ("context", grouped(config.n_ctx())),
             ("parameters", grouped(self.weights().count())),
             ("hook points", grouped(points)),
             ("device", devices.join(", ")),

@@ -18,7 +18,7 @@ use hooklens_kernels::packed::{Format, Order};
 use serde_json::Value;
 
 use super::convert::Converted;
-use super::{Location, Runs, TensorInfo, WeightFiles};
+use super::{Location, RawTensors, Runs, TensorInfo, WeightFiles};
 use codes::Codes;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
 use hooklens_model::error::{ConfigError, LoadError};

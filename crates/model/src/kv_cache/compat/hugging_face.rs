@@ -1,5 +1,6 @@
 //! Names of Hugging Face's caches.
 
+use crate::config::Layers;
 use burn::tensor::Tensor;
 
 use crate::config::TransformerConfig;

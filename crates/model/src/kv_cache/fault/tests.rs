@@ -7,8 +7,8 @@ use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::config::{
-    ActivationFn, AttentionConfig, GatedDelta, Latent, MixerConfig, NormKind, Positional, RopeScaling, Rotary,
-    ShortConv, StateSpace, TransformerConfig, Window,
+    ActivationFn, AttentionConfig, GatedDelta, Latent, Layers, MixerConfig, NormKind, Positional, RopeScaling, Rotary,
+    Settings, ShortConv, StateSpace, TransformerConfig, Window,
 };
 use crate::driver::{ForwardOptions, HookedModel};
 use crate::encoder_decoder::{
