@@ -308,28 +308,24 @@ impl Training {
     }
 
     /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
-    #[must_use]
     pub fn penalty_warm_up(mut self, share: f64) -> Self {
         self.penalty_warm_up = share;
         self
     }
 
     /// Sets Adam's betas, the decay rates of the first and second moments.
-    #[must_use]
     pub fn betas(mut self, first: f32, second: f32) -> Self {
         self.betas = [first, second];
         self
     }
 
     /// Sets the maximum gradient norm; larger gradients are scaled down. 0 disables clipping. Default 1.
-    #[must_use]
     pub fn clip(mut self, norm: f32) -> Self {
         self.clip = norm;
         self
     }
 
     /// Sets the initial norm of decoder rows. Default 0.1.
-    #[must_use]
     pub fn decoder_norm(mut self, norm: f32) -> Self {
         self.decoder_norm = norm;
         self
@@ -337,7 +333,6 @@ impl Training {
 
     /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
     /// 10 million.
-    #[must_use]
     pub fn dead_after(mut self, tokens: usize) -> Self {
         self.dead_after = Some(tokens);
         self
@@ -345,7 +340,6 @@ impl Training {
 
     /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
     /// choose k latents. 0 disables it. Default 1.
-    #[must_use]
     pub fn revive(mut self, coefficient: f32) -> Self {
         self.revive = coefficient;
         self
