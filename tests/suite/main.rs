@@ -51,7 +51,6 @@ mod marian;
 mod narrow;
 mod neuronpedia;
 mod newer_files;
-mod nulls;
 mod numpy;
 mod object_stores;
 mod outputs;
@@ -112,6 +111,8 @@ mod once {
     mod model_kinds;
     mod notebook;
     pub(crate) mod notebook_twins;
+    // Null settings are read alike on every device.
+    mod nulls;
     mod pictures;
     mod shell;
     mod special_files;
