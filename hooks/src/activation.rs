@@ -10,7 +10,7 @@ use crate::dtype::{DType, device_supports};
 use crate::error::HookError;
 use crate::transfer;
 
-/// A tensor of any rank up to six, of floats or integers, on any device.
+/// A tensor of rank 1 to 6, of floats or integers, on any device.
 ///
 /// Converting from and to [`Tensor`] costs nothing: both hold the same handle.
 ///
@@ -34,7 +34,7 @@ pub struct Activation {
     integer: bool,
 }
 
-/// Runs `$body` with `$tensor` bound to the activation's tensor at its own rank.
+/// Runs `$body` with `$tensor` bound to the activation's tensor, typed with its actual rank.
 macro_rules! at_rank {
     ($activation:expr, $kind:ty, |$tensor:ident| $body:expr) => {{
         let handle = $activation.tensor.clone();
@@ -67,7 +67,7 @@ macro_rules! at_rank {
     }};
 }
 
-/// Like [`at_rank`], for either kind of element.
+/// Like [`at_rank`], but for both float and integer tensors.
 macro_rules! at_any_rank {
     ($activation:expr, |$tensor:ident| $body:expr) => {
         if $activation.integer {
@@ -255,7 +255,7 @@ impl Activation {
         })
     }
 
-    /// One row of the first axis repeated `count` times.
+    /// Repeats the only row of the first axis `count` times.
     pub(crate) fn repeat_row(&self, count: usize) -> Activation {
         at_any_rank!(self, |t| {
             let mut dims = t.dims();
@@ -311,7 +311,7 @@ impl Activation {
         })
     }
 
-    /// The same elements under another shape.
+    /// The same elements in another shape.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -361,12 +361,12 @@ impl Activation {
         at_rank!(self, burn::tensor::Float, |t| t.cast(dtype.float_dtype()).into())
     }
 
-    /// Adds the tensor to a transaction of tensors read together.
+    /// Registers the tensor with a transaction, which reads several tensors at once.
     pub(crate) fn register(&self, reads: Transaction) -> Transaction {
         at_any_rank!(self, |t| reads.register(t))
     }
 
-    /// A tensor of zeros of the same shape and type.
+    /// A tensor of zeros with the same shape and type.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -394,7 +394,8 @@ impl Activation {
     }
 }
 
-/// Blocks of an activation of any rank, given by one range per axis, for sweeps that patch many sites in one run.
+/// Access to blocks of an activation of any rank, for sweeps that patch many sites in one run. A block is given by one
+/// range per axis.
 pub trait BlockAccess {
     /// The sub-block selected by one range per axis.
     ///
@@ -462,9 +463,9 @@ impl BlockAccess for Activation {
     }
 }
 
-/// Leaves of the autodiff graph, and scalars computed from them, for activations of any rank.
+/// Autodiff leaves, their gradients and dot products, for activations of any rank.
 pub trait AutodiffLeaf: Sized {
-    /// An autodiff leaf with these values that requires gradients.
+    /// An autodiff leaf that holds the activation's values and requires gradients.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -492,7 +493,7 @@ pub trait AutodiffLeaf: Sized {
     /// ```
     ///
     /// # Panics
-    /// If their shapes differ or they hold integers.
+    /// If the shapes differ, or the activations hold integers.
     #[must_use]
     fn dot(&self, other: &Self) -> Tensor<1>;
 }
@@ -514,7 +515,7 @@ impl AutodiffLeaf for Activation {
 
 /// Values that can be detached from the autodiff graph.
 pub trait Detach {
-    /// The same values, without the graph that computed them.
+    /// Detaches the values from the graph that computed them.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -539,7 +540,7 @@ impl Add for &Activation {
     /// Elementwise sum with an activation of the same shape and kind.
     ///
     /// # Panics
-    /// If their shapes or kinds differ.
+    /// If the shapes or kinds differ.
     fn add(self, other: &Activation) -> Activation {
         assert_eq!((&self.shape, self.integer), (&other.shape, other.integer), "shapes or kinds differ");
         at_any_rank!(self, |t| (t + Tensor::from_dispatch(other.tensor.clone())).into())

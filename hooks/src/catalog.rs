@@ -130,7 +130,8 @@ impl Catalog {
         Catalog { points, by_name: ids, ..self.clone() }
     }
 
-    /// The error for a layer that the model does not have: `blocks.9.hook_z`, or `encoder.9` if there are two stacks.
+    /// The error if a name asks for a layer that the model does not have: `blocks.9.hook_z`, or `encoder.9` if there
+    /// are two stacks.
     pub(crate) fn other_layer(&self, asked: &str) -> Option<HookError> {
         let (stack, rest) = asked.split_once('.')?;
         let layer: isize = rest.split('.').next()?.parse().ok()?;
@@ -184,7 +185,7 @@ impl CatalogBuilder {
         id
     }
 
-    /// Declares a point that other models have and this one cannot fire, with the reason.
+    /// Declares a point that other models have but this one cannot fire, with the reason.
     pub fn absent(&mut self, name: impl Into<String>, reason: &'static str) {
         self.0.absent.push((name.into(), reason));
     }

@@ -37,7 +37,7 @@ impl Activation {
     }
 }
 
-/// Element type that a file stores an activation in.
+/// Element type in which an activation is stored in a file.
 pub fn file_dtype(activation: &Activation) -> Dtype {
     match activation.dtype() {
         BurnDType::F64 => Dtype::F64,
@@ -121,7 +121,7 @@ pub fn write_safetensors<'a>(
 /// ```
 ///
 /// # Errors
-/// [`HookError::Io`].
+/// [`HookError::Io`] if reading from a device or writing to `to` fails.
 pub fn write_safetensors_to<'a>(
     to: &mut impl Write,
     tensors: impl IntoIterator<Item = (String, &'a Activation)>,
@@ -191,7 +191,7 @@ pub fn write_views<V: View>(
 /// ```
 ///
 /// # Errors
-/// An I/O error from `to`, or an invalid header.
+/// An I/O error from `to`, or an error if the header is invalid.
 pub fn write_views_to<V: View>(
     to: &mut impl Write,
     views: Vec<(String, V)>,
@@ -201,7 +201,7 @@ pub fn write_views_to<V: View>(
     write_out(to, &header, &views)
 }
 
-/// Builds the header of a file with these tensors, and sorts them by name.
+/// Sorts the tensors by name and builds the header of their file.
 fn laid_out<V: View>(
     mut views: Vec<(String, V)>,
     metadata: HashMap<String, String>,

@@ -105,7 +105,7 @@ impl Stream {
     }
 }
 
-/// Returns an error unless a file may be replaced. The operating system itself only checks permissions of the folder.
+/// Returns an error unless a file may be replaced. The operating system itself only checks the folder's permissions.
 pub(crate) fn check_replaceable(found: &Metadata) -> io::Result<()> {
     if !found.is_file() {
         return Err(refused("it is no longer a regular file"));

@@ -60,8 +60,8 @@ impl DType {
     }
 }
 
-/// Whether a device stores and computes in an element type. The answer is cached per device, because asking opens the
-/// device, which may be remote.
+/// Whether a device can store and compute in an element type. The answer is cached per device, because the query opens
+/// the device, which may be remote.
 ///
 /// ```
 /// assert!(hooklens_hooks::device_supports(&burn::tensor::Device::flex(), hooklens_hooks::DType::BF16));

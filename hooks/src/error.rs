@@ -2,12 +2,12 @@
 
 use thiserror::Error;
 
-/// Any error, as closures and devices return it.
+/// Any error that a closure or a device returned.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error from a hook, a selection, or a recorded activation, naming the point where there is one. Errors from hooks,
-/// parts, or the operating system are available as the [`source`](std::error::Error::source), and the message does not
-/// repeat them.
+/// An error from a hook, a selection, or a recorded activation. The message names the point, if there is one. Errors
+/// from hooks, parts, or the operating system are available as the [`source`](std::error::Error::source), and the
+/// message does not repeat them.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -145,7 +145,7 @@ pub enum HookError {
     Failed {
         /// The point.
         point: String,
-        /// What the hook reported.
+        /// The hook's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A part failed.
@@ -155,7 +155,7 @@ pub enum HookError {
         part: String,
         /// The point where it is spliced in.
         point: String,
-        /// What the part reported.
+        /// The part's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A part can't be spliced in at a point.
@@ -195,7 +195,7 @@ pub enum HookError {
     /// The model's own forward pass failed.
     #[error("the model's forward pass failed")]
     Model {
-        /// What the model reported.
+        /// The model's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The activation is not in the cache.
@@ -263,8 +263,8 @@ pub enum HookError {
     },
     /// A recording was looked up at a point whose positions the run did not compute.
     #[error(
-        "`{name}` was not recorded: positions {asked} are not among those that the run computed, after the {cached} \
-         in its key-value cache"
+        "`{name}` was not recorded: the run did not compute positions {asked}, only those after the {cached} in its \
+         key-value cache"
     )]
     NotComputed {
         /// The point.
@@ -309,7 +309,7 @@ pub enum HookError {
         /// The model that runs.
         model: String,
     },
-    /// The recording's rows do not match those of the run.
+    /// The recording has a different number of rows than the run.
     #[error(
         "the recording of `{point}` has {recorded} rows, but the run has {run}; each row is replaced by the \
          recording's row with the same index, so select rows with `recording.rows(a..b)`"
@@ -322,7 +322,7 @@ pub enum HookError {
         /// Number of rows in the run.
         run: usize,
     },
-    /// The recording's text has a different length.
+    /// The recording's text has a different length than the run's.
     #[error(
         "row {row} has {run} tokens, but {recorded} in the recording of `{point}`, so their positions can't be \
          matched; use positions counted from the start, such as `.positions(0..4)`"

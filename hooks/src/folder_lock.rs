@@ -82,7 +82,9 @@ impl FolderLock {
     /// Locks an existing folder.
     ///
     /// # Errors
-    /// [`FolderLockError::Held`] if the lock is held by another process or elsewhere in this one.
+    /// [`FolderLockError::Held`] if the lock is held by another process or elsewhere in this one,
+    /// [`FolderLockError::Foreign`] if a file with the lock's name is not a lock file, or [`FolderLockError::Io`] if
+    /// the lock can't be created.
     pub fn take(folder: &Path) -> Result<Self, FolderLockError> {
         Self::take_at(&folder.join(NAME), folder)
     }
@@ -91,7 +93,8 @@ impl FolderLock {
     fn take_at(path: &Path, guarded: &Path) -> Result<Self, FolderLockError> {
         // Make the path absolute now: the process may change its working directory later.
         let path = std::path::absolute(path).map_err(|source| io_error(path, source))?;
-        // Hold the list while locking, so that a signal finds the lock either not yet created or already listed.
+        // Hold the registry's mutex while locking, so that a signal finds the lock either not yet created or already
+        // registered.
         let mut leftovers = leftovers();
         let file = loop {
             let file = open(&path)?;

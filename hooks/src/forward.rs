@@ -34,8 +34,8 @@ impl Catalog {
     /// ```
     ///
     /// # Errors
-    /// Everything that [`Run::new`] rejects before the closure is called, errors of hooks, [`HookError::Model`] with
-    /// the closure's error, and [`HookError::NotFired`] if a watched point was not fired.
+    /// Errors of [`Run::new`], before the closure is called; errors of hooks; [`HookError::Model`] with the closure's
+    /// error; and [`HookError::NotFired`] if a watched point was not fired.
     pub fn run<'h, T>(
         self: &Arc<Self>,
         rows: Rows<'_>,
@@ -53,8 +53,8 @@ impl Catalog {
     /// [`ActivationCache::grad`] returns them. `scalar` computes the scalar from the forward pass's output; a tensor of
     /// several elements is summed. The recordings are detached from the autodiff graph; the output is not.
     ///
-    /// Hooks on gradients ([`Point::edit_grad`](crate::Point::edit_grad)) run in the backward pass. Each edited
-    /// gradient calls the closure once more, up to that point.
+    /// Hooks on gradients ([`Point::edit_grad`](crate::Point::edit_grad)) run in the backward pass. For each edited
+    /// gradient, the closure is called once more and runs up to that point.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

@@ -15,18 +15,19 @@ use crate::record::Record;
 /// Gradients by point.
 type ByPoint = BTreeMap<PointId, Activation>;
 
-/// Runs the model with the given hooks and record; if the flag is false, only up to the last recorded point.
+/// Runs the model with the given hooks and record. If the flag is false, the run stops at the last recorded point.
 pub type Runner<'r, O, E> = dyn for<'h> FnMut(Vec<Hook<'h>>, Record, bool) -> Result<O, E> + 'r;
 
-/// Runs a model, computes a scalar from the output, and adds the gradients at the recorded points to the output's
-/// recording, which `cache` returns. `scalar` returns the output without its autodiff history, since the points before
-/// an edited gradient are run again. Gradient hooks run in the backward pass, last point first.
+/// Runs a model, computes a scalar from its output, and adds the gradients at the recorded points to the output's
+/// recording, which `cache` returns. `scalar` must return the output without its autodiff history, because points
+/// before an edited gradient are computed again. Gradient hooks run in the backward pass, last point first.
 ///
 /// Each edited gradient costs another run, up to its point: Burn's backward pass can't be hooked, so it is cut at the
 /// point and resumed from the edited gradient.
 ///
 /// # Errors
-/// Errors of the runs, of hooks, and of the scalar, [`HookError::GradientsOfParts`], and [`HookError::NoGradient`].
+/// An error from a run, a hook or `scalar`, [`HookError::GradientsOfParts`] if the record slices, converts or moves
+/// activations, or [`HookError::NoGradient`] if the scalar does not depend on a recorded activation.
 #[doc(hidden)]
 pub fn with_gradients<O, E: From<HookError>>(
     catalog: &Catalog,

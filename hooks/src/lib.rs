@@ -1,9 +1,10 @@
-//! Hooks, recorded activations and gradients at named points of any Burn model. hooklens's own models are built on it.
+//! Hooks, recorded activations and gradients at named points of any Burn model. hooklens's own models are built on this
+//! crate.
 //!
 //! A model describes the points that it can fire as a [`Catalog`]. Users select points by name, glob, shorthand, or
 //! typed [`Point`] (all convert to a [`Selection`]), either to change them (a [`Hook`]) or to record them (a
-//! [`Record`]). Before anything runs, these are compiled into a [`Run`], a table of what to do at each point. During
-//! the run, the model calls [`Run::fire`] at each point; an unused point costs one table look-up.
+//! [`Record`]). Before anything runs, hooks and records are compiled into a [`Run`], a table of what to do at each
+//! point. During the run, the model calls [`Run::fire`] at each point; an unused point costs one table look-up.
 //!
 //! Nothing fails silently: a name that no point has, a pattern that matches nothing, and a hook that returns a
 //! different shape are all errors that name the point and, where helpful, the nearest names.

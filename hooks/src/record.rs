@@ -25,7 +25,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Records the selected points at all positions, with their own element type and device.
+    /// Records the selected points at all positions. Tensors keep their element type and device.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -52,7 +52,7 @@ impl Record {
         self.positions.recorded(rows, self.counting)
     }
 
-    /// Records every point that has no extra cost.
+    /// Records every point that costs nothing extra to compute.
     ///
     /// ```
     /// use hooklens_hooks::Record;
@@ -63,8 +63,8 @@ impl Record {
     }
 
     /// Keeps only these positions (query positions for scores and patterns). Positions are counted over each row's
-    /// text, including tokens in a key-value cache; it is an error if rows differ in how many positions they have.
-    /// Positions that the run does not compute, because they are cached or come in a later step, are not recorded.
+    /// text, including tokens in a key-value cache; every row must have the same number of these positions. Positions
+    /// that the run does not compute, because they are cached or come in a later step, are not recorded.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -203,7 +203,7 @@ impl Record {
     }
 }
 
-/// What a [`Record`] asks of a run, for code that runs models.
+/// What a [`Record`] requests from a run. For code that runs models.
 pub trait RecordRequest {
     /// The selected points.
     fn selection(&self) -> &Selection;
@@ -219,8 +219,8 @@ pub trait RecordRequest {
     /// The positions to keep.
     fn kept(&self) -> &Positions;
 
-    /// The positions to keep in each of several texts, given their lengths; the same number in each. `None` if all
-    /// positions are kept.
+    /// For texts of the given lengths, the positions to keep in each text; all texts keep the same number. `None` if
+    /// all positions are kept.
     ///
     /// # Errors
     /// The same errors as a run over these texts.
@@ -229,7 +229,7 @@ pub trait RecordRequest {
     /// Fails if the record keeps a position that a text of `len` tokens does not have.
     ///
     /// # Errors
-    /// [`HookError::Positions`].
+    /// [`HookError::Positions`] in that case.
     fn check_reach(&self, len: usize) -> Result<(), HookError>;
 }
 

@@ -113,7 +113,7 @@ impl RecordedRows {
         Self { kept: self.kept.iter().zip(places).map(of_row).collect(), ..self.clone() }
     }
 
-    /// The first `count` columns, for a recording of the start of a text.
+    /// Keeps the first `count` columns and the texts up to there.
     pub(crate) fn first(&self, count: usize) -> Self {
         let missing = self.len().saturating_sub(count);
         let keys = self.keys.first().map_or(0, |row| row.len()).saturating_sub(missing);
@@ -132,11 +132,13 @@ impl RecordedRows {
         Self { kept, keys: after.keys.clone(), text_lens: after.text_lens.clone() }
     }
 
-    /// Indices, among the recorded columns, of these positions in each row; the same number in each.
+    /// For each row, the indices of the given positions among the recorded columns. All rows have the same number of
+    /// indices.
     ///
     /// # Errors
-    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], [`HookError::UnevenPositions`], or
-    /// [`HookError::NoPosition`] for a position that was not recorded.
+    /// [`HookError::NoPosition`] for a position that was not recorded, [`HookError::Positions`] for a position outside
+    /// a row's text, [`HookError::PositionsOfRows`] if positions are given for a different number of rows, or
+    /// [`HookError::UnevenPositions`] if rows have different numbers of these positions.
     pub fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
         if let Positions::OfRows(of_rows) = positions
             && of_rows.len() != self.batch()

@@ -22,7 +22,7 @@ pub struct Rows<'m> {
     pub batch: usize,
     /// Number of columns that the run computes, per row.
     pub len: usize,
-    /// Number of columns before these, stored in a key-value cache.
+    /// Number of earlier columns, stored in a key-value cache.
     pub offset: usize,
     /// Attention mask `[batch, offset + len]` over cached and new columns: true for tokens that can be attended to.
     /// `None` if all tokens can.
@@ -30,9 +30,10 @@ pub struct Rows<'m> {
     /// Text position of each column's token, cached columns first, `[batch, offset + len]`; `None` if it equals the
     /// column index. A padding column has the position of the token before it.
     pub positions: Option<&'m [u32]>,
-    /// Whether the text continues in later runs because the key-value cache grows.
+    /// Whether later runs may continue the text, with a growing key-value cache.
     pub open: bool,
-    /// For a sweep, where all rows are copies of one of the user's rows: that row, and the number of the user's rows.
+    /// In a sweep, where all rows are copies of one of the user's rows: the index of that row, and the number of the
+    /// user's rows.
     pub copies: Option<[usize; 2]>,
 }
 

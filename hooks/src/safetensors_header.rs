@@ -77,7 +77,7 @@ impl SafetensorsHeader {
         &self.bytes
     }
 
-    /// Byte range of a tensor, from the start of the data.
+    /// Byte range of a tensor, relative to the start of the data.
     pub fn place(&self, name: &str) -> Option<(u64, u64)> {
         self.places.get(name).copied()
     }

@@ -22,8 +22,9 @@ type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 /// - `hook::pattern(5)`: a typed [`Point`].
 /// - arrays, slices, and vectors of these.
 ///
-/// `"*"` and every glob that ends in `*` select only points without extra cost. A point that is costly to compute
-/// (`hook_result`, `hook_q_input`, ...) is selected by a pattern that spells out its ending, such as `"*hook_result"`.
+/// `"*"` and every glob that ends in `*` select only points that cost nothing extra to compute. A point that is costly
+/// to compute (`hook_result`, `hook_q_input`, ...) is selected by a pattern that spells out its ending, such as
+/// `"*hook_result"`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -60,7 +61,7 @@ impl Asked {
 }
 
 impl Selection {
-    /// Selects every point without extra cost.
+    /// Selects every point that costs nothing extra to compute.
     pub fn all() -> Self {
         Self { asked: vec![Asked::All] }
     }
@@ -85,7 +86,8 @@ impl Selection {
         self.asked.iter().map(Asked::word).collect::<Vec<_>>().join(", ")
     }
 
-    /// For a single name with the suffix `_grad`, the point itself: `blocks.0.attn.hook_z_grad`.
+    /// If the selection is a single name with the suffix `_grad`, such as `blocks.0.attn.hook_z_grad`: the point
+    /// without the suffix.
     pub(crate) fn of_gradient(&self) -> Option<Selection> {
         match &self.asked[..] {
             [Asked::Text(text)] => text.strip_suffix("_grad").map(Selection::from),
@@ -127,8 +129,9 @@ impl Selection {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`], [`HookError::Layer`], [`HookError::NoMatch`], [`HookError::BadPattern`], or
-    /// [`HookError::CannotFire`].
+    /// [`HookError::UnknownPoint`] for an unknown name, [`HookError::Layer`] for a layer that the model does not have,
+    /// [`HookError::NoMatch`] if a pattern or predicate selects nothing, [`HookError::BadPattern`] for an invalid
+    /// pattern, or [`HookError::CannotFire`] for a point that this model does not fire.
     pub fn resolve(&self, catalog: &Catalog) -> Result<Vec<PointId>, HookError> {
         self.resolve_in(catalog, &|_| None)
     }
@@ -183,7 +186,7 @@ impl ResolveOne for Selection {
     }
 }
 
-/// Texts of a selection, for storing it in files and comparing it with stored ones.
+/// A selection as text, to store it in files and compare it with stored selections.
 pub trait SelectionText {
     /// Replaces predicates with the names of the points they select, so that the selection can be serialized and
     /// compared.
@@ -202,9 +205,9 @@ pub trait SelectionText {
     /// [`HookError::NoMatch`] if no point satisfies a predicate.
     fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError>;
 
-    /// The full name of the selected point, with shorthands spelled out, where no catalog is at hand. A layer counted
-    /// from the end stays negative, because its number depends on the model. Of several names, patterns or a predicate,
-    /// it returns a description, which no point has as its name.
+    /// The full name of the selected point, with shorthands spelled out, for code that has no catalog. A layer counted
+    /// from the end stays negative, because its number depends on the model. For several names, a pattern or a
+    /// predicate, this is a description, which is not the name of any point.
     ///
     /// ```
     /// use hooklens_hooks::{Point, Selection, SelectionText};
@@ -329,7 +332,7 @@ fn find_named(text: &str, catalog: &Catalog) -> Result<PointId, HookError> {
     }
 }
 
-/// Spells out a shorthand, also in the name of a point inside a part: `resid_pre7.hook_sae_acts_post`.
+/// Spells out a shorthand, including one at the start of the name of a part's point: `resid_pre7.hook_sae_acts_post`.
 fn expanded(text: &str) -> String {
     match text.split_once('.') {
         Some((point, inner)) => format!("{}.{inner}", expand_shorthand(point, None, None)),
@@ -337,8 +340,8 @@ fn expanded(text: &str) -> String {
     }
 }
 
-/// Whether a pattern still contains a negative number outside brackets. No point name contains one, so such an
-/// alternative would silently match nothing.
+/// Whether a pattern still contains a negative number outside brackets. No point name contains one, so that part of the
+/// pattern would silently match nothing.
 fn negative_within(pattern: &str) -> bool {
     let mut in_brackets = false;
     let mut before = ' ';

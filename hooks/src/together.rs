@@ -43,7 +43,7 @@ impl Together {
     /// Starts a file that will be renamed to `path`.
     ///
     /// # Errors
-    /// If the folder is not writable, or an error from [`check_own_file`].
+    /// An error if the folder is not writable, or an error from [`check_own_file`].
     pub fn add(&mut self, path: &Path) -> io::Result<&mut Unfinished> {
         check_own_file(path)?;
         let unfinished = Unfinished::beside(path)?;
@@ -51,7 +51,7 @@ impl Together {
         self.files.last_mut().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Removes a file that belongs to the replaced group, if it exists, when the others are renamed.
+    /// Marks a file of the replaced group for removal. It is removed, if it exists, when the others are renamed.
     pub fn remove(&mut self, path: &Path) {
         self.removed.push(path.to_path_buf());
     }

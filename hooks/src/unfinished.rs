@@ -57,8 +57,8 @@ impl Unfinished {
     /// unfinished in the folder.
     ///
     /// # Errors
-    /// If the folder is not writable, or `path` can't be replaced: a read-only file, or a pipe or device, which can't
-    /// be written out of order.
+    /// If the folder is not writable, or `path` can't be replaced, because it is read-only, a folder, or a special
+    /// file. (Pipes and devices can't be written out of order.)
     pub fn beside(path: &Path) -> io::Result<Self> {
         match Destination::of(path)? {
             Destination::File { path, replaced } => Self::hidden(path, replaced.as_ref()),
@@ -93,8 +93,8 @@ impl Unfinished {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // Like any file that the user creates, its permissions follow the umask, but never exceed those of the file
-            // it replaces.
+            // Its permissions follow the umask, as for any file that the user creates, but never exceed those of the
+            // file it replaces.
             let mode = replaced.map_or(0o666, |replaced| replaced.permissions().mode() & 0o777 | 0o600);
             builder.permissions(PermissionsExt::from_mode(mode));
         }
@@ -179,13 +179,14 @@ impl Unfinished {
     }
 }
 
-/// Renames a hidden file to `path`, with the permissions of the file there now.
+/// Renames a hidden file to `path`, with the permissions of the file that it replaces.
 fn renamed(file: NamedTempFile, path: &Path) -> io::Result<File> {
     permitted(&file, path)?;
     file.persist(path).map_err(|e| without_path(e.error))
 }
 
-/// Gives a file the permissions of the file at `path`, which must be replaceable.
+/// Copies the permissions of the file at `path`, if there is one, to `file`. Fails if the file at `path` can't be
+/// replaced.
 fn permitted(file: &NamedTempFile, path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(replaced) => {
@@ -240,7 +241,8 @@ pub(crate) fn without_path(error: io::Error) -> io::Error {
 /// ```
 ///
 /// # Errors
-/// If the folder is not writable, or `path` can't be replaced: a read-only file, a folder, a block device, a socket.
+/// If the folder is not writable, or `path` can't be replaced, because it is read-only, a folder, a block device or a
+/// socket.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut unfinished = Unfinished::in_order(path)?;
     unfinished.write_all(bytes)?;

@@ -9,8 +9,8 @@ use crate::error::HookError;
 use crate::selection::ResolveOne;
 
 impl ActivationCache {
-    /// The gradient at a point, recorded by a run with gradients. Name look-ups also find it as the point's name with
-    /// `_grad` appended.
+    /// The gradient at a point, recorded by a run with gradients. A look-up by name also finds it under the point's
+    /// name with `_grad` appended.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};

@@ -4,7 +4,7 @@ use crate::ordinal::Ordinal;
 use crate::point::Point;
 use crate::selection::Selection;
 
-/// An argument that names one point, for a look-up of rank `D`.
+/// An argument that names one point, for looking up a tensor of rank `D`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};

@@ -101,8 +101,8 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`] with the nearest recorded names, [`HookError::Rank`], or an error from resolving the
-    /// name.
+    /// [`HookError::NotRecorded`] with the nearest recorded names, [`HookError::Rank`] if the point has another rank,
+    /// or an error from resolving the name.
     pub fn get<const D: usize>(&self, point: impl Lookup<D>) -> Result<Tensor<D>, HookError> {
         let (id, held) = self.look_up(point.selection())?;
         let point = self.catalog.info(id);
@@ -113,7 +113,7 @@ impl ActivationCache {
         held.clone().into_tensor(&point.name)
     }
 
-    /// The activation at a point, whatever its rank and kind.
+    /// The activation at a point, of any rank and element kind.
     ///
     /// # Errors
     /// Same as [`ActivationCache::get`].
@@ -238,9 +238,9 @@ impl ActivationCache {
         self
     }
 
-    /// Writes all activations, keyed by point name; gradients get the suffix `_grad`. A path that ends in `.npz` gives
-    /// an uncompressed archive for `numpy.load` (arrays in the format of [`Activation::save_npy`]), any other a
-    /// safetensors file. The write is atomic.
+    /// Writes all activations to a file, keyed by point name; gradients get the suffix `_grad`. If the path ends in
+    /// `.npz`, the file is an uncompressed archive for `numpy.load` (arrays in the format of [`Activation::save_npy`]);
+    /// otherwise, it is a safetensors file. The write is atomic.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -280,7 +280,7 @@ impl ActivationCache {
 }
 
 impl Default for ActivationCache {
-    /// An empty recording, of a model without points.
+    /// An empty recording of a model without points.
     fn default() -> Self {
         Self::new(Arc::default(), false, [0, 0])
     }
@@ -296,7 +296,7 @@ impl Detach for ActivationCache {
 }
 
 impl fmt::Debug for ActivationCache {
-    /// Names and shapes, never values.
+    /// Shows names and shapes, but no values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "ActivationCache of {} points:", self.len())?;
         for (name, activation) in self.iter() {

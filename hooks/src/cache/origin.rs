@@ -27,14 +27,14 @@ pub struct TextHashes {
     pub before: u64,
     /// Hash of the cached tokens followed by the run's own tokens.
     pub whole: u64,
-    /// Hash of the encoder input for a row of a decoder; otherwise 0.
+    /// In an encoder-decoder model, hash of the encoder's input for this row; otherwise 0.
     pub read: u64,
 }
 
 /// Provenance of a recording: its model, its texts, and the edited points.
 #[derive(Debug, Clone)]
 pub struct Origin {
-    /// Unique number of the run or of a recording derived from a run.
+    /// Unique number of the run, or of the recording if it was derived from another one.
     id: u64,
     pub(crate) model: Option<Arc<ModelIdentity>>,
     /// Hashes of each row's text, if the tokens are known.
@@ -71,7 +71,7 @@ impl Origin {
         if of_encoder { self.encoder = rows } else { self.own = rows }
     }
 
-    /// Number of keys of the first row, including cached keys.
+    /// Number of keys in the first row, including cached keys.
     pub(super) fn keys(&self) -> usize {
         self.own.as_ref().and_then(|rows| rows.keys.first()).map_or(0, |row| row.len())
     }
@@ -151,12 +151,12 @@ impl Origin {
         Self { id: next(), texts: None, ..self.clone() }
     }
 
-    /// Whether a row's text has this hash or is unknown.
+    /// Whether a row's text has the given hash, or is unknown.
     pub fn may_be_of(&self, row: usize, hash: u64) -> bool {
         self.texts.as_ref().and_then(|texts| texts.get(row)).is_none_or(|text| text.whole == hash)
     }
 
-    /// The reason why another recording does not continue this one, if it is known not to.
+    /// Why `after` does not continue this recording; `None` if it may.
     pub(super) fn why_not_continued_by(&self, after: &Self) -> Option<&'static str> {
         if let (Some(mine), Some(theirs)) = (&self.model, &after.model)
             && !mine.is(theirs)
@@ -178,15 +178,15 @@ impl Origin {
                 if let (Some(last), Some(first)) = (last, first)
                     && first <= last
                 {
-                    return Some("the second does not begin after the positions of the first");
+                    return Some("the second starts before the first ends");
                 }
             }
         }
         None
     }
 
-    /// Whether these rows of two recordings are equivalent: they come from the same run, or from unedited runs of the
-    /// same model on the same texts.
+    /// Whether `rows` of this recording and `others` of `other` are equivalent: they come from the same run, or from
+    /// unedited runs of the same model on the same texts.
     pub fn is_of_the_same_texts(&self, rows: &[usize], other: &Origin, others: &[usize]) -> bool {
         let (mine, theirs) = (self, other);
         if mine.id == theirs.id {

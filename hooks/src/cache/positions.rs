@@ -13,7 +13,7 @@ use crate::recorded_rows::RecordedRows;
 
 impl ActivationCache {
     /// Selects positions of each row, as if the run had recorded with [`Record::positions`](crate::Record::positions).
-    /// Points without positions, such as those of a mixture's experts, are left out.
+    /// Points without positions, such as those inside individual experts, are left out.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -32,13 +32,14 @@ impl ActivationCache {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`], [`HookError::PositionsOfRows`], or [`HookError::UnevenPositions`] as for a recording,
-    /// and [`HookError::NoPosition`] for a position that was not recorded.
+    /// [`HookError::NoPosition`] for a position that was not recorded, [`HookError::Positions`] for a position outside
+    /// a row's text, [`HookError::PositionsOfRows`] if positions are given for a different number of rows, or
+    /// [`HookError::UnevenPositions`] if rows have different numbers of these positions.
     pub fn positions(&self, positions: impl Into<Positions>) -> Result<ActivationCache, HookError> {
         let positions = positions.into();
         let own = self.recorded_rows()?;
         let places = own.choose(&positions)?;
-        // The rows of an encoder hold different texts.
+        // The encoder's rows hold different texts.
         let is_of_encoder =
             |id: &PointId| !std::ptr::eq(own, self.origin.rows_of(self.catalog.info(*id)).unwrap_or(own));
         let encoder = match self.held.keys().any(is_of_encoder) {
@@ -97,7 +98,7 @@ impl ActivationCache {
     }
 }
 
-/// Splits a leading axis that combines batch and position: `[batch, pos, inner, ..]`.
+/// Splits a leading axis that combines batch and position into `[batch, pos, inner, ..]`.
 pub(crate) fn apart(activation: &Activation, [batch, len]: [usize; 2]) -> Activation {
     let inner = activation.shape()[0] / (batch * len).max(1);
     activation.reshape(&[&[batch, len, inner], &activation.shape()[1..]].concat())

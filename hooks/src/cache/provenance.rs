@@ -1,4 +1,4 @@
-//! Questions about the provenance of a recording.
+//! Queries on a recording's provenance.
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -9,16 +9,17 @@ use crate::point::PointInfo;
 use crate::recorded_rows::RecordedRows;
 use crate::tensor_hash::add_tensor;
 
-/// What a recording belongs to, for code that combines it with a run, a text or another recording.
+/// Where a recording comes from: its model, rows and texts. For code that combines it with a run, a text or another
+/// recording.
 pub trait Provenance {
-    /// Fails if another model made the recording.
+    /// Returns an error if a different model made the recording.
     ///
     /// # Errors
-    /// [`HookError::OtherModel`].
+    /// [`HookError::OtherModel`] in that case.
     fn check_model(&self, model: &ModelIdentity) -> Result<(), HookError>;
 
-    /// Rows and columns of the recording, that is, which token each column holds. In an encoder-decoder model, those of
-    /// the decoder.
+    /// The recording's rows, and the token that each of their columns holds. In an encoder-decoder model, these are the
+    /// decoder's rows.
     ///
     /// # Errors
     /// [`HookError::NoOrigin`] for a cache that was not filled by a run.

@@ -10,10 +10,10 @@ use crate::error::HookError;
 use crate::point::Axis;
 
 impl ActivationCache {
-    /// Concatenates this recording with a recording of the positions that follow, giving what a single run over both
-    /// would record. A recording with one row is repeated for each row of the other. Scores and patterns of the earlier
-    /// positions are padded with the later keys, which they cannot attend to. Rotated keys of the later run that
-    /// already include the earlier keys are taken as they are.
+    /// Concatenates this recording with a recording of the positions that follow. The result is what a single run over
+    /// both would have recorded. A recording with one row is repeated for each row of the other. Scores and patterns of
+    /// the earlier positions are padded with the later keys, which they cannot attend to. Rotated keys of the later run
+    /// that already include the earlier keys are kept as they are.
     ///
     /// ```
     /// # use burn::tensor::{Device, Tensor};
@@ -35,8 +35,8 @@ impl ActivationCache {
     ///
     /// # Errors
     /// [`HookError::NotRecorded`] if the two hold different points. [`HookError::Stitch`] if a point has no positions
-    /// or has lost its batch axis, if the batch sizes differ, or if the recording does not continue this one: a
-    /// different model or text, or earlier positions.
+    /// or has lost its batch axis, if the batch sizes differ, or if `after` does not continue this recording: its model
+    /// or text is different, or it starts at an earlier position.
     pub fn stitched(&self, after: &ActivationCache) -> Result<ActivationCache, HookError> {
         // A run that computed none of the requested positions adds none.
         if after.origin.left_out.is_some() && self.rows[0] == after.rows[0] {
@@ -126,8 +126,8 @@ impl ActivationCache {
     }
 }
 
-/// The recordings of the first `count` positions. Points without positions are left out, as are those that combine
-/// batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
+/// Truncates a recording to its first `count` positions. Points without positions are left out, as are those that
+/// combine batch and position in one axis if there are several rows. A `count` beyond the end keeps everything.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -157,7 +157,7 @@ pub fn truncated(cache: &ActivationCache, count: usize) -> ActivationCache {
                 let places = axes.iter().enumerate().filter(|(_, a)| matches!(a, Axis::Pos | Axis::Query | Axis::Key));
                 let shorter = |activation: Activation, (place, _): (usize, &Axis)| {
                     let axis = place - dropped;
-                    // Keys include those of the key-value cache, before the recorded positions.
+                    // Keys from the key-value cache come before the recorded positions.
                     let before = activation.shape()[axis] - len.min(activation.shape()[axis]);
                     activation.narrow(axis, 0, before + count)
                 };

@@ -50,7 +50,7 @@ impl At<'_> {
         self.point.axes
     }
 
-    /// Absolute position of the tensor's first row: 0, or the number of positions before it.
+    /// Absolute position of the tensor's first token: the number of positions before it.
     pub fn offset(&self) -> usize {
         self.offset
     }

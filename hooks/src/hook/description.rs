@@ -1,4 +1,4 @@
-//! What a hook does, in words and hashes.
+//! Descriptions of hooks: texts and hashes.
 
 use std::fmt;
 use std::rc::Rc;

@@ -92,7 +92,7 @@ pub struct Hook<'a> {
 }
 
 impl<'a> Hook<'a> {
-    /// Creates a hook with default settings: it edits, at points of any rank.
+    /// Creates a hook with default settings: it edits tensors, and accepts points of any rank.
     pub(crate) fn new(
         target: Selection,
         action: impl FnMut(Activation, &At<'_>) -> Result<Option<Activation>, HookError> + 'a,

@@ -25,7 +25,7 @@ pub enum QueueError {
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
-    /// A single value is stored under the name, and can't be pushed to or popped.
+    /// A single value is stored under the name, so nothing can be pushed or popped.
     #[error("`{name}` is a single value, not a queue; `clear` it first")]
     NoQueue {
         /// The name.

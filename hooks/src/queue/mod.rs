@@ -182,8 +182,8 @@ impl<T> ActivationQueue<T> {
     /// Appends a value to a queue, creating the queue if needed.
     ///
     /// # Errors
-    /// [`Rejected`] with the value, if the queue is full and set to refuse, if the queues are closed, or if the name
-    /// holds a single value.
+    /// [`Rejected`] with the value, if the queue is full and set to [`WhenFull::Refuse`], if the queues are closed, or
+    /// if the name holds a single value.
     pub fn push(&self, name: &str, value: impl Into<T>) -> Result<(), Rejected<T>> {
         let value = value.into();
         let mut state = self.state();
@@ -225,8 +225,8 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Absent`], [`QueueError::Empty`], [`QueueError::NoQueue`], or [`QueueError::Closed`] if the queues
-    /// are closed and this one is empty.
+    /// [`QueueError::NoQueue`] if the name holds a single value. Without a value to pop, [`QueueError::Closed`] if the
+    /// queues are closed; otherwise [`QueueError::Empty`], or [`QueueError::Absent`] if there is no such queue.
     pub fn pop(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         let queue = state.queue(name)?;
@@ -242,7 +242,7 @@ impl<T> ActivationQueue<T> {
         })
     }
 
-    /// Like [`ActivationQueue::pop`], but waits for a value if the queue is empty.
+    /// Like [`ActivationQueue::pop`], but waits for a value if the queue is empty or does not exist yet.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;
@@ -255,7 +255,8 @@ impl<T> ActivationQueue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`QueueError::Closed`] if the queues are closed and this one is empty, or [`QueueError::NoQueue`].
+    /// [`QueueError::Closed`] if the queues are closed and no value is left; [`QueueError::NoQueue`] if the name holds
+    /// a single value.
     pub fn wait(&self, name: &str) -> Result<T, QueueError> {
         let mut state = self.state();
         loop {
@@ -307,7 +308,8 @@ impl<T> ActivationQueue<T> {
         self.shared.changed.notify_all();
     }
 
-    /// What a name holds: a single value, or the values of a queue, which stay in it. `None` if the name holds nothing.
+    /// Copies what is stored under a name: a single value, or the values of a queue, which stay in it. `None` if
+    /// nothing is stored.
     ///
     /// ```
     /// use hooklens_hooks::{ActivationQueue, Stored};
@@ -327,7 +329,7 @@ impl<T> ActivationQueue<T> {
         })
     }
 
-    /// Like [`ActivationQueue::try_get`], with a default for names that hold nothing.
+    /// Like [`ActivationQueue::try_get`], but returns `default` if nothing is stored under the name.
     ///
     /// ```
     /// use hooklens_hooks::ActivationQueue;

@@ -22,12 +22,12 @@ pub enum Halt {
     Done,
     /// A hook failed or returned an unsuitable tensor.
     Error(HookError),
-    /// Any other failure during the run: a part, a cache, a device.
+    /// Any other failure during the run, such as that of a part, a cache or a device.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<Halt> for HookError {
-    /// The error of a run that had to reach its end.
+    /// Converts the reason to an error, for a run that must not end early.
     fn from(halt: Halt) -> Self {
         match halt {
             Halt::Error(error) => error,

@@ -1,4 +1,4 @@
-//! What a part may do in the run that it is computed in.
+//! What a part can do during the run that computes it.
 
 use burn::tensor::Tensor;
 
@@ -20,8 +20,8 @@ impl Inside<'_, '_, '_> {
         &self.replaced
     }
 
-    /// The tensors of the points named by [`Part::also_reads`](super::Part::also_reads), in that order, after their
-    /// hooks.
+    /// The tensors of the points named by [`Part::also_reads`](super::Part::also_reads), in that order, with their
+    /// hooks applied.
     pub fn also(&self) -> &[Activation] {
         self.also
     }
@@ -29,8 +29,8 @@ impl Inside<'_, '_, '_> {
     /// Passes a tensor to the hooks of one of the part's points, records it, and returns the result.
     ///
     /// # Errors
-    /// [`HookError::UnknownPoint`] for a point that the part did not list, [`HookError::Rank`], and the errors of
-    /// [`Run::fire`](super::Run::fire).
+    /// [`HookError::UnknownPoint`] for a point that the part did not list, [`HookError::Rank`] if the point has another
+    /// rank, and the errors of [`Run::fire`](super::Run::fire).
     pub fn fire<const D: usize>(&mut self, suffix: &str, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         let id = self.id(suffix)?;
         self.run.fire_checked(id, tensor)

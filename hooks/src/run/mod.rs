@@ -62,9 +62,9 @@ pub struct Run<'r, 'h> {
     remaining: usize,
     stop_when_done: bool,
     parts: &'r [Spliced],
-    /// For each part that reads a different point than it writes: the tensor it has read, until it runs.
+    /// For each part that reads one point and writes another: the tensor that it read, until it runs.
     read: Vec<Option<Activation>>,
-    /// Additional tensors that parts need to see, by point.
+    /// Additional tensors that parts need, by point.
     seen: BTreeMap<PointId, Activation>,
 }
 
@@ -81,7 +81,7 @@ pub struct Run<'r, 'h> {
 /// use burn::tensor::{Device, Tensor};
 /// use hooklens_hooks::*;
 ///
-/// /// A dictionary of as many features as the stream is wide: the positive side of each coordinate.
+/// /// A dictionary with one feature per dimension of the stream: the positive part of each coordinate.
 /// struct Positive;
 ///
 /// impl Part for Positive {
@@ -122,8 +122,8 @@ pub trait Part: Send + Sync {
         Vec::new()
     }
 
-    /// Hash of the part's weights and settings, if available: two parts with the same name and hash compute the same.
-    /// Dumps store it, so that a dump is not resumed with a different part of the same name.
+    /// Hash of the part's weights and settings, if available: two parts with the same name and hash compute the same
+    /// function. Dumps store it, so that a dump is not resumed with a different part of the same name.
     ///
     /// # Errors
     /// If the hash can't be computed.
@@ -132,8 +132,8 @@ pub trait Part: Send + Sync {
     }
 
     /// Computes the tensor that replaces the point's tensor ([`Inside::replaced`]). It must have the same shape,
-    /// element type, and device. `x` is the tensor read, which is the one replaced unless the part reads a different
-    /// point.
+    /// element type, and device. `x` is the tensor that the part reads. Unless the part reads a different point, this
+    /// is also the tensor that it replaces.
     ///
     /// # Errors
     /// Any error from the part (`?` converts it), which ends the run.
@@ -173,7 +173,7 @@ struct Slot {
     fired: bool,
     /// Parts that read this point and write a later one.
     readers: Vec<usize>,
-    /// Whether a later part also needs to see this tensor.
+    /// Whether a later part also needs this tensor.
     seen: bool,
     /// Parts spliced in at this point.
     parts: Vec<usize>,
@@ -198,7 +198,7 @@ impl<'r, 'h> Run<'r, 'h> {
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
     /// # let rows = Rows::new(1, 3);
-    /// // What is wrong is known before anything is computed.
+    /// // Errors are reported before anything is computed.
     /// let silent = |point: &PointInfo| (point.layer == Some(1)).then_some("the run stops before its layer");
     /// let message = Run::new(&catalog, &mut [], Record::new("resid_post1"), rows, &silent).map(drop);
     /// assert_eq!(
@@ -208,8 +208,9 @@ impl<'r, 'h> Run<'r, 'h> {
     /// ```
     ///
     /// # Errors
-    /// Everything that can be detected before the run: see [`Selection::resolve`](crate::Selection::resolve),
-    /// [`HookError::Rank`], [`HookError::Batch`], and [`HookError::Positions`].
+    /// Everything that can be detected before the run: the errors of [`Selection::resolve`](crate::Selection::resolve),
+    /// [`HookError::Rank`] if a hook expects another rank, [`HookError::Batch`] if the record drops the batch axis of
+    /// several rows, and [`HookError::Positions`] if a row does not have a requested position.
     pub fn new(
         catalog: &Arc<Catalog>,
         hooks: &'r mut [Hook<'h>],
@@ -237,7 +238,7 @@ impl<'r, 'h> Run<'r, 'h> {
             for id in hook.target.resolve_in(catalog, silent)? {
                 let point = catalog.info(id);
                 check_rank(hook.rank, point)?;
-                // An encoder-decoder model runs over the encoder's rows first, and over these later.
+                // An encoder-decoder model runs over the encoder's rows first, and over these rows later.
                 if let Some(check) = hook.check.as_ref().filter(|_| is_over(catalog, point, false)) {
                     check(point, &rows)?;
                 }
@@ -279,7 +280,7 @@ impl<'r, 'h> Run<'r, 'h> {
     ///
     /// # Errors
     /// [`HookError::OtherModel`] if a hook uses a recording of another model, or [`HookError::MadeForOtherModel`] if it
-    /// uses some other value made by one.
+    /// uses some other value made by another model.
     pub fn made_by(mut self, model: Arc<ModelIdentity>, texts: Option<Vec<TextHashes>>) -> Result<Self, HookError> {
         for hook in self.hooks.iter() {
             if let Some(recording) = hook.recording {
@@ -312,8 +313,8 @@ impl<'r, 'h> Run<'r, 'h> {
         self.catalog.n_layers()
     }
 
-    /// Switches to different rows: an encoder-decoder model runs each stack over its own tokens. The recording's own
-    /// rows stay those that the run started with.
+    /// Switches to different rows: an encoder-decoder model runs each stack over its own tokens. The recording keeps
+    /// the rows that the run started with as its own.
     ///
     /// # Errors
     /// [`HookError::Batch`], [`HookError::Positions`], and [`HookError::UnevenPositions`], as for the first rows.
@@ -455,7 +456,7 @@ impl<'r, 'h> Run<'r, 'h> {
         self.fire_checked(self.catalog.find(name)?, tensor)
     }
 
-    /// Like [`Run::fire`], for a point that was found by name, so that its rank may be another.
+    /// Like [`Run::fire`], for a point that was found by name, so that its rank must be checked.
     fn fire_checked<const D: usize>(&mut self, id: PointId, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         let info = self.info(id);
         if info.rank() != D {

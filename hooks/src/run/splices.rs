@@ -32,7 +32,7 @@ pub struct Shift {
 }
 
 impl Shift {
-    /// The id in the new catalog of a point in the old one.
+    /// Maps the id of a point in the old catalog to its id in the new one.
     pub fn moved(self, id: PointId) -> PointId {
         PointId(if id.0 >= self.from { id.0 + self.by } else { id.0 })
     }
@@ -44,13 +44,14 @@ impl Splices {
         self.all.is_empty()
     }
 
-    /// The name of each part and of the point where it is spliced in. `catalog` is the one returned with these parts.
+    /// The name of each part and of the point where it is spliced in. `catalog` must be the one that [`Splices::with`]
+    /// returned together with these splices.
     pub fn named<'s>(&'s self, catalog: &'s Catalog) -> impl Iterator<Item = (String, &'s str)> {
         self.all.iter().map(|one| (one.part.name(), &*catalog.info(one.write).name))
     }
 
-    /// Whether a part reads a point of an earlier layer than the one it writes, which means that a run must not start
-    /// between them.
+    /// Whether a part reads a point in an earlier layer than the point that it writes. A run must not start between the
+    /// two.
     pub fn reach_back(&self, catalog: &Catalog) -> bool {
         let layer = |id: &PointId| catalog.info(*id).layer;
         let earlier = |one: &Spliced| {
@@ -67,12 +68,12 @@ impl Splices {
         self.all.iter().map(|one| one.part.fingerprint()).collect()
     }
 
-    /// Adds a part that replaces the tensor of `write`, computed from the tensor of `read` (`None`: from the tensor
-    /// that it replaces). Several parts at one point run in sequence.
+    /// Adds a part that reads the tensor of `read` and replaces the tensor of `write`. If `read` is `None`, the part
+    /// reads the tensor that it replaces. Several parts at one point run in sequence.
     ///
     /// # Errors
-    /// An error from [`ResolveOne::resolve_one`], or [`HookError::Splice`] for an integer point, for a point that is
-    /// read after it is written, and for names that the point already has.
+    /// An error from [`ResolveOne::resolve_one`], or [`HookError::Splice`] if a point holds integers, if a point that
+    /// the part reads fires too late, or if a point with the name of one of the part's points exists already.
     pub fn with(
         &self,
         catalog: &Arc<Catalog>,

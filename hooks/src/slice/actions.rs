@@ -1,4 +1,4 @@
-//! What can be done with a slice: the hooks it turns into.
+//! Actions on a slice, each of which makes a hook.
 
 use burn::tensor::Tensor;
 
@@ -45,7 +45,7 @@ acts! {
         let hook = slice.with(move |piece, at, _| {
             let width = vector.dims()[0];
             if piece.shape().last() != Some(&width) {
-                return Err(sliced(at.point, piece.shape(), format!("last axis of {width}, like the added vector")));
+                return Err(sliced(at.point, piece.shape(), format!("last axis of {width}, the added vector's length")));
             }
             let x = piece.into_tensor::<D>(at.name())?;
             let mut shape = [1; D];
@@ -56,10 +56,11 @@ acts! {
     };
     /// Replaces the values with a recording's values at the same point, row, and position (activation patching).
     ///
-    /// The recording must come from the same model ([`ActivationCache::for_any_model`] lifts this) and have the run's
-    /// rows. Positions are matched by token within each row, so padding and key-value caches may differ. Texts of
-    /// different lengths can be matched only at positions counted from the start. In generation, and in a run with a
-    /// growing cache, positions that the recording does not hold are left unchanged; elsewhere they are an error.
+    /// The recording must come from the same model ([`ActivationCache::for_any_model`] lifts this restriction) and have
+    /// the same number of rows as the run. Positions are matched by token within each row, so padding and key-value
+    /// caches may differ. Texts of different lengths can be matched only at positions counted from the start. In
+    /// generation, and in a run with a growing cache, positions that the recording does not hold are left unchanged;
+    /// elsewhere they are an error.
     fn replace<'a>(recording: &'a ActivationCache) => Replacement::hook;
     /// Replaces the values with the mean of a recording at the same point, over the tokens of all rows and positions
     /// (mean ablation). Not defined for scores and patterns, whose entries have a different meaning at each position.

@@ -46,7 +46,7 @@ fn mean_is_defined(point: &PointInfo, recording: &ActivationCache) -> Result<(),
     } else if point.axes.contains(&Axis::Routed) {
         "its rows are the tokens routed to an expert, which differ between runs"
     } else if point.axes.contains(&Axis::Choice) {
-        "it holds choices of experts, which have no mean"
+        "it holds indices of experts, which have no mean"
     } else {
         return Ok(());
     };

@@ -126,16 +126,16 @@ fn position_runs(
     axis: usize,
 ) -> Result<Vec<IndexRun>, HookError> {
     let rows = at.rows.unwrap_or(Rows::new(shape[0], shape[axis]));
-    // A tensor that includes cached positions can be sliced at these too.
+    // A tensor that includes cached positions can also be sliced at those.
     let past = at.point.with_past;
-    // Index of the run's first own column.
+    // Index of the first column that the run computes.
     let own = if past { 0 } else { at.cached };
     Ok(match positions.columns(&rows, counting, past)? {
         PositionSlice::All => vec![(None, own..shape[axis])],
         PositionSlice::Range(range) if range.is_empty() => Vec::new(),
         PositionSlice::Range(range) => vec![(None, own + range.start..own + range.end)],
         PositionSlice::ByRow(chosen) => {
-            // Explicit columns refer to the run's own columns.
+            // Explicit columns refer to the columns that the run computes.
             let own = if matches!(positions, Positions::Columns(_)) { at.cached } else { own };
             let of_row = |(row, places): (usize, &Vec<usize>)| {
                 let runs = places.chunk_by(|a, b| a + 1 == *b);
