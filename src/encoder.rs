@@ -1,4 +1,4 @@
-//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
+//! Bidirectional encoders such as BERT. Hook points and runs work as they do for decoders.
 //!
 //! ```no_run
 //! use hooklens::encoder::HookedEncoder;

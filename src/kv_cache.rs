@@ -1,7 +1,7 @@
-//! Key-value caches with the functions of other libraries.
+//! Functions of other libraries' key-value caches.
 
-/// Functions of other libraries' key-value caches, under their names: one trait per library whose functions are not
-/// those of [`KeyValueCache`](crate::KeyValueCache) under another name.
+/// Functions of other libraries' key-value caches, under the names that they have there, with one trait per library. A
+/// library has no trait if its functions are only [`KeyValueCache`](crate::KeyValueCache)'s under other names.
 ///
 /// ```
 /// use hooklens::kv_cache::compat::HuggingFaceCache;

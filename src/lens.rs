@@ -1,4 +1,4 @@
-//! Next-token predictions of every layer: the logit lens (nostalgebraist 2020) and the tuned lens (Belrose et al.
+//! Next-token predictions after every layer: the logit lens (nostalgebraist 2020) and the tuned lens (Belrose et al.
 //! 2023).
 //!
 //! ```

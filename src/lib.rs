@@ -31,7 +31,7 @@
 //! | load a model | [`HookedTransformer::from_pretrained`], [`LoadOptions`], [`inspect`] |
 //! | name, read and edit hook points | [`mod@hook`], [`hook::at`], [`HookedModel::run_with_hooks`], [`Hooked`] |
 //! | record activations | [`HookedModel::record`], [`Record`], [`ActivationCache`] |
-//! | patch and ablate | [`patching`], and by gradients [`attribution`] |
+//! | patch and ablate | [`patching`]; [`attribution`] estimates effects from gradients |
 //! | decompose the residual stream, read it as logits | [`activations`], [`lens`] |
 //! | analyze weights | [`circuits`], [`processing`](Processing) |
 //! | load sparse autoencoders and transcoders, splice them into a model | [`features`] |
@@ -48,9 +48,10 @@
 //!
 //! # Features
 //!
-//! Enabled by default: `hub` (loading by hub id), `chat` (chat templates), `decompositions` (singular values, eigenvalues)
-//! and `plot` (plots, display in notebooks). `arrow` and `object-stores` add sources of prompts; `libtorch`, `cuda`,
-//! `wgpu`, `vulkan`, `metal` and `remote` add devices. The `hooklens` program is the crate `hooklens-cli`.
+//! Enabled by default: `hub` (loading by hub id), `chat` (chat templates), `decompositions` (singular values,
+//! eigenvalues) and `plot` (plots, display in notebooks). `arrow` and `object-stores` add sources of prompts;
+//! `libtorch`, `cuda`, `wgpu`, `vulkan`, `metal` and `remote` add devices. The `hooklens` program is in the crate
+//! `hooklens-cli`.
 
 // Links refer to items of all default features.
 #![cfg_attr(
@@ -78,8 +79,7 @@ pub mod patching;
 pub mod plot;
 pub mod prelude;
 
-/// Burn, in the version that hooklens is built with, so that its tensors have the types that hooklens takes and
-/// returns.
+/// Re-export of the Burn version that hooklens uses. Its tensors have the types that hooklens takes and returns.
 ///
 /// ```
 /// use hooklens::burn::tensor::{Device, Tensor};
@@ -92,7 +92,7 @@ pub mod prelude;
 /// ```
 pub use burn;
 
-/// ndarray, in the version that hooklens is built with; see [`burn`].
+/// Re-export of the ndarray version that hooklens uses; see [`burn`].
 ///
 /// ```
 /// use hooklens::ndarray::Axis;

@@ -5,8 +5,9 @@
 //! zeros, means or another prompt's activations.
 //!
 //! Sweeps skip what a patch cannot change. A patched run starts at the patched layer from the recorded residual stream,
-//! reads keys and values of positions before the patch from the unpatched run's cache, and is batched with patches of
-//! other layers that start at the same position. Patches equal to the unpatched values are not run at all.
+//! reads keys and values of positions before the patch from the unpatched run's cache, and is batched with runs whose
+//! patches are in other layers but start at the same position. Patches equal to the unpatched values are not run at
+//! all.
 //!
 //! ```
 //! use hooklens::prelude::*;

@@ -1,4 +1,4 @@
-//! Writes tables as CSV (RFC 4180). Labels may contain anything.
+//! Writes tables as CSV (RFC 4180). Labels may contain any text.
 
 use csv::{QuoteStyle, Writer, WriterBuilder};
 
@@ -8,7 +8,7 @@ pub enum CsvLabels {
     /// Unchanged.
     Exact,
     /// With an apostrophe before labels that a spreadsheet would interpret as a formula, and before labels that start
-    /// with an apostrophe, so that removing one restores the label.
+    /// with an apostrophe, so that removing one apostrophe restores the label.
     SpreadsheetSafe,
 }
 
@@ -24,7 +24,7 @@ impl CsvTable {
     pub fn new<'c>(columns: impl IntoIterator<Item = &'c str>, labels: CsvLabels) -> Self {
         let quotes = match labels {
             CsvLabels::Exact => QuoteStyle::Necessary,
-            // In locales with another separator, part of an unquoted label could become a separate cell.
+            // In locales that use another separator, part of an unquoted label could become a separate cell.
             CsvLabels::SpreadsheetSafe => QuoteStyle::NonNumeric,
         };
         let writer = WriterBuilder::new().flexible(true).quote_style(quotes).from_writer(Vec::new());

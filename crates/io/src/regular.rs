@@ -1,6 +1,6 @@
-//! Rules for opening files. Regular files are read; pipes and character devices only where a stream makes sense, in
-//! which case the reader limits its own input. Anything else is rejected, because a reader might wait for a writer or
-//! never end.
+//! Rules for opening files. Regular files are always accepted; pipes and character devices only where a stream makes
+//! sense, and the reader then limits its own input. Anything else is rejected, because reading it might block or never
+//! end.
 
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -28,12 +28,12 @@ pub fn read_tensors(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fails if the safetensors header of a file with this start and length is longer than that of any model.
+/// Fails if a safetensors header is longer than that of any model, given the start of its file and the file's length.
 pub fn check_header(start: &[u8], file: u64) -> Result<()> {
     let len = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     // The parser rejects a header that is longer than its file.
     if len > LONGEST_HEADER && len < file {
-        return Err(Error::other(format!("its header is {len} bytes long; at most {LONGEST_HEADER} are read")));
+        return Err(Error::other(format!("its header is {len} bytes long; the limit is {LONGEST_HEADER}")));
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn is_stream(_: FileType) -> bool {
 fn read_up_to(path: &Path, largest: u64) -> Result<Vec<u8>> {
     let file = open(path)?;
     let len = file.metadata()?.len();
-    let too_long = |len: u64| Error::other(format!("it is {len} bytes long; at most {largest} are read"));
+    let too_long = |len: u64| Error::other(format!("it is {len} bytes long; the limit is {largest}"));
     if len > largest {
         return Err(too_long(len));
     }

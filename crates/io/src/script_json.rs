@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::shown_text::escaped_json;
 
-/// Formats JSON for a script element: nothing in it ends the element, starts a comment, or is invisible in the page's
-/// source.
+/// Formats JSON for a script element: the text can't end the element or start a comment, and has no characters that are
+/// invisible in the page's source.
 pub fn script_json(value: &Value) -> String {
     let json = value.to_string();
     let mut safe = String::with_capacity(json.len());

@@ -1,4 +1,4 @@
-//! Shows invisible characters, and characters that reorder text, by name.
+//! Replaces invisible characters, and characters that reorder text, with their names.
 
 use std::borrow::Cow;
 

@@ -27,7 +27,7 @@ pub struct Writer;
 pub struct Ranges;
 
 impl Object {
-    /// Returns `None` for a path that is not a URL, an error for a URL.
+    /// Returns `None` for a path that is not a URL, and an error for a URL.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         match super::is_url(path) {
             false => Ok(None),
@@ -55,12 +55,12 @@ impl Object {
         Ok(io::empty())
     }
 
-    /// The object, to be read in ranges.
+    /// Opens the object for random access.
     pub fn ranges(&self) -> io::Result<Ranges> {
         match *self {}
     }
 
-    /// Writes the object if its version is the known one.
+    /// Writes the object if it still has the known version.
     pub fn put(&self, _bytes: Vec<u8>, _known: &Version) -> io::Result<Version> {
         match *self {}
     }
@@ -80,7 +80,7 @@ impl Object {
         match *self {}
     }
 
-    /// Objects that match this pattern.
+    /// Objects whose names match this pattern.
     pub fn fitting(&self) -> io::Result<Vec<PathBuf>> {
         match *self {}
     }
@@ -98,7 +98,7 @@ impl Ranges {
         0
     }
 
-    /// Releases what is held in memory.
+    /// Releases the bytes kept in memory.
     pub fn let_go(&mut self) {}
 
     /// Reads bytes at an offset.

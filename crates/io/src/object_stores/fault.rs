@@ -1,4 +1,4 @@
-//! Explains errors of object stores in plain words.
+//! Converts object store errors into plain explanations.
 
 use std::error::Error;
 use std::fmt;
@@ -27,7 +27,7 @@ impl Error for Fault {
     }
 }
 
-/// Converts a request's error, choosing a kind that says what is wrong.
+/// Converts a request's error into an I/O error, with a kind and message that say what is wrong.
 pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
     let error = error.into();
     use io::ErrorKind::{AlreadyExists, InvalidInput, NotConnected, NotFound, Other, PermissionDenied, TimedOut};
@@ -44,7 +44,7 @@ pub(super) fn io(error: impl Into<Arc<StoreError>>) -> io::Error {
         _ if says(&error, &["URL scheme is not allowed"]) => {
             (InvalidInput, "its endpoint does not use https; set AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) to allow that")
         }
-        // Credentials are looked up last in the machine's metadata service.
+        // The machine's metadata service is the last place where credentials are looked up.
         _ if says(&error, &["169.254.169.254", "metadata.google.internal"]) => (
             PermissionDenied,
             "no credentials were found, neither in the environment nor in the machine's metadata service",

@@ -35,7 +35,7 @@ impl Object {
         })
     }
 
-    /// Objects that match this object's name as a file name pattern, sorted by name.
+    /// Interprets this object's name as a file name pattern, and returns the objects that match it, sorted by name.
     pub fn fitting(&self) -> io::Result<Vec<PathBuf>> {
         let failed = |error: glob::PatternError| io::Error::new(io::ErrorKind::InvalidInput, error);
         let pattern = glob::Pattern::new(self.key.as_ref()).map_err(failed)?;

@@ -95,7 +95,8 @@ impl Object {
         Writer::new(self.clone())
     }
 
-    /// Replaces the whole object if its version is still the known one, in stores that support conditional writes.
+    /// Replaces the whole object if its version is still `known`. Stores without conditional writes replace any
+    /// version.
     ///
     /// # Errors
     /// Kind `AlreadyExists` if another program has written the object.

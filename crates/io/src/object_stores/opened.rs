@@ -30,7 +30,7 @@ impl Opened {
         self.len
     }
 
-    /// Requests a part. A broken connection is resumed at the byte where it broke.
+    /// Requests a part. If the connection breaks, the download resumes at the byte where it stopped.
     pub(super) fn part(&self, range: Range<u64>) -> io::Result<Coming<Bytes>> {
         let (store, key) = (self.object.store.clone(), self.object.key.clone());
         // Some servers don't answer with a partial response if the range is the whole object.

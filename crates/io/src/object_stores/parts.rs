@@ -6,7 +6,7 @@ use object_store::client::{
 use object_store::{ClientOptions, Result};
 
 /// Connects as usual, but treats a response with a content range as partial content even if its status says that it is
-/// complete, as rclone's server does.
+/// complete. rclone's server sends such responses.
 #[derive(Debug)]
 pub(super) struct Parts;
 

@@ -24,7 +24,7 @@ impl<S: ObjectStore + MultipartStore> Store for S {}
 /// Timeout of a request, including its response.
 const LONGEST: &str = "45 seconds";
 
-/// Retry policy: long enough for a server that restarts, short enough to report one that is gone.
+/// Retry policy: retries last long enough for a server to restart, but not so long that a dead server goes unreported.
 fn retries() -> RetryConfig {
     let backoff =
         BackoffConfig { init_backoff: Duration::from_millis(300), max_backoff: Duration::from_secs(5), base: 2.0 };

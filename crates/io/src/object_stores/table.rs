@@ -48,7 +48,7 @@ mod tests {
 
     use crate::object_stores::{Object, Version};
 
-    /// Reads a table of many blocks, whose column chunks cross block boundaries.
+    /// Reads a table that spans many blocks and has column chunks that cross block boundaries.
     #[test]
     fn a_table_larger_than_what_is_held() {
         let texts: Vec<String> =
