@@ -18,7 +18,7 @@ fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5).collect()
 }
 
-/// Weights that are not in any cache: each call reads different ones, as the layers of a model do.
+/// Weights that are not in any cache: each call reads different weights, as the layers of a model do.
 struct Layers {
     weights: Vec<Vec<f32>>,
     next: usize,

@@ -1,4 +1,4 @@
-//! Timings against the `gemm` crate.
+//! Timings compared with the `gemm` crate.
 use hooklens_kernels::view::View2;
 use std::time::Instant;
 

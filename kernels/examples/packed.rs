@@ -18,7 +18,7 @@ fn main() {
     for (k, n) in [(2048usize, 8192usize), (8192, 2048)] {
         let copies = (1 << 27) / (k * n);
         let b: Vec<f32> = (0..k * n * copies).map(|i| ((i * 37) % 1013) as f32 / 1000.0 - 0.5).collect();
-        // Bytes that give moderate values wherever they are interpreted as a scale.
+        // Bytes that give moderate values if a format interprets them as a scale.
         let bytes: Vec<u8> = (0..k * n * copies / 4 * 5).map(|i| 0x20 + (i * 37 % 1013 % 29) as u8).collect();
         for m in [1, 2, 4, 8, 32, 128] {
             let a: Vec<f32> = (0..m * k).map(|i| ((i * 31) % 997) as f32 / 1000.0 - 0.5).collect();

@@ -8,7 +8,7 @@ use hooklens_kernels::pairs::gemm_each_bf16;
 use hooklens_kernels::view::View2;
 use std::time::Instant;
 
-/// A view `[k, n]` of a matrix stored as such or transposed.
+/// A view `[k, n]` of a matrix that is stored as `[k, n]` or transposed.
 fn view<T: Element>(b: &[T], (k, n): (usize, usize), transposed: bool) -> View2<'_, T> {
     if transposed { View2::row_major(b, n, k).t() } else { View2::row_major(b, k, n) }
 }

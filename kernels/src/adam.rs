@@ -15,7 +15,7 @@ pub struct Adam {
     pub betas: [f32; 2],
     /// Added to the square root of the second moment.
     pub eps: f32,
-    /// Factor that gradients are multiplied by first.
+    /// Factor by which gradients are multiplied first.
     pub scale: f32,
     /// Step number, starting at 1.
     pub step: i32,

@@ -35,7 +35,7 @@ pub struct HeadsView<'a> {
 }
 
 impl fmt::Debug for HeadsView<'_> {
-    /// Sizes and strides, never elements.
+    /// Shows sizes and strides, but no elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("HeadsView");
         shown.field("tokens", &self.tokens).field("heads", &self.heads).field("batch_stride", &self.batch_stride);
@@ -71,10 +71,9 @@ pub struct Attention<'a> {
     pub soft_cap: Option<f32>,
     /// ALiBi slopes `[heads]`: adds `slope * (kpos - qpos)` to the logits.
     pub alibi: Option<&'a [f32]>,
-    /// Causal order: query row `i` sees key columns `0..=i + offset` (the
-    /// offset is the number of cached keys).
+    /// Causal mask: query row `i` sees key columns `0..=i + offset` (the offset is the number of cached keys).
     pub causal: Option<usize>,
-    /// A window: the oldest position each query sees `[batch, queries]`.
+    /// Sliding window: the oldest position that each query sees, `[batch, queries]`.
     pub oldest: Option<&'a [i32]>,
     /// Which keys are real rather than padding, `[batch, keys]`.
     pub valid: Option<&'a [bool]>,
@@ -129,7 +128,7 @@ pub fn attention(attention: Attention, q: HeadsView, k: HeadsView, v: HeadsView,
     if z.is_empty() {
         return;
     }
-    assert!(k.heads > 0 && heads.is_multiple_of(k.heads), "{heads} heads over {} key heads", k.heads);
+    assert!(k.heads > 0 && heads.is_multiple_of(k.heads), "{heads} heads are not a multiple of {} key heads", k.heads);
     attention.check(queries, keys, heads);
 
     let isa = Isa::current();
@@ -162,7 +161,7 @@ pub(crate) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// `z` for the query rows `start..start + count`.
+    /// Computes `z` for the query rows `start..start + count`.
     fn block(
         self,
         q: HeadsView,
@@ -221,8 +220,8 @@ impl Head<'_> {
         if slice.is_empty() { slice } else { &slice[self.b * len + start..][..count] }
     }
 
-    /// The smallest range of key columns that contains every key visible to the query rows `start..start + count`.
-    /// Empty ranges have equal ends.
+    /// The smallest range of key columns that contains every key visible to the query rows `start..start + count`. The
+    /// ends of an empty range are equal.
     pub(crate) fn visible(self, start: usize, count: usize) -> (usize, usize) {
         let attention = self.attention;
         let limit = attention.causal.map_or(self.keys, |offset| (start + count + offset).min(self.keys));

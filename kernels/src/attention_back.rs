@@ -31,7 +31,7 @@ pub fn attention_back(attention: Attention, [q, k, v, dz]: [HeadsView; 4], [dq, 
     if dq.is_empty() || keys == 0 {
         return dq.fill(0.0);
     }
-    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads} key heads");
+    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads are not a multiple of {kv_heads} key heads");
     attention.check(queries, keys, heads);
     let (isa, group) = (Isa::current(), heads / kv_heads);
     let dq = OutTile::new(dq, (batch * queries, heads * dh), heads * dh);

@@ -37,7 +37,7 @@ fn narrow_body<const FMA: bool>(from: &[f32], to: &mut [bf16]) {
     for (x, slot) in from.iter().zip(to) {
         let bits = x.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        // Keep NaN a NaN by setting the first mantissa bit.
+        // Set the first mantissa bit, so that a NaN stays a NaN.
         let silent = bits >> 16 | 0x40;
         *slot = bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { silent } else { rounded } as u16);
     }
@@ -67,7 +67,7 @@ pub fn to_f16(from: &[f32], to: &mut [f16]) {
     });
 }
 
-/// The CPU's own conversions. Those of `f16` are many times faster than bit arithmetic.
+/// Conversions by CPU instructions. For `f16`, they are many times faster than bit arithmetic.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::*;

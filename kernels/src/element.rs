@@ -26,7 +26,8 @@ pub trait Element: Copy + Default + Send + Sync + std::fmt::Debug + sealed::Seal
     unsafe fn load8(from: *const Self) -> __m256;
 }
 
-/// Two adjacent `bf16` along the inner axis, with the first in the low half. Only bits; the `f32` value has no meaning.
+/// Two adjacent `bf16` along the inner axis, with the first in the low half. Only the bits matter; the `f32` value has
+/// no meaning.
 pub(crate) type Pair = f32;
 
 mod sealed {
@@ -46,7 +47,7 @@ pub(crate) unsafe fn load_first<T: Element>(from: *const T, count: usize) -> __m
     let mut own = [T::default(); 8];
     // SAFETY: `from` has `count` elements (the contract), and at most 8 are written to `own`.
     unsafe { std::ptr::copy_nonoverlapping(from, own.as_mut_ptr(), count.min(8)) };
-    // SAFETY: eight elements; the contract's features.
+    // SAFETY: eight elements; the contract guarantees the features.
     unsafe { T::load8(own.as_ptr()) }
 }
 
@@ -59,14 +60,14 @@ impl Element for f32 {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn load16(from: *const Self, lanes: __mmask16) -> __m512 {
-        // SAFETY: the contract.
+        // SAFETY: guaranteed by the contract.
         unsafe { _mm512_maskz_loadu_ps(lanes, from) }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn load8(from: *const Self) -> __m256 {
-        // SAFETY: the contract.
+        // SAFETY: guaranteed by the contract.
         unsafe { _mm256_loadu_ps(from) }
     }
 }
@@ -81,7 +82,7 @@ impl Element for bf16 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn load16(from: *const Self, lanes: __mmask16) -> __m512 {
-        // SAFETY: the contract; the rest is arithmetic on registers.
+        // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
         unsafe {
             let halves = _mm256_maskz_loadu_epi16(lanes, from.cast());
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
@@ -92,7 +93,7 @@ impl Element for bf16 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn load8(from: *const Self) -> __m256 {
-        // SAFETY: the contract; the rest is arithmetic on registers.
+        // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
         unsafe {
             let halves = _mm_loadu_si128(from.cast());
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
@@ -117,7 +118,7 @@ impl Element for f16 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn load16(from: *const Self, lanes: __mmask16) -> __m512 {
-        // SAFETY: the contract; the rest is arithmetic on registers.
+        // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
         unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, from.cast())) }
     }
 
@@ -125,7 +126,7 @@ impl Element for f16 {
     #[inline(always)]
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
     unsafe fn load8(from: *const Self) -> __m256 {
-        // SAFETY: the contract; the rest is arithmetic on registers.
+        // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 }

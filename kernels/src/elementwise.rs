@@ -47,7 +47,7 @@ fn multiply_body<const FMA: bool>(x: &mut [f32], y: &[f32]) {
 }
 multiversion! { fn multiply_kernel(x: &mut [f32], y: &[f32]) = multiply_body }
 
-/// Runs `kernel` on chunks of both in parallel.
+/// Runs `kernel` on corresponding chunks of `x` and `y` in parallel.
 fn in_pairs_of_chunks(x: &mut [f32], y: &[f32], kernel: fn(Isa, &mut [f32], &[f32])) {
     let isa = Isa::current();
     each_chunk(y, x, CHUNK, |y, x| kernel(isa, x, y));
@@ -86,12 +86,11 @@ elementwise! {
     silu, silu_kernel, silu_body, |x, FMA| math::silu::<FMA>(x)
 }
 elementwise! {
-    /// GELU by its tanh approximation ("gelu_new"):
-    /// `x ← 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    /// Tanh approximation of GELU ("gelu_new"): `x ← 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
     gelu_tanh, gelu_tanh_kernel, gelu_tanh_body, |x, FMA| math::gelu_tanh::<FMA>(x)
 }
 elementwise! {
-    /// GELU by the error function: `x ← 0.5 x (1 + erf(x / √2))`.
+    /// Exact GELU: `x ← 0.5 x (1 + erf(x / √2))`.
     gelu_erf, gelu_erf_kernel, gelu_erf_body, |x, FMA| math::gelu_erf::<FMA>(x)
 }
 

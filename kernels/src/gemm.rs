@@ -1,8 +1,7 @@
 //! Matrix products `C = A · B (+ bias)`.
 //!
-//! B is copied block by block into panels that stay in the second-level cache
-//! while every row of A passes over them, so each weight is read from memory
-//! once; a handful of rows of A skips the copy (see `gemv`).
+//! B is copied block by block into panels that stay in the second-level cache while every row of A passes over them, so
+//! each weight is read from memory once. If A has only a handful of rows, B is not copied (see `gemv`).
 
 use std::fmt;
 
@@ -26,12 +25,12 @@ const SERIAL: usize = if cfg!(miri) { 1 << 10 } else { 1 << 17 };
 const WIDE: usize = 4096;
 /// Rows of each B that are read before moving on to the next B.
 const DEPTH: usize = 32;
-/// Number of elements of B up to which it stays in a core's cache, so reading whole rows gains nothing.
+/// Maximum number of elements of a B that stays in a core's cache. Up to this size, reading whole rows gains nothing.
 const CACHED: usize = 1 << 17;
 /// Number of tasks per thread, for load balance.
 const TASKS: usize = 4;
 
-/// One of several products of the same A.
+/// One of several products with the same A.
 pub struct Product<'a> {
     /// `[k, n]`, fastest with contiguous rows (`[k, n]` row-major) or contiguous columns (a transposed `[n, k]`
     /// row-major matrix).
@@ -60,7 +59,7 @@ pub(crate) struct TiledProduct<'a> {
     c: OutTile<'a>,
 }
 
-/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, over all threads; arguments as in [`Product`].
+/// `c[m, n] = a[m, k] · b[k, n] (+ bias[n])`, on all threads; arguments as in [`Product`].
 ///
 /// # Panics
 /// If the shapes disagree, rows of `a` are not contiguous, or `c` or `bias` is
@@ -78,8 +77,8 @@ pub fn gemm<'a>(a: View2, b: impl Into<Matrix<'a>>, bias: Option<&'a [f32]>, c: 
     gemm_each(a, vec![Product { b: b.into(), bias, c, ldc }]);
 }
 
-/// [`gemm()`] of one A with several B, such as the weights of queries, keys and values. All products are distributed
-/// over the threads together.
+/// Computes [`gemm()`] of one A with several matrices B, such as the weights of queries, keys and values. All products
+/// are distributed over the threads together.
 ///
 /// # Panics
 /// As for [`gemm()`].
@@ -110,7 +109,7 @@ pub fn gemm_each(a: View2, products: Vec<Product>) {
             .for_each(|TiledProduct { b, bias, c }| matrix_tile(isa, a, b, (0, b.cols()), bias, c));
     }
     let shape = micro::shape(isa);
-    // One thread adds up the partial sums. That must take less time than a thread's part of reading B.
+    // One thread adds up the partial sums. That must take less time than a thread spends on reading its part of B.
     let few_sums = 2 * threads * threads * m <= k;
     if m <= shape.whole
         && few_sums
@@ -138,7 +137,7 @@ pub(crate) fn tiled<'a>(a: View2, products: Vec<Product<'a>>, rows: usize) -> Ve
     products.into_iter().map(tiled).collect()
 }
 
-/// Computes the products in blocks of C, over all threads.
+/// Computes the products in blocks of C, on all threads.
 pub(crate) fn in_blocks<'a>(
     shape: Shape,
     m: usize,
@@ -252,8 +251,8 @@ pub(crate) fn gemm_tile<T: Element>(isa: Isa, a: View2, b: View2<T>, bias: Bias,
     } else if few && b.cols_contiguous() {
         return gemv::columns(isa, a, b, bias, c);
     }
-    // Read whole vectors of B in place, without packing. With 16-bit elements, each pass widens them again, so fewer
-    // rows of A are worth it.
+    // Read whole vectors of B in place, without packing. 16-bit elements are widened again in each pass, so this pays
+    // off for fewer rows of A.
     let most = if size_of::<T>() == 4 { shape.direct } else { shape.direct.min(8 * shape.rows) };
     let direct = if m <= most && b.rows_contiguous() { n - n % shape.lanes } else { 0 };
     let (kc, nc) = shape.block;
@@ -340,7 +339,10 @@ mod tests {
                 let mut alone = vec![0.0; given.len()];
                 gemm_serial(a, b, bias, &mut alone, b.cols());
                 for (given, alone) in given.iter().zip(alone) {
-                    assert!((given - alone).abs() <= 1e-4 * (1.0 + alone.abs()), "{m}x{k}: {given} for {alone}");
+                    assert!(
+                        (given - alone).abs() <= 1e-4 * (1.0 + alone.abs()),
+                        "{m}x{k}: got {given}, expected {alone}"
+                    );
                 }
             }
         }

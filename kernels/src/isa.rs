@@ -80,8 +80,7 @@ impl Isa {
     }
 }
 
-/// Runs `f` with every kernel called from this thread using `isa`
-/// (for tests and comparisons).
+/// Runs `f`, during which every kernel called from this thread uses `isa` (for tests and comparisons).
 pub fn with_isa<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
     struct Restore(Option<Isa>);
     impl Drop for Restore {
@@ -93,10 +92,9 @@ pub fn with_isa<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Defines `fn $name(isa, args…)` that runs the `#[inline(always)]` generic
-/// `$body::<FMA>(args…)` compiled once per instruction set, so that the
-/// compiler vectorises it with that set's registers. `FMA` tells the body
-/// whether `f32::mul_add` is a single instruction.
+/// Defines `fn $name(isa, args…)`, which runs the `#[inline(always)]` generic `$body::<FMA>(args…)`. The body is
+/// compiled once per instruction set, so that the compiler vectorizes it with that set's registers. `FMA` tells the
+/// body whether `f32::mul_add` is a single instruction.
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident $(<$element:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$meta])*

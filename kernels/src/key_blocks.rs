@@ -60,7 +60,7 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
         return;
     }
     let kv_heads = blocks.first().map_or(0, |block| block.keys.heads);
-    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads} key heads");
+    assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "{heads} heads are not a multiple of {kv_heads} key heads");
     for KeyBlock { keys, values, rows } in blocks {
         assert!(keys.heads == kv_heads && values.heads == kv_heads, "blocks differ in heads");
         assert!(keys.tokens == values.tokens, "keys and values differ in shape");
@@ -97,9 +97,9 @@ pub fn attention_over(attention: Attention, q: HeadsView, blocks: &[KeyBlock], z
     });
 }
 
-/// Queries that read one key head: those of its group of heads, for some batch rows and tokens. Row `r` of a query
-/// block is head `r / queries % group`, token `r % queries` and batch row `r / queries / group`, each relative to the
-/// query block's first.
+/// Queries that read one key head: the queries of its group of heads, for some batch rows and tokens. Row `r` of a
+/// query block is head `r / queries % group`, token `r % queries` and batch row `r / queries / group`, each relative to
+/// the query block's first.
 struct QueryBlock<'a> {
     attention: Attention<'a>,
     isa: Isa,

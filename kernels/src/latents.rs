@@ -18,12 +18,13 @@ pub enum Keep<'a> {
         /// Whether latents must also be above zero.
         positive: bool,
     },
-    /// The given number of largest latents, if above zero (TopK). Among equal ones, the first are kept.
+    /// The given number of largest latents, if above zero (TopK). Among equal latents, the first are kept.
     Largest(usize),
-    /// The given number of latents with the largest magnitude, keeping their signs. Among equal ones, the first are
-    /// kept.
+    /// The given number of latents with the largest magnitude, keeping their signs. Among equal magnitudes, the first
+    /// are kept.
     Furthest(usize),
-    /// In each of the given number of equally long groups, the largest latent, if above zero.
+    /// The largest latent of each group, if above zero. The row is divided into the given number of groups of equal
+    /// length.
     LargestOfEach(usize),
 }
 
@@ -37,13 +38,13 @@ pub enum Keep<'a> {
 /// ```
 ///
 /// # Panics
-/// If the elements are not whole rows, the number of thresholds differs from `latents`, or groups do not divide
-/// `latents`.
+/// If `acts` does not consist of whole rows, there is not one threshold per latent, or the number of groups does not
+/// divide `latents`.
 pub fn keep(which: Keep<'_>, latents: usize, acts: &mut [f32]) {
     if acts.is_empty() {
         return;
     }
-    assert_eq!(acts.len() % latents, 0, "`acts` must be whole rows");
+    assert_eq!(acts.len() % latents, 0, "`acts` must consist of whole rows");
     match which {
         Keep::Above { thresholds, .. } => assert_eq!(thresholds.len(), latents, "one threshold per latent"),
         Keep::LargestOfEach(groups) => assert!(groups > 0 && latents.is_multiple_of(groups), "groups of equal length"),

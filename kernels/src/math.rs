@@ -1,4 +1,4 @@
-//! Branch-free scalar functions that vectorise inside a loop.
+//! Branch-free scalar functions that vectorize inside a loop.
 //!
 //! Coefficients are minimax fits (relative error) computed for this crate.
 
@@ -59,7 +59,7 @@ pub(crate) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join
     rest.iter().fold(fold_lanes(even, &join), |acc, &x| step(x, acc))
 }
 
-/// Sum of `term(a, b)` over two slices of one length, in 16 independent lanes.
+/// Sum of `term(a, b)` over two slices of equal length, in 16 independent lanes.
 #[inline(always)]
 pub(crate) fn sum_of(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -155,9 +155,8 @@ fn sigmoid_of_exp(e: f32) -> f32 {
     1.0 / (1.0 + e)
 }
 
-/// GELU by its tanh approximation,
-/// `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, computed without cancellation
-/// as `x / (1 + e^(-2u))`.
+/// Tanh approximation of GELU, `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, computed without cancellation as
+/// `x / (1 + e^(-2u))`.
 #[inline(always)]
 pub(crate) fn gelu_tanh<const FMA: bool>(x: f32) -> f32 {
     const ROOT: f64 = 0.797_884_560_802_865_4; // √(2/π)
@@ -205,7 +204,7 @@ fn normal_tail<const FMA: bool>(x: f32) -> (f32, f32) {
     (0.5 * t * poly::<FMA, 9>(t, P) * bell, bell)
 }
 
-/// GELU by the Gaussian distribution function, `x Φ(x)`.
+/// Exact GELU, `x Φ(x)`, with the normal distribution function Φ.
 #[inline(always)]
 pub(crate) fn gelu_erf<const FMA: bool>(x: f32) -> f32 {
     let (beyond, _) = normal_tail::<FMA>(x);

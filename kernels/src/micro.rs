@@ -15,8 +15,8 @@ pub(crate) struct Shape {
     pub(crate) lanes: usize,
     /// Maximum number of columns of C in a tile, which is the width of a packed panel.
     pub(crate) cols: usize,
-    /// Maximum number of rows of A for which reading contiguous rows of B in place pays off. Narrow panels use few
-    /// cache sets that way, so they need packing sooner.
+    /// Maximum number of rows of A for which reading contiguous rows of B in place pays off. Reading narrow panels in
+    /// place uses few cache sets, so they need packing sooner.
     pub(crate) direct: usize,
     /// Maximum number of rows of A for which having each thread read whole rows of B pays off.
     pub(crate) whole: usize,
@@ -72,8 +72,8 @@ pub(crate) fn dot_rows(isa: Isa) -> usize {
     }
 }
 
-/// Dot products of `M` slices with [`DOTS`] slices, all of length `k`: `result[i][d] = Σ_p a[i][p] * b[d][p]`. Memory
-/// `ahead` elements (any value) after the elements of B is prefetched.
+/// Dot products of `M` slices with [`DOTS`] slices, all of length `k`: `result[i][d] = Σ_p a[i][p] * b[d][p]`.
+/// Prefetches memory `ahead` elements (any value) after the elements of B.
 ///
 /// # Panics
 /// If a slice has another length.

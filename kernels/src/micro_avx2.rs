@@ -96,7 +96,8 @@ unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
 }
 
 /// # Safety
-/// The contract of [`Tile`] for `M` rows and `V` vectors, all `8 * V` columns of them in C if `WHOLE`; the CPU has AVX2.
+/// The contract of [`Tile`] for `M` rows and `V` vectors; if `WHOLE`, C has all their `8 * V` columns; the CPU has
+/// AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn store<const WHOLE: bool, const M: usize, const V: usize, T: Element>(t: Tile<T>, acc: [[__m256; V]; M]) {

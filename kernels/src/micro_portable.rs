@@ -1,5 +1,4 @@
-//! Portable kernels. Register tile: up to 4 rows × 2 vectors of 4, left to the
-//! compiler's vectoriser.
+//! Portable kernels. Register tile: up to 4 rows × 2 vectors of 4, left to the compiler's vectorizer.
 
 use crate::element::Element;
 use crate::micro_tile::{DOTS, Tile, by_shape};
@@ -17,14 +16,14 @@ pub(crate) unsafe fn run<T: Element>(rows: usize, vectors: usize, tile: Tile<T>)
 /// # Safety
 /// As for [`run`], with `rows == M` and `vectors == V`.
 unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
-    // SAFETY: the extents of A that the contract of `Tile` promises, which are not written meanwhile.
+    // SAFETY: the contract of `Tile` guarantees these extents of A, which are not written meanwhile.
     let a: [&[f32]; M] = std::array::from_fn(|i| unsafe { from_raw_parts(t.a.wrapping_add(i * t.lda), t.k) });
     // SAFETY: as above, for B.
     let b = |p: usize| unsafe { &*t.b.wrapping_add(p * t.ldb).cast::<[[T; 4]; V]>() };
     // SAFETY: as above, for the bias.
     let bias = (!t.bias.is_null()).then(|| unsafe { from_raw_parts(t.bias, t.cols) });
     let mut acc = [[[0.0f32; 4]; V]; M];
-    #[allow(clippy::needless_range_loop)] // plain indices vectorise best
+    #[allow(clippy::needless_range_loop)] // plain indices vectorize best
     for p in 0..t.k {
         let b = b(p).map(|b| b.map(T::widened));
         for i in 0..M {
@@ -37,7 +36,7 @@ unsafe fn kernel<const M: usize, const V: usize, T: Element>(t: Tile<T>) {
         }
     }
     for (i, acc) in acc.iter().enumerate() {
-        // SAFETY: as above, for C; this tile of it is ours.
+        // SAFETY: as above, for C; nothing else accesses this tile of it.
         let c = unsafe { from_raw_parts_mut(t.c.wrapping_add(i * t.ldc), t.cols) };
         for (j, (c, &sum)) in c.iter_mut().zip(acc.as_flattened()).enumerate() {
             let start = if t.accumulate { *c } else { 0.0 };

@@ -1,4 +1,5 @@
-//! What the kernels of all instruction sets share: the operands of a register tile, and its dispatch to constant sizes.
+//! Code shared by the kernels of all instruction sets: the operands of a register tile, and the dispatch to tiles of
+//! constant sizes.
 
 /// Operands of one register tile.
 ///

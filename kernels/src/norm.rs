@@ -65,7 +65,7 @@ pub fn norm(norm: Norm, x: &[f32], cols: usize, y: &mut [f32]) {
     }
 }
 
-/// Like [`norm`], and also writes `scale` `[rows]`, the divisor `√(mean square + eps)` of each row.
+/// Like [`norm`], but also writes `scale` `[rows]`, the divisor `√(mean square + eps)` of each row.
 ///
 /// # Panics
 /// If lengths disagree.

@@ -38,8 +38,8 @@ fn fetch<T>(row: &[T]) {
 }
 
 multiversion! {
-    /// Packs a B with contiguous rows: row by row, across all panels, so that memory is read in the longest possible
-    /// runs.
+    /// Packs B row by row, across all panels, so that memory is read in the longest possible runs. Used when B's rows
+    /// are contiguous.
     fn pack_rows<T: Element>(shape: Shape, b: View2<T>, out: &mut [f32]) = pack_rows_body
 }
 
@@ -73,8 +73,8 @@ fn pack_rows_of<const W: usize, T: Element>(shape: Shape, b: View2<T>, out: &mut
     }
 }
 
-/// Packs a B with contiguous columns, or with neither rows nor columns contiguous, by transposing square blocks of
-/// `lanes × lanes`.
+/// Packs B by transposing blocks of `lanes × lanes`. Used when B's rows are not contiguous, whether or not its columns
+/// are.
 fn pack_columns<T: Element>(isa: Isa, shape: Shape, b: View2<T>, out: &mut [f32]) {
     let (k, n, lanes) = (b.rows(), b.cols(), shape.lanes);
     let mut panels = out;

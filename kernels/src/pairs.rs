@@ -35,7 +35,7 @@ pub fn gemm_each_bf16<'a>(a: View2<bf16>, products: Vec<Product<'a>>) -> Result<
     Ok(())
 }
 
-/// `c = a · b (+ bias)` on the calling thread, where an element of A is a pair and takes two rows of B.
+/// `c = a · b (+ bias)` on the calling thread, where an element of A is a pair and corresponds to two rows of B.
 #[cfg(target_arch = "x86_64")]
 fn pairs_tile(isa: Isa, a: View2<Pair>, b: View2<bf16>, bias: Bias, c: OutTile) {
     assert!(isa.has_bf16(), "the processor does not support bf16 products");

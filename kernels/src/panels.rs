@@ -1,4 +1,4 @@
-//! Products in packed panels of B, however they are packed.
+//! Products with packed panels of B, for any packing function.
 
 use crate::micro::Shape;
 use crate::micro_tile::Tile;

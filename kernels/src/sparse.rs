@@ -30,10 +30,10 @@ impl Sparse {
     /// ```
     ///
     /// # Panics
-    /// If the elements are not whole rows.
+    /// If `dense` does not consist of whole rows.
     pub fn of(dense: &[f32], cols: usize) -> Self {
         let rows = dense.len().checked_div(cols).unwrap_or(0);
-        assert_eq!(rows * cols, dense.len(), "`dense` must be whole rows");
+        assert_eq!(rows * cols, dense.len(), "`dense` must consist of whole rows");
         let isa = Isa::current();
         let size = rows.div_ceil(rayon::current_num_threads()).max(1);
         let mut parts = vec![Sparse::default(); rows.div_ceil(size)];
@@ -150,7 +150,7 @@ pub fn times(rows: &Sparse, matrix: Matrix<'_>, bias: Option<&[f32]>, output: &m
 
 fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f32]>, output: &mut [f32]) {
     let width = matrix.cols();
-    assert_eq!(output.len(), rows.rows() * width, "one output row per row");
+    assert_eq!(output.len(), rows.rows() * width, "`output` must have one row per row of `rows`");
     assert!(rows.columns.iter().all(|column| (*column as usize) < matrix.rows()), "an entry is outside the matrix");
     assert!(bias.is_none_or(|bias| bias.len() == width), "one bias per column");
     if width == 0 {
@@ -170,8 +170,8 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
     });
 }
 
-/// The products `left[row] · right[column]` at each entry of `places`, in its order: selected entries of the product
-/// `left · rightᵀ`.
+/// The products `left[row] · right[column]` at each entry of `places`, in the order of the entries: selected entries of
+/// the product `left · rightᵀ`.
 ///
 /// # Shapes
 /// - left: `[rows, width]`; right: `[cols, width]`, both row-major
@@ -186,7 +186,7 @@ fn times_view<T: Element>(rows: &Sparse, matrix: View2<'_, T>, bias: Option<&[f3
 /// # Panics
 /// If lengths disagree or an entry is outside the matrices.
 pub fn products_at(places: &Sparse, left: &[f32], right: &[f32], width: usize) -> Vec<f32> {
-    assert_eq!(left.len(), places.rows() * width, "one row of `left` per row");
+    assert_eq!(left.len(), places.rows() * width, "`left` must have one row per row of `places`");
     let mut products = vec![0.0; places.columns.len()];
     let isa = Isa::current();
     let size = places.rows().div_ceil(4 * rayon::current_num_threads()).max(1);
@@ -301,7 +301,7 @@ mod tests {
                             let expected = (0..cols).fold(bias[column], |sum, of| {
                                 sum + dense[row * cols + of] * matrix[of * width + column]
                             });
-                            assert!((given - expected).abs() < 1e-5, "{given} for {expected}");
+                            assert!((given - expected).abs() < 1e-5, "got {given}, expected {expected}");
                         }
                     }
                 });

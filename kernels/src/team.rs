@@ -112,7 +112,7 @@ impl Team {
         }
         self.do_tasks(work);
         self.close();
-        // Taken before the team is released, so that a later job's failure is not mistaken for this one's.
+        // Take the failure before the team is released, so that a later job's failure is not mistaken for this one's.
         let failure = lock(&self.failure).take();
         drop(guard);
         if let Some(failure) = failure {

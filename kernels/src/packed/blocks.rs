@@ -1,4 +1,4 @@
-//! Common parts of block formats: small integers, with a scale and an offset.
+//! Code shared by the block formats: small integers, with a scale and an offset.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -96,7 +96,7 @@ pub(crate) trait Integers: Sized + 'static {
             Some((at, integers)) => unsafe {
                 named(block.wrapping_add(at + 16 * G), sixteen::<Self>(integers, scales, G))
             },
-            // SAFETY: the contract.
+            // SAFETY: guaranteed by the contract.
             None => unsafe { widened::<Self, G>(block, scales) },
         }
     }
@@ -124,14 +124,14 @@ impl<B: Integers> Blocks for B {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn numbers8<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m256; 4] {
-        // SAFETY: the contract.
+        // SAFETY: guaranteed by the contract.
         unsafe { widened8::<B, G>(block, scales) }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn numbers16<const G: usize>(block: *const u8, scales: &Scales<Self::Runs>) -> [__m512; 2] {
-        // SAFETY: the contract.
+        // SAFETY: guaranteed by the contract.
         unsafe { <B as Integers>::numbers16::<G>(block, scales) }
     }
 }
@@ -217,7 +217,7 @@ fn decode_portable<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]
 unsafe fn decode_avx2<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
     let scales = B::scales::<true>(block);
     each_group!(B, G => if let Some(to) = G.checked_sub(skip).and_then(|group| to.get_mut(group)) {
-        // SAFETY: a whole block and a group of it; the contract's features.
+        // SAFETY: a whole block and a group of it; the contract guarantees the features.
         let numbers = unsafe { B::numbers8::<G>(block.as_ptr(), &scales) };
         for (to, numbers) in to.as_chunks_mut::<8>().0.iter_mut().zip(numbers) {
             // SAFETY: eight floats.
@@ -233,7 +233,7 @@ unsafe fn decode_avx2<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROU
 unsafe fn decode_avx512<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GROUP]]) {
     let scales = B::scales::<true>(block);
     each_group!(B, G => if let Some(to) = G.checked_sub(skip).and_then(|group| to.get_mut(group)) {
-        // SAFETY: a whole block and a group of it; the contract's features.
+        // SAFETY: a whole block and a group of it; the contract guarantees the features.
         let numbers = unsafe { B::numbers16::<G>(block.as_ptr(), &scales) };
         for (to, numbers) in to.as_chunks_mut::<16>().0.iter_mut().zip(numbers) {
             // SAFETY: sixteen floats.
@@ -250,7 +250,7 @@ unsafe fn decode_avx512<B: Blocks>(block: &[u8], skip: usize, to: &mut [[f32; GR
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 unsafe fn widened8<B: Integers, const G: usize>(block: *const u8, scales: &Scales<B::Runs>) -> [__m256; 4] {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe {
         let integers = B::load::<G>(block);
         let halves = [_mm256_castsi256_si128(integers), _mm256_extracti128_si256::<1>(integers)];
@@ -276,7 +276,7 @@ unsafe fn widened8<B: Integers, const G: usize>(block: *const u8, scales: &Scale
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 unsafe fn widened<B: Integers, const G: usize>(block: *const u8, scales: &Scales<B::Runs>) -> [__m512; 2] {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe {
         let integers = B::load::<G>(block);
         let halves = [_mm256_castsi256_si128(integers), _mm256_extracti128_si256::<1>(integers)];
@@ -315,7 +315,7 @@ pub(crate) unsafe fn sixteen<B: Integers>(integers: &[f32; 16], scales: &Scales<
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 pub(crate) unsafe fn named(from: *const u8, table: __m512) -> [__m512; 2] {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe {
         let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
         // The permutation uses only the low four bits of an index.
@@ -323,7 +323,7 @@ pub(crate) unsafe fn named(from: *const u8, table: __m512) -> [__m512; 2] {
     }
 }
 
-/// Integers as floats.
+/// Converts integers to floats.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn floats(integers: [i8; 16]) -> [f32; 16] {
     let mut floats = [0.0; 16];
@@ -347,7 +347,7 @@ pub(crate) const COUNTED: [f32; 16] = floats([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 pub(crate) unsafe fn nibbles(from: *const u8) -> __m256i {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe {
         let bytes = _mm_loadu_si128(from.cast());
         let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(bytes), _mm_srli_epi16::<4>(bytes));

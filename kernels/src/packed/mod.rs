@@ -16,8 +16,8 @@ pub use blocks::GROUP;
 pub(crate) use products::tile;
 pub use published::e4m3;
 
-/// Block formats: those of ggml by name and layout, and formats that other libraries' quantized tensors are converted
-/// to.
+/// Block formats: ggml's, with its names and layouts, and formats to which other libraries' quantized tensors are
+/// converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 32 values of 4 bits, with a scale.
@@ -100,7 +100,7 @@ impl Format {
         }
     }
 
-    /// Number of bytes for this many values, if they make whole blocks.
+    /// Size of `values` values in bytes; `None` if they do not fill whole blocks.
     ///
     /// ```
     /// use hooklens_kernels::packed::Format;
@@ -125,7 +125,7 @@ pub struct Packed<'a> {
 /// Mapping from columns to stored rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Column `j` is row `j`.
+    /// Column `j` is stored in row `j`.
     AsIs,
     /// Within each head of the given number of rows, rows of the first and second half alternate, as for rotary
     /// embeddings of adjacent pairs.

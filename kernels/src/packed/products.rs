@@ -171,7 +171,7 @@ macro_rules! dots {
                 each_group!(B, G => {
                     let p = number * B::VALUES + G * GROUP;
                     for d in 0..C {
-                        // SAFETY: a whole block and a group of it; the contract's features.
+                        // SAFETY: a whole block and a group of it; the contract guarantees the features.
                         let numbers = unsafe { B::$numbers::<G>(block(d).as_ptr(), &scales[d]) };
                         for (sums, a) in sums.iter_mut().zip(a) {
                             for (i, numbers) in numbers.into_iter().enumerate() {

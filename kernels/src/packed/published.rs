@@ -102,7 +102,7 @@ pub(super) const FLOATING: [f32; 16] = {
     let mut i = 0;
     while i < 8 {
         all[i] = positive[i];
-        // The ninth is also zero, without a sign.
+        // The ninth value is also zero, not negative zero.
         all[8 + i] = if i == 0 { 0.0 } else { -positive[i] };
         i += 1;
     }
@@ -147,7 +147,7 @@ of_table!(Fp4, FLOATING);
 
 pub(crate) struct E4m3;
 
-/// 2¹²⁰: factor by which the bits of an `E4M3`, shifted into place in an `f32`, are too small.
+/// 2¹²⁰, which corrects the exponent of an `E4M3` whose bits were shifted into place in an `f32`.
 const RAISED: f32 = f32::from_bits(247 << 23);
 
 /// Decodes an 8-bit float with four exponent and three mantissa bits, and scales it. NaN (all bits but the sign set)

@@ -111,7 +111,7 @@ fn five_bits(block: &[u8], at: usize) -> [i8; GROUP] {
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // two loads, then plain arithmetic on them
 unsafe fn load_five_bits(from: *const u8) -> __m256i {
-    // SAFETY: the contract: 4 bytes, then 16; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract: 4 bytes, then 16; the rest is arithmetic on registers.
     unsafe {
         let high = spread(from.cast::<u32>().read_unaligned());
         _mm256_or_si256(nibbles(from.wrapping_add(4)), _mm256_and_si256(high, _mm256_set1_epi8(16)))

@@ -14,14 +14,14 @@ use super::small::{NONLINEAR, nibbles_of};
 /// Decodes eight 6-bit scales and eight 6-bit minimums from 12 bytes.
 #[inline(always)]
 fn six_bits(bytes: &[u8]) -> [[u8; 8]; 2] {
-    // Four bytes at once.
+    // Unpack four bytes at once.
     let [a, b, c] = from_fn(|i| u32::from_le_bytes(from_fn(|byte| bytes[4 * i + byte])));
     let (low, top) = (|word: u32| word & 0x3f3f_3f3f, |word: u32| (word >> 6 & 0x0303_0303) << 4);
     let (scales, least) = ([low(a), c & 0x0f0f_0f0f | top(a)], [low(b), c >> 4 & 0x0f0f_0f0f | top(b)]);
     [scales, least].map(|words| from_fn(|i| words[i / 4].to_le_bytes()[i % 4]))
 }
 
-/// Scales and minimums of runs of 32, which follow the two factors they are multiplied by.
+/// Scales and minimums of runs of 32. In a block, they follow the two factors by which they are multiplied.
 #[inline(always)]
 fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
     let (d, dmin) = (half::<F16C>(block, 0), half::<F16C>(block, 2));
@@ -47,7 +47,7 @@ fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
     all
 }
 
-/// Shifts 32 bytes to the right. Bits of the byte above are shifted in, which the caller masks.
+/// Shifts each of 32 bytes to the right. Bits of a neighboring byte are shifted in, and the caller must mask them.
 ///
 /// # Safety
 /// `from` points to 32 bytes; the CPU has AVX2.
@@ -55,7 +55,7 @@ fn affine<const F16C: bool>(block: &[u8]) -> Scales<[f32; 8]> {
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 unsafe fn shifted(from: *const u8, by: usize) -> __m256i {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe { _mm256_srl_epi16(_mm256_loadu_si256(from.cast()), _mm_cvtsi64_si128(by as i64)) }
 }
 
@@ -143,7 +143,7 @@ impl Integers for Q3K {
 #[inline(always)]
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one load, then plain arithmetic on it
 unsafe fn four_bits(from: *const u8, group: usize) -> __m256i {
-    // SAFETY: the contract; the rest is arithmetic on registers.
+    // SAFETY: guaranteed by the contract; the rest is arithmetic on registers.
     unsafe { _mm256_and_si256(shifted(from.wrapping_add(group / 2 * 32), group % 2 * 4), _mm256_set1_epi8(15)) }
 }
 
