@@ -1,4 +1,5 @@
-//! Where LibTorch is built in, programs look for its libraries where the build found them: no `LD_LIBRARY_PATH`.
+//! With LibTorch built in, makes programs look for its libraries where the build found them, so that they need no
+//! `LD_LIBRARY_PATH`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

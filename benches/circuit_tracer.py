@@ -1,13 +1,13 @@
-"""Times circuit-tracer's attribution on a random model of GPT-2 small's width, for comparison with hooklens.
+"""Times circuit-tracer's attribution on a randomly initialized model of GPT-2 small's width, for comparison with hooklens.
 
     pip install torch==2.9.1 circuit-tracer==0.5.0 transformer-lens==3.2.1 transformers==4.57.3 safetensors==0.8.0
     python benches/circuit_tracer.py make FOLDER
     python benches/circuit_tracer.py run FOLDER --tokens 64 [--max-nodes 1024] [--batch-size 256] [--threads 2] [--seed 0]
 
 `make` writes 0.8 GB: a model of Llama's shape (12 layers, d_model 768, 12 heads, d_mlp 3072, 8192 tokens, f32) as
-`config.json` and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and in FOLDER/transcoders a set
-with 4096 ReLU latents per layer, from `ln2.hook_normalized` to `hook_mlp_out`, of which about 25 to 60 fire at each
-position. Their outputs have about the norm of the MLPs' outputs, but do not approximate them.
+`config.json` and `model.safetensors`, prompts as FOLDER/prompt_TOKENS.txt for hooklens, and, in FOLDER/transcoders, a set of
+transcoders with 4096 ReLU latents per layer, from `ln2.hook_normalized` to `hook_mlp_out`. About 25 to 60 latents fire
+at each position. The transcoders' outputs have about the norm of the MLPs' outputs, but do not approximate them.
 
 `run` prints one line of JSON. `seconds` is the time of `circuit_tracer.attribute` alone, with the model loaded and after
 an untimed call for a prompt of 16 tokens and 16 nodes. `cpu_seconds` is the CPU time that all threads spent in it; if it

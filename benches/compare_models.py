@@ -5,16 +5,17 @@
     python benches/compare_models.py FOLDER [--program target/release/hooklens] [--rounds 3] [--device flex,libtorch] [--peers cpu]
         [--work forward,decode] [--dtype file,bf16] [--peer-dtype bfloat16] [--peer NAME[=PYTHON]]...
 
-FOLDER contains a model. TransformerLens is included if it has GPT-2's architecture. `python benches/compare_models.py
---random gpt2 FOLDER` first writes random weights with GPT-2 small's shape there, and `--random llama-1b` with the shape of
-Llama 3.2 1B in bf16. All libraries use every core. The others compute in f32 unless `--peer-dtype` is given. hooklens computes
-in each of `--dtype`, where `file` means f32 arithmetic on weights as stored in the files. A ratio is the median of hooklens over the median of the other
-library. Hugging Face neither records nor patches activations, so it is left out of those workloads. Several devices for
-hooklens are measured alternately, too; `--peers cuda` puts the other libraries on the GPU.
+FOLDER contains a model. TransformerLens is included if the model has GPT-2's architecture. `python
+benches/compare_models.py --random gpt2 FOLDER` first writes random weights with GPT-2 small's shape there, and
+`--random llama-1b` writes weights with the shape of Llama 3.2 1B in bf16. All libraries use every core. hooklens
+computes in each dtype given by `--dtype`, where `file` means f32 arithmetic on weights as stored in the files; the
+other libraries compute in f32 unless `--peer-dtype` is given. A ratio is hooklens's median time divided by the other
+library's. Hugging Face neither records nor patches activations, so it is left out of those workloads. Several devices
+for hooklens are measured alternately, too; `--peers cuda` puts the other libraries on the GPU.
 
 `--peer` chooses the other libraries: `hugging-face`, `transformer-lens` (2.16.1) and `transformer-lens-4` (4.3's
 `TransformerBridge`, for every architecture that it has). The two versions of TransformerLens need two environments, so a
-peer may run in another one, whose interpreter follows its name. To compare with both:
+peer may run in another environment, whose interpreter is given after the peer's name. To compare with both:
 
     python -m venv venv4 && venv4/bin/pip install torch==2.9.1 transformer-lens==4.3.0 transformers==5.23.0
     python benches/compare_models.py FOLDER --peer transformer-lens --peer transformer-lens-4=venv4/bin/python

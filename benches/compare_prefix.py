@@ -4,9 +4,9 @@
     cargo bench --bench cache --no-run
     python benches/compare_prefix.py PATH_OF_THE_BENCH_PROGRAM
 
-32 suffixes of 8 tokens after a prefix of 256, with GPT-2 small's shape in f32 and logits at every position.
+Runs 32 suffixes of 8 tokens after a prefix of 256, with GPT-2 small's shape in f32 and logits at every position.
 TransformerLens requires one cache row per batch row, so its prefix is repeated, as if it had been run at that batch
-size, or (a trick that its users may know) expanded as a view, which each layer then copies. Memory is the peak in
+size, or (a trick that users may know) expanded as a view, which each layer then copies. Memory is the peak in
 addition to the loaded model.
 """
 

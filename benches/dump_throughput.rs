@@ -1,5 +1,5 @@
 //! Tokens per second of a long dump and of interleaved forward passes that write nothing, and the memory of the process
-//! after every tenth of the work. The model has GPT-2 small's shape, but four layers.
+//! after every tenth of the work. The model has GPT-2 small's shape, but only four layers.
 //!
 //! ```sh
 //! cargo bench --bench dump_throughput -- 100000

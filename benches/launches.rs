@@ -88,7 +88,7 @@ fn main() -> Result<()> {
             let mut steps = model.generate_steps(vec![row(1, 128)], options)?;
             // Generate a few tokens first, which allocate the cache and let fusion discover the repeating operations.
             steps.by_ref().take(5).try_for_each(|step| step.map(drop))?;
-            count(&format!("{name}: a token behind 128{how}"), &device, kernels, || steps.next().transpose())?;
+            count(&format!("{name}: a token after 128{how}"), &device, kernels, || steps.next().transpose())?;
         }
         let mut prefix = model.prefill(vec![row(2, 128)])?;
         prefix.freeze();
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
         for _ in 0..2 {
             behind()?;
         }
-        count(&format!("{name}: 32 suffixes behind 128"), &device, kernels, behind)?;
+        count(&format!("{name}: 32 suffixes after 128"), &device, kernels, behind)?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Time to run many suffixes after a shared prefix, compared with running each full prompt. The model has GPT-2 small's
-//! shape, and there are 32 suffixes of 8 tokens after a prefix of 256, with logits at every position.
+//! shape. There are 32 suffixes of 8 tokens after a prefix of 256, and logits are computed at every position.
 //!
 //! ```sh
 //! cargo bench --bench prefix

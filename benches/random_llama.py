@@ -1,10 +1,10 @@
-"""Writes a model with random weights and the shape of a Llama 3 model, tensor by tensor, without holding it in memory.
+"""Writes a randomly initialized model of a Llama 3 shape, tensor by tensor, so that it need not fit in memory.
 
     python benches/random_llama.py 8b FOLDER [--dtype bfloat16]
     python benches/random_llama.py 8b FOLDER --gguf q4_k        # FOLDER/model.gguf, without a vocabulary
 
 Needs only numpy. Sizes are those of Llama 3.2 1B and 3B and Llama 3.1 8B and, as GGUF only, of GPT-2 (`gpt2`). In a
-GGUF file of `q4_k`, embedding and unembedding are `q6_k`, as in most published files.
+`q4_k` GGUF file, embedding and unembedding are `q6_k`, as in most published files.
 """
 
 import argparse

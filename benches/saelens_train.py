@@ -1,4 +1,4 @@
-"""Trains a dictionary with SAELens on stored activations and prints its quality and time, for comparison with hooklens.
+"""Trains a dictionary with SAELens on stored activations and prints quality and time, for comparison with hooklens.
 
     pip install torch==2.9.1 sae-lens==6.54.12 transformer-lens==3.2.1 safetensors==0.8.0
     python benches/saelens_train.py --data activations.safetensors --d-sae 256 --k 8 --tokens 1000000 --save FOLDER
@@ -10,8 +10,8 @@ the options here do not set is SAELens's default: Adam (0.9, 0.999), no warm-up 
 clipped to norm 1, decoder rows initialized to norm 0.1, coefficients of 1 for AuxK, L0 and L1, and activations that are not
 normalized (`normalize_activations` is "none" in every class). One default does not suit short runs: a latent counts as dead
 after 1000 steps without firing. Here it is a tenth of all steps, and at most 1000; `--dead-window 1000` restores SAELens's
-value. `--k` is for batchtopk, topk and matryoshka. `--coefficient` is for the others: of L0 for jumprelu, and of L1 for
-standard and gated.
+value. `--k` is for batchtopk, topk and matryoshka. `--coefficient` is for the others: the coefficient of
+the L0 loss for jumprelu, and of the L1 loss for standard and gated.
 
 The inference model is saved to FOLDER, loaded again and evaluated on `test`, with sums in f64: explained variance is one
 minus the sum of squared errors over the sum of squared distances from the mean, `l0` the mean number of active latents, and

@@ -1,5 +1,5 @@
-//! Compares attribution patching with activation patching, to show how well gradients predict the effect of every
-//! patch. Then lists the strongest edges of the circuit.
+//! Compares attribution patching with activation patching, to show how well gradients predict the effects of patches.
+//! Then lists the strongest edges of the circuit.
 //!
 //! ```sh
 //! cargo run --release --example attribution_patching

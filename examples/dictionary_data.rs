@@ -1,5 +1,5 @@
-//! Writes activations on which to train and evaluate dictionaries, for comparisons with other libraries. They are from
-//! `embedded:ioi` on IOI sentences, or from another model on texts sampled from it.
+//! Writes activations for training and evaluating dictionaries, to compare with other libraries. The activations come
+//! from `embedded:ioi` on IOI sentences, or from another model on texts sampled from that model.
 //!
 //! ```sh
 //! cargo run --release --example dictionary_data -- embedded:ioi blocks.2.hook_resid_post ioi 20000
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! This writes `ioi_dump.safetensors`, a dump that `hooklens features train --dump` reads, and `ioi.safetensors`, which
-//! `benches/saelens_train.py` reads. The latter contains the same activations in the tensor `train`, and the
-//! activations of additional prompts, a tenth as many, in `test`, both `[token, width]`. BOS tokens are included.
+//! `benches/saelens_train.py` reads. The latter contains two tensors of shape `[token, width]`: `train` with the same
+//! activations, and `test` with the activations of additional prompts, a tenth as many. BOS tokens are included.
 
 use hooklens::dump::Dump;
 use hooklens::experiments::ioi_prompts;

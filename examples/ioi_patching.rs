@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         prompts.iter().map(|p| (p.text.clone(), p.corrupted.clone())).unzip();
     let metric = Metric::logit_diff(&model, answers, wrong)?;
 
-    // Where in the residual stream is this information? 1 means that patching this position alone restores the clean
+    // Where in the residual stream is the information? 1 means that patching this position alone restores the clean
     // answer.
     let patching = Patching::new(&model, &clean, &corrupted, metric.clone())?;
     let stream = patching.resid_pre()?.normalized()?;

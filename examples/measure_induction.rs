@@ -1,4 +1,4 @@
-//! Measures how well a model does induction: its loss on repeated random words, and the heads responsible.
+//! Measures how well a model does induction: its loss on repeated random words, and the heads that are responsible.
 //!
 //! ```sh
 //! cargo run --release --example measure_induction -- embedded:induction

@@ -1,4 +1,4 @@
-//! Learns a steering vector that, added to the residual stream, makes the model `ioi` predict a given name for any
+//! Learns a steering vector that, added to the residual stream, makes the model `ioi` predict a given name after any
 //! sentence. The model's own weights stay unchanged.
 //!
 //! ```sh

@@ -1,8 +1,8 @@
 //! Trains the embedded model `induction`: a two-layer, attention-only transformer that learns induction.
 //!
 //! The data consists of random words, with one sequence repeated. In the repetition, the model can predict each word
-//! from its first occurrence. That takes two heads in sequence, a previous-token head and an induction head (Olsson et
-//! al. 2022). Training takes a few minutes on two cores, and the result is determined by the seed.
+//! from its first occurrence. This takes two heads that work in sequence: a previous-token head and an induction head
+//! (Olsson et al. 2022). Training takes a few minutes on two cores, and the result is determined by the seed.
 //!
 //! ```sh
 //! cargo run --release --example train_induction -- induction

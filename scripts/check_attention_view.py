@@ -3,8 +3,8 @@
     cargo run --release --example attention_view
     python scripts/check_attention_view.py attention.html --shots shots
 
-Needs `chromium` and `chromedriver` (Debian: `apt-get install chromium chromium-driver`), and nothing from pip. Exit
-code 0 if every check passes.
+Needs `chromium` and `chromedriver` (Debian: `apt-get install chromium chromium-driver`), and nothing from pip. The
+exit code is 0 if every check passes.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     cargo run --release -- graph --model embedded:ioi --prompt 'When Mary and John ...' --out graph.html
     python scripts/check_graph_page.py graph.html --program target/release/hooklens --shots shots
 
-With --program, a page of 1,000 nodes and 20,000 links is also created. On it, the response to a key, a slider or the
-mouse must keep the page's thread busy for at most --most milliseconds on average, counting only its own CPU time. The
+With --program, a page with 1,000 nodes and 20,000 links is also created. On this page, responding to a key, a slider or
+the mouse may take at most --most milliseconds of the thread's own CPU time on average. The
 time from each event to the frame that draws the response is also printed. Needs `chromium` and `chromedriver`, and
-nothing from pip. Exit code 0 if every check passes.
+nothing from pip. The exit code is 0 if every check passes.
 """
 
 import argparse

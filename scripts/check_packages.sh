@@ -15,7 +15,7 @@ for archive in "$target"/package/hooklens*-"$version".crate; do
   crate="$(basename "$archive" "-$version.crate")"
   patches+=(--config "patch.crates-io.$crate.path='$work/$crate-$version'")
 done
-# The unpacked crates do not refer to the checkout. Artifacts that the workspace has already built are reused.
+# The unpacked crates do not refer to the checkout. What the workspace has already built is reused.
 cd "$work/hooklens-cli-$version"
 CARGO_TARGET_DIR="$target" cargo install --locked --quiet --path . --root "$work/installed" "${patches[@]}"
 cd "$work"

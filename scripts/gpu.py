@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("SECONDS_EACH", "150"))
 BRANCHES, SHARED, NEW = 256, 2048, 64
 
 # `kv` is the number of key-value heads. GPT-2's block has layer norms, learned positions and biases; Llama's has RMS
-# norms, rotary positions and a gated MLP.
+# norms, rotary embeddings and a gated MLP.
 SHAPES = {
     "tiny": dict(kind="llama", layers=2, width=64, heads=4, kv=2, mlp=128, vocabulary=500, context=2304),
     "gpt2": dict(kind="gpt2", layers=12, width=768, heads=12, kv=12, mlp=3072, vocabulary=50257, context=2304),
@@ -248,7 +248,7 @@ class Table:
         self.lines, self.peers = kept["lines"], kept["peers"]
 
     def do(self, key, work):
-        """Does the work unless an earlier run of the script did. A failure also becomes a row."""
+        """Does the work unless an earlier run of the script has done it. A failure also becomes a row."""
         if key in self.lines:
             return
         print(key, flush=True)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Measures hooklens on this machine's devices: device information, parity, speed compared with plain PyTorch, branches
-# after a shared prefix, memory, and the cost of hooks. Writes one Markdown table. If interrupted, it can be run again
-# and skips finished measurements.
+# after a shared prefix, memory, and the cost of hooks. Writes one Markdown table. If interrupted, run it again; it
+# skips finished measurements.
 #
 #     scripts/gpu.sh OUT PROGRAM...        as in: scripts/gpu.sh gpu.md ./hooklens-libtorch ./hooklens-vulkan
 #
 # Needs the programs (`cargo build --release --features libtorch` or `vulkan`, `strip`), Python with torch, and a
 # driver, but no Rust and no network. Environment: SHAPES="gpt2 llama-1b llama-8b", DTYPES="f32 f16 bf16",
-# DEVICES="libtorch:cuda:0 ..." (default: all that the programs list, except the CPU's), ROUNDS=3, SECONDS_EACH=150 for
-# each measurement, PYTHON=python3.
+# DEVICES="libtorch:cuda:0 ..." (default: all devices that the programs list, except the CPU's), ROUNDS=3,
+# SECONDS_EACH=150 for each measurement, PYTHON=python3.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 python="${PYTHON:-python3}"

@@ -50,7 +50,7 @@ def tokenized(args):
 
 def streams(prefix, hidden, patterns):
     """Residual stream before each layer and attention patterns. The last element of `hidden` is the output of the
-    final norm, so it is left out.
+    final norm layer, so it is left out.
     """
     named = {f"{prefix}.{layer}.hook_resid_pre": x for layer, x in enumerate(hidden[:-1])}
     return named | {f"{prefix}.{layer}.attn.hook_pattern": x for layer, x in enumerate(patterns)}

@@ -1,9 +1,10 @@
-"""Reports the fraction of counted models that hooklens loads, by the `architectures` of its families.
+"""Reports what fraction of models hooklens loads, given a count for each architecture.
 
     python scripts/share_of_models.py target/release/hooklens architectures.json [--missing 40]
 
 The second file has a count for each architecture: {"LlamaForCausalLM": 4312, ...}. `--missing` lists the most frequent
-architectures that are not loaded. Architectures that load as Llama under another name are not counted.
+architectures that are not loaded. Architectures that hooklens loads only because they are Llama under another name count
+as not loaded.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, at tiny random sizes.
+"""Compares hooklens with every causal and sequence-to-sequence model of the installed transformers, in tiny random versions.
 
     pip install torch transformers safetensors
     python scripts/sweep_families.py target/release/hooklens                 # one line per model: equal, refused, different
     python scripts/sweep_families.py target/release/hooklens --vary 300      # random settings for the equal ones
 
 Each model is built from its configuration class with small sizes, gets random weights (including norms and biases), and is
-saved, and its logits are compared by `hooklens parity`. `refused` comes with the reason why hooklens does not load it, and
-`not built` means that transformers itself can't build it at such a size. The exit code is 1 if any model is different.
-`--json FILE` saves the outcomes.
+saved. Then `hooklens parity` compares its logits. `refused` is followed by the reason why hooklens does not load the model,
+and `not built` means that transformers itself can't build the model at such a size. The exit code is 1 if any model is
+different. `--json FILE` saves the outcomes.
 """
 
 import argparse
@@ -52,7 +52,7 @@ SIZES = dict(
     decoder_vocab_size=VOCABULARY, n_mels=8, chunk_size=8, expand_ratio=2, state_size=8, ssm_state_size=8,
     moe_num_shared_experts=1, moe_topk=2, num_shared_experts=1, dense_intermediate_size=40, mlp_hidden_size=40,
 )  # fmt: skip
-# Overrides of the defaults above, by model type. None keeps the default of the configuration class.
+# Overrides of the sizes above, by model type. None keeps the configuration class's default.
 OWN = {
     "dots1": dict(n_group=1, topk_group=1, n_shared_experts=1),
     "hunyuan_v1_dense": dict(head_dim=8),
@@ -114,8 +114,8 @@ def accepted(kind):
 
 
 def held(config, name, default):
-    """A configuration's value, or the default if layers differ in it, which transformers signals with an error of its
-    own.
+    """A configuration's value, or the default if layers have different values, which transformers signals with an error
+    of its own.
     """
     try:
         return getattr(config, name, default)
@@ -216,7 +216,7 @@ def outcome(program, model_type, name, changes, seed):
 
 
 def varied(model_type, chance):
-    """Random changes of a configuration's booleans, activation, epsilon, rotary settings and heads."""
+    """Random changes to a configuration's booleans, activation, epsilon, rotary settings and heads."""
     own, changes = CONFIG_MAPPING[model_type](), {}
     known = accepted(type(own))
     for name in sorted(known):
