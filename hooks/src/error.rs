@@ -181,7 +181,7 @@ pub enum HookError {
         asked: String,
     },
     /// A hook on gradients was used in a run without gradients.
-    #[error("{hook} needs a run with gradients: `run_with_gradients`")]
+    #[error("{hook} needs a run with gradients; use `run_with_gradients`")]
     Backward {
         /// The hook.
         hook: String,
@@ -283,7 +283,7 @@ pub enum HookError {
         row: usize,
     },
     /// The operation needs to know the recording's texts, but the recording was not made by a run.
-    #[error("{what} need a recording made by a run")]
+    #[error("{what} needs a recording made by a run")]
     NoOrigin {
         /// The operation.
         what: &'static str,
@@ -324,8 +324,8 @@ pub enum HookError {
     },
     /// The recording's text has a different length than the run's.
     #[error(
-        "row {row} has {run} tokens, but {recorded} in the recording of `{point}`, so their positions can't be \
-         matched; use positions counted from the start, such as `.positions(0..4)`"
+        "row {row} has {run} tokens in the run but {recorded} in the recording of `{point}`, so their positions can't \
+         be matched; use positions counted from the start, such as `.positions(0..4)`"
     )]
     OtherLength {
         /// The point.

@@ -1,6 +1,6 @@
 //! Indices that may count from the end.
 
-/// Index of a layer, head, or position: an `i32`, `isize`, or `usize`. Negative values count from the end, with -1 the
+/// Index of a layer, head, or position: an `i32`, `isize`, or `usize`. Negative values count from the end: -1 is the
 /// last.
 ///
 /// ```

@@ -196,7 +196,7 @@ impl Filler {
 }
 
 impl PointInfo {
-    /// Creates a point of floats, in the blocks segment if it has a layer and in the embedding otherwise.
+    /// Creates a point of floats, in [`Segment::Blocks`] if it has a layer, and in [`Segment::Embedding`] otherwise.
     ///
     /// ```
     /// use hooklens_hooks::{Axis, PointInfo, Segment};

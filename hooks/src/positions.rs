@@ -167,7 +167,7 @@ impl Positions {
     }
 
     /// The run's columns at these positions. Rows may have different numbers of columns, or none. With `past`, columns
-    /// of the key-value cache are included, and columns are counted from its first.
+    /// of the key-value cache are included, and columns are counted from the cache's first column.
     pub(crate) fn columns(&self, rows: &Rows<'_>, counting: Counting, past: bool) -> Result<PositionSlice, HookError> {
         let in_cache = |error: HookError| match error {
             HookError::Positions { asked, row, len, .. } => {
@@ -257,7 +257,7 @@ impl Positions {
     }
 }
 
-/// Indices that [`Positions`] mean in a run of known length.
+/// Resolves [`Positions`] to indices in a run of known length.
 pub trait ResolvePositions {
     /// Resolves the positions to a range in a run of `len` tokens.
     ///

@@ -157,7 +157,7 @@ impl Selection {
     }
 }
 
-/// Selections that have to be a single point.
+/// Resolves a selection that must name a single point.
 pub trait ResolveOne {
     /// The single selected point of `catalog`.
     ///

@@ -250,8 +250,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that [`write_file`] could currently write to `path`. For programs that compute for a long time before they
-/// write.
+/// Checks that [`write_file`] could currently write to `path`. Useful for programs that compute for a long time before
+/// they write.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

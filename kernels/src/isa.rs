@@ -14,7 +14,7 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// An instruction set that this machine has been checked to support.
+/// An instruction set that this machine was found to support.
 ///
 /// The field is private so that holding an `Isa` proves that the matching
 /// `#[target_feature]` functions may be called.

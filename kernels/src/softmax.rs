@@ -93,8 +93,8 @@ pub struct RowMask<'a> {
     pub limit: usize,
     /// Which keys are real rather than padding, `[kv]`.
     pub valid: Option<&'a [bool]>,
-    /// A window: the oldest position that the query sees, and the positions of
-    /// the keys `[kv]`; keys before the window are hidden.
+    /// Sliding window: the oldest position that the query sees, and the positions of the keys `[kv]`; keys before the
+    /// window are hidden.
     pub oldest: Option<(i32, &'a [i32])>,
 }
 

@@ -12,7 +12,7 @@ use crate::recorded_rows::RecordedRows;
 /// Requested positions that the run did not compute.
 #[derive(Debug, Clone)]
 pub(crate) struct LeftOut {
-    /// The positions.
+    /// The requested positions, as text.
     pub(crate) asked: String,
     /// Number of positions cached before the run.
     pub(crate) cached: usize,

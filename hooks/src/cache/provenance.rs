@@ -43,7 +43,7 @@ impl Provenance for ActivationCache {
     }
 
     fn recorded_rows(&self) -> Result<&RecordedRows, HookError> {
-        self.origin.own.as_deref().ok_or(HookError::NoOrigin { what: "positions" })
+        self.origin.own.as_deref().ok_or(HookError::NoOrigin { what: "looking up positions" })
     }
 
     fn rows_recorded(&self) -> [usize; 2] {

@@ -57,7 +57,7 @@ impl<'a> Replacement<'a> {
             return Err(HookError::Undefined { action: "replace", point: name(), reason });
         }
         let Some(held) = self.recording.origin.rows_of(point) else {
-            return Err(HookError::NoOrigin { what: "replaced values" });
+            return Err(HookError::NoOrigin { what: "replacing values" });
         };
         if held.batch() != rows.users_rows() {
             return Err(HookError::OtherRows { point: name(), recorded: held.batch(), run: rows.users_rows() });
