@@ -60,8 +60,8 @@ impl<K: Basic> Buffer<K> {
         tensor.narrow(2, 0, self.len)
     }
 
-    /// Appends `new` after the filled positions. Without a `max`, the capacity grows by half when it runs out.
-    /// Otherwise, a write touches only the new positions, provided that there is no other handle to the tensor.
+    /// Appends `new` after the filled positions. When the capacity runs out, it grows by half, or to `max` if given.
+    /// While it suffices and no other handle to the tensor exists, a write touches only the new positions.
     pub(super) fn append(&mut self, new: Tensor<4, K>, max: Option<usize>) {
         let [batch, count, heads, width] = new.dims();
         let needed = self.len + count;
@@ -77,7 +77,7 @@ impl<K: Basic> Buffer<K> {
             let held = self.by_head.clone().filter(|_| self.len > 0);
             let room = held.as_ref().map_or(0, |held| held.dims()[2]);
             let room = max.unwrap_or(room + room / 2).max(needed);
-            // On other backends, the prompt's tensors are used as they are, without a copy.
+            // Backends other than CubeCL use the prompt's tensors as they are, without a copy.
             if room == needed && self.len == 0 && !is_cubecl(&new.device()) {
                 *self = Self::filled_with(new);
                 return;

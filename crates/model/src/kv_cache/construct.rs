@@ -26,7 +26,8 @@ impl KeyValueCache {
     /// Creates an empty cache of the given kind, for `batch` rows of a model with this configuration.
     ///
     /// # Errors
-    /// [`CacheError::Size`].
+    /// [`CacheError::Size`] if a size is zero or too large, or [`CacheError::Unsupported`] if the kind is both
+    /// quantized and stored on disk.
     ///
     /// ```
     /// use hooklens::{CacheKind, KeyValueCache, TransformerConfig};
@@ -50,7 +51,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Size`].
+    /// Same as [`KeyValueCache::of_kind`].
     pub fn of_shape(shape: CacheShape, kind: CacheKind) -> Result<Self, CacheError> {
         kind.check()?;
         if shape.windows.iter().flatten().any(|window| window.width() == 0) {
@@ -91,8 +92,8 @@ impl KeyValueCache {
         }
     }
 
-    /// Sets the element type that everything stored is cast to; attention still reads it in the model's type. The cache
-    /// must be empty. If the device is set too, a preallocated cache is allocated immediately.
+    /// Sets the element type in which keys and values are stored; attention still reads them in the model's type. The
+    /// cache must be empty. If the device is set too, a preallocated cache is allocated immediately.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -105,12 +106,12 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::NotEmpty`].
+    /// [`CacheError::NotEmpty`] if the cache is not empty.
     pub fn with_dtype(self, dtype: DType) -> Result<Self, CacheError> {
         self.fixed(Some(dtype), None)
     }
 
-    /// Sets the device that everything stored must be on. The cache must be empty.
+    /// Requires everything appended to be on this device. The cache must be empty.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -124,7 +125,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::NotEmpty`].
+    /// [`CacheError::NotEmpty`] if the cache is not empty.
     pub fn with_device(self, device: &Device) -> Result<Self, CacheError> {
         self.fixed(None, Some(device))
     }
@@ -136,8 +137,8 @@ impl KeyValueCache {
     }
 
     /// Spreads the heads of every layer as evenly as possible over these devices; attention copies them to the layer's
-    /// device. The cache must be empty. (If the model itself is spread over devices, its layers' caches are on the same
-    /// devices without this.)
+    /// device. The cache must be empty. (If the model itself is spread over several devices, each layer's keys and
+    /// values are on that layer's device without this.)
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -150,7 +151,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::NotEmpty`], or [`CacheError::Size`] if there are no devices or more devices than heads.
+    /// [`CacheError::NotEmpty`] if the cache is not empty, [`CacheError::State`] if a layer has a recurrent state, or
+    /// [`CacheError::Size`] if there are no devices or more devices than heads.
     pub fn with_heads_on(mut self, devices: &[Device]) -> Result<Self, CacheError> {
         self.check_empty()?;
         self.check_without_states("spreading heads over devices")?;
@@ -190,7 +192,7 @@ impl KeyValueCache {
         let mut made = Self::of_shape(self.shape.clone(), kind)?;
         for (layer, (new, entry)) in made.entries.iter_mut().zip(&self.entries).enumerate() {
             let wanted = if kind.is_sliding() || !entry.holds() { self.first_needed(layer) } else { 0 };
-            // The columns that all rows hold may start later than those some row holds.
+            // The columns held by every row may start later than the columns held by some rows.
             let first = if kind.is_sliding() { entry.first() } else { entry.first_of_all() };
             if first > wanted {
                 return Err(CacheError::Dropped { layer, first, wanted });

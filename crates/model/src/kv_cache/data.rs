@@ -1,4 +1,4 @@
-//! Caches as plain data, and as Hugging Face's legacy tuples.
+//! Caches as plain data.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::state::{RecurrentState, StateShape};
 use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
-/// The contents of a cache on the host, as plain numbers even if they were shared or quantized.
+/// A cache's contents in host memory, as plain numbers even if the cache shares or quantizes them.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -62,8 +62,8 @@ pub(super) struct LayerData {
     pub(super) keys: Option<TensorData>,
     /// Values, `[batch, position, kv_head, d_head]`; `None` if nothing is held.
     pub(super) values: Option<TensorData>,
-    /// Recurrent state of a layer that has one beside keys and values: convolution inputs, `[batch, position, 1,
-    /// channel]`, and memory. A layer with only a state has it in place of keys and values.
+    /// Recurrent state of a layer that also has keys and values: convolution inputs, `[batch, position, 1, channel]`,
+    /// and memory. A layer that has only a recurrent state stores it in `keys` and `values`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<[TensorData; 2]>,
 }
@@ -101,7 +101,7 @@ impl KeyValueCache {
         })
     }
 
-    /// Creates a cache from data, on a device.
+    /// Creates a cache on a device from plain data.
     ///
     /// # Errors
     /// [`CacheError::Data`] with the reason if the data is inconsistent.
@@ -127,7 +127,7 @@ impl KeyValueCache {
         }
         if data.hidden_before.len() != batch || data.hidden_before.iter().any(|before| *before > len) {
             return Err(wrong(format!(
-                "{:?} hidden columns do not fit {batch} rows of {len} positions",
+                "the hidden columns {:?} do not fit {batch} rows of {len} positions",
                 data.hidden_before
             )));
         }
@@ -164,7 +164,7 @@ impl KeyValueCache {
                 (Some(state), None) if !has_keys => Some((state, keys, values)),
                 (None, None) => None,
                 (None, Some(_)) | (Some(_), Some(_)) => {
-                    return Err(wrong(format!("layer {layer} has a second recurrent state, or none in its shape")));
+                    return Err(wrong(format!("layer {layer} has more recurrent states than its shape allows")));
                 }
                 (Some(_), None) => return Err(wrong(format!("layer {layer} lacks its recurrent state"))),
             };

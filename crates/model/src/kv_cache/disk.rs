@@ -173,7 +173,7 @@ impl Disk {
         self.keep(len, false);
     }
 
-    /// Keeps the first `len` columns. Keys or values may have more columns than were counted, after a failed write.
+    /// Keeps the first `len` columns. After a failed write, keys or values may have more columns than were counted.
     pub(super) fn abandon(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.tracks.iter_mut().flatten().for_each(|track| track.abandon(len));

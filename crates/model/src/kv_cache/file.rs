@@ -68,7 +68,8 @@ impl KeyValueCache {
     /// Saves the cache to a safetensors file: keys and values, with the mask, the kind, and the model's hash.
     ///
     /// # Errors
-    /// If the file can't be written, or [`CacheError::Length`] if the cache was filled manually and not in every layer.
+    /// If the file can't be written, [`CacheError::Length`] if the cache was filled manually and not in every layer, or
+    /// [`CacheError::OtherWeights`] if a different model computed the cache.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -137,7 +138,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::File`] if the file can't be read or is damaged, or [`CacheError::OtherModel`].
+    /// [`CacheError::File`] if the file can't be read or is damaged, or [`CacheError::OtherModel`] if a different model
+    /// computed the cache.
     pub fn load(path: impl AsRef<Path>, model: &impl CacheModel) -> Result<Self> {
         let path = path.as_ref();
         let bad = |reason: String| CacheError::File { path: path.to_path_buf(), reason, source: None };

@@ -52,7 +52,7 @@ impl HeadShard {
         Self { shared: Vec::new(), store: Store::new(kind, window), home, heads: Some(heads) }
     }
 
-    /// Whether reading copies from another device or a file, and can therefore be prefetched.
+    /// Whether a read copies from another device or a file, and can therefore be prefetched.
     pub(super) fn is_away(&self) -> bool {
         let on_disk = |shared: &Shared| matches!(shared.sealed, Sealed::Disk(_));
         !matches!(self.home, ShardPlacement::Given)
@@ -75,7 +75,7 @@ impl HeadShard {
         self.store.window()
     }
 
-    /// Allocates the storage of a limited kind for this number of rows.
+    /// Allocates storage for this number of rows, if the kind limits the length.
     pub(super) fn reserve(&mut self, rows: usize, [k, v]: [[usize; 2]; 2], dtype: DType, device: &Device) {
         let home = self.home_of(device);
         let of = |which: usize, [heads, width]: [usize; 2]| {
@@ -113,8 +113,8 @@ impl HeadShard {
         self.shared.iter().map(|shared| shared.bytes).sum::<usize>() + self.store.bytes()
     }
 
-    /// Stages this shard's heads of new columns, including every step that can fail. After they are appended, the last
-    /// `keep` columns must stay readable.
+    /// Stages new columns for this shard's heads, which performs all fallible steps of appending them. After the
+    /// columns are appended, the last `keep` columns must stay readable.
     pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         let home = self.home_of(&new[0].device());
         let own = [0, 1].map(|which| {

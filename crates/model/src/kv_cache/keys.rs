@@ -21,7 +21,8 @@ impl KeyBlock {
         self.keys.dims()[1]
     }
 
-    /// Number of consecutive batch rows that read each row of the block, if it is the same for all rows.
+    /// Number of consecutive batch rows that read each block row; `None` if block rows are not read equally often and
+    /// in order.
     pub(crate) fn readers(&self) -> Option<usize> {
         let Some(rows) = &self.rows else { return Some(1) };
         let each = rows.len() / self.keys.dims()[0].max(1);

@@ -68,7 +68,7 @@ impl CacheKind {
     /// Stores everything, quantized to 4 bits per element with one scale per 64 elements.
     pub const FOUR_BIT: Self = Self::GROWING.quantized(Bits::Four, 64);
 
-    /// Limits the cache to `max_len` positions, in memory that is allocated at once; exceeding them is an error. Like
+    /// Limits the cache to `max_len` positions and allocates their memory up front; appending more is an error. Like
     /// torchtune's `KVCache` and Hugging Face's `StaticCache`. In a sliding cache, layers with a window allocate the
     /// window instead and have no limit.
     ///
@@ -154,7 +154,7 @@ impl CacheKind {
     }
 }
 
-/// "growing", "preallocated", "sliding quantized", ...
+/// Formats as `growing`, `preallocated`, `sliding quantized`, and so on.
 impl fmt::Display for CacheKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [

@@ -63,9 +63,9 @@ impl KeyValueCache {
         rows
     }
 
-    /// Appends a mask for new positions, `true` for unmasked ones, and returns the whole mask, `[batch][position]`. It
-    /// is stored unless the cache is frozen. Positions without a mask count as unmasked. Runs do this by themselves;
-    /// with manual calls of [`KeyValueCache::append`], it can be called before or after.
+    /// Appends a mask for new positions, `true` for unmasked ones, and returns the whole mask, `[batch][position]`. The
+    /// mask is stored unless the cache is frozen. Positions without a mask count as unmasked. Runs do this
+    /// automatically. If you call [`KeyValueCache::append`] yourself, call this before or after it.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -84,7 +84,7 @@ pub struct KeyValueCache {
     frozen: bool,
     /// Descriptions of the editing hooks that were active while the cache was filled.
     interventions: Vec<String>,
-    /// Ids of those hooks that belong to this process.
+    /// Ids of the hooks in `interventions` that were created in this process.
     noted_hooks: Vec<u64>,
     /// Tokens of each row's columns, if known.
     ids: Vec<Vec<u32>>,
@@ -173,9 +173,8 @@ impl KeyValueCache {
     }
 
     /// Returns a layer's keys and values followed by the new ones, which are stored unless the cache is frozen. Runs do
-    /// this by themselves. Manual callers must call it for every layer; [`KeyValueCache::len`] advances with the last
-    /// of them. The new positions are unmasked unless
-    /// [`KeyValueCache::append_attention_mask`] says otherwise.
+    /// this automatically. If you call it yourself, call it for every layer; [`KeyValueCache::len`] advances after the
+    /// last one. The new positions are unmasked unless [`KeyValueCache::append_attention_mask`] says otherwise.
     ///
     /// # Shapes
     /// - input: `[batch, new, kv_head, d_head]`; the first input may have fewer rows than the cache was created for
@@ -192,7 +191,7 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Layer`], and the errors of [`Entry::append`].
+    /// [`CacheError::Layer`] if the cache has no such layer, and the errors of [`Entry::append`].
     pub fn append(
         &mut self,
         keys: Tensor<4>,
@@ -209,9 +208,9 @@ impl KeyValueCache {
         entry.append(keys, values)
     }
 
-    /// Descriptions of the hooks and parts that changed the model while the cache was filled, so that its contents
-    /// differ from the unmodified model's. Each hook is listed once, however many runs it was active in, with a number
-    /// that is unique across caches.
+    /// Descriptions of the hooks and spliced parts that changed the model while the cache was filled. They make the
+    /// cached keys and values differ from the unmodified model's. Each hook is listed once, however many runs it was
+    /// active in, with a number that is unique across caches.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -57,7 +57,7 @@ impl Packed {
 
     /// Appends keys and values.
     pub(super) fn push(&mut self, new: [Tensor<4>; 2]) {
-        // Compact only when at least half is dropped, so moving costs no more than was dropped.
+        // Compact only when at least half of the positions are dropped, so that no more are moved than were dropped.
         if self.skipped > 0 && self.skipped >= self.len() {
             let held = self.skipped..self.skipped + self.len();
             let moved = |stored: Box<[Stored; 2]>| Box::new(stored.each_ref().map(|stored| stored.kept(held.clone())));
@@ -154,7 +154,7 @@ impl Stored {
         match self {
             Stored::Rounded(all) => all.filled(),
             Stored::Grouped { width, shifts, words, least, step } => {
-                // Heads first, the layout of the buffers, which attention's matrix products read in place.
+                // Keep the buffers' heads-first layout, which attention's matrix products read in place.
                 let (words, groups) = (words.filled()?.swap_dims(1, 2), [least.filled()?, step.filled()?]);
                 let groups = groups.map(|groups| groups.swap_dims(1, 2));
                 Some(Grouping::of(quantization, *width).decode(words, groups, shifts).swap_dims(1, 2))

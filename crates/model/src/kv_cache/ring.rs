@@ -95,7 +95,7 @@ impl Ring {
         }
     }
 
-    /// Discards what is staged.
+    /// Discards the staged columns.
     pub(super) fn abandon(&mut self) {
         self.staged = None;
     }

@@ -4,12 +4,12 @@ use super::{Entry, KeyValueCache};
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// Creates a cache with `n` rows for each row of this one, which continue from its contents. The contents are
-    /// stored once and shared by this cache and all forks, and each cache appends only to its own. Forks can be forked
-    /// again, giving a tree of prompts.
+    /// Creates a cache with `n` rows for each row of this one, all of which continue from that row. The existing
+    /// contents are stored once and shared by this cache and all forks; new positions are stored per cache. Forks can
+    /// be forked again, giving a tree of prompts.
     ///
     /// # Errors
-    /// [`CacheError::Size`] if `n` is zero, or [`CacheError::Disk`].
+    /// [`CacheError::Size`] if `n` is zero, or [`CacheError::Disk`] if a cache on disk can't be read or written.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -46,7 +46,8 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::Size`] if no row is given.
+    /// [`CacheError::Frozen`] if the cache is frozen, [`CacheError::Slot`] if it does not have one of the rows, or
+    /// [`CacheError::Size`] if no row is given.
     pub fn select_rows(&mut self, rows: &[usize]) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -95,8 +96,9 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Slots`], [`CacheError::Full`], or an error that
-    /// states how the caches differ. The cache is then unchanged.
+    /// [`CacheError::Frozen`] if this cache is frozen, [`CacheError::Slot`] or [`CacheError::Slots`] if it has too few
+    /// rows, [`CacheError::Full`] if the rows are longer than its limit, or an error that states how the caches differ.
+    /// On error, the cache is unchanged.
     pub fn insert(&mut self, other: &KeyValueCache, slot: usize) -> Result<(), CacheError> {
         self.check_insert(other, slot)?;
         let taken = slot..slot + other.batch();
@@ -173,7 +175,7 @@ impl KeyValueCache {
             if let Some((cache, model)) = mine.heads().into_iter().zip(theirs.heads()).find(different) {
                 return Err(CacheError::Model { layer, cache, model });
             }
-            // An entry without keys can't lack any.
+            // An entry that holds nothing can't lack columns.
             if !theirs.holds() {
                 mine.check_like(theirs)?;
                 continue;
@@ -196,8 +198,9 @@ impl KeyValueCache {
     /// Masks all but the first `len` unmasked positions of one row. The columns remain, as padding.
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::TooFew`], or [`CacheError::Dropped`] and
-    /// [`CacheError::State`] as in [`KeyValueCache::truncate`].
+    /// [`CacheError::Slot`] if there is no such row, [`CacheError::TooFew`] if it has fewer than `len` unmasked
+    /// positions, or [`CacheError::Frozen`], [`CacheError::Dropped`] and [`CacheError::State`] as in
+    /// [`KeyValueCache::truncate`].
     pub(super) fn truncate_row(&mut self, slot: usize, len: usize) -> Result<(), CacheError> {
         let batch = self.batch();
         if self.frozen {

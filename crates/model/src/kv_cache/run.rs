@@ -47,8 +47,8 @@ impl Transaction<'_> {
         self.pending
     }
 
-    /// Commits the `len` new columns of `batch` rows. `new` is their mask, `None` if all are unmasked. Records the
-    /// run's hooks that edit.
+    /// Commits the new columns; `shape` is `[batch, len]`. `new` is their mask, `None` if all are unmasked. Also
+    /// records the run's editing hooks.
     pub(crate) fn commit(
         mut self,
         shape: [usize; 2],
@@ -153,8 +153,8 @@ impl KeyValueCache {
         Transaction { past: self.len(), mask, pending: !self.frozen, cache: self }
     }
 
-    /// Performs every step of storing the `len` new columns of `batch` rows that can fail. `new` is their mask, `None`
-    /// if all are unmasked.
+    /// Performs all fallible steps of storing `len` new columns of `batch` rows. `new` is their mask, `None` if all are
+    /// unmasked.
     fn prepare(&mut self, [batch, len]: [usize; 2], new: Option<&[bool]>) -> Result<(), CacheError> {
         let past = self.len() - len;
         if self.given_mask_len() == 0 {
@@ -175,7 +175,7 @@ impl KeyValueCache {
         Ok(())
     }
 
-    /// Records the hooks that edit, each once.
+    /// Records the editing hooks, each once.
     fn note_interventions(&mut self, hooks: &[Hook<'_>]) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         for hook in hooks.iter().filter(|hook| hook.edits() && !hook.is_neutral()) {

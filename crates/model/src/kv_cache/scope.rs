@@ -25,7 +25,7 @@ pub struct Scoped<'c> {
 
 impl KeyValueCache {
     /// Returns a guard through which the cache can be changed. All changes are undone when the guard is dropped,
-    /// including by a panic. The contents are not copied for this.
+    /// including by a panic. Creating the guard does not copy the contents.
     ///
     /// ```
     /// use hooklens::prelude::*;

@@ -33,8 +33,8 @@ pub struct CacheShape {
     /// reuses the keys and values of an earlier one has 0 heads: its entry counts positions and stores nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) layer_heads: Vec<[[usize; 2]; 2]>,
-    /// Recurrent state of each layer that has one; empty if none has. Such a layer has keys and values only if
-    /// `layer_heads` says so.
+    /// Shape of each layer's recurrent state, if it has one; empty if no layer has one. A layer with a recurrent state
+    /// has keys and values only if `layer_heads` says so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) states: Vec<Option<StateShape>>,
     /// Attention window of each layer.
@@ -88,7 +88,7 @@ impl CacheShape {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Size`].
+    /// [`CacheError::Size`] naming the size that is zero or too large.
     pub fn values(self, heads: usize, width: usize) -> Result<Self, CacheError> {
         let (value_heads, d_value) = (checked("value_heads", heads, LARGEST)?, checked("d_value", width, LARGEST)?);
         Ok(Self { value_heads, d_value, ..self })
@@ -166,7 +166,7 @@ impl CacheShape {
         self.layer_heads.get(layer).copied().unwrap_or(otherwise)
     }
 
-    /// The recurrent state of a layer, if it has one.
+    /// Shape of a layer's recurrent state, if it has one.
     pub(super) fn state(&self, layer: usize) -> Option<StateShape> {
         self.states.get(layer).copied().flatten()
     }

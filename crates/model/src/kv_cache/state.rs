@@ -1,5 +1,5 @@
 //! Recurrent states of gated delta nets, Mamba 2, and short convolutions, which a cache holds instead of keys and
-//! values, or beside them.
+//! values or in addition to them.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use hooklens_hooks::upload;
@@ -30,17 +30,17 @@ pub(crate) struct StateShape {
 }
 
 impl StateShape {
-    /// State of a gated delta net.
+    /// State shape of a gated delta net.
     pub(crate) fn of_net(net: GatedDelta) -> Self {
         Self { before: [net.width - 1, net.channels()], memory: [net.n_value_heads, net.d_key, net.d_value] }
     }
 
-    /// State of a Mamba 2 state space.
+    /// State shape of a Mamba 2 state space.
     pub(crate) fn of_space(space: StateSpace) -> Self {
         Self { before: [space.width - 1, space.channels()], memory: [space.n_heads, space.d_state, space.d_head] }
     }
 
-    /// State of a short convolution with this number of channels. Its memory is a placeholder with one element.
+    /// State shape of a short convolution with this number of channels. The memory is a placeholder with one element.
     pub(crate) fn of_convolution(conv: ShortConv, channels: usize) -> Self {
         Self { before: [conv.width - 1, channels], memory: [1, 1, 1] }
     }
@@ -50,7 +50,7 @@ impl StateShape {
         self.before[0] + 1
     }
 
-    /// State of a model's layer, if it has one.
+    /// State shape of a model's layer, if it has a recurrent state.
     pub(super) fn of(config: &TransformerConfig, layer: usize) -> Option<Self> {
         match config.layers.get(layer)?.mixer {
             MixerConfig::GatedDeltaNet(net) => Some(Self::of_net(net)),
@@ -77,7 +77,7 @@ impl RecurrentState {
         }
     }
 
-    /// Both parts as a file stores them.
+    /// Convolution inputs and memory, in the shapes in which files store them.
     fn stored_tensors(&self) -> (Tensor<4>, Tensor<4>) {
         (self.before.clone().unsqueeze_dim(2), self.memory.clone())
     }
@@ -111,7 +111,7 @@ impl RecurrentState {
         Self { before: before.zeros_like(), memory: memory.zeros_like() }
     }
 
-    /// Replaces the rows from `row` on with those of another state.
+    /// Returns a copy with the rows from `row` on replaced by the rows of another state.
     fn with_rows(&self, row: usize, other: &Self) -> Self {
         let rows = row..row + other.rows();
         Self {
@@ -140,7 +140,7 @@ impl Entry {
         }
     }
 
-    /// The two parts of a state that the layer has beside keys and values.
+    /// The two parts of the recurrent state, if the layer also has keys and values.
     pub(super) fn stored_state(&self) -> Option<(Tensor<4>, Tensor<4>)> {
         self.state.as_ref().filter(|_| self.has_keys()).map(RecurrentState::stored_tensors)
     }
@@ -149,7 +149,7 @@ impl Entry {
     fn advance(&mut self, state: RecurrentState, shape: [usize; 2]) -> Result<(), CacheError> {
         let first = self.len == 0;
         if self.has_keys() {
-            // The layer's attention has advanced the length.
+            // The layer's attention has already advanced the length.
             self.check_rows(shape[0])?;
         } else {
             self.pass_over(shape)?;
@@ -165,7 +165,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Replaces rows of the state with those of another entry. An entry that has seen nothing counts as zeros.
+    /// The state, with the rows from `row` on replaced by the rows of another entry's state. The state of an entry that
+    /// has seen no positions is all zeros.
     pub(super) fn state_with_rows(&self, row: usize, other: &Entry) -> Option<RecurrentState> {
         let like = self.state.as_ref().or(other.state.as_ref())?;
         let or_nothing = |entry: &Entry| entry.state.clone().unwrap_or_else(|| like.nothing_in(entry.batch));

@@ -45,7 +45,7 @@ impl Store {
         }
     }
 
-    /// Allocates the storage of a limited kind for keys and values with these `[rows, head, width]`.
+    /// Allocates storage for keys and values with these `[rows, head, width]`, if the length is limited.
     pub(super) fn reserve(&mut self, [k, v]: [[usize; 3]; 2], dtype: DType, device: &Device) {
         if let Store::Whole { keys, values, max: Some(max) } = self {
             let room = |[rows, heads, width]: [usize; 3]| Buffer::with_room([rows, *max, heads, width], dtype, device);
@@ -103,9 +103,9 @@ impl Store {
         matches!(self, Store::Whole { .. })
     }
 
-    /// Stages columns that follow `sealed` sealed ones, including every step that can fail; the contents remain
-    /// readable. [`Store::settle`] or [`Store::abandon`] must follow. After the columns are appended, the last `keep`
-    /// must stay readable.
+    /// Stages columns that follow `sealed` sealed ones, which performs all fallible steps of appending them. The
+    /// existing contents remain readable. [`Store::settle`] or [`Store::abandon`] must follow. After the columns are
+    /// appended, the last `keep` must stay readable.
     pub(super) fn stage(&mut self, [k, v]: [Tensor<4>; 2], sealed: usize, keep: usize) -> Result<(), CacheError> {
         fault::point()?;
         let windowed = self.window().is_some();
@@ -204,7 +204,8 @@ impl Store {
         Ok(())
     }
 
-    /// Moves the contents out, to be shared and never written again; `None` for stores that drop columns.
+    /// Moves the contents out, so that they can be shared and are never modified again; `None` for stores that drop
+    /// columns.
     pub(super) fn seal(&mut self) -> Option<Sealed> {
         if self.len() == 0 || self.window().is_some() {
             return None;

@@ -4,8 +4,8 @@ use super::{Entry, KeyValueCache, mask};
 use crate::error::CacheError;
 
 impl KeyValueCache {
-    /// Drops the positions from `len` on. With a `len` of 0, the cache is as new, and its memory stays allocated
-    /// (torchtune's `reset`).
+    /// Drops the positions from `len` on. A `len` of 0 resets the cache but keeps its memory allocated, like
+    /// torchtune's `reset`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -20,8 +20,9 @@ impl KeyValueCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Dropped`] if positions that a window has dropped would become visible
-    /// again, or [`CacheError::State`] for a layer with a recurrent state, unless everything is dropped.
+    /// [`CacheError::Frozen`] if the cache is frozen, [`CacheError::Dropped`] if positions that a window has dropped
+    /// would become visible again, or [`CacheError::State`] for a layer with a recurrent state, unless everything is
+    /// dropped.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);

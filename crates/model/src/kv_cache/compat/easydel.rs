@@ -1,15 +1,15 @@
-//! Names of EasyDeL's cache.
+//! Methods of EasyDeL's cache, under their EasyDeL names.
 
 use crate::error::CacheError;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
-/// Functions of EasyDeL's `TransformerCache` and its views.
+/// Methods of EasyDeL's `TransformerCache` and its views.
 pub trait EasyDelCache {
-    /// Column of each row's first position that is visible to attention (the number of columns if there is none).
+    /// For each row, the first column that is visible to attention, or the number of columns if none is.
     fn starts(&self) -> Vec<usize>;
 
-    /// Like [`KeyValueCache::append_attention_mask`], with the mask computed from tokens: all are unmasked
+    /// Like [`KeyValueCache::append_attention_mask`], with the mask computed from tokens: all tokens are unmasked,
     /// except the shape's [`pad_token_id`](crate::kv_cache::CacheShape::pad_token_id).
     ///
     /// ```
@@ -23,12 +23,13 @@ pub trait EasyDelCache {
     /// ```
     ///
     /// # Errors
-    /// Same as [`KeyValueCache::append_attention_mask`], and [`CacheError::NoPadToken`].
+    /// Same as [`KeyValueCache::append_attention_mask`], and [`CacheError::NoPadToken`] if the shape has no padding
+    /// token.
     fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError>;
 
-    /// Hides the columns before a start column in each row from `slot` on. This only affects attention: all tokens keep
-    /// their positions, so cached rotated keys remain valid. (To renumber the remaining tokens, run them again.) A
-    /// smaller start column reveals columns that were hidden before.
+    /// Hides the columns before `starts[i]` in row `slot + i`. This affects only attention: all tokens keep their
+    /// positions, so cached rotated keys remain valid. (To renumber the remaining tokens, run them again.) A smaller
+    /// start reveals columns that were hidden before.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -42,11 +43,13 @@ pub trait EasyDelCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], or [`CacheError::TooFew`] if a start is beyond the cached columns.
+    /// [`CacheError::Frozen`] if the cache is frozen, [`CacheError::State`] if a layer has a recurrent state,
+    /// [`CacheError::Slot`] or [`CacheError::Slots`] if the cache does not have these rows, or [`CacheError::TooFew`]
+    /// if a start is beyond the cached columns.
     fn insert_starts(&mut self, starts: &[usize], slot: usize) -> Result<(), CacheError>;
 
-    /// Sets the number of positions that each row from `slot` on keeps, from its first. The columns
-    /// after them remain, as padding; a row's next token has the given number as its position.
+    /// Keeps only the first `index[i]` positions of row `slot + i`. Later columns remain as padding, and the row's next
+    /// token gets position `index[i]`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -59,9 +62,9 @@ pub trait EasyDelCache {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], [`CacheError::Slot`], [`CacheError::Slots`], [`CacheError::TooFew`] for a row that has
-    /// fewer positions, or [`CacheError::Dropped`] and [`CacheError::State`] as in [`KeyValueCache::truncate`]. The
-    /// cache is then unchanged.
+    /// [`CacheError::Slot`] or [`CacheError::Slots`] if the cache does not have these rows, [`CacheError::TooFew`] if a
+    /// row has fewer positions, or [`CacheError::Frozen`], [`CacheError::Dropped`] and [`CacheError::State`] as in
+    /// [`KeyValueCache::truncate`]. On error, the cache is unchanged.
     fn insert_index(&mut self, index: &[usize], slot: usize) -> Result<(), CacheError>;
 }
 

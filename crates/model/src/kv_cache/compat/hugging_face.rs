@@ -1,4 +1,4 @@
-//! Names of Hugging Face's caches.
+//! Methods of Hugging Face's caches, under their Hugging Face names.
 
 use crate::config::Layers;
 use burn::tensor::Tensor;
@@ -7,7 +7,7 @@ use crate::config::TransformerConfig;
 use crate::error::CacheError;
 use crate::kv_cache::{CacheKind, KeyValueCache};
 
-/// Functions of the caches of transformers.
+/// Methods of the cache classes in Hugging Face's transformers.
 pub trait HuggingFaceCache: Sized {
     /// Same as [`KeyValueCache::append`].
     ///
@@ -37,7 +37,8 @@ pub trait HuggingFaceCache: Sized {
     /// ```
     ///
     /// # Errors
-    /// Same as [`KeyValueCache::truncate`], and [`CacheError::TooFew`].
+    /// Same as [`KeyValueCache::truncate`], and [`CacheError::TooFew`] if more positions are to be removed than the
+    /// cache holds.
     fn crop(&mut self, max_length: isize) -> Result<(), CacheError>;
 
     /// Keys and values of each layer in the layout of Hugging Face's legacy tuples, `[batch, kv_head, position,
@@ -55,7 +56,8 @@ pub trait HuggingFaceCache: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Dropped`] if a window has dropped positions, or [`CacheError::Disk`].
+    /// [`CacheError::State`] if a layer has a recurrent state, [`CacheError::Dropped`] if a window has dropped
+    /// positions, or [`CacheError::Disk`] if a cache on disk can't be read.
     fn to_legacy_cache(&self) -> Result<Vec<(Tensor<4>, Tensor<4>)>, CacheError>;
 
     /// Creates a growing cache from Hugging Face's legacy tuples, for a model with this configuration. Without a
@@ -73,7 +75,9 @@ pub trait HuggingFaceCache: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Layers`], [`CacheError::Shape`], or [`CacheError::MaskLength`].
+    /// [`CacheError::Layers`] if the number of tuples does not match the model, [`CacheError::Shape`] if keys or values
+    /// have the wrong shape, [`CacheError::MaskLength`] if the mask has the wrong length, or [`CacheError::State`] if a
+    /// layer has a recurrent state.
     fn from_legacy_cache(
         config: &TransformerConfig,
         tuples: Vec<(Tensor<4>, Tensor<4>)>,
@@ -93,7 +97,7 @@ pub trait HuggingFaceCache: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Frozen`], or [`CacheError::Size`] if `n` is zero.
+    /// [`CacheError::Frozen`] if the cache is frozen, or [`CacheError::Size`] if `n` is zero.
     fn batch_repeat_interleave(&mut self, n: usize) -> Result<(), CacheError>;
 
     /// Reorders the rows, as in beam search: row `i` becomes the previous row `order[i]`.

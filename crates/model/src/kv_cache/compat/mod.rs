@@ -1,7 +1,7 @@
-//! Functions of other libraries' key-value caches, under their names.
+//! Methods of other libraries' key-value caches, under their original names.
 //!
-//! One trait per library whose functions are not those of [`KeyValueCache`](super::KeyValueCache) under another name,
-//! to be imported by programs that are ported from it:
+//! There is one trait per library whose cache has methods that are not just renamed methods of
+//! [`KeyValueCache`](super::KeyValueCache). Import it when you port code from that library:
 //!
 //! ```
 //! use hooklens::kv_cache::compat::HuggingFaceCache;

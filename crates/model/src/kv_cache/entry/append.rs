@@ -29,8 +29,10 @@ impl Entry {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Shape`], [`CacheError::Batch`], [`CacheError::DType`], [`CacheError::Device`],
-    /// [`CacheError::Full`], or [`CacheError::Disk`]. The entry is then unchanged.
+    /// If the shape, number of rows, element type, or device does not match the entry ([`CacheError::Shape`],
+    /// [`CacheError::Batch`], [`CacheError::DType`], [`CacheError::Device`]), if the entry is full
+    /// ([`CacheError::Full`]), or if its file can't be written or read ([`CacheError::Disk`]). On error, the entry is
+    /// unchanged.
     pub fn append(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         let mut adding = Adding { before: self.len, entry: self, done: false };
         let all = adding.entry.add(keys, values)?;
@@ -62,7 +64,7 @@ impl Entry {
     /// ```
     ///
     /// # Errors
-    /// Same as [`Entry::append`], and [`CacheError::Frozen`]. The entry is then unchanged.
+    /// Same as [`Entry::append`], and [`CacheError::Frozen`] if the entry is frozen. On error, the entry is unchanged.
     pub fn set(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<(), CacheError> {
         if self.frozen {
             return Err(CacheError::Frozen);
@@ -83,8 +85,8 @@ impl Entry {
         [cast(keys), cast(values)]
     }
 
-    /// Returns the keys and values that attention reads, the stored ones followed by the new ones, in the element type
-    /// of the latter. Unless the entry is frozen, the new ones are stored: immediately if that can be rolled back,
+    /// Returns the keys and values that attention reads: the stored ones followed by the new ones, in the new ones'
+    /// element type. Unless the entry is frozen, the new ones are stored: immediately if that can be rolled back,
     /// otherwise by [`Entry::prepare`] and [`Entry::commit`].
     pub(crate) fn extend(&mut self, keys: Tensor<4>, values: Tensor<4>) -> Result<Keys, CacheError> {
         let dtype = keys.dtype();
@@ -107,7 +109,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Like [`Entry::extend`], in the storage element type.
+    /// Like [`Entry::extend`], but takes and returns keys and values in the storage element type.
     fn grow(&mut self, new: [Tensor<4>; 2]) -> Result<Keys, CacheError> {
         let [batch, count, ..] = new[0].dims();
         for ((what, given), [heads, width]) in ["keys", "values"].into_iter().zip(&new).zip(self.heads) {
@@ -160,7 +162,7 @@ impl Entry {
         matches!(&self.shards[..], [shard] if shard.writes_first())
     }
 
-    /// Stages new columns in every shard, which includes every step of appending that can fail. The existing contents
+    /// Stages new columns in every shard, which performs all fallible steps of appending them. The existing contents
     /// remain readable; [`Entry::settle`] or [`HeadShard::abandon`] must follow.
     pub(super) fn stage(&mut self, new: &[Tensor<4>; 2], keep: usize) -> Result<(), CacheError> {
         self.prefetch.discard();
@@ -186,7 +188,7 @@ impl Entry {
         self.prefetch.begin(move || read(&shards, &device));
     }
 
-    /// Performs every step of storing a run's columns that can fail. The last `keep` columns must stay readable.
+    /// Performs all fallible steps of storing a run's columns. The last `keep` columns must stay readable.
     /// [`Entry::commit`] or [`Entry::roll_back`] must follow.
     pub(in crate::kv_cache) fn prepare(&mut self, keep: usize) -> Result<(), CacheError> {
         let Some(pending) = &mut self.pending else { return Ok(()) };

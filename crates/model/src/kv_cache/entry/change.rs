@@ -48,7 +48,7 @@ impl Entry {
         self.shards.iter_mut().for_each(|shard| shard.seal(batch));
     }
 
-    /// Replaces the contents with these keys and values, before which `first` columns were dropped.
+    /// Replaces the contents with these keys and values. The `first` columns before them were dropped.
     pub(in crate::kv_cache) fn fill(
         &mut self,
         keys: Tensor<4>,
@@ -68,7 +68,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Sets the recurrent state after `len` columns. Keys and values of the layer, if any, must be filled before.
+    /// Sets the recurrent state after `len` columns. Keys and values of the layer, if any, must be filled first.
     pub(in crate::kv_cache) fn set_state(&mut self, state: RecurrentState, len: usize) {
         if !self.has_keys() {
             self.clear();
@@ -85,8 +85,9 @@ impl Entry {
         }
     }
 
-    /// Replaces the rows from `row` on with those of another entry. Both become `columns` long, and the contents of
-    /// each end `shift` columns before the end.
+    /// Returns a copy with the rows from `row` on replaced by the rows of another entry. All rows become `columns`
+    /// long. This entry's contents end `shift[0]` columns before the end, and the other entry's contents `shift[1]`
+    /// columns.
     pub(in crate::kv_cache) fn with_rows(
         &self,
         row: usize,

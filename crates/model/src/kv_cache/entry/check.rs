@@ -1,4 +1,4 @@
-//! Checks of whether new columns fit an entry.
+//! Checks whether new columns fit an entry.
 
 use burn::tensor::{DType, Device};
 
@@ -17,8 +17,8 @@ impl Entry {
         Some((dtype, self.came_from.as_ref()?))
     }
 
-    /// Checks that `batch` rows can be appended: the entry's current number of rows, any number after a single frozen
-    /// row, or at most the number that the entry was created for while it is empty.
+    /// Checks that `batch` rows can be appended. An empty entry accepts at most the number of rows that it was created
+    /// for, a frozen entry with one row accepts any number, and any other entry accepts only its current number.
     pub(in crate::kv_cache) fn check_rows(&self, batch: usize) -> Result<(), CacheError> {
         let fits = batch == self.batch || (self.frozen && self.batch == 1) || (self.len == 0 && batch <= self.rows);
         if fits { Ok(()) } else { Err(CacheError::Batch { cache: self.batch, run: batch }) }

@@ -55,7 +55,7 @@ pub struct Entry {
     pub(super) came_from: Option<Device>,
     pub(super) frozen: bool,
     pending: Option<Pending>,
-    /// Shape of the recurrent state, for a layer that has one instead of keys and values.
+    /// Shape of the recurrent state, if the layer has one.
     pub(super) recurrent: Option<StateShape>,
     pub(super) state: Option<RecurrentState>,
     /// The state before the current run, until it completes.
@@ -127,7 +127,7 @@ impl Entry {
         }
     }
 
-    /// Number of columns held. A recurrent state alone counts as all columns seen.
+    /// Number of columns held. An entry with only a recurrent state counts as holding all columns seen.
     pub(super) fn held(&self) -> usize {
         if self.has_state() && !self.has_keys() { self.len } else { self.shards[0].held() }
     }
@@ -219,7 +219,8 @@ impl Entry {
         self.frozen = frozen;
     }
 
-    /// Whether the entry stores keys and values or a state. Entries of layers that reuse another layer's keys don't.
+    /// Whether the entry stores keys and values or a recurrent state. It stores nothing if the layer reuses another
+    /// layer's keys.
     pub(super) fn holds(&self) -> bool {
         self.has_state() || self.has_keys()
     }

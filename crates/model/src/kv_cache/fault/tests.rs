@@ -180,7 +180,7 @@ fn a_failed_change_leaves_every_kind_as_it_was() {
     }
 }
 
-/// Two layers each of an encoder and a decoder, from the blocks of random decoders.
+/// A two-layer encoder and a two-layer decoder, built from blocks of randomly initialized decoders.
 fn encoder_decoder() -> HookedEncoderDecoder {
     let attention = StackAttention::plain(2, 1.0);
     let config = EncoderDecoderConfig {
