@@ -156,7 +156,7 @@ fn bad_settings_are_refused_before_work_starts() {
         (sampling(Sampling { top_p: Some(0.0), ..Sampling::default() }), "`top_p` is 0"),
         (sampling(Sampling { top_k: Some(21), ..Sampling::default() }), "1 to 20"),
         (GenerateOptions::new().max_new_tokens(0), "`max_new_tokens` is 0"),
-        (GenerateOptions::new().max_new_tokens(1).stop_strings([""]), "empty text"),
+        (GenerateOptions::new().max_new_tokens(1).stop_strings([""]), "empty string"),
         (GenerateOptions::new().max_new_tokens(1).stop_tokens([20]), "`stop_tokens` is 20"),
         (GenerateOptions::new().max_new_tokens(7), "9 positions"),
         (GenerateOptions::new().max_new_tokens(1).stop_strings(["x"]), "no tokenizer"),

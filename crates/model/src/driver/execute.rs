@@ -10,11 +10,11 @@ use crate::device::{check_element_type, check_room};
 use crate::error::Result;
 use crate::points::Points;
 
-/// Minimum number of score elements for which memory is checked; for fewer, finding out whether scores are observed is
-/// not worth the time.
+/// Minimum number of attention score elements for which memory is checked. For fewer, it is not worth the time to find
+/// out whether the scores are observed.
 const LARGE: usize = 1 << 26;
 
-/// The inputs of a run, before its forward pass.
+/// What [`execute`] needs to know about a run before the forward pass.
 pub struct Plan<'p> {
     pub(crate) points: &'p Points,
     /// The device on which the run starts.
@@ -26,7 +26,7 @@ pub struct Plan<'p> {
     pub(crate) silent: Silent<'p>,
     /// Maximum number of elements in activations that are alive at the same time.
     pub(crate) at_once: usize,
-    /// The configuration of the blocks; in a model with two stacks, of the larger stack.
+    /// Configuration of the blocks. For a model with two stacks, the configuration of the larger stack.
     pub(crate) shape: &'p TransformerConfig,
     /// Returns the model's identity, for recordings and for hooks tied to a model.
     pub(crate) model: &'p dyn Fn() -> Arc<ModelIdentity>,
@@ -84,8 +84,8 @@ pub fn execute<T>(
     Ok((given, run.finish()?))
 }
 
-/// Length of an axis other than batch and positions, at a point of the given layer or outside the blocks; 0 if it is
-/// known only during the run.
+/// Length of an axis other than batch and positions, at a point of the given layer, or outside the blocks if `layer` is
+/// `None`. The length is 0 if it is known only during the run.
 pub fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize {
     let [widest, widest_value] = c.widest_heads();
     let d_head = layer.map_or(widest, |layer| c.d_head_of(layer));
@@ -114,7 +114,7 @@ pub fn length(c: &TransformerConfig, layer: Option<usize>, axis: Axis) -> usize 
     }
 }
 
-/// Axis lengths of a layer with a recurrent state instead of keys and values.
+/// Axis lengths of a layer with a recurrent state.
 #[derive(Debug, Clone, Copy)]
 struct StateAxes {
     key_heads: usize,

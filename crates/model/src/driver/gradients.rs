@@ -20,7 +20,7 @@ pub(super) fn run_with_gradients<M: HookedModel>(
     let no_logits = options.logits == Logits::None && M::NEEDS_LOGITS;
     if options.stop_at_layer.is_some() || no_logits {
         let option = if no_logits { "Logits::None" } else { "stop_at_layer" };
-        let reason = "gradients are taken of a scalar computed from the logits, so the run must compute them";
+        let reason = "gradients are taken of a scalar computed from the logits, so the run must compute the logits";
         return Err(InputError::Conflict { option, with: "run_with_gradients", reason }.into());
     }
     let ForwardOptions { hooks, record, mut kv_cache, copies, .. } = options;

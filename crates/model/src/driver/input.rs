@@ -39,7 +39,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// Converts the input to tokens, using `tokenize` for text. A residual stream is an error.
+    /// Converts the input to tokens, using `tokenize` for text. Fails for a residual stream.
     pub(crate) fn into_tokens(self, tokenize: impl FnOnce(Vec<String>) -> Result<Tokens>) -> Result<Tokens> {
         match self {
             Input::Text(texts) => tokenize(texts),

@@ -63,7 +63,7 @@ pub trait RunOutput: Sized + private::Sealed {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait HookedModel: Sized + private::RunModel {
-    /// All points that the model can fire, in firing order, including those of parts.
+    /// All points that the model can fire, in firing order, including the points of spliced parts.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -95,8 +95,8 @@ pub trait HookedModel: Sized + private::RunModel {
     /// [`InputError::NoTokenizer`] if the model was loaded without one.
     fn tokenizer(&self) -> Result<&Tokenizer>;
 
-    /// Descriptions of everything that changes all runs of this model: parts spliced into it, and persistent hooks that
-    /// edit.
+    /// Descriptions of everything that changes all runs of this model: parts spliced into it, and persistent editing
+    /// hooks.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -107,7 +107,7 @@ pub trait HookedModel: Sized + private::RunModel {
     /// ```
     fn interventions(&self) -> Vec<String>;
 
-    /// Runs the model with the given options. A [`Record`] converts to options that record it.
+    /// Runs the model with the given options. A [`Record`] can be passed instead of options.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -122,8 +122,8 @@ pub trait HookedModel: Sized + private::RunModel {
     /// ```
     ///
     /// # Errors
-    /// Invalid input or options, options that this kind of model does not support, errors from hooks, and
-    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory).
+    /// Fails if the input or an option is invalid, if this kind of model does not support an option, or if a hook
+    /// fails, and with [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if a device runs out of memory.
     fn run<'h>(&self, input: impl Into<Self::Input>, options: impl Into<ForwardOptions<'h>>) -> Result<Self::Output> {
         guarded(|| self.devices(), || self.run_checked(input.into(), options.into()))
     }
@@ -181,7 +181,8 @@ pub trait HookedModel: Sized + private::RunModel {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::forward`]. An unknown name or a pattern without a match is an error before anything runs.
+    /// Same as [`HookedModel::forward`]. Also fails, before anything runs, if a name is unknown or a pattern matches no
+    /// point.
     fn run_with_cache(
         &self,
         input: impl Into<Self::Input>,
@@ -287,7 +288,7 @@ pub trait HookedModel: Sized + private::RunModel {
         gradients::run_with_gradients(self, input.into(), options.into(), scalar)
     }
 
-    /// Returns the model with a part spliced in at a point: a sparse autoencoder, an adapter. See [`Part`].
+    /// Returns the model with a part, such as a sparse autoencoder or an adapter, spliced in at a point. See [`Part`].
     ///
     /// The part's points behave like the model's own: they are listed, selected, recorded, edited, differentiated,
     /// patched, and dumped. The original model is unchanged and shares its weights. Parts can be added at several
@@ -333,8 +334,8 @@ pub trait HookedModel: Sized + private::RunModel {
         Ok(self.with_points(self.points().with_part(None, point.into(), part)?))
     }
 
-    /// Returns the model with a part that reads one point and writes a later one: a transcoder, from the MLP's input
-    /// (`blocks.5.mlp.hook_in`) to its output (`blocks.5.hook_mlp_out`).
+    /// Returns the model with a part that reads one point and writes to a later one. An example is a transcoder, which
+    /// reads the MLP's input (`blocks.5.mlp.hook_in`) and replaces its output (`blocks.5.hook_mlp_out`).
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -380,7 +381,7 @@ pub trait HookedModel: Sized + private::RunModel {
     }
 }
 
-/// Seals [`HookedModel`] and [`RunOutput`]; `hooklens` does not re-export it.
+/// Seals [`HookedModel`] and [`RunOutput`]; not re-exported by `hooklens`.
 pub mod private {
     use hooklens_hooks::{HookError, PointInfo};
 
@@ -402,7 +403,7 @@ pub mod private {
         /// pos, d_vocab]`, or for an encoder its whole output.
         type Scored;
 
-        /// Complete descriptions of the persistent hooks that edit: see
+        /// Complete descriptions of the persistent editing hooks; see
         /// [`Hook::identity`](hooklens_hooks::Hook::identity).
         fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
             Ok(Vec::new())
@@ -433,11 +434,11 @@ pub mod private {
         /// The points, with the parts spliced in.
         fn points(&self) -> &Points;
 
-        /// Returns a model with the same weights and other points.
+        /// Returns a model with these points and the same weights.
         #[must_use]
         fn with_points(&self, points: Points) -> Self;
 
-        /// Configuration of the model's blocks; in a model with two stacks, of the decoder's blocks.
+        /// Configuration of the model's blocks. For a model with two stacks, the configuration of the decoder's blocks.
         fn block_shape(&self) -> &TransformerConfig;
 
         /// The model itself, if its weights may have been processed.
@@ -452,7 +453,7 @@ pub mod private {
     }
 }
 
-/// Unwraps the logits of a run, with an error if it did not compute them.
+/// Returns the logits of a run, or an error if the run did not compute them.
 pub(crate) fn logits_of(logits: &Option<Tensor<3>>) -> Result<Tensor<3>> {
     Ok(logits.clone().ok_or(InputError::NoOutput { what: "logits" })?)
 }

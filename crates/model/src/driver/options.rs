@@ -8,8 +8,8 @@ use crate::error::InputError;
 use crate::kv_cache::KeyValueCache;
 use crate::tokens::Tokens;
 
-/// Which positions to compute logits for. The unembedding takes a large part of a small run's time, so unused positions
-/// should be skipped.
+/// Which positions to compute logits for. The unembedding takes a large part of a small run's time, so skip positions
+/// that you don't need.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -43,8 +43,8 @@ impl std::fmt::Display for Logits {
     }
 }
 
-/// Options of one run of any model. The default is all logits and nothing else. A [`Record`] converts to the default
-/// options with recordings.
+/// Options of one run of any model. By default, a run computes all logits and nothing else. A [`Record`] converts to
+/// the default options plus that record.
 ///
 /// ```
 /// use hooklens::{ForwardOptions, Logits};
@@ -62,8 +62,8 @@ pub struct ForwardOptions<'h> {
     pub(crate) hooks: Vec<Hook<'h>>,
     pub(crate) record: Record,
     pub(crate) kv_cache: Option<&'h mut KeyValueCache>,
-    /// In sweeps, where all rows are copies of one row of the caller's batch: that row, and the number of rows in the
-    /// batch.
+    /// For sweeps, in which all rows are copies of one row of the caller's batch: the index of that row, and the number
+    /// of rows in the caller's batch.
     pub(crate) copies: Option<[usize; 2]>,
     /// The model's identity, if the caller has already computed it for several runs.
     pub(crate) identity: Option<Arc<ModelIdentity>>,
@@ -81,7 +81,7 @@ impl<'h> ForwardOptions<'h> {
         Self::default()
     }
 
-    /// Checks that a run whose main output is needed computes one.
+    /// Checks that the run computes a main output.
     pub(crate) fn check_gives_output(&self) -> Result<(), InputError> {
         if self.logits == Logits::None && self.stop_at_layer.is_none() {
             return Err(InputError::NoOutput { what: "logits" });
@@ -164,8 +164,8 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Stops before this layer and returns the residual stream there. Negative layers count from the end; the number of
-    /// layers gives the final residual stream.
+    /// Stops before this layer and returns the residual stream there. Negative layers count from the end; a `layer`
+    /// equal to the number of layers gives the final residual stream.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -203,7 +203,8 @@ impl<'h> ForwardOptions<'h> {
         self
     }
 
-    /// Sets the tokens that a residual stream was computed from. The loss requires them, and their mask is used.
+    /// Sets the tokens that a residual stream was computed from. The loss requires the tokens, and the run uses their
+    /// mask.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -279,7 +280,7 @@ impl<'h> ForwardOptions<'h> {
     }
 }
 
-/// Declares that all rows of a run are copies of row `row` of the caller's batch of `of` rows.
+/// Declares that all rows of a run are copies of row `row` in the caller's batch, which has `of` rows.
 pub fn for_copies<'h>(options: ForwardOptions<'h>, row: usize, of: usize) -> ForwardOptions<'h> {
     ForwardOptions { copies: Some([row, of]), ..options }
 }

@@ -105,7 +105,7 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
     }
 
     fn interventions(&self) -> Vec<String> {
-        // The borrow fails if one of these hooks calls this while it runs.
+        // The borrow fails if one of these hooks calls this method while running.
         let own = self
             .hooks
             .try_borrow()
@@ -119,7 +119,7 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         options: impl Into<ForwardOptions<'o>>,
         scalar: impl FnOnce(M::Scored) -> Tensor<1>,
     ) -> Result<M::Output> {
-        // Gradient hooks are separated before a run, so pass all hooks on here.
+        // Gradient hooks are split off before a run, so all hooks must be passed on here.
         let options: ForwardOptions<'o> = options.into();
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

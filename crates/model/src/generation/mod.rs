@@ -103,8 +103,8 @@ pub struct Generation {
     pub steps: Vec<ActivationCache>,
     /// Logits from which each new token was chosen, `[batch, new, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<3>>,
-    /// Keys and values of all columns that were run, including those of a frozen cache; like Hugging Face's
-    /// `past_key_values`. `None` if the caller's cache was filled instead, and for an encoder-decoder.
+    /// Keys and values of all columns that were run, including the columns of a frozen cache; like Hugging Face's
+    /// `past_key_values`. `None` for an encoder-decoder, or if the caller's cache was filled instead.
     pub kv_cache: Option<KeyValueCache>,
 }
 
@@ -123,7 +123,7 @@ impl Generation {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`ActivationCache::stitched`] does.
+    /// Same as [`ActivationCache::stitched`].
     pub fn recording(&self) -> Result<ActivationCache> {
         let mut steps = self.steps.iter();
         let Some(first) = steps.next() else {
@@ -134,10 +134,10 @@ impl Generation {
 }
 
 impl HookedTransformer {
-    /// Continues one or more prompts with options.
+    /// Continues one or more prompts with the given options.
     ///
     /// # Errors
-    /// Fails as [`HookedTransformer::generate_steps`] does.
+    /// Same as [`HookedTransformer::generate_steps`].
     ///
     /// ```
     /// use hooklens::generation::GenerateOptions;
@@ -151,7 +151,7 @@ impl HookedTransformer {
         self.generate_steps(input, options)?.collect_all()
     }
 
-    /// Continues one or more prompts with the default options: up to 20 tokens, each the most likely.
+    /// Continues one or more prompts with the default options: greedy sampling of up to 20 tokens.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -162,7 +162,7 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedTransformer::generate_steps`] does.
+    /// Same as [`HookedTransformer::generate_steps`].
     pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
         self.generate_with(input, GenerateOptions::new())
     }
@@ -170,8 +170,8 @@ impl HookedTransformer {
     /// Like [`HookedTransformer::generate`], but returns an iterator that yields each row's next token as it is chosen.
     ///
     /// # Errors
-    /// Before anything runs: invalid input, more positions than the model's position table has, or a setting that is
-    /// out of range.
+    /// Fails before anything runs if the input is invalid, if there would be more positions than the model's position
+    /// table has, or if a setting is out of range.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -192,8 +192,8 @@ impl HookedTransformer {
 }
 
 impl Hooked<'_, '_, HookedTransformer> {
-    /// Like [`HookedTransformer::generate`], with the scope's hooks at every step. They run before the hooks in the
-    /// options.
+    /// Like [`HookedTransformer::generate`], with the scope's hooks at every step. The scope's hooks run before the
+    /// hooks in the options.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -205,7 +205,7 @@ impl Hooked<'_, '_, HookedTransformer> {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedTransformer::generate`] does.
+    /// Same as [`HookedTransformer::generate`].
     pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
         self.with_hooks(|own| {
             let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();

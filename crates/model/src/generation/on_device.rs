@@ -12,8 +12,9 @@ const BLOCK: usize = 256;
 /// Number of bisection steps when searching for the smallest logit that is kept.
 const HALVINGS: usize = 40;
 
-/// Samples each row's token as [`Sampling::draw`] does from the logits and `at`, with its log-probability under the
-/// unmodified logits. Returns `None` if a log-probability is not finite, or if the vocabulary is too large.
+/// Samples each row's token from the logits and `at`, as [`Sampling::draw`] does. Returns each token with its
+/// log-probability under the unmodified logits. The result is `None` if a log-probability is not finite or the
+/// vocabulary is too large.
 ///
 /// Sums are computed in `f32`, so a random number within about a millionth of the boundary between two tokens may
 /// select the neighboring token.
@@ -63,16 +64,17 @@ fn shares(under: Tensor<2>, sampling: &Sampling) -> Tensor<2> {
     }
 }
 
-/// Marks tokens after the largest ones whose amounts sum to `wanted`. Ties are broken by token order.
+/// Takes tokens in order of descending logit until their amounts sum to `wanted`, and marks all other tokens. Ties are
+/// broken by token order.
 ///
 /// # Shapes
 /// - under, amounts, output: `[batch, d_vocab]`
 /// - wanted: `[batch, 1]`
 fn beyond(under: &Tensor<2>, amounts: Tensor<2>, wanted: Tensor<2>) -> Tensor<2, Bool> {
     let sum = |out: Tensor<2, Bool>| amounts.clone().mask_fill(out, 0.0).sum_dim(1);
-    // Lower logits have zero probability, and -inf has no midpoint.
+    // Logits below this have zero probability, and -inf has no midpoint.
     let under = under.clone().clamp_min(-1e6);
-    // Tokens from `low` up suffice, tokens from `high` up do not.
+    // The tokens with logits of at least `low` are enough; those with logits of at least `high` are not.
     let mut low = under.clone().min_dim(1);
     let mut high = low.ones_like();
     for _ in 0..HALVINGS {
@@ -119,8 +121,8 @@ fn in_blocks(amounts: Tensor<2>) -> Tensor<3> {
     filled.reshape([batch, blocks, BLOCK])
 }
 
-/// Token whose interval contains each number, `[batch, 1]`, if the normalized probabilities are laid out consecutively
-/// from 0 to 1.
+/// For each number in `at`, the token whose interval contains it, `[batch, 1]`. The intervals have the tokens'
+/// normalized probabilities as lengths and cover 0 to 1, in token order.
 fn of_share(shares: Tensor<2>, at: &[f64]) -> Tensor<2, Int> {
     let [batch, count] = shares.dims();
     let at: Vec<f32> = at.iter().map(|at| *at as f32).collect();
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     fn rows(count: usize, d_vocab: usize, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
-        // Multiples of one half, so that many are tied, and some tokens that can never be drawn.
+        // Multiples of one half, so that many are tied, and -inf for some tokens, which can never be drawn.
         let logit = |rng: &mut ChaCha8Rng| match rng.random_range(0..20) {
             0 => f32::NEG_INFINITY,
             _ => (rng.random_range(-6.0..6.0f32) * 2.0).round() / 2.0,

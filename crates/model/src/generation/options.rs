@@ -5,8 +5,8 @@ use hooklens_hooks::{Hook, Record};
 use super::sampling::Sampling;
 use crate::kv_cache::{CacheKind, KeyValueCache};
 
-/// Options for one generation. `()` stands for the defaults: greedy sampling of up to 20 tokens, fewer if the model
-/// ends the text.
+/// Options for one generation. The defaults are greedy sampling of up to 20 tokens, or fewer if the model ends the
+/// text.
 ///
 /// ```
 /// use hooklens::generation::{GenerateOptions, Sampling};
@@ -52,7 +52,7 @@ impl Default for GenerateOptions<'_> {
 }
 
 impl<'h> GenerateOptions<'h> {
-    /// Creates the default options: greedy sampling of up to 20 tokens, fewer if the model ends the text.
+    /// Creates the default options: greedy sampling of up to 20 tokens, or fewer if the model ends the text.
     pub fn new() -> Self {
         Self::default()
     }
@@ -136,7 +136,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Sets strings that end a row once its new text contains one. The stop string is included in the output.
+    /// Sets strings that end a row as soon as its new text contains one of them. The stop string is included in the
+    /// output.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -151,8 +152,8 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Forces the first new token of each row (Hugging Face's `forced_bos_token_id`), such as the target language of
-    /// NLLB and mBART. Otherwise, an encoder-decoder starts as its files specify; see
+    /// Forces the first new token of each row (Hugging Face's `forced_bos_token_id`), such as the target-language token
+    /// of NLLB or mBART. Otherwise, an encoder-decoder starts as its files specify; see
     /// [`TokenRules`](crate::encoder_decoder::TokenRules).
     ///
     /// ```
@@ -188,10 +189,11 @@ impl<'h> GenerateOptions<'h> {
         self
     }
 
-    /// Continues after the contents of this cache and fills it, as with Hugging Face's `past_key_values`. Afterwards it
-    /// contains every column that was run, which is all but the last new token; after an error, the steps that
-    /// succeeded. A frozen cache is not changed; it has one row for all rows of the input, or one row per input row. If
-    /// the cache is not empty, a text gets no beginning-of-sequence token.
+    /// Continues after the contents of this cache and fills it, as with Hugging Face's `past_key_values`. Afterwards
+    /// the cache contains every column that was run, that is, all but the last new token; after an error, it contains
+    /// the columns of the steps that succeeded. A frozen cache is not changed; it must have either one row, which all
+    /// input rows continue, or one row per input row. If the cache is not empty, no beginning-of-sequence token is
+    /// prepended to text.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -21,7 +21,7 @@ pub struct Sampling {
     pub temperature: f64,
     /// Keeps only this many of the most likely tokens.
     pub top_k: Option<usize>,
-    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least this.
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to at least this value.
     pub top_p: Option<f64>,
     /// Keeps only tokens with at least this fraction of the most likely token's probability.
     pub min_p: Option<f64>,
@@ -175,7 +175,7 @@ fn best_first(a: &(usize, f64), b: &(usize, f64)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// Number of the largest weights that together make up a fraction of at least `p`; moves them to the front.
+/// Number of largest weights needed to make up at least a fraction `p` of the total; moves those weights to the front.
 fn count_with_share(weights: &mut [(usize, f64)], p: f64) -> usize {
     let wanted = p * weights.iter().map(|(_, weight)| weight).sum::<f64>() * (1.0 - 1e-12);
     let (mut sum, mut sorted) = (0.0, 0);

@@ -35,7 +35,8 @@ use crate::tokens::Tokens;
 pub struct Step {
     /// Each row's next token; `None` for rows that have ended.
     pub tokens: Vec<Option<u32>>,
-    /// Recorded activations: of the prompts at the first step, then of the column before the new tokens.
+    /// Activations recorded at this step: for the prompts at the first step, and for the column before the new tokens
+    /// at later steps.
     pub recorded: ActivationCache,
     /// Logits from which the tokens were chosen, `[batch, d_vocab_out]`, if requested.
     pub logits: Option<Tensor<2>>,
