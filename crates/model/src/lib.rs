@@ -1,8 +1,9 @@
-//! Internal crate of [hooklens](https://docs.rs/hooklens): hooked models, key-value caches, tokenizers, devices and generation.
+//! Internal crate of [hooklens](https://docs.rs/hooklens): hooked models, key-value caches, tokenizers, devices, and
+//! text generation.
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
-// Internal crates are read with their private items.
+// The docs of internal crates are built with private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod config;

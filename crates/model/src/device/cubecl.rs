@@ -39,7 +39,7 @@ pub(super) fn memory(device: &Device) -> Option<u64> {
 
 /// A backend and its devices.
 pub(super) struct Kind {
-    /// Prefix of its device names.
+    /// Prefix of the backend's device names.
     pub(super) name: &'static str,
     /// Display name.
     pub(super) spelled: &'static str,

@@ -31,7 +31,7 @@ pub fn has(device: &Device, dtype: burn::tensor::DType) -> bool {
     ALL.into_iter().find(|known| known.burn() == dtype).is_none_or(|dtype| computes_in(device, dtype))
 }
 
-/// A note on reduced precision when a device computes in `dtype`, if any.
+/// A note for the user if a device computes in `dtype` with reduced precision.
 pub fn rounding(device: &Device, dtype: DType) -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if dtype == DType::F32 && super::cubecl::rounds_products(device) {

@@ -52,7 +52,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     all
 }
 
-/// Queries a device. A driver that fails to open it panics.
+/// Queries a device. The driver panics if it fails to open the device.
 fn named(name: String, device: &Device, description: Option<&str>) -> DeviceInfo {
     let opened = hooklens_io::caught::caught(|| (asked(device), element_types(device)));
     match opened {

@@ -1,4 +1,4 @@
-//! Unifies out-of-memory panics and errors into one error.
+//! Converts out-of-memory panics and errors into one kind of error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -30,8 +30,8 @@ pub fn guarded<T>(devices: impl FnOnce() -> Vec<Device>, work: impl FnOnce() -> 
     }
 }
 
-/// Returns an error if a run on this machine's CPU would need more memory than is available. A failed allocation later
-/// would abort the process.
+/// Returns an error if a run on this machine's CPU would need more memory than is available. Otherwise, a failed
+/// allocation would abort the process.
 pub fn check_room(device: &Device, asked: usize) -> Result<()> {
     if !in_main_memory(device) || Vec::<u8>::new().try_reserve_exact(asked).is_ok() {
         return Ok(());
@@ -49,7 +49,7 @@ pub fn is_cubecl(device: &Device) -> bool {
     false
 }
 
-/// A device whose tensors are in this machine's main memory: the given one if it qualifies.
+/// A device whose tensors are in this machine's main memory: the given one if it qualifies, or else `flex`.
 pub fn main_memory(device: &Device) -> Device {
     if in_main_memory(device) { device.clone() } else { Device::flex() }
 }

@@ -1,4 +1,4 @@
-//! Devices by name.
+//! Devices: names, element types, memory and placement.
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod cubecl;
@@ -40,10 +40,10 @@ const KNOWN: &str =
 /// Device names that are enabled by a feature of the same name.
 const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "remote"];
 
-/// Parses a device name: `flex` (this machine's CPU), and, depending on enabled features, `libtorch` (also the CPU),
-/// `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N`, or `wgpu:N` (as listed by [`devices`]), or
-/// `remote:ws://HOST:PORT` for a device served by [`hooklens serve`](crate) (with `#N` at the end for its N-th device).
-/// Indices start at 0 and may be omitted.
+/// Parses a device name. `flex` is this machine's CPU. Depending on the enabled features, there are also `libtorch`
+/// (the same CPU), `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N` and `wgpu:N` (as listed by [`devices`]), and
+/// `remote:ws://HOST:PORT` for a device served by [`hooklens serve`](crate), where `#N` at the end selects the server's
+/// N-th device. Indices start at 0 and may be omitted.
 ///
 /// Connects to a remote device immediately, using the token in `HOOKLENS_TOKEN` if it is set.
 ///
@@ -117,7 +117,7 @@ fn index(text: &str) -> Option<usize> {
     if text.is_empty() { Some(0) } else { text.parse().ok() }
 }
 
-/// The device of a backend with index `rest`.
+/// The backend's device with index `rest`.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 fn of_kind(rest: &str, kind: &cubecl::Kind) -> Result<Device, String> {
     match index(rest) {

@@ -1,4 +1,4 @@
-//! Self-test of devices.
+//! Device self-test.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -35,8 +35,7 @@ pub fn check_numbers(device: &Device) -> Result<()> {
     Err(Error::Device { name: format!("{device:?}"), reason })
 }
 
-/// A small version of an attention layer: a norm, matrix products and batched matrix products, and a softmax, `[6,
-/// 64]`.
+/// Output of a small attention layer, `[6, 64]`: a norm, plain and batched matrix products, and a softmax.
 fn numbers(device: &Device) -> Tensor<2> {
     let matrix = |rows: usize, columns: usize, step: usize| {
         let values: Vec<f32> = (0..rows * columns).map(|place| ((place * step) % 13) as f32 / 13.0 - 0.5).collect();

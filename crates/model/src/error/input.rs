@@ -1,10 +1,10 @@
-//! Errors of model inputs and options.
+//! Errors from model inputs and options.
 
 use thiserror::Error;
 
 use super::BoxError;
 
-/// An input or option that a model cannot be run with.
+/// Error from an input or option that a model cannot be run with.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -18,7 +18,7 @@ use super::BoxError;
 #[non_exhaustive]
 pub enum InputError {
     /// The operation needs all weights on one device, but the model is spread over several.
-    #[error("{what} requires a single device, but this would use several")]
+    #[error("{what} requires a single device, but the model uses several")]
     Spread {
         /// What was requested.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum InputError {
         /// Number of positions in the table.
         n_ctx: usize,
     },
-    /// A text is so long that it exceeds the model's position table by far; its tokens were not counted.
+    /// A text is far too long for the model's position table, so its tokens were not counted.
     #[error("a text of {bytes} bytes has more tokens than the model's position table has entries ({n_ctx})")]
     TextTooLong {
         /// Length of the text in bytes.
@@ -88,7 +88,7 @@ pub enum InputError {
         /// Number of positions in the table.
         n_ctx: usize,
     },
-    /// The input is longer than the number of positions up to which a sparse-attention model attends to all of them.
+    /// The input is longer than the limit up to which a sparse-attention model attends to all positions.
     #[error(
         "the input has {len} positions, but beyond {most} the model uses sparse attention over selected positions, \
          which is not supported"
@@ -107,8 +107,8 @@ pub enum InputError {
         /// Shape of the mask.
         given: [usize; 2],
     },
-    /// The attention mask of a run that continues a cache covers neither the new tokens nor the cache and the new
-    /// tokens.
+    /// A run that continues a cache was given an attention mask that covers neither just the new tokens nor the cached
+    /// and new tokens together.
     #[error(
         "the attention mask has shape {given:?}, but the input has shape {expected:?} [batch, pos] after {past} cached \
          positions; pass a mask of the {} new positions, or of all {}",
@@ -132,7 +132,7 @@ pub enum InputError {
         tokens: [usize; 2],
     },
     /// Rows have different lengths where equal lengths are required.
-    #[error("row {row} has {given} tokens where the first has {expected}; pad them with `Tokens::padded`")]
+    #[error("row {row} has {given} tokens, but the first row has {expected}; pad the rows with `Tokens::padded`")]
     Ragged {
         /// Index of the row.
         row: usize,
@@ -219,14 +219,14 @@ pub enum InputError {
         /// What it needs.
         needs: &'static str,
     },
-    /// The operation compares the runs of a pair of prompts, which an ablation does not have.
+    /// The operation needs the two runs of a prompt pair, but an ablation has only one run.
     #[error("{what} needs pairs of prompts: an ablation has no source run to patch from")]
     NeedsPairs {
         /// What was requested.
         what: &'static str,
     },
-    /// The mixer or MLP in a block's weights is of another kind than the configuration's.
-    #[error("the weights of layer {layer} are not of the kind of mixer and MLP that the configuration describes")]
+    /// A block's weights are for a different kind of mixer or MLP than the configuration describes.
+    #[error("the weights of layer {layer} are for a different kind of mixer or MLP than the configuration describes")]
     OtherWeights {
         /// The layer.
         layer: usize,
@@ -244,7 +244,7 @@ pub enum InputError {
     },
     /// An output was not requested, or the run ended before computing it.
     #[error(
-        "the run computed no {what}; request {what} in its options, or get its other outputs with `run` or `record`"
+        "the run computed no {what}; request {what} in the options, or get the other outputs with `run` or `record`"
     )]
     NoOutput {
         /// Name of the output.
@@ -276,13 +276,14 @@ pub enum InputError {
         /// The requested layer.
         layer: isize,
     },
-    /// Not defined for models that normalize the outputs of attention and MLPs.
+    /// The operation is not defined for models that normalize the outputs of attention and MLPs.
     #[error("{what} is not defined for a model that normalizes the outputs of attention and MLPs (`post_norms`)")]
     PostNorms {
         /// What was requested.
         what: &'static str,
     },
-    /// Not defined for models with latent attention, whose heads do not read the residual stream directly.
+    /// The operation is not defined for models with latent attention, whose heads do not read the residual stream
+    /// directly.
     #[error(
         "{what} is not defined for a model with latent attention: its heads do not read the residual stream directly"
     )]
@@ -290,7 +291,7 @@ pub enum InputError {
         /// What was requested.
         what: &'static str,
     },
-    /// Not defined for models whose residual stream is not the sum of what layers write to it.
+    /// The operation is not defined for models whose residual stream is not the sum of the layers' outputs.
     #[error(
         "{what} is not defined for a model whose residual stream is normalized after each addition (`residual_norms`, \
          `normalized_residual`): the stream is not the sum of the layers' outputs"
@@ -307,7 +308,7 @@ pub enum InputError {
         /// Layer that computes the keys and values.
         from: usize,
     },
-    /// Not defined for models with this component.
+    /// The operation is not defined for models with this component.
     #[error("{what} is not defined for a model with {with}")]
     NotDefined {
         /// What was requested.
@@ -315,13 +316,13 @@ pub enum InputError {
         /// The component.
         with: &'static str,
     },
-    /// Not defined for models that clip queries, keys and values.
+    /// The operation is not defined for models that clip queries, keys and values.
     #[error("{what} is not defined for a model that clips queries, keys and values (`qkv_clip`)")]
     Clipped {
         /// What was requested.
         what: &'static str,
     },
-    /// Not defined for models in which some layers have no attention.
+    /// The operation is not defined for models in which some layers have no attention.
     #[error("{what} is not defined for layers without attention, and layer {layer} has none")]
     NoAttention {
         /// What was requested.
@@ -329,7 +330,7 @@ pub enum InputError {
         /// First layer without attention.
         layer: usize,
     },
-    /// A single row without padding is required.
+    /// The operation requires a single row without padding.
     #[error("{what} must be one row without padding; got {rows} {}{}", if *rows == 1 { "row" } else { "rows" },
         if *padded { ", padded" } else { "" })]
     NotOneRow {
@@ -434,7 +435,7 @@ fn some_of(words: &[String]) -> String {
     }
 }
 
-/// Suggests similar words, else words in the vocabulary.
+/// Suggests similar words, or else some words from the vocabulary.
 fn rather(nearest: &[String], first: &[String]) -> String {
     match (nearest, first) {
         ([], []) => String::new(),

@@ -28,7 +28,7 @@ pub(super) const KV_HEAD_STREAM: Axes = &[Batch, Pos, KvHead, DModel];
 pub(super) const SCORES: Axes = &[Batch, Head, Query, Key];
 pub(super) const HEAD_ROWS: Axes = &[BatchPosHead, DHead];
 pub(super) const HEAD_ROWS_SCALE: Axes = &[BatchPosHead, One];
-/// Gated delta nets: queries and keys, values, and one number per head.
+/// Queries and keys of a gated delta net.
 pub(super) const PER_KEY_HEAD: Axes = &[Batch, Pos, KeyHead, DKey];
 pub(super) const PER_VALUE_HEAD: Axes = &[Batch, Pos, ValueHead, DValue];
 /// Input of the convolution in a state space or short convolution.

@@ -53,7 +53,7 @@ impl Points {
             .collect())
     }
 
-    /// The points of the model with one more part.
+    /// Returns the points with one more part spliced in.
     pub(crate) fn with_part(
         &self,
         read: Option<Selection>,

@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 use super::Step;
 use crate::model::HookedTransformer;
 
-/// Threshold for the mean of a centered vector relative to its root mean square, at width 1. Scaled by 1/sqrt(width),
-/// as are both the mean of rounding errors and the mean of uncentered vectors, which is about a hundred times as large.
+/// Maximum mean of a centered vector relative to its root mean square, at width 1. It is divided by sqrt(width),
+/// because that is how both the mean of rounding errors and the mean of an uncentered vector scale. The latter is about
+/// a hundred times this threshold.
 const CENTERED: f64 = 0.01;
 /// Number of embedding rows that are examined.
 const ROWS: usize = 32;
@@ -37,8 +38,8 @@ pub fn has_folded_value_biases(model: &HookedTransformer) -> bool {
     was_changed_by(model, Step::FoldValueBiases)
 }
 
-/// Steps of [`Processing::standard`](super::Processing::standard) that changed a model's weights, by name, in the form
-/// of SAELens's `model_from_pretrained_kwargs`. Steps applied before the model was saved are not known.
+/// Whether each step of [`Processing::standard`](super::Processing::standard) changed a model's weights, by step name,
+/// in the form of SAELens's `model_from_pretrained_kwargs`. Steps applied before the model was saved are not known.
 pub fn processing_options(model: &HookedTransformer) -> Map<String, Value> {
     let steps = [Step::FoldNorm, Step::CenterWriting, Step::CenterUnembed, Step::FoldValueBiases];
     steps.into_iter().map(|step| (step.name().to_string(), was_changed_by(model, step).into())).collect()

@@ -18,7 +18,7 @@ pub(super) fn obstacle(c: &TransformerConfig) -> Option<&'static str> {
         // Value biases must be folded first.
         _ if Step::FoldValueBiases.obstacle(c).is_some() => Step::FoldValueBiases.obstacle(c),
         Positional::Rotary(_) => {
-            Some("rotary positions act between queries and keys, so their product is not a single matrix")
+            Some("rotary embeddings act between queries and keys, so their product is not a single matrix")
         }
         Positional::Shortformer => Some("queries and keys read a different input than values"),
         _ if c.qk_norm.is_some() => Some("queries and keys are normalized"),
@@ -55,8 +55,7 @@ pub(super) fn apply(model: &mut HookedTransformer) -> Result<(), ProcessingError
 }
 
 /// Factors of `left · rightᵀ` that are orthogonal up to the singular values. If `even`, both factors are multiplied by
-/// the square roots of the singular values; otherwise only the left factor is multiplied, by the
-/// singular values.
+/// the square roots of the singular values; otherwise, only the left factor is multiplied, by the singular values.
 fn split(left: &Mat<f64>, right: &Mat<f64>, even: bool) -> Result<(Mat<f64>, Mat<f64>), String> {
     // `left = Q_l R_l`, `right = Q_r R_r`: only the small `R_l R_rᵀ` needs a decomposition.
     let (ql, qr) = (left.qr(), right.qr());

@@ -1,4 +1,4 @@
-//! Folds a norm's weights into the linear maps that read it.
+//! Folds a norm's weights into the linear maps that read its output.
 //!
 //! `norm(x) = x̂ * w + b`, so `norm(x) · W = x̂ · (w * W) + b · W`. If the norm centers, `x̂` has mean zero over
 //! `d_model`, so `W` may be centered over it too.

@@ -18,7 +18,7 @@ pub(super) struct Matrix {
     dtype: DType,
 }
 
-/// Changes a parameter's matrix, whose element type is `dtype` afterwards.
+/// Changes a parameter's matrix and leaves it with element type `dtype`.
 pub(super) fn change_matrix(param: &mut Param<Tensor<2>>, dtype: DType, change: impl FnOnce(&mut Matrix)) {
     // Release the parameter's tensor first, so that the change can happen in place.
     let empty = Param::from_tensor(Tensor::zeros([1, 1], &param.val().device()));
@@ -56,8 +56,8 @@ impl Matrix {
         });
     }
 
-    /// Applies a change that treats each index of `axis` independently, in `f32` at least. A 16-bit matrix is widened
-    /// in pieces.
+    /// Applies a change that treats each index of `axis` independently, in at least `f32` precision. A 16-bit matrix is
+    /// widened in pieces.
     fn by_pieces(&mut self, axis: usize, change: impl Fn(Tensor<2>) -> Tensor<2>) {
         let dims = self.stored.dims();
         let empty = Tensor::zeros([1, 1], &self.stored.device());

@@ -25,8 +25,8 @@ use crate::model::{Block, HookedTransformer, Linear, narrowed, widened};
 
 /// Processing steps to apply when a model is loaded.
 ///
-/// [`Processing::standard`] applies the steps that the model allows and skips the others. A step requested by its own
-/// method is an error if it would change the model's outputs.
+/// [`Processing::standard`] applies the steps that the model allows and skips the others. Requesting a step by its own
+/// method is an error if the step would change the model's outputs.
 ///
 /// ```
 /// # use hooklens::FromPretrained;
@@ -231,8 +231,8 @@ impl Processing {
         self.wish(Step::FoldValueBiases)
     }
 
-    /// Replaces each head's query and key matrices, and its value and output matrices, with orthogonal matrices scaled
-    /// by the singular values, whose product is unchanged.
+    /// Replaces each head's query and key matrices, and likewise its value and output matrices, with orthogonal
+    /// matrices scaled by the singular values of the pair's product. The product is unchanged.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -253,13 +253,13 @@ impl Processing {
         self
     }
 
-    /// Whether no step is requested.
+    /// Whether no steps are requested.
     fn is_none(&self) -> bool {
         self.steps.iter().all(|wish| *wish == Request::No)
     }
 }
 
-/// Whether a processing requests no step.
+/// Whether `processing` requests no steps.
 pub fn is_none(processing: &Processing) -> bool {
     processing.is_none()
 }
@@ -324,7 +324,7 @@ impl HookedTransformer {
     }
 }
 
-/// Applies `change` to a vector, computed in `f32` at least.
+/// Applies `change` to a vector, in at least `f32` precision.
 fn change_vector(param: &mut Param<Tensor<1>>, change: impl FnOnce(Tensor<1>) -> Tensor<1>) {
     let value = param.val();
     let dtype = value.dtype();
@@ -339,7 +339,7 @@ fn add_bias(linear: &mut Linear, extra: Tensor<1>, dtype: DType) {
     }
 }
 
-/// Computes `row · matrix` in `f32` at least, some columns at a time.
+/// Computes `row · matrix` in at least `f32` precision, some columns at a time.
 fn times(row: Tensor<1>, linear: &Linear) -> Tensor<1> {
     let row = widened(row).unsqueeze::<2>();
     let matrix = linear.weight.val();

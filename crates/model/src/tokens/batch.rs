@@ -64,7 +64,7 @@ impl Tokens {
     /// let tokens = Tokens::new(vec![vec![5, 6], vec![7, 8]])?;
     /// assert_eq!((tokens.shape(), tokens.ids()), ([2, 2], &[5, 6, 7, 8][..]));
     /// let message = Tokens::new(vec![vec![5, 6], vec![7]]).unwrap_err().to_string();
-    /// assert_eq!(message, "row 1 has 1 tokens where the first has 2; pad them with `Tokens::padded`");
+    /// assert_eq!(message, "row 1 has 1 tokens, but the first row has 2; pad the rows with `Tokens::padded`");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

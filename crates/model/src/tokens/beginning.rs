@@ -3,8 +3,8 @@
 use super::tokenizer::Tokenizer;
 use crate::error::InputError;
 
-/// Bytes of context tokenized after the first tokens. In human-written text, no word, special token or normalizer
-/// context is longer; for other text, see [`Tokenizer::enough`].
+/// Number of bytes of context that are tokenized after the requested tokens. In human-written text, no word, special
+/// token or normalizer context is longer; for other text, see [`Tokenizer::enough`].
 const BEHIND: usize = 1 << 12;
 /// Maximum length in bytes of all but a few tokens.
 const BYTES: usize = 16;
@@ -18,10 +18,11 @@ impl Tokenizer {
     }
 
     /// Returns a prefix of the text with the same first `most` tokens. A long text is cut twice, at different places
-    /// well after those tokens; if both cuts agree, the rest of the text does not affect them.
+    /// well after those tokens. If both prefixes start with the same tokens, the rest of the text does not affect those
+    /// tokens.
     pub(crate) fn enough<'t>(&self, text: &'t str, most: usize) -> Result<&'t str, InputError> {
         let mut len = most.saturating_mul(BYTES).saturating_add(BEHIND);
-        // Beyond this, a failed first cut would cost more than a cut saves.
+        // Beyond this length, tokenizing a prefix that turns out too short costs more than a prefix saves.
         while len < text.len() / 4 {
             let shorter = beginning(text, len);
             let ids = self.encode(shorter)?;

@@ -75,7 +75,7 @@ impl Declarations {
         Ok(tokens.into_iter().map(|(_, token)| token).collect())
     }
 
-    /// Special tokens, each once.
+    /// Special tokens, without duplicates.
     fn special(&self) -> Result<Vec<AddedToken>, String> {
         let mut tokens: Vec<AddedToken> = Vec::new();
         let mut add = |value: &Value| -> Result<(), String> {

@@ -27,7 +27,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Fails if a text could become far longer than it is.
+    /// Fails if tokenization could make a text far longer.
     pub(super) fn check(&self) -> Result<(), String> {
         for (name, part) in
             [("normalizer", &self.normalizer), ("pre_tokenizer", &self.pre_tokenizer), ("decoder", &self.decoder)]
@@ -54,7 +54,7 @@ fn parts(part: &Value) -> Option<&Vec<Value>> {
     ["normalizers", "pretokenizers", "decoders", "processors"].iter().find_map(|name| part.get(name)?.as_array())
 }
 
-/// Maximum number of characters that a component makes from one.
+/// Maximum number of characters that a component can turn one character into.
 fn growth(part: &Value) -> f64 {
     if let Some(parts) = parts(part) {
         return parts.iter().map(growth).product();
@@ -73,8 +73,8 @@ fn growth(part: &Value) -> f64 {
     }
 }
 
-/// Length in bytes of the longest replacement in a `Precompiled` normalizer's table: the length of a trie, the trie,
-/// and zero-terminated strings.
+/// Length in bytes of the longest replacement in a `Precompiled` normalizer's table. The table consists of the length
+/// of a trie, the trie, and zero-terminated strings.
 fn longest_replacement(table: &str) -> usize {
     let table = STANDARD.decode(table).unwrap_or_default();
     let Some((len, rest)) = table.split_first_chunk() else { return 1 };

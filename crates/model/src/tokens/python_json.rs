@@ -8,7 +8,7 @@ const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 /// Maximum number of values in a file; each takes many times the memory of its text.
 const MOST: usize = 1 << 21;
 
-/// Returns the limit if a text may contain more values.
+/// Returns the maximum number of values if a text may contain more than that.
 pub(crate) fn too_many_values(text: &[u8]) -> Option<usize> {
     if text.len() <= MOST {
         return None;

@@ -1,4 +1,4 @@
-//! Hashes of each row's tokens, by which recordings are compared.
+//! Hashes of each row's tokens, which are used to compare recordings.
 
 use hooklens_hooks::TextHashes;
 use xxhash_rust::xxh3::Xxh3;
@@ -13,7 +13,8 @@ pub fn text_hash(tokens: impl Iterator<Item = u32>) -> u64 {
 }
 
 impl Tokens {
-    /// Hash of each row's cached tokens, and of these followed by the row's own. Padding is not hashed.
+    /// For each row, a hash of the cached tokens and a hash of the cached tokens followed by the row's own tokens.
+    /// Padding is not hashed.
     pub(crate) fn text_hashes(&self, before: Option<&[Vec<u32>]>) -> Vec<TextHashes> {
         let [batch, _] = self.shape();
         let of_row = |row: usize| {

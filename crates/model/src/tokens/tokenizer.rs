@@ -18,7 +18,7 @@ use crate::error::{InputError, LoadError};
 use hooklens_io::caught::caught;
 use hooklens_io::regular;
 
-/// Options of tokenization. Unset options use the model's defaults.
+/// Options for tokenization. Unset options use the model's defaults.
 ///
 /// ```
 /// use hooklens::{PaddingSide, TokenizeOptions};
@@ -71,11 +71,11 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Loads the tokenizer of a model folder; `None` if it has none.
     ///
-    /// Reads `tokenizer.json`, else Marian's `source.spm`, `target.spm` and `vocab.json`, else ESM's `vocab.txt`.
-    /// Special tokens are read from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json` and
-    /// `config.json`, as far as they exist; tokens declared only there get the ids that Hugging Face gives them. Chat
-    /// templates are read from `chat_template.jinja` and `additional_chat_templates`, else from
-    /// `tokenizer_config.json`.
+    /// Reads `tokenizer.json`, or else Marian's `source.spm`, `target.spm` and `vocab.json`, or else ESM's `vocab.txt`.
+    /// Special tokens are read from `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`,
+    /// `generation_config.json` and `config.json`, if these exist; tokens declared only there get the ids that Hugging
+    /// Face gives them. Chat templates are read from `chat_template.jinja` and `additional_chat_templates`, or else
+    /// from `tokenizer_config.json`.
     ///
     /// ```
     /// use hooklens::Tokenizer;
@@ -342,7 +342,7 @@ impl Tokenizer {
     }
 }
 
-/// Ids of the bos, eos, pad, mask and sep tokens, which files give as text or as id.
+/// Ids of the bos, eos, pad, mask and sep tokens, which the files give as text or as an id.
 fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 5] {
     ["bos", "eos", "pad", "mask", "sep"].map(|name| {
         let text_key = format!("{name}_token");
@@ -383,7 +383,7 @@ pub fn fitted_to_vocabulary(tokenizer: Tokenizer, d_vocab: usize) -> Tokenizer {
     Tokenizer { pad: tokenizer.pad.filter(|pad| (*pad as usize) < d_vocab), ..tokenizer }
 }
 
-/// Files to save a tokenizer in, by name, as read by [`Tokenizer::from_folder`].
+/// Names and contents of the files to save a tokenizer to, in the form that [`Tokenizer::from_folder`] reads.
 pub fn tokenizer_files(tokenizer: &Tokenizer) -> Result<[(&'static str, String); 2], LoadError> {
     let bad = |source: tokenizers::Error| LoadError::Tokenizer { path: PathBuf::from("tokenizer.json"), source };
     if tokenizer.pieces.is_some() {
@@ -416,8 +416,8 @@ pub fn tokenizer_files(tokenizer: &Tokenizer) -> Result<[(&'static str, String);
     Ok([("tokenizer.json", json), ("tokenizer_config.json", format!("{:#}\n", Value::Object(special)))])
 }
 
-/// Decodes generated ids. A model may have more ids than its tokenizer has tokens, as in GPT-J and Qwen, whose
-/// embeddings are padded to a round size; such an id is skipped.
+/// Decodes generated ids. Ids without a token are skipped: in GPT-J and Qwen, for example, embeddings are padded to a
+/// round size, so a model has more ids than its tokenizer has tokens.
 pub fn decode_generated(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, InputError> {
     if let Some(own) = &tokenizer.pieces {
         return Ok(own.decode(ids, skip_special));
@@ -434,10 +434,10 @@ pub fn structural_tokens(tokenizer: &Tokenizer) -> Vec<u32> {
     ids
 }
 
-/// Id of a text that is a single token of a tokenizer.
+/// Token id of a text that is exactly one token.
 ///
 /// # Errors
-/// [`InputError::NotOneToken`] if the text is not a single token; also fails as [`Tokenizer::encode`] does.
+/// [`InputError::NotOneToken`] if the text is not a single token, and the errors of [`Tokenizer::encode`].
 pub fn single_token(tokenizer: &Tokenizer, text: &str) -> Result<u32, InputError> {
     match tokenizer.encode(text)?[..] {
         [id] => Ok(id),

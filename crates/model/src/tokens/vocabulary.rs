@@ -47,7 +47,7 @@ impl Tokenizer {
         InputError::UnknownWords { words, vocabulary: vocabulary.len(), nearest, first }
     }
 
-    /// First words of a text that the vocabulary lacks, each once.
+    /// The first words of a text that are not in the vocabulary, without duplicates.
     fn unknown_words(&self, text: &str) -> Vec<String> {
         let added = self.inner.get_added_vocabulary();
         let mut pieces = added.extract_and_normalize(self.inner.get_normalizer(), text);
