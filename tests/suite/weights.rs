@@ -209,5 +209,5 @@ fn stacked_weights_are_those_of_each_layer() {
     assert!(matches!(model.stacked::<3>("W_Q"), Err(WeightError::Rank { rank: 4, asked: 3, .. })));
     assert!(matches!(model.stacked::<3>("W_gate"), Err(WeightError::NotInAll { .. })));
     let message = model.stacked::<4>("w_q").unwrap_err().to_string();
-    assert!(message.contains("they are called W_Q, W_K, "), "{message}");
+    assert!(message.contains("the stacked weights are W_Q, W_K, "), "{message}");
 }

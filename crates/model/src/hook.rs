@@ -74,8 +74,8 @@ layer_points! {
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     resid_post "hook_resid_post" 3;
-    /// Residual stream after the block and its norm, in models that normalize it there, `[batch, pos, d_model]`. This
-    /// is the input of the next block.
+    /// Residual stream after the block and the norm that follows it, in models that normalize the stream there,
+    /// `[batch, pos, d_model]`. This is the input of the next block.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -132,7 +132,7 @@ layer_points! {
     /// Input of the MLP's matrices: the output of the norm before it, including the norm's weights,
     /// `[batch, pos, d_model]`. Transcoders read this point.
     mlp_reads "mlp.hook_in" 3;
-    /// Output of the MLP's matrices, before any norm of the output, `[batch, pos, d_model]`.
+    /// Output of the MLP's matrices, before any norm that is applied to the output, `[batch, pos, d_model]`.
     mlp_writes "mlp.hook_out" 3;
     /// Output of the MLP, as added to the residual stream, `[batch, pos, d_model]`.
     ///
@@ -247,17 +247,17 @@ layer_points! {
     k_norm_scale "attn.k_norm.hook_scale" 2;
     /// Normalized keys, before the norm's weight, `[batch * pos * kv_head, d_head]`.
     k_norm_normalized "attn.k_norm.hook_normalized" 2;
-    /// Scale of the norm of the attention output, `[batch, pos, 1]`.
+    /// Scale of the norm layer after attention, `[batch, pos, 1]`.
     ln1_post_scale "ln1_post.hook_scale" 3;
     /// Normalized attention output, `[batch, pos, d_model]`.
     ln1_post_normalized "ln1_post.hook_normalized" 3;
-    /// Latent from which latent attention computes queries (DeepSeek V2), before its norm, `[batch, pos, q_rank]`.
+    /// Latent that latent attention computes queries from (DeepSeek V2), before its norm, `[batch, pos, q_rank]`.
     q_latent "attn.hook_q_latent" 3;
     /// Scale of the query latent's norm, `[batch, pos, 1]`.
     q_latent_scale "attn.q_latent_norm.hook_scale" 3;
     /// Normalized query latent, `[batch, pos, q_rank]`.
     q_latent_normalized "attn.q_latent_norm.hook_normalized" 3;
-    /// Latent from which latent attention computes keys and values, before its norm, `[batch, pos, kv_rank]`.
+    /// Latent that latent attention computes keys and values from, before its norm, `[batch, pos, kv_rank]`.
     kv_latent "attn.hook_kv_latent" 3;
     /// Scale of the key/value latent's norm, `[batch, pos, 1]`.
     kv_latent_scale "attn.kv_latent_norm.hook_scale" 3;
@@ -265,17 +265,18 @@ layer_points! {
     kv_latent_normalized "attn.kv_latent_norm.hook_normalized" 3;
     /// Rotary part of latent attention's keys, shared by all heads, before rotation, `[batch, pos, d_rope]`.
     k_rope "attn.hook_k_rope" 3;
-    /// Scale of the norm of the MLP output, `[batch, pos, 1]`.
+    /// Scale of the norm layer after the MLP, `[batch, pos, 1]`.
     ln2_post_scale "ln2_post.hook_scale" 3;
     /// Normalized MLP output, `[batch, pos, d_model]`.
     ln2_post_normalized "ln2_post.hook_normalized" 3;
-    /// Scale of the norm over neurons in a `solu_ln` MLP, `[batch, pos, 1]`.
+    /// Scale of the norm layer over neurons in a `solu_ln` MLP, `[batch, pos, 1]`.
     mlp_ln_scale "mlp.ln.hook_scale" 3;
     /// Normalized neurons of a `solu_ln` MLP, `[batch, pos, d_mlp]`.
     mlp_ln_normalized "mlp.ln.hook_normalized" 3;
     /// Router probabilities of the experts, `[batch * pos, expert]`: a softmax over experts, or a sigmoid for each.
     expert_weights "mlp.hook_expert_weights" 2;
-    /// Weights of the attention experts (JetMoE), `[batch, pos, expert]`, by which their heads' outputs are multiplied.
+    /// Router weights of the attention experts (JetMoE), `[batch, pos, expert]`. The outputs of an expert's heads are
+    /// multiplied by the expert's weight.
     attn_expert_weights "attn.hook_expert_weights" 3;
     /// Pre-activations of the shared expert's neurons, `[batch, pos, d_shared]`.
     shared_gate "mlp.shared.hook_gate" 3;
@@ -336,21 +337,21 @@ layer_points! {
     v_norm_scale "attn.v_norm.hook_scale" 2;
     /// Normalized values, `[batch * pos * kv_head, d_head]`.
     v_norm_normalized "attn.v_norm.hook_normalized" 2;
-    /// Scale of the norm of the router's input, if the router has its own norm, `[batch, pos, 1]`.
+    /// Scale of the norm layer before the router, if the router has its own, `[batch, pos, 1]`.
     router_ln_scale "mlp.router_ln.hook_scale" 3;
     /// Normalized router input, before the norm's weight, `[batch, pos, d_model]`.
     router_ln_normalized "mlp.router_ln.hook_normalized" 3;
-    /// Scale of the norm of the experts' input, if the experts have their own norm, `[batch, pos, 1]`.
+    /// Scale of the norm layer before the experts, if the experts have their own, `[batch, pos, 1]`.
     experts_ln_scale "mlp.experts_ln.hook_scale" 3;
     /// Normalized input of the experts, before the norm's weight, `[batch, pos, d_model]`.
     experts_ln_normalized "mlp.experts_ln.hook_normalized" 3;
-    /// Scale of the norm of the shared expert's output, `[batch, pos, 1]`.
+    /// Scale of the norm layer after the shared expert, `[batch, pos, 1]`.
     shared_ln_post_scale "mlp.shared_ln_post.hook_scale" 3;
     /// Normalized output of the shared expert, before the norm's weight, `[batch, pos, d_model]`.
     shared_ln_post_normalized "mlp.shared_ln_post.hook_normalized" 3;
     /// Contribution of the shared expert, in models that normalize its output, `[batch, pos, d_model]`.
     shared_out "mlp.shared.hook_out" 3;
-    /// Scale of the norm of the routed experts' summed output, `[batch, pos, 1]`.
+    /// Scale of the norm layer applied to the routed experts' summed output, `[batch, pos, 1]`.
     experts_ln_post_scale "mlp.experts_ln_post.hook_scale" 3;
     /// Normalized summed output of the routed experts, before the norm's weight, `[batch, pos, d_model]`.
     experts_ln_post_normalized "mlp.experts_ln_post.hook_normalized" 3;
@@ -376,7 +377,7 @@ layer_points! {
     per_layer_pre "per_layer.hook_pre" 3;
     /// Gated per-layer input, `[batch, pos, d_per_layer]`.
     per_layer_post "per_layer.hook_post" 3;
-    /// Scale of the norm of the per-layer contribution, `[batch, pos, 1]`.
+    /// Scale of the norm layer applied to the per-layer contribution, `[batch, pos, 1]`.
     per_layer_post_scale "per_layer_post.hook_scale" 3;
     /// Normalized per-layer contribution, before the norm's weight, `[batch, pos, d_model]`.
     per_layer_post_normalized "per_layer_post.hook_normalized" 3;

@@ -1,4 +1,4 @@
-//! Errors of key-value caches.
+//! Errors from key-value caches.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::BoxError;
 use crate::config::Window;
 
-/// A key-value cache that cannot be used as requested. The cache is left unchanged.
+/// Error from a key-value cache that cannot be used as requested. The cache is left unchanged.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -40,8 +40,8 @@ pub enum CacheError {
     /// The rows of a mask differ in length.
     #[error("the mask's rows differ in length")]
     Ragged,
-    /// The text exceeds the context up to which LongRoPE uses its short factors, or dynamic scaling the trained
-    /// frequencies.
+    /// The text is longer than the context for which LongRoPE uses its short factors, or for which dynamic scaling uses
+    /// the trained frequencies.
     #[error(
         "the cache's keys were rotated for texts of up to {original_context} positions, but the text now has {len}; \
          this model rotates longer texts differently, so run the whole text without the cache"
@@ -103,9 +103,9 @@ pub enum CacheError {
         model: String,
     },
     /// Keys or values have the wrong shape.
-    #[error("{what} must be {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
+    #[error("{what} must have shape {expected:?} [batch, position, kv_head, d_head], not {given:?}")]
     Shape {
-        /// Whether these are keys or values.
+        /// Either `keys` or `values`.
         what: &'static str,
         /// Shape required by the cache.
         expected: [usize; 4],
@@ -189,7 +189,7 @@ pub enum CacheError {
         /// Number of positions in the cache.
         held: usize,
     },
-    /// Padding was to be detected by token, but the cache has no padding token.
+    /// The operation detects padding by token, but the cache has no padding token.
     #[error("the cache's shape has no `pad_token_id`, which is needed to detect padding")]
     NoPadToken,
     /// The mask of a run contradicts the mask of the cache it continues.
@@ -203,7 +203,7 @@ pub enum CacheError {
         row: usize,
         /// Column of the mask.
         column: usize,
-        /// The value given for it.
+        /// The value that the mask gives there.
         given: bool,
     },
     /// The temporary file of a cache on disk cannot be written or read.
@@ -220,7 +220,7 @@ pub enum CacheError {
         /// Number of layers in the cache.
         layers: usize,
     },
-    /// The cache has fewer positions than are to be removed or kept.
+    /// The cache has fewer positions than the operation was to remove or keep.
     #[error("{asked} positions were requested, but the cache holds {held}")]
     TooFew {
         /// Number of positions in the cache.
@@ -228,7 +228,7 @@ pub enum CacheError {
         /// Number of positions requested.
         asked: usize,
     },
-    /// Positions that are needed were dropped by an attention window.
+    /// An attention window has dropped positions that are needed.
     #[error("layer {layer} has dropped the positions before {first}, but positions from {wanted} on are needed")]
     Dropped {
         /// Index of the layer.
@@ -299,7 +299,7 @@ pub enum CacheError {
     OtherWeights {
         /// The model that computed the cache.
         cache: String,
-        /// The model that was to use it.
+        /// The model that is running.
         model: String,
     },
     /// The cache belongs to a different text.

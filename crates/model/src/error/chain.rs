@@ -4,8 +4,8 @@ use std::error::Error;
 
 /// Formats the messages of an error and of all its causes, joined by `: `.
 ///
-/// The message of a hooklens error does not include its cause, which [`Error::source`] returns, so this is the text to
-/// print. Line breaks in the causes' messages are replaced by spaces.
+/// A hooklens error's own message leaves out the cause, which [`Error::source`] returns, so print the result of this
+/// function instead. Line breaks in the causes' messages are replaced by spaces.
 ///
 /// ```
 /// let error = hooklens::dump::read_prompts("no/such/file").unwrap_err();

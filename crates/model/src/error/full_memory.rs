@@ -4,15 +4,15 @@ use std::error::Error;
 
 use burn::tensor::ExecutionError;
 
-/// The requested size, if a device failed because its memory is full: one of the causes must be a device error with
-/// such a message. Other errors that mention memory do not count.
+/// Size of the failed allocation, if a device ran out of memory. One of the error's causes must be a device error with
+/// an out-of-memory message; other errors that mention memory do not count.
 pub(crate) fn device_out_of_what_memory(error: &(dyn Error + 'static)) -> Option<String> {
     let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
     causes.find_map(|cause| out_of_what_memory(&cause.downcast_ref::<ExecutionError>()?.to_string()))
 }
 
-/// The requested size, if a library panicked because a device's memory is full. Since a hook may panic with any
-/// message, a panic in a hook must contain a device error.
+/// Size of the failed allocation, if a library panicked because a device ran out of memory. Since a hook may panic with
+/// any message, a panic in a hook counts only if its message contains a device error.
 pub(crate) fn panicked_out_of_what_memory(message: &str, in_hook: bool) -> Option<String> {
     // Errors of LibTorch and Burn, as formatted by a failed `unwrap` or `expect`.
     const DEVICE: [&str; 4] =
@@ -21,7 +21,7 @@ pub(crate) fn panicked_out_of_what_memory(message: &str, in_hook: bool) -> Optio
     if of_device { out_of_what_memory(message) } else { None }
 }
 
-/// The requested size, if this is an allocator's out-of-memory message.
+/// Size of the failed allocation, if this is an allocator's out-of-memory message.
 fn out_of_what_memory(message: &str) -> Option<String> {
     // CUDA: "out of memory. Tried to allocate 2.00 GiB."; CPU: "can't allocate memory: you tried to allocate 64 bytes."
     let lower = message.to_lowercase();

@@ -1,4 +1,4 @@
-//! Errors of loading and saving models.
+//! Errors from loading and saving models.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::BoxError;
 
-/// A model that cannot be loaded or saved.
+/// Error from loading or saving a model.
 ///
 /// ```
 /// # use hooklens::FromPretrained;
@@ -88,7 +88,7 @@ pub enum LoadError {
         nearest: Vec<String>,
     },
     /// A tensor's shape does not match the configuration.
-    #[error("the tensor `{name}` has shape {given:?}, but the configuration asks for {expected:?}")]
+    #[error("the tensor `{name}` has shape {given:?}, but the configuration requires {expected:?}")]
     Shape {
         /// Name of the tensor.
         name: String,
@@ -105,7 +105,7 @@ pub enum LoadError {
         /// Element type in the file.
         given: String,
     },
-    /// The weights do not fit under the memory limit.
+    /// The weights do not fit within the memory limit.
     #[error(
         "the memory limit of {} is too low: the program, the weights that must stay in memory, and two blocks of the \
          model need {}",
@@ -185,22 +185,22 @@ impl LoadError {
         move |source| LoadError::Write { path: path.to_path_buf(), source }
     }
 
-    /// The error for a name without a model, with no underlying error.
+    /// Creates the error for a name that no model has, without an underlying error.
     pub fn not_found(name: impl Into<String>, reason: impl Into<String>) -> Self {
         LoadError::NotFound { name: name.into(), reason: reason.into(), source: None }
     }
 
-    /// The error for inconsistent tensors of a quantized matrix.
+    /// Creates the error for inconsistent tensors of a quantized matrix.
     pub fn quantized(name: &str, reason: impl Into<String>) -> Self {
         LoadError::Quantized { name: name.to_string(), reason: reason.into() }
     }
 
-    /// The error for a corrupt weight file, with no underlying error.
+    /// Creates the error for a corrupt weight file, without an underlying error.
     pub fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: None }
     }
 
-    /// The error for a weight file that its format's parser rejects.
+    /// Creates the error for a weight file that the format's parser rejects.
     pub fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
         LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
     }

@@ -23,10 +23,10 @@ pub use processing::ProcessingError;
 pub use prompt_place::{Place, place_of_line, place_of_row};
 pub use weight::WeightError;
 
-/// An error of another crate.
+/// A boxed error from another crate.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Any hooklens error. The message does not include that of the cause; use [`error_chain`] for both.
+/// Any hooklens error. The message does not include the cause; use [`error_chain`] to get both.
 ///
 /// ```
 /// use hooklens::{Error, HookError};
@@ -43,25 +43,25 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Error of a hook, selection or recorded activation.
+    /// Error from a hook, selection or recorded activation.
     #[error(transparent)]
     Hook(HookError),
-    /// Error of a configuration.
+    /// Error from a configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Error of loading or saving a model.
+    /// Error from loading or saving a model.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Error of a model's input or options.
+    /// Error from a model's input or options.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// Error of a key-value cache.
+    /// Error from a key-value cache.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// Error of weight processing.
+    /// Error from weight processing.
     #[error(transparent)]
     Processing(#[from] ProcessingError),
-    /// Error of access to a weight by name.
+    /// Error from accessing a weight by name.
     #[error(transparent)]
     Weight(#[from] WeightError),
     /// A device cannot be used.
@@ -113,18 +113,18 @@ pub enum Error {
         /// The device's error.
         source: BoxError,
     },
-    /// An error of a part of hooklens that builds on models: read it with [`Error::downcast_ref`].
+    /// Error from a hooklens crate that depends on this one. Use [`Error::downcast_ref`] to get the concrete type.
     #[error(transparent)]
     Other(BoxError),
 }
 
 impl Error {
-    /// Wraps the error of a crate that builds on models.
+    /// Wraps an error from a crate that depends on this one.
     pub fn other(source: impl Into<BoxError>) -> Self {
         Error::Other(source.into())
     }
 
-    /// The wrapped error of type `E`, if this is one.
+    /// The wrapped error, if its type is `E`.
     ///
     /// ```
     /// use hooklens::patching::PatchError;
@@ -151,10 +151,10 @@ impl Error {
         error.downcast_ref()
     }
 
-    /// Converts this error to the wrapped error of type `E`.
+    /// Converts this error to the wrapped error, if its type is `E`.
     ///
     /// # Errors
-    /// This error unchanged, if it is not an `E`.
+    /// This error, unchanged, if the wrapped error is not an `E`.
     pub fn downcast<E: std::error::Error + Send + Sync + 'static>(self) -> Result<E, Self> {
         if self.downcast_ref::<E>().is_none() {
             return Err(self);

@@ -1,10 +1,10 @@
-//! Errors of weight processing.
+//! Errors from weight processing.
 
 use thiserror::Error;
 
 use super::BoxError;
 
-/// Weights that cannot be processed as requested.
+/// Error from processing a model's weights.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -40,7 +40,7 @@ pub enum ProcessingError {
     WouldChangeOutputs {
         /// Name of the step.
         step: &'static str,
-        /// Why the step would change them.
+        /// Why the step would change the outputs.
         reason: &'static str,
     },
     /// A lens or probe trained on an uncentered residual stream is used with a model whose stream is centered.

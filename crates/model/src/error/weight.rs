@@ -1,8 +1,8 @@
-//! Errors of access to weights by name.
+//! Errors from accessing weights by name.
 
 use thiserror::Error;
 
-/// An error of a weight's name, rank or shape.
+/// Error from accessing a weight: an unknown name, a wrong rank or a wrong shape.
 ///
 /// ```
 /// use hooklens::WeightError;
@@ -34,8 +34,8 @@ pub enum WeightError {
         /// Nearest names, best first.
         nearest: Vec<String>,
     },
-    /// No weight of all layers has this name.
-    #[error("no weight of all layers is called `{name}`; they are called {}", names.join(", "))]
+    /// No stacked weight has this name.
+    #[error("no stacked weight is called `{name}`; the stacked weights are {}", names.join(", "))]
     NotStacked {
         /// The requested name.
         name: String,
@@ -48,7 +48,7 @@ pub enum WeightError {
         /// The requested name.
         name: String,
     },
-    /// A weight was requested with another rank than it has.
+    /// A weight was requested with the wrong rank.
     #[error("the weight `{name}` has rank {rank}, not {asked}")]
     Rank {
         /// Name of the weight.
@@ -58,7 +58,7 @@ pub enum WeightError {
         /// The requested rank.
         asked: usize,
     },
-    /// A weight cannot be replaced by a tensor of another shape.
+    /// A weight cannot be replaced by a tensor of a different shape.
     #[error("the weight `{name}` has shape {expected:?}, and can't be replaced by a tensor of shape {given:?}")]
     Shape {
         /// Name of the weight.
