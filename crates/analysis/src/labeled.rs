@@ -98,8 +98,8 @@ impl LabeledArray {
         Ok(matching(axes, values))
     }
 
-    /// Creates an array from a recorded activation, with the hook point's axis names: `batch`, `head`, `query`, `key`.
-    /// Use [`LabeledArray::at`] to select from it; it can also be plotted or written as CSV.
+    /// Creates an array from a recorded activation, with the hook point's axis names, such as `batch`, `head`, `query`
+    /// and `key`. Use [`LabeledArray::at`] to select from the array; it can also be plotted or written as CSV.
     ///
     /// ```
     /// use hooklens::plot::Heatmap;
@@ -114,7 +114,7 @@ impl LabeledArray {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`ActivationCache::get`](hooklens_hooks::ActivationCache::get) does.
+    /// Same as [`ActivationCache::get`](hooklens_hooks::ActivationCache::get).
     pub fn recorded(cache: &ActivationCache, point: impl Into<Selection>) -> Result<Self, HookError> {
         let point = point.into();
         let axes = cache.axes(point.clone())?;
@@ -210,7 +210,7 @@ pub fn matching(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>
     made
 }
 
-/// Labels and places of the `count` largest values, in descending order. NaN counts as smallest.
+/// Labels and indices of the `count` largest values, in descending order. NaN counts as smallest.
 pub fn largest_places(array: &LabeledArray, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
     let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
     let mut all: Vec<_> = array.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
@@ -219,9 +219,9 @@ pub fn largest_places(array: &LabeledArray, count: usize) -> Vec<(Vec<&str>, IxD
     all.into_iter().map(|(place, _)| (array.labels(&place), place)).collect()
 }
 
-/// Results as CSV, for the commands, which may write labels differently.
+/// CSV output in which labels can be written in different ways. Used by the command line.
 pub trait CsvText {
-    /// The table, with labels written as `labels` says.
+    /// Formats the table as CSV. `labels` selects how labels are written.
     fn csv(&self, labels: CsvLabels) -> String;
 }
 

@@ -1,4 +1,5 @@
-//! Internal crate of [hooklens](https://docs.rs/hooklens): analyses of recordings and weights, patching and experiments.
+//! Internal crate of [hooklens](https://docs.rs/hooklens): analyses of recordings and weights, patching and
+//! experiments.
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]

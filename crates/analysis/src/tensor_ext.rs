@@ -24,7 +24,7 @@ pub trait TensorExt: sealed::Sealed {
     /// Element type: `f32` for floats of any type, `i64` for integers.
     type Number: Copy;
 
-    /// Copies all elements, in the tensor's shape.
+    /// Copies all elements into an array of the tensor's shape.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -49,8 +49,8 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the tensor does not have exactly one element; also fails as
-    /// [`TensorExt::to_ndarray`] does.
+    /// [`AnalysisError::Shape`] if the tensor does not have exactly one element; otherwise, same as
+    /// [`TensorExt::to_ndarray`].
     fn item(&self) -> Result<Self::Number> {
         let all = self.to_ndarray()?;
         match (all.len(), all.first()) {
@@ -70,16 +70,16 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`TensorExt::to_ndarray`] does.
+    /// Same as [`TensorExt::to_ndarray`].
     fn to_vec(&self) -> Result<Vec<Self::Number>> {
         // The array is newly created in row-major order, so its memory starts with the first element.
         Ok(self.to_ndarray()?.into_raw_vec_and_offset().0)
     }
 
-    /// Returns the index of the largest element along the last axis for each index of the other axes, row by row. For
-    /// logits `[batch, pos, d_vocab]`, these are the `batch * pos` most likely tokens. Ties go to the first; if a row
-    /// contains NaN, the result is the index of the first NaN, as in Burn's `argmax`. Only for floats: integers are
-    /// already ids, which [`TensorExt::to_vec`] returns.
+    /// Returns the index of the largest element along the last axis for each index of the other axes, in row-major
+    /// order. For logits `[batch, pos, d_vocab]`, these are the `batch * pos` most likely tokens. Ties go to the first;
+    /// if a row contains NaN, the result is the index of the first NaN, as in Burn's `argmax`. Available for float
+    /// tensors only: integer tensors already hold ids, so read them with [`TensorExt::to_vec`].
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -97,7 +97,7 @@ pub trait TensorExt: sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the last axis is empty; also fails as [`TensorExt::to_ndarray`] does.
+    /// [`AnalysisError::Shape`] if the last axis is empty; otherwise, same as [`TensorExt::to_ndarray`].
     fn argmax_tokens(&self) -> Result<Vec<u32>>
     where
         Self: sealed::Scores,
@@ -139,7 +139,7 @@ mod sealed {
     impl<const D: usize> Sealed for Tensor<D> {}
     impl<const D: usize> Sealed for Tensor<D, Int> {}
 
-    /// Implemented only for float tensors, whose largest elements can be tokens.
+    /// Implemented only for float tensors: the index of the largest score is taken as the token id.
     #[diagnostic::on_unimplemented(
         message = "`argmax_tokens` requires a float tensor of token scores",
         label = "this tensor holds integers; use `to_vec` to read them"

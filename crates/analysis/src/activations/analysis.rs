@@ -38,7 +38,8 @@ pub struct Analysis<'a> {
     made_of: Arc<MadeOf>,
 }
 
-/// Analysis of recordings by the model that made them, and directions of its residual stream. Part of the prelude.
+/// Analyzes recordings with the model that made them, and computes directions in the model's residual stream. Part of
+/// the prelude.
 ///
 /// An analysis uses only weights and a recording, so the hooks of a [`Hooked`] model affect it only through the
 /// recording.
@@ -58,9 +59,9 @@ pub trait Analyze {
     ///
     /// # Errors
     /// [`AnalysisError::OtherModel`] if the recording was made by another model, or by this model with its norms folded
-    /// differently; [`InputError::Spread`](hooklens_model::error::InputError::Spread) if the model's blocks are on several devices;
-    /// [`InputError::NormalizedStream`](hooklens_model::error::InputError::NormalizedStream) if the residual stream is not a sum of its
-    /// parts.
+    /// differently; [`InputError::Spread`](hooklens_model::error::InputError::Spread) if the model's blocks are on
+    /// several devices; [`InputError::NormalizedStream`](hooklens_model::error::InputError::NormalizedStream) if the
+    /// model normalizes the residual stream, so that the stream is not the sum of the layers' outputs.
     fn analyze<'a>(&'a self, cache: &'a ActivationCache) -> Result<Analysis<'a>>;
 
     /// The residual stream direction of a token's logit: the token's column of the unembedding,
@@ -162,9 +163,9 @@ impl<'a> Analysis<'a> {
         Ok(self)
     }
 
-    /// Restricts the analysis to these recorded positions. Padding counts as positions, and negative positions count
-    /// from the end. If rows have padding, record only the positions you want instead
-    /// ([`Record::positions`](hooklens_hooks::Record::positions)), as one index, a range or a list.
+    /// Restricts the analysis to these positions, given as one index, a range or a list. Positions count the tokens of
+    /// each row's text, without padding, and negative positions count from the end. After an earlier call, positions
+    /// are relative to those selected before.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -190,26 +191,27 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if the recording has fewer positions.
+    /// [`HookError::Positions`] for a position that the text does not have; [`HookError::NoPosition`] for one that was
+    /// not recorded.
     pub fn positions(mut self, positions: impl Into<Positions>) -> Result<Self> {
         self.looked_at = self.looked_at.positions(&positions.into())?;
         self.made_of = Arc::new(self.looked_at.made_of(self.cache.origin()));
         Ok(self)
     }
 
-    /// An empty set of components at `place`, for the rows and positions in use.
+    /// An empty set of components at `place`, for the selected rows and positions.
     pub(super) fn no_components(&self, place: ResolvedStage) -> Components {
         let ([batch, pos], d_model) = (self.shape(), self.model.config().d_model());
         let zeros = Tensor::zeros([batch, pos, d_model], (&self.model.device(), self.model.dtype().burn()));
         Components::new(place, &self.made_of, zeros)
     }
 
-    /// The rows and positions of the recording in use.
+    /// The selected rows and positions of the recording.
     pub(crate) fn made_of(&self) -> &Arc<MadeOf> {
         &self.made_of
     }
 
-    /// Fails unless the components were made from the rows and positions in use.
+    /// Fails unless the components were computed from the selected rows and positions.
     pub(super) fn check_made_of(&self, components: &Components) -> Result<(), AnalysisError> {
         let (made_of, own) = (&components.made_of, &self.made_of);
         if Arc::ptr_eq(made_of, own) || made_of.is(own) {
@@ -220,19 +222,19 @@ impl<'a> Analysis<'a> {
         Err(AnalysisError::OtherPlaces { components, analysis, same_places })
     }
 
-    /// `[batch, pos]` of the rows and positions in use.
+    /// `[batch, pos]` of the selected rows and positions.
     fn shape(&self) -> [usize; 2] {
         self.looked_at.shape()
     }
 
-    /// The recorded activation at a point whose first axes are batch and position, cut to the rows and positions in
-    /// use, in the model's dtype and on its device.
+    /// The recorded activation at a point whose first axes are batch and position, cut to the selected rows and
+    /// positions, in the model's dtype and on the model's device.
     pub(super) fn recorded<const D: usize>(&self, point: Point<D>) -> Result<Tensor<D>> {
         let held: Tensor<D> = self.cache.get(&point).map_err(not_recorded)?;
         self.cut(held)
     }
 
-    /// Cuts a recorded tensor to the rows and positions in use, in the model's dtype and on its device.
+    /// Cuts a recorded tensor to the selected rows and positions, and converts it to the model's dtype and device.
     pub(super) fn cut<const D: usize>(&self, held: Tensor<D>) -> Result<Tensor<D>> {
         let mut held = self.looked_at.of(held);
         let device = self.model.device();
@@ -265,15 +267,15 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`] unless `*hook_resid_pre`, `*hook_resid_mid` or `*hook_resid_post`, as the stage
-    /// requires, was recorded.
+    /// [`AnalysisError::NotRecorded`] if the stream at this stage (`*hook_resid_pre`, `*hook_resid_mid` or
+    /// `*hook_resid_post`) was not recorded.
     pub fn stream(&self, stage: Stage) -> Result<Tensor<3>> {
         let place = self.place(stage)?;
         self.stream_at(place)
     }
 
-    /// The contribution at `place` of what layer `layer` wrote, after any scaling of the stream by the blocks in
-    /// between.
+    /// What a vector that layer `layer` wrote contributes to the stream at `place`, after the blocks in between have
+    /// scaled the stream.
     pub(super) fn arrived<const D: usize>(&self, layer: usize, place: ResolvedStage, written: Tensor<D>) -> Tensor<D> {
         let blocks = self.model.parts().blocks.iter().take(place.layers).skip(layer);
         let device = written.device();
@@ -299,7 +301,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// The norm applied to the stream at a place, and the hook point of its scale.
+    /// The norm layer that reads the stream at `place`, and the hook point of its scale.
     pub(super) fn norm_at(&self, place: ResolvedStage) -> Option<(&'a Norm, Point<3>)> {
         let weights = self.model.parts();
         match place.reader {
@@ -309,8 +311,8 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Wraps arbitrary vectors, `[component, batch, pos, d_model]`, as components of the stream at a stage, so that a
-    /// norm can be applied to them or logits attributed to them.
+    /// Wraps arbitrary vectors, `[component, batch, pos, d_model]`, as components of the stream at a stage, to apply a
+    /// norm layer to them or attribute logits to them.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -320,14 +322,14 @@ impl<'a> Analysis<'a> {
     /// let analysis = model.analyze(&cache)?.positions(-1)?;
     /// let mary = model.tokens_to_residual_directions("Mary")?.unsqueeze_dim::<4>(0); // [1, 1, 1, d_model]
     /// let pushed = analysis.components(Stage::Final, ["push"], mary)?;
-    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // change of the logit if the vector is added
+    /// let gain = analysis.logit_attrs(&pushed, "Mary")?; // change in the logit if the vector is added
     /// assert!(gain.into_scalar::<f32>() > 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::Shape`] if the numbers of labels and vectors differ, or if the vectors do not match the rows
-    /// and positions in use.
+    /// [`AnalysisError::Shape`] if the numbers of labels and vectors differ, or if the vectors do not match the
+    /// selected rows and positions.
     pub fn components(
         &self,
         stage: Stage,
@@ -348,8 +350,8 @@ impl<'a> Analysis<'a> {
         Ok(components)
     }
 
-    /// Applies the norm that reads at the components' stage, with its scale frozen at the value from the run. The
-    /// norm's weight is applied if it has not been folded. Its bias belongs to no component and is not applied.
+    /// Applies the norm layer at the components' stage, with the scale frozen at the recorded value. The norm's weight
+    /// is applied if it has not been folded. The norm's bias belongs to no component and is not applied.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -366,8 +368,8 @@ impl<'a> Analysis<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`] without the norm's `hook_scale`, [`AnalysisError::Normed`] if a norm was already
-    /// applied to the components.
+    /// [`AnalysisError::NotRecorded`] if the norm's `hook_scale` was not recorded; [`AnalysisError::Normed`] if a norm
+    /// was already applied to the components.
     pub fn apply_ln(&self, components: Components) -> Result<Components> {
         self.check_made_of(&components)?;
         self.check_norm(components.place)?;
@@ -384,7 +386,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Applies the norm at the components' stage to each component as if it were the whole residual stream, computing a
-    /// separate scale for each, and including weight and bias. This is the input of the logit lens.
+    /// separate scale for each and including the norm's weight and bias. The logit lens unembeds the result.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -446,7 +448,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Converts the error into one that names a selection that includes the point.
+/// Converts a "not recorded" error into one that suggests a selection to record.
 fn not_recorded(error: HookError) -> hooklens_model::error::Error {
     match error {
         HookError::NotRecorded { name, .. } => {

@@ -36,7 +36,7 @@ pub struct Components {
     zeros: Tensor<3>,
 }
 
-/// A norm with its scale frozen at the value from the run, which makes it linear.
+/// A norm layer whose scale is frozen at the recorded value, which makes the layer linear.
 #[derive(Debug, Clone)]
 pub(super) struct FrozenNorm {
     /// `[batch, pos, 1]`
@@ -75,7 +75,7 @@ impl Components {
         Ok(self)
     }
 
-    /// The same components, with the final norm as the norm that reads them.
+    /// The same components, to be read by the final norm.
     pub(super) fn read_at_the_end(mut self, layers: usize) -> Self {
         self.place = ResolvedStage { layers, attn: false, reader: Reader::Unembed };
         self
@@ -177,7 +177,7 @@ impl Components {
                 expected: format!("[{batch} or 1, {pos} or 1, {d_model}]"),
             });
         }
-        // With a frozen scale the norm is linear, so its transpose can be applied to the direction instead.
+        // With a frozen scale, the norm layer is linear, so its transpose can be applied to the direction instead.
         let turned = match &self.norm {
             Some(norm) => norm.turn(direction.clone()),
             None => direction.clone(),
@@ -192,7 +192,7 @@ impl Components {
         })
     }
 
-    /// The components whose label satisfies `keep`.
+    /// The components whose labels satisfy `keep`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -248,7 +248,7 @@ impl FrozenNorm {
         }
     }
 
-    /// Applies the transpose of the norm, except for the scale, to a direction.
+    /// Applies the transpose of the norm layer, without the scale, to a direction.
     fn turn(&self, mut direction: Tensor<3>) -> Tensor<3> {
         if let Some(weight) = &self.weight {
             direction = direction * weight.clone().unsqueeze();

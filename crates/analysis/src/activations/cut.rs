@@ -23,7 +23,7 @@ pub(super) struct Cut {
 enum Chosen {
     /// The same contiguous range of positions in every row.
     Range(Range<usize>),
-    /// The positions of each row, the same number in each.
+    /// A list of positions for each row, all of the same length.
     ByRow(Vec<Vec<usize>>),
 }
 

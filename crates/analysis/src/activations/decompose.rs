@@ -12,11 +12,13 @@ use hooklens_model::error::Result;
 use hooklens_model::hook;
 
 impl Analysis<'_> {
-    /// The residual stream before each layer up to a stage, and at the stage: `0_pre`, `1_pre`, ..., and finally
-    /// `final_post`, `2_pre` or `2_mid`. With [`Per::Sublayer`], also the input of each MLP: `0_mid`, ...
+    /// The residual stream before each layer up to a stage, and at the stage itself. Labels are `0_pre`, `1_pre`, ...;
+    /// the last one is, for example, `final_post`, `2_pre` or `2_mid`. With [`Per::Sublayer`], also includes the input
+    /// of each MLP: `0_mid`, ...
     ///
-    /// These are cumulative, not summands. [`Analysis::apply_ln`] applies the scale of the last one to all;
-    /// [`Analysis::normalize_each`] computes the scale of each (the logit lens).
+    /// Each component is the whole stream so far, so components do not sum to the stream. [`Analysis::apply_ln`]
+    /// divides all of them by the scale recorded at the stage; [`Analysis::normalize_each`] computes a separate scale
+    /// for each, as in the logit lens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -54,8 +56,8 @@ impl Analysis<'_> {
         Ok(stack)
     }
 
-    /// The summands of the residual stream at a stage: `embed`, `pos_embed` if the model adds it to the stream, and
-    /// `0_attn_out`, `0_mlp_out`, ... of each layer.
+    /// The summands of the residual stream at a stage: `embed`, `pos_embed` if the model adds it to the stream, and the
+    /// outputs of each layer: `0_attn_out`, `0_mlp_out`, ...
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -109,8 +111,7 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded), as for [`Analysis::decompose_resid`],
-    /// [`Analysis::stack_head_results`] and [`Analysis::stack_neuron_results`].
+    /// Same as [`Analysis::decompose_resid`], [`Analysis::stack_head_results`] and [`Analysis::stack_neuron_results`].
     pub fn full_resid_decomposition(&self, stage: Stage, neurons: Neurons) -> Result<Components> {
         let mut parts = self.written_to(stage, neurons)?;
         let apart = if neurons == Neurons::Apart { Apart::HeadsAndNeurons } else { Apart::Heads };
@@ -149,8 +150,8 @@ impl Analysis<'_> {
         Ok(parts)
     }
 
-    /// Adds the output of layer `layer`'s per-layer input, if the model has one and the layer comes before the
-    /// components' place.
+    /// Adds what layer `layer` computes from its per-layer input, if the model has per-layer inputs and the layer comes
+    /// before the components' stage.
     fn push_per_layer(&self, layer: usize, parts: &mut Components) -> Result<()> {
         let place = parts.place;
         if self.model.config().per_layer_inputs().is_some() && layer < place.layers {

@@ -6,7 +6,8 @@ use super::token_choice::{TokenChoice, residual_directions};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// A direction in the residual stream that the unembedding maps to a token's logit, or to a difference of logits.
+/// A direction in the residual stream onto which the stream is projected to get a token's logit, or a difference of
+/// logits.
 ///
 /// ```
 /// use hooklens::prelude::*;

@@ -51,8 +51,8 @@ impl Analysis<'_> {
         self.edited().any(|edited| edited == (Some(layer), site))
     }
 
-    /// Adds a component for what hooks added to the stream, if a hook edited it at a point that `parts` do not account
-    /// for, so that the components still sum to the stream.
+    /// Adds a component for what hooks added to the stream, so that the components still sum to the stream. Does
+    /// nothing if `parts` already account for all edits.
     pub(super) fn push_added(&self, apart: Apart, parts: &mut Components) -> Result<()> {
         let place = parts.place;
         let beside = |site: &str| {

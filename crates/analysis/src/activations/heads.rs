@@ -14,8 +14,8 @@ use hooklens_model::model::ModelParts;
 
 impl Analysis<'_> {
     /// Each head's output to the residual stream before a stage: `L0H0`, `L0H1`, ... Includes the heads of gated delta
-    /// nets and of Mamba 2. If a model normalizes attention's output before adding it to the stream, the norm is
-    /// applied to each head's share with the scale from the run.
+    /// nets and of Mamba 2. If a model normalizes attention's output before adding it to the stream, that norm layer is
+    /// applied to each head's output with the recorded scale.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -32,9 +32,9 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless `*attn.hook_z` was recorded (and the
-    /// same point of `linear_attn`, `ssm` and `conv`, if the model has them), with `*ln1_post.hook_scale` if
-    /// attention's output is normalized.
+    /// [`AnalysisError::NotRecorded`](super::AnalysisError::NotRecorded) unless `*attn.hook_z` was recorded; if the
+    /// model has `linear_attn`, `ssm` or `conv`, also their `hook_z`; and if attention's output is normalized, also
+    /// `*ln1_post.hook_scale`.
     pub fn stack_head_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut heads = self.no_components(place);
@@ -73,7 +73,8 @@ impl Analysis<'_> {
     }
 
     /// Adds a layer's heads to `parts` and returns the contribution of its output bias,
-    /// `[batch or 1, pos or 1, d_model]`. Heads of a state space beside attention are labeled `L0S0`.
+    /// `[batch or 1, pos or 1, d_model]`. Heads of a state space layer that runs in parallel with attention are labeled
+    /// `L0S0`, ...
     pub(super) fn push_heads(&self, layer: usize, parts: &mut Components) -> Result<Option<Tensor<3>>> {
         let block = &self.model.parts().blocks[layer];
         if block.mixer.is_none() {

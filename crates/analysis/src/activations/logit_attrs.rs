@@ -10,11 +10,11 @@ use hooklens_model::model::ModelParts;
 
 impl Analysis<'_> {
     /// The contribution of each component to the logit of a token, or to a logit difference ([`Direction`]),
-    /// `[component, batch, pos]`, with the final norm's scale frozen at the value from the run. The final norm is
-    /// applied first to components to which no norm was applied.
+    /// `[component, batch, pos]`, with the final norm's scale frozen at the recorded value. If no norm has been applied
+    /// to the components yet, the final norm is applied first.
     ///
-    /// For components that sum to the final stream, the contributions sum to the logit before any soft cap, except for
-    /// [`Analysis::logit_bias`].
+    /// If the components sum to the final stream, the contributions and [`Analysis::logit_bias`] sum to the logit
+    /// before any soft cap.
     ///
     /// ```
     /// use hooklens::activations::Stage;
@@ -34,8 +34,7 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Analysis::apply_ln`] and
-    /// `tokens_to_residual_directions`;
+    /// Same as [`Analysis::apply_ln`] and `tokens_to_residual_directions`;
     /// [`AnalysisError::Shape`](super::AnalysisError::Shape) if the tokens do not match the batch or the positions.
     pub fn logit_attrs(&self, components: &Components, direction: impl Into<Direction>) -> Result<Tensor<3>> {
         self.check_made_of(components)?;

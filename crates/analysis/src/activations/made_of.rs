@@ -1,4 +1,4 @@
-//! The rows and positions of a recording from which components were made.
+//! The rows and positions of a recording from which components were computed.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub(crate) struct MadeOf {
     pub(super) origin: Origin,
     /// Row indices in the recording.
     pub(super) rows: Vec<usize>,
-    /// Columns of those rows.
+    /// Selected columns of these rows.
     columns: RecordedRows,
     /// Whether positions were already selected. If so, a further selection is relative to them.
     chosen: bool,
@@ -39,8 +39,8 @@ impl MadeOf {
             && self.origin.is_of_the_same_texts(&self.rows, &other.origin, &other.rows)
     }
 
-    /// The columns of each row that `positions` selects: counted by the tokens of the row's text, or relative to an
-    /// earlier selection.
+    /// The columns of each row that `positions` selects. Positions count the tokens of the row's text or, after an
+    /// earlier selection, the positions selected before.
     pub(crate) fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
         match self.chosen {
             true => positions.rows([self.rows.len(), self.positions().first().map_or(0, Vec::len)]),

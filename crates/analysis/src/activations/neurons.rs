@@ -36,8 +36,8 @@ impl Analysis<'_> {
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`] unless `*mlp.hook_post` was recorded (for a mixture, `*mlp.hook_expert_*` and
-    /// `*mlp.experts.*.hook_post` at all positions, and `*mlp.shared.hook_*` if it has a shared expert), with
-    /// `*ln2_post.hook_scale` if the MLP's output is normalized.
+    /// `*mlp.experts.*.hook_post` at all positions, and `*mlp.shared.hook_*` if it has a shared expert) and, if the
+    /// MLP's output is normalized, `*ln2_post.hook_scale`.
     pub fn stack_neuron_results(&self, stage: Stage) -> Result<Components> {
         let place = self.place(stage)?;
         let mut neurons = self.no_components(place);
@@ -47,7 +47,7 @@ impl Analysis<'_> {
         Ok(neurons)
     }
 
-    /// The outputs to the residual stream of some neurons of one layer: see [`Analysis::stack_neuron_results`].
+    /// Like [`Analysis::stack_neuron_results`], for a range of neurons in one layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -59,7 +59,7 @@ impl Analysis<'_> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Analysis::stack_neuron_results`]; [`AnalysisError::Shape`] if the layer has no such neurons.
+    /// Same as [`Analysis::stack_neuron_results`]; [`AnalysisError::Shape`] if the layer has no such neurons.
     pub fn get_neuron_results(&self, layer: isize, neurons: Range<usize>) -> Result<Components> {
         let config = self.model.config();
         let place = self.place(Stage::Before(layer))?;
@@ -139,8 +139,8 @@ impl Analysis<'_> {
         let indices = self.raw(format!("blocks.{layer}.mlp.hook_expert_indices"))?.to_ndarray()?;
         let (tokens, device) = (weights.dims()[0], weights.device());
         let chosen = mixture.per_token;
-        // Routing weights per token, in the order of the router's choices. A hook may have changed the recorded indices
-        // since.
+        // Routing weights per token, in the order of the router's choices. The indices of the experts come from the
+        // recording, because a hook may have changed them.
         let (_, _, shares) = moe.routes(weights, mixture)?;
         let mut shares: Vec<f32> = hooklens_hooks::Activation::from(shares).to_ndarray()?.into_iter().collect();
         if mixture.scales_inputs {

@@ -1,4 +1,4 @@
-//! Output norms (as in Gemma 2) applied to parts of an output, with the scale frozen at the value from the run.
+//! Output norms (as in Gemma 2), applied to parts of an output with the recorded scale.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::Point;
@@ -7,8 +7,8 @@ use super::analysis::Analysis;
 use hooklens_model::error::Result;
 use hooklens_model::model::Norm;
 
-/// The norm between a layer's output and the stream, if there is one. With a frozen scale it is linear, so it can be
-/// folded into the factors of each part.
+/// The norm layer between a layer's output and the stream, if there is one. With a frozen scale, it is linear, so it
+/// can be folded into the factors of each part.
 pub(super) struct PostNorm<'m> {
     norm: Option<(&'m Norm, Tensor<3>)>,
 }
@@ -24,7 +24,7 @@ impl<'m> Analysis<'m> {
 }
 
 impl PostNorm<'_> {
-    /// Applies the norm, except for the scale, to output vectors `[n, d_model]`.
+    /// Applies the norm layer, without the scale, to output vectors `[n, d_model]`.
     pub(super) fn outputs(&self, mut out: Tensor<2>) -> Tensor<2> {
         let Some((norm, _)) = &self.norm else { return out };
         if norm.centers() {

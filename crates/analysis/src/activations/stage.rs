@@ -77,7 +77,7 @@ pub(super) struct ResolvedStage {
     pub(super) layers: usize,
     /// Whether the next layer's attention has written too.
     pub(super) attn: bool,
-    /// The norm that reads here.
+    /// What reads the stream here.
     pub(super) reader: Reader,
 }
 
@@ -97,7 +97,8 @@ impl ResolvedStage {
 }
 
 impl Stage {
-    /// The number of layers whose attention has written here, and the number whose MLP has.
+    /// The number of layers whose attention has written to the stream by this stage, and the number of layers whose MLP
+    /// has.
     pub(crate) fn layers_before(self, config: &TransformerConfig) -> Result<(usize, usize), InputError> {
         let place = self.place(config)?;
         Ok((place.attn_layers(), place.layers))

@@ -23,7 +23,7 @@ impl Term {
         }
     }
 
-    /// Multiplies the components out, `[component, batch, pos, d_model]`.
+    /// Multiplies out the factors to get the component vectors, `[component, batch, pos, d_model]`.
     pub(super) fn vectors(&self) -> Tensor<4> {
         match self {
             Term::Vector(vector) => vector.clone().unsqueeze_dim(0),

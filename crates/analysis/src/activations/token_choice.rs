@@ -6,7 +6,7 @@ use crate::error::AnalysisError;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderChecks, HookedTransformer, ModelParts, narrowed};
 
-/// One token for all places, one per row, or one per row and position.
+/// One token for all rows and positions, one per row, or one per row and position.
 ///
 /// ```
 /// use hooklens_analysis::activations::TokenChoice;
@@ -89,7 +89,7 @@ impl From<Vec<Vec<u32>>> for TokenChoice {
     }
 }
 
-/// [`Analyze::tokens_to_residual_directions`](super::Analyze::tokens_to_residual_directions).
+/// Implements [`Analyze::tokens_to_residual_directions`](super::Analyze::tokens_to_residual_directions).
 pub(super) fn residual_directions(model: &HookedTransformer, tokens: TokenChoice) -> Result<Tensor<3>> {
     let rows = match tokens {
         TokenChoice::Text(text) => vec![vec![model.to_single_token(&text)?]],

@@ -54,14 +54,14 @@ pub enum Sender {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Gradient {
-    /// In the patched run: edge attribution patching (EAP).
+    /// In the unpatched run: edge attribution patching (EAP).
     AtBase,
-    /// The mean over this many runs, whose embeddings are interpolated between the patched run and the source run at
-    /// the midpoints of equal intervals: EAP with integrated gradients (EAP-IG).
+    /// Averaged over this number of runs, whose embeddings are interpolated between the unpatched run and the source
+    /// run, at the midpoints of equal intervals: EAP with integrated gradients (EAP-IG).
     Integrated(usize),
 }
 
-/// Estimated change of the metric for each edge, if the receiver read the sender's output from the source run.
+/// For each edge, the estimated change in the metric if the receiver read the sender's output from the source run.
 ///
 /// ```
 /// # use hooklens::attribution::{Gradient, Sender};
@@ -217,8 +217,8 @@ impl EdgeScores {
 }
 
 impl Patching<'_> {
-    /// Scores every edge: the change of the sender's output times the gradient at the receiver's input. With
-    /// grouped-query attention there is one key receiver and one value receiver per key/value head.
+    /// Scores every edge: the change in the sender's output times the gradient at the receiver's input. With
+    /// grouped-query attention, there is one key receiver and one value receiver per key/value head.
     ///
     /// Per example, takes two forward passes for the recordings, plus one forward and one backward pass per step of
     /// [`Gradient::Integrated`] (a single step for [`Gradient::AtBase`]).
@@ -238,8 +238,8 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Fails for ablations, which have no paired prompts, for `Gradient::Integrated(0)`, and as
-    /// [`Patching::attribution`] does.
+    /// Fails for ablations (they have no paired prompts) and for `Gradient::Integrated(0)`; otherwise, same as
+    /// [`Patching::attribution`].
     pub fn edges(&self, gradient: Gradient) -> Result<EdgeScores> {
         let model = self.model();
         let config = model.config();
@@ -250,7 +250,7 @@ impl Patching<'_> {
         let no_pieces = || InputError::Setting {
             name: "Gradient::Integrated",
             given: "0".into(),
-            allowed: "1 or more, the number of interpolation steps".into(),
+            allowed: "1 or more (the number of interpolation steps)".into(),
         };
         let pieces = match gradient {
             Gradient::AtBase => 1,
@@ -339,11 +339,11 @@ fn recorded_for_senders(config: &TransformerConfig) -> Vec<&'static str> {
     points
 }
 
-/// Change of each sender's output, source minus base, `[sender, pos * d_model]`.
+/// Change in each sender's output (source minus base), `[sender, pos * d_model]`.
 fn changes(model: &HookedTransformer, base: &ActivationCache, source: &ActivationCache) -> Result<Tensor<2>> {
     let parts = |cache: &ActivationCache| -> Result<Components> {
         let parts = model.analyze(cache)?.written_to(Stage::Final, Neurons::Summed)?;
-        // Positions and biases are the same in both runs.
+        // Position embeddings and biases are the same in both runs.
         Ok(parts.filter(|label| label != "bias" && label != "pos_embed")?)
     };
     let change = parts(source)?.vectors() - parts(base)?.vectors();
@@ -351,8 +351,8 @@ fn changes(model: &HookedTransformer, base: &ActivationCache, source: &Activatio
     Ok(change.reshape([senders, pos * d_model]))
 }
 
-/// The gradient of the metric at each receiver's input, `[receiver, pos * d_model]`, in the example's run or in a run on
-/// other embeddings.
+/// The gradient of the metric at each receiver's input, `[receiver, pos * d_model]`, in the unpatched run of the
+/// example or, if `embedding` is given, in a run on that embedding.
 fn slopes_at_receivers(
     model: &HookedTransformer,
     example: &Example<'_, HookedTransformer>,
@@ -389,8 +389,8 @@ fn slopes_at_receivers(
     Ok(Tensor::cat(slopes, 0))
 }
 
-/// The gradient at each head's input, `[head, pos * d_model]`, from the gradient at its projection,
-/// `[1, pos, head, d_head]`.
+/// The gradient at each head's input, `[head, pos * d_model]`, computed from the gradient at the head's queries, keys
+/// or values, `[1, pos, head, d_head]`.
 fn by_head(norm: &Norm, input: &Tensor<3>, gradient: Tensor<4>, weight: Tensor<2>) -> Tensor<2> {
     let [batch, pos, heads, d_head] = gradient.dims();
     let [d_model, _] = weight.dims();

@@ -11,8 +11,8 @@ use hooklens_model::error::Result;
 use hooklens_model::hook::Axis;
 use hooklens_model::model::HookedTransformer;
 
-/// Activations of both runs and gradients in the unpatched run, from which any number of sweeps can be estimated
-/// (attribution patching, Nanda 2023).
+/// Estimates the results of any number of sweeps from the activations of both runs and the gradients in the unpatched
+/// run (attribution patching, Nanda 2023).
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -37,7 +37,7 @@ pub struct Attribution<'m, M: Patchable = HookedTransformer> {
 /// Elementwise estimates of one example, before they are summed per site.
 struct Slopes<P> {
     prompt: P,
-    /// Difference times gradient, per point.
+    /// Activation difference times gradient, per point.
     shares: BTreeMap<PointId, ArrayD<f64>>,
     baseline: f64,
     source: Option<f64>,
@@ -64,7 +64,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     ///
     /// # Errors
     /// Fails for unknown points, for points or prompts that cannot be patched
-    /// ([`PatchError`](crate::patching::PatchError)), and with any error of a run.
+    /// ([`PatchError`](crate::patching::PatchError)), and if a run fails.
     pub fn attribution(&self, points: impl Into<Selection>) -> Result<Attribution<'m, M>> {
         let points = points.into();
         let catalog = self.model().catalog();
@@ -95,7 +95,8 @@ impl<M: Patchable> std::fmt::Debug for Attribution<'_, M> {
     }
 }
 
-/// Elementwise `(patched - base) * gradient`; 0 where both are equal, so that `-inf - -inf` does not give NaN.
+/// Elementwise `(patched - base) * gradient`; 0 where the activations are equal, so that `-inf - -inf` does not give
+/// NaN.
 fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -> ArrayD<f64> {
     let share = |held: &f32, patched: &f32, gradient: &f32| {
         if held == patched { 0.0 } else { (f64::from(*patched) - f64::from(*held)) * f64::from(*gradient) }
@@ -104,8 +105,9 @@ fn products(held: &ArrayD<f32>, patched: &ArrayD<f32>, gradient: &ArrayD<f32>) -
 }
 
 impl<M: Patchable> Attribution<'_, M> {
-    /// The estimated metric with each of these sites patched, one at a time. Has the shape and labels of
-    /// [`Patching::sweep`], so that [`PatchingResult::effect`] and [`PatchingResult::normalized`] can be compared.
+    /// Estimates the metric with each of these sites patched, one at a time. The result has the same shape and labels
+    /// as a result of [`Patching::sweep`], so their [`PatchingResult::effect`] and [`PatchingResult::normalized`]
+    /// values can be compared.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -123,8 +125,8 @@ impl<M: Patchable> Attribution<'_, M> {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::NotRecorded`](hooklens_hooks::HookError::NotRecorded) for a point that the attribution was not computed for;
-    /// otherwise fails as [`Patching::sweep`] does.
+    /// [`HookError::NotRecorded`](hooklens_hooks::HookError::NotRecorded) for a point that the attribution was not
+    /// computed for; otherwise, same as [`Patching::sweep`].
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         let catalog = self.model.catalog();
         let points = sites.resolve(catalog)?;

@@ -1,13 +1,13 @@
-//! The backward pass of a norm.
+//! The backward pass of a norm layer.
 
 use burn::tensor::Tensor;
 
 use hooklens_model::model::{Norm, widened};
 
-/// Computes the gradient at a norm's input, given gradients at its output from several readers.
+/// Computes the gradient at a norm layer's input, given gradients at its output from several readers.
 ///
-/// With `c` the (centered) input, `s` its scale and `y = w c / s + b`: since the scale depends on the input, the
-/// gradient along `c` itself vanishes.
+/// Let `c` be the (centered) input, `s` its scale and `y = w c / s + b`. Because `s` depends on `c`, the gradient has
+/// no component in the direction of `c`.
 ///
 /// # Shapes
 /// - input: `[batch, pos, d_model]`

@@ -9,7 +9,7 @@ use crate::labeled::{LabeledArray, LabeledAxis, matching};
 use hooklens_model::error::Result;
 use hooklens_model::model::{DecoderChecks, HookedTransformer};
 
-/// The input of the later head that reads the earlier head's output.
+/// Which input of the later head reads the earlier head's output.
 ///
 /// ```
 /// use hooklens::circuits::Composition;
@@ -30,7 +30,7 @@ pub enum Composition {
     V,
 }
 
-/// The scores of [`Circuits::composition_scores`](super::Circuits::composition_scores).
+/// Implements [`Circuits::composition_scores`](super::Circuits::composition_scores).
 pub(super) fn composition_scores(model: &HookedTransformer, composition: Composition) -> Result<LabeledArray> {
     model.check_attends("composition of heads")?;
     let (layers, heads) = (model.config().n_layers(), model.config().n_heads());

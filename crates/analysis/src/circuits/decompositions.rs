@@ -39,8 +39,8 @@ impl<const D: usize> FactoredMatrix<D> {
         Ok((u, s, vh))
     }
 
-    /// The `inner` eigenvalues of each product that can be nonzero, in descending order of magnitude: real and imaginary
-    /// parts, `[..., 1, inner]`.
+    /// The real and imaginary parts of each product's eigenvalues, `[..., 1, inner]`, in descending order of magnitude.
+    /// Only `inner` eigenvalues can be nonzero; the others are omitted.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -57,7 +57,7 @@ impl<const D: usize> FactoredMatrix<D> {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError::Shapes`] if the product is not square, [`MatrixError::Numeric`] if the decomposition fails.
+    /// [`MatrixError::Shapes`] if the product is not square; [`MatrixError::Numeric`] if the decomposition fails.
     pub fn eigenvalues(&self) -> Result<(Tensor<D>, Tensor<D>), MatrixError> {
         self.ba()?;
         let parts = self.each(|a, b| {

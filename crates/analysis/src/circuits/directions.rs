@@ -54,7 +54,7 @@ pub struct Directions {
     pub logits: Tensor<2>,
 }
 
-/// The directions of [`Circuits::singular_directions`](super::Circuits::singular_directions).
+/// Implements [`Circuits::singular_directions`](super::Circuits::singular_directions).
 pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatrix, count: usize) -> Result<Directions> {
     let n_layers = model.config().n_layers();
     let block = |layer: usize| {
@@ -94,7 +94,7 @@ pub(super) fn singular_directions(model: &HookedTransformer, matrix: WeightMatri
 fn leading(model: &HookedTransformer, values: Tensor<1>, vectors: Tensor<2>, count: usize) -> Result<Directions> {
     let [rank] = values.dims();
     if count == 0 || count > rank {
-        let allowed = format!("from 1 to {rank}");
+        let allowed = format!("1 to {rank}");
         return Err(InputError::Setting { name: "count", given: count.to_string(), allowed }.into());
     }
     let vectors = vectors.narrow(0, 0, count);

@@ -1,4 +1,4 @@
-//! [`FactoredMatrix`]: a matrix stored as the product of two thin ones.
+//! [`FactoredMatrix`]: a matrix stored as the product of two thin matrices.
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -26,7 +26,7 @@ pub struct FactoredMatrix<const D: usize> {
 }
 
 impl<const D: usize> FactoredMatrix<D> {
-    /// The product of two matrices. Leading axes of length 1 are broadcast.
+    /// Creates the product of two matrices. Leading axes of length 1 are broadcast.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -247,7 +247,7 @@ impl<const D: usize> FactoredMatrix<D> {
     }
 }
 
-/// The indices that a range means in an axis of `len` places, which they may exceed.
+/// Converts range bounds to indices along an axis of length `len`. The indices may exceed `len`.
 fn bounded(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,

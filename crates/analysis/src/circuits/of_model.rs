@@ -1,4 +1,4 @@
-//! Weights of all layers stacked into one tensor, with TransformerLens's names, on the model's first device.
+//! QK and OV circuits, bias sums, composition scores and singular directions as methods of a model.
 
 use burn::tensor::Tensor;
 
@@ -22,7 +22,8 @@ pub enum Biases {
     Attention,
 }
 
-/// Circuits in the weights of a model: products of its matrices, composition of heads, directions. Part of the prelude.
+/// Circuits in the weights of a model: QK and OV matrices, composition scores and singular directions. Part of the
+/// prelude.
 pub trait Circuits {
     /// The QK circuit of each head: `W_Q W_Kᵀ`, `[layer, head, d_model, d_model]`.
     ///
@@ -48,7 +49,8 @@ pub trait Circuits {
     /// ```
     fn ov(&self) -> FactoredMatrix<4>;
 
-    /// The sum of all biases added to the residual stream before a stage, `[d_model]`, with or without those of MLPs.
+    /// The sum of all biases added to the residual stream before a stage, `[d_model]`, with or without the MLPs'
+    /// biases.
     ///
     /// ```
     /// use hooklens::circuits::Biases;
@@ -81,7 +83,7 @@ pub trait Circuits {
     ///
     /// # Errors
     /// Fails if the weights cannot be read from their device;
-    /// [`InputError::NoAttention`](hooklens_model::error::InputError::NoAttention).
+    /// [`InputError::NoAttention`](hooklens_model::error::InputError::NoAttention) if a layer has no attention.
     fn composition_scores(&self, composition: Composition) -> Result<LabeledArray>;
 
     /// The `count` singular directions of a matrix with the largest singular values (Millidge and Black 2022).

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// An error of an analysis of recorded activations.
+/// An error in an analysis of recorded activations.
 ///
 /// ```
 /// # use hooklens::prelude::*;
@@ -71,15 +71,15 @@ pub enum AnalysisError {
         /// Available labels.
         labels: Vec<String>,
     },
-    /// There is no such component, or nothing has written to the stream at this point.
-    #[error("there are no such components: nothing of this kind has written to the residual stream there")]
+    /// There is no such component, or none has written to the stream before this stage.
+    #[error("there are no such components: none of this kind has written to the residual stream before this stage")]
     Nothing,
     /// A norm has already been applied to the components.
     #[error("a norm was already applied to these components")]
     Normed,
 }
 
-/// Message suffix for equal rows and positions of different recordings.
+/// Message suffix if the rows and positions are equal but the recordings differ.
 fn other_recording(same_places: bool) -> &'static str {
     if same_places { " of a different recording" } else { "" }
 }

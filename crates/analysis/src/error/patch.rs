@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A patching sweep that cannot be run as requested.
+/// An error in a patching sweep or in combining the results of sweeps.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -100,7 +100,7 @@ pub enum PatchError {
         /// Number of indices swept over at the other point.
         given: usize,
     },
-    /// The metric returned a non-finite value.
+    /// The metric returned NaN.
     #[error("the metric is {value} for example {example} {site}")]
     NotANumber {
         /// Description of the patch, such as `with blocks.3.attn.hook_z head 2 patched`.
@@ -135,12 +135,12 @@ pub enum PatchError {
         /// Number of examples.
         examples: usize,
     },
-    /// The prompts of a mean ablation cannot be averaged.
+    /// The activations of a mean ablation's prompts cannot be averaged.
     #[error("cannot average `{point}` over the prompts: {reason}")]
     Mean {
         /// Name of the point.
         point: String,
-        /// Why they cannot be averaged.
+        /// Why the activations cannot be averaged.
         reason: String,
     },
 }

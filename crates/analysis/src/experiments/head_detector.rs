@@ -84,7 +84,7 @@ pub struct HeadDetection {
 }
 
 impl HeadDetection {
-    /// Detects heads with this pattern.
+    /// Detects heads whose attention matches this pattern.
     pub fn new(pattern: HeadPattern) -> Self {
         Self { pattern, error: HeadError::Mul, exclude_bos: false, exclude_current_token: false }
     }
@@ -96,7 +96,7 @@ impl HeadDetection {
         self
     }
 
-    /// Excludes attention to the first token, where heads attend when they find nothing else.
+    /// Excludes attention to the first token, which heads attend to when they find nothing else.
     #[must_use]
     pub fn exclude_bos(mut self) -> Self {
         self.exclude_bos = true;
@@ -152,7 +152,7 @@ impl HeadDetection {
     }
 }
 
-/// [`Experiments::detect_heads`](super::Experiments::detect_heads).
+/// Implements [`Experiments::detect_heads`](super::Experiments::detect_heads).
 pub(super) fn detect_heads(model: &HookedTransformer, input: Input, detection: &HeadDetection) -> Result<LabeledArray> {
     let tokens = model.token_input(input)?;
     let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads());

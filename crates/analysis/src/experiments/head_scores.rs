@@ -28,7 +28,7 @@ use hooklens_model::tokens::Tokens;
 /// let tokens = model.to_tokens("king drum sun star king drum sun star")?;
 /// let cache = model.record(&tokens, "*hook_pattern")?;
 /// let scores = head_scores(cache.activation("pattern0")?, &tokens)?;
-/// // Heads of layer 0 attend to the previous token; those of layer 1 use that to find what to copy.
+/// // Heads of layer 0 attend to the previous token; heads of layer 1 use that to find the token to copy.
 /// assert!(scores.iter().any(|head| head.previous_token > 0.4 && head.induction < 0.2));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -65,7 +65,7 @@ pub fn head_scores(pattern: &Activation, tokens: &Tokens) -> Result<Vec<HeadScor
     Ok(sums.means())
 }
 
-/// [`Experiments::head_scores`](super::Experiments::head_scores).
+/// Implements [`Experiments::head_scores`](super::Experiments::head_scores).
 pub(super) fn scores_of(model: &HookedTransformer, input: Input) -> Result<LabeledArray> {
     let tokens = model.token_input(input)?;
     let (layers, heads): (Vec<usize>, _) = (model.config().attending().collect(), model.config().n_heads());

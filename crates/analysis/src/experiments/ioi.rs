@@ -34,7 +34,7 @@ pub struct IoiPrompt {
     pub wrong: &'static str,
 }
 
-/// Random prompts for a seed, all with the same structure and length.
+/// Generates random prompts from a seed, all with the same structure and length.
 ///
 /// ```
 /// let prompts = hooklens::experiments::ioi_prompts(3, 0);

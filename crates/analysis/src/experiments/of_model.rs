@@ -7,11 +7,11 @@ use hooklens_model::model::HookedTransformer;
 use super::{HeadDetection, PromptReport, head_detector, head_scores, test_prompt};
 use crate::labeled::LabeledArray;
 
-/// Short experiments on a model: scores of heads, tests of prompts. Part of the prelude.
+/// Short experiments on a model: head scores and prompt tests. Part of the prelude.
 pub trait Experiments {
     /// Previous-token, duplicate-token and induction scores of every head on these texts or tokens,
-    /// `[pattern, layer, head]`. The function [`head_scores`](super::head_scores()) in the example scores the heads of
-    /// one layer, given a recorded pattern.
+    /// `[pattern, layer, head]`. To score the heads of one layer from a recorded pattern, use the function
+    /// [`head_scores`](super::head_scores()), as in the example.
     ///
     /// # Errors
     /// Same as `HookedModel::record`.
@@ -28,8 +28,8 @@ pub trait Experiments {
     /// ```
     fn head_scores(&self, input: impl Into<Input>) -> Result<LabeledArray>;
 
-    /// Scores how much each head attends as expected on these tokens, averaged over rows, `[layer, head]`
-    /// (TransformerLens's `detect_head`). Padding is ignored.
+    /// Scores how closely each head's attention on these tokens matches an expected pattern, averaged over rows,
+    /// `[layer, head]` (TransformerLens's `detect_head`). Padding is ignored.
     ///
     /// All queries count, including those with no expected key, so on a text whose second half repeats the first, a
     /// perfect induction head scores about one half. [`HookedTransformer::head_scores`], which the command line prints,
@@ -63,8 +63,7 @@ pub trait Experiments {
     /// ```
     ///
     /// # Errors
-    /// Fails if there is no tokenizer or it rejects a text; `Error::NotANumber` for logits that give no
-    /// probabilities.
+    /// Fails if there is no tokenizer or it rejects a text; `Error::NotANumber` if a probability is NaN.
     fn test_prompt(&self, prompt: &str, answer: &str, top: usize) -> Result<PromptReport>;
 }
 

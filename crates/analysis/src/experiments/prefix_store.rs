@@ -9,8 +9,7 @@ use hooklens_model::model::{DecoderInput, HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 
 /// Key-value caches of prefixes, looked up by their tokens. Common prefixes are computed and stored once. A store
-/// serves one model, with the weights it had at the first lookup. Caches made under interventions are never used for
-/// clean prefixes.
+/// serves one model, with the weights it had at the first lookup. Caches computed under interventions are rejected.
 ///
 /// ```
 /// use hooklens::experiments::PrefixStore;
@@ -52,8 +51,8 @@ impl<'m> PrefixStore<'m> {
     /// ```
     ///
     /// # Errors
-    /// Same as [`DecoderModel::prefill`](hooklens_model::model::DecoderModel::prefill); also fails if the prefix is not a single row
-    /// without padding.
+    /// Same as [`DecoderModel::prefill`](hooklens_model::model::DecoderModel::prefill); also fails if the prefix is not
+    /// a single row without padding.
     pub fn get(&mut self, prefix: impl Into<hooklens_model::driver::Input>) -> Result<KeyValueCache> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         let whole = self.model.config().has_states();
@@ -96,7 +95,7 @@ impl<'m> PrefixStore<'m> {
         Ok(cache)
     }
 
-    /// Adds a cache of a prefix that was computed elsewhere.
+    /// Adds a cache of this prefix that was computed elsewhere.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -113,8 +112,8 @@ impl<'m> PrefixStore<'m> {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::Intervened`] if hooks edited activations while the cache was made, [`CacheError::Length`] or
-    /// [`CacheError::Batch`] if the cache is not one row of these tokens.
+    /// [`CacheError::Intervened`] if hooks edited activations while the cache was computed; [`CacheError::Length`],
+    /// [`CacheError::Batch`] or [`CacheError::OtherText`] if the cache is not one row of these tokens.
     pub fn insert(&mut self, prefix: impl Into<hooklens_model::driver::Input>, mut cache: KeyValueCache) -> Result<()> {
         let tokens = self.row(self.model.token_input(prefix.into())?)?;
         if !cache.interventions().is_empty() {

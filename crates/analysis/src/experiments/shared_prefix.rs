@@ -12,7 +12,7 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{HookedTransformer, Identified, Output};
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Number of tokens that all rows start with, leaving at least one token of each row.
+/// Length of the prefix that all rows share, short enough to leave at least one token of each row.
 ///
 /// ```
 /// use hooklens_analysis::experiments::common_prefix;
@@ -85,8 +85,8 @@ impl<'m> SharedPrefix<'m> {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::run`]; [`HookError::Stitch`](hooklens_hooks::HookError::Stitch) for recordings of points without
-    /// positions, such as a mixture's experts, which cannot be concatenated.
+    /// Same as [`HookedModel::run`]; [`HookError::Stitch`](hooklens_hooks::HookError::Stitch) for recordings that
+    /// cannot be concatenated because the point has no position axis, such as a mixture's experts.
     pub fn run(&mut self, rows: &[Vec<u32>]) -> Result<Output> {
         if rows.is_empty() {
             return Err(InputError::Empty { what: "the list of prompts".into() }.into());
@@ -116,7 +116,7 @@ impl<'m> SharedPrefix<'m> {
         let record = if whole { self.record.clone().positions(Positions::All) } else { Record::default() };
         let options = ForwardOptions::new().logits(logits).record(record).kv_cache(&mut self.cache);
         let output = self.model.run(vec![rest.to_vec()], with_identity(options, &self.identity))?;
-        // Updated before the recordings are stitched, because the cache contains the tokens even if that fails.
+        // Updated before the recordings are stitched, because the cache contains the tokens even if stitching fails.
         self.tokens.extend(rest);
         self.made = match (self.made.take(), output.logits) {
             (Some(before), Some(new)) => Some(Tensor::cat(vec![before, new], 1)),

@@ -34,8 +34,8 @@ pub struct SteeringVector {
 }
 
 impl SteeringVector {
-    /// The mean activation at the last token of the `towards` prompts minus that of the `away_from` prompts, at a point
-    /// of shape `[batch, pos, d]`.
+    /// Subtracts the mean activation at the last token of the `away_from` prompts from the mean at the last token of
+    /// the `towards` prompts, at a point of shape `[batch, pos, d]`.
     ///
     /// ```
     /// use hooklens::experiments::SteeringVector;
@@ -128,7 +128,7 @@ impl SteeringVector {
         &self.vector
     }
 
-    /// The name of the point that the vector is added at.
+    /// Name of the point where the vector is added.
     pub fn point(&self) -> &str {
         &self.point
     }
@@ -170,7 +170,7 @@ impl SteeringVector {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Failed`] if the direction is zero.
+    /// [`HookError::Failed`] if the direction is zero or not finite.
     pub fn ablation(&self) -> Result<Hook<'static>> {
         let size = self.vector.clone().square().sum().sqrt();
         let length = hooklens_hooks::Activation::from(size.clone()).to_ndarray()?[[0]];

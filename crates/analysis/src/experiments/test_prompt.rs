@@ -73,7 +73,7 @@ impl AnswerToken {
     }
 }
 
-/// [`Experiments::test_prompt`](super::Experiments::test_prompt).
+/// Implements [`Experiments::test_prompt`](super::Experiments::test_prompt).
 pub(super) fn test_prompt(model: &HookedTransformer, prompt: &str, answer: &str, top: usize) -> Result<PromptReport> {
     let tokenizer = model.tokenizer()?;
     let prompt = model.token_row(prompt, None)?;

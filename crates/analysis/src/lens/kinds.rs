@@ -15,8 +15,8 @@ use hooklens_model::error::Result;
 /// The logit lens of encoders and encoder-decoders. Part of the prelude. For a `HookedTransformer`, see
 /// [`Analysis::logit_lens`](crate::activations::Analysis::logit_lens).
 pub trait LogitLens: HookedModel {
-    /// The logit lens (nostalgebraist 2020): the masked-token head applied to the stream before each layer and after
-    /// the last.
+    /// The logit lens (nostalgebraist 2020): applies the masked-token head (in an encoder-decoder, the unembedding) to
+    /// the residual stream before each layer and after the last layer.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -52,7 +52,7 @@ impl LogitLens for HookedEncoderDecoder {
     }
 }
 
-/// Decodes the stream before each layer of a stack of blocks and after the last.
+/// Decodes the residual stream before each layer of a stack and after the last layer.
 fn through<M: HookedModel>(
     model: &M,
     input: M::Input,

@@ -30,7 +30,7 @@ use hooklens_model::error::{Error, InputError, Result};
 pub struct LensReading {
     labels: Vec<String>,
     logits: Tensor<4>,
-    /// The rows and positions that were read.
+    /// The rows and positions of the recording that were decoded.
     made_of: Arc<MadeOf>,
 }
 
@@ -39,7 +39,7 @@ pub type TopTokens = Vec<(u32, f32)>;
 
 impl Analysis<'_> {
     /// The logit lens (nostalgebraist 2020): the final norm and the unembedding applied to the stream before each layer
-    /// (with [`Per::Sublayer`], also before each MLP) and after the last.
+    /// (with [`Per::Sublayer`], also before each MLP) and after the last layer.
     ///
     /// # Errors
     /// [`AnalysisError::NotRecorded`](crate::activations::AnalysisError::NotRecorded), as for
@@ -52,9 +52,9 @@ impl Analysis<'_> {
     /// learned translator.
     ///
     /// # Errors
-    /// Same as [`Analysis::logit_lens`]; also fails if the lens has a different number of layers or width, and with
-    /// [`ProcessingError::Centered`] for a model whose stream was centered. Other processing steps do not change the
-    /// stream, or the probabilities of the reading.
+    /// Same as [`Analysis::logit_lens`]. Also fails if the lens and the model differ in width or number of layers, and
+    /// with [`ProcessingError::Centered`] if the model's residual stream was centered. Other processing steps are fine:
+    /// they change neither the stream nor the predicted probabilities.
     pub fn tuned_lens(&self, lens: &TunedLens) -> Result<LensReading> {
         lens.check(self.model())?;
         self.through(Per::Layer, |place, stream| Ok(lens.translate(place, stream)))
@@ -71,8 +71,8 @@ impl Analysis<'_> {
     }
 }
 
-/// Whether a row of a reading may come from this text. False only if the recording knows its texts and the row is
-/// another one.
+/// Whether a row of a reading may come from this text. False only if the recording identifies its texts and the row's
+/// text is a different one.
 pub fn may_be_of(reading: &LensReading, row: usize, tokens: &[u32]) -> bool {
     reading.made_of.may_be_of(row, tokens)
 }
@@ -93,7 +93,7 @@ impl LensReading {
     /// ```
     ///
     /// # Errors
-    /// Fails for positions outside those that were read.
+    /// Fails for positions that the reading does not include.
     pub fn positions(self, positions: impl Into<Positions>) -> Result<Self> {
         let places = self.made_of.choose(&positions.into())?;
         let device = self.logits.device();

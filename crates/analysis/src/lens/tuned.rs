@@ -11,7 +11,7 @@ use hooklens_model::model::HookedTransformer;
 use hooklens_model::processing::is_centered;
 
 /// A tuned lens (Belrose et al. 2023): one affine map per layer, `h + h Wᵀ + b`, from the stream before the layer to
-/// the basis that the final norm reads.
+/// the basis that the final norm expects.
 ///
 /// ```
 /// use hooklens::lens::TunedLens;
@@ -100,7 +100,7 @@ impl TunedLens {
         }
     }
 
-    /// Applies the translator of a layer to the stream before it. The stream after the last layer is returned
+    /// Applies a layer's translator to the stream before that layer. The stream after the last layer is returned
     /// unchanged.
     pub(super) fn translate(&self, layer: usize, stream: Tensor<3>) -> Tensor<3> {
         let Some((weight, bias)) = self.translators.get(layer) else { return stream };

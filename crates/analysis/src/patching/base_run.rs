@@ -16,8 +16,9 @@ use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::model::{HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 
-/// The unpatched run on one prompt: the logits that a metric reads, the points to patch and, for a decoder, what is
-/// needed to resume from a layer and position: the residual stream before each layer, and keys and values.
+/// The unpatched run on one prompt: the logits that the metric reads and the activations at the points to patch. For a
+/// decoder, also the residual stream before each layer and the keys and values, from which other runs can resume at any
+/// layer and position.
 pub(super) struct BaseRun {
     /// Number of tokens.
     len: usize,
@@ -25,7 +26,8 @@ pub(super) struct BaseRun {
     tokens: Vec<u32>,
     /// Residual stream before each layer, `[1, pos, d_model]`.
     resid_pre: Vec<Tensor<3>>,
-    /// `None` for bidirectional models, where all positions depend on each other, and for models with recurrent states.
+    /// `None` for bidirectional models (where all positions depend on each other), for models with recurrent states,
+    /// and if rotations depend on the length of the text.
     kv_cache: Option<KeyValueCache>,
     pub(super) logits: Tensor<3>,
     pub(super) recorded: ActivationCache,
@@ -114,8 +116,8 @@ impl BaseRun {
         stream.clone().narrow(1, first, len - first).expand([count, len - first, d_model])
     }
 
-    /// Options for resuming from that stream, over this range of layers. Includes the tokens because parts of the model
-    /// may read them.
+    /// Options for resuming from [`BaseRun::stream`] and running this range of layers. Includes the tokens because
+    /// parts of the model may read them.
     pub(super) fn options<'h>(&self, layers: Range<usize>, first: usize, count: usize) -> Result<ForwardOptions<'h>> {
         let tokens = Tokens::new(vec![self.tokens[first..].to_vec(); count])?;
         let options = match &self.identity {
@@ -141,7 +143,7 @@ impl BaseRun {
         Ok(Some(before))
     }
 
-    /// Whether positions before a patch do not have to be recomputed.
+    /// Whether positions before a patch can be reused instead of recomputed.
     pub(super) fn is_causal(&self) -> bool {
         self.kv_cache.is_some()
     }

@@ -25,7 +25,7 @@ pub(crate) struct Example<'p, M: Patchable> {
     means: Option<&'p Means>,
 }
 
-/// The values to patch in, as whole tensors per point, and the metric of the run they come from, if any.
+/// The values to patch in, one whole tensor per point, and the metric of the run that they come from, if any.
 pub(crate) struct FromSource {
     pub(crate) values: BTreeMap<PointId, Activation>,
     pub(crate) metric: Option<f64>,
@@ -73,7 +73,7 @@ impl<M: Patchable> Example<'_, M> {
         Ok(read_values(self.metric.judge(logits, self.number)?, self.number, |_| which.to_string())?[0])
     }
 
-    /// Runs the example without patches, with gradients of the metric. Returns the output and the metric.
+    /// Runs the example without patches and computes gradients of the metric. Returns the output and the metric.
     pub(crate) fn with_gradients(&self, options: ForwardOptions<'_>) -> Result<(M::Output, f64)> {
         let mut judged = None;
         let (needs, device) = (self.metric.needs(), self.model.devices().first().cloned().unwrap_or_default());
@@ -81,7 +81,7 @@ impl<M: Patchable> Example<'_, M> {
         let output = self.model.run_with_gradients(M::copies(self.prompt, 1)?, options, |scored| {
             let read = self.model.read(scored, self.prompt, needs);
             let made = read.and_then(|logits| Ok(self.metric.judge(logits, self.number)?));
-            // A failing metric is reported below, and the value returned here is then not used.
+            // If the metric fails, its error is returned below and this value is not used.
             let number = made.as_ref().ok().cloned().unwrap_or_else(|| Tensor::zeros([1], &device));
             judged = Some(made);
             number

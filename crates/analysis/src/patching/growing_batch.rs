@@ -23,16 +23,16 @@ pub(super) struct Patch {
     pub(super) first: usize,
 }
 
-/// Patches that start at the same position, run from layer to layer as one batch. A row joins at the layer of its patch
-/// with the unpatched stream, is patched there, and continues with the others. Positions before the patch are read from
-/// the unpatched run's key-value cache.
+/// Patches that start at the same position, run from layer to layer as one batch. A row joins the batch at the layer of
+/// its patch, starting from the unpatched stream; it is patched there and continues with the rows that joined earlier.
+/// Keys and values of positions before the patch come from the unpatched run's key-value cache.
 pub(super) struct GrowingBatch<'r> {
     pub(super) model: &'r HookedTransformer,
     pub(super) base: &'r mut BaseRun,
     /// Values to patch in, each the point's whole tensor in a run on the whole prompt.
     pub(super) values: &'r BTreeMap<PointId, Activation>,
-    /// Points at which rows that joined in an earlier layer get the unpatched values, and whether rows that join in the
-    /// layer itself do too.
+    /// Points to freeze at their unpatched values in rows that joined at an earlier layer. The flag says whether to
+    /// freeze them also in rows that join at the point's own layer.
     pub(super) frozen: &'r [(&'static str, bool)],
     /// Layers and points to record.
     pub(super) watch: &'r [(usize, PointId)],

@@ -1,4 +1,4 @@
-//! [`Layout`]: numbering and labels of the sites of a sweep.
+//! [`Layout`]: numbers and labels the sites of a sweep.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

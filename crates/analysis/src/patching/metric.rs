@@ -1,4 +1,4 @@
-//! [`Metric`]: a number per row of logits.
+//! [`Metric`]: one number per row of logits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use hooklens_model::tokens::single_token;
 type OfLast = Arc<dyn Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync>;
 type OfAll = Arc<dyn Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync>;
 
-/// A function from logits to one number per row. It also receives the index of the example that the rows belong to, and
-/// may be differentiated.
+/// A function from logits to one number per row. It also receives the index of the example that the rows belong to.
+/// Attribution patching differentiates it.
 ///
 /// ```
 /// use hooklens::patching::Metric;
@@ -51,7 +51,8 @@ enum Judge {
 }
 
 impl Metric {
-    /// A metric computed from the last logits, `[row, d_vocab_out]` of one example to `[row]`.
+    /// Creates a metric from the logits at the last position (in an encoder, at the masked token). `judge` maps the
+    /// logits `[row, d_vocab_out]` of one example to `[row]`.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -73,8 +74,8 @@ impl Metric {
         Self { judge: Judge::Last(Arc::new(judge)) }
     }
 
-    /// A metric computed from the logits at every position, `[row, pos, d_vocab_out]` of one example to `[row]`. This
-    /// requires unembedding every position.
+    /// Creates a metric from the logits at every position. `judge` maps the logits `[row, pos, d_vocab_out]` of one
+    /// example to `[row]`. Requires unembedding every position.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

@@ -1,4 +1,5 @@
-//! Activation patching: replaces activations of one run with those of another and measures the effect on the logits.
+//! Activation patching: replaces activations in one run with activations from another run and measures the effect on
+//! the logits.
 
 mod base_run;
 mod example;

@@ -39,7 +39,8 @@ use hooklens_model::tokens::{Tokens, mask_token};
 /// ```
 pub trait PatchModel: Patchable {
     /// Patches activations of the clean prompts into runs on the corrupted prompts. Choose a metric on the returned
-    /// value. There must be as many clean as corrupted prompts, and each pair must have the same length.
+    /// value. The numbers of clean and corrupted prompts must be equal, and the two prompts of a pair must have the
+    /// same length.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -71,7 +72,7 @@ pub trait PatchModel: Patchable {
 
 impl<M: Patchable> PatchModel for M {}
 
-/// What differs between the kinds of models.
+/// The operations that patching needs and that depend on the kind of model.
 pub trait Patchable: HookedModel {
     /// One prompt without padding.
     type Prompt: Clone;
@@ -96,10 +97,11 @@ pub trait Patchable: HookedModel {
         options.logits(needs)
     }
 
-    /// The logits a metric reads from a run on `prompt`: `[row, 1, d_vocab]`, or all positions.
+    /// The logits a metric reads from a run on `prompt`: `[row, 1, d_vocab]`, or `[row, pos, d_vocab]` if the metric
+    /// needs all positions.
     fn read(&self, scored: Self::Scored, prompt: &Self::Prompt, needs: Logits) -> Result<Tensor<3>>;
 
-    /// The decoder, if its runs can be resumed at a layer and position, with the prompt's tokens.
+    /// The decoder and the prompt's tokens, if runs can be resumed at any layer and position; otherwise `None`.
     fn restarts<'p>(&'p self, _prompt: &'p Self::Prompt) -> Option<(&'p HookedTransformer, &'p [u32])> {
         None
     }

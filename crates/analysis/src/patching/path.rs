@@ -18,7 +18,7 @@ use hooklens_model::config::{Layers, Settings};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 
-/// What keeps its unpatched activation along the path from a sender to a receiver.
+/// Which activations are frozen at their unpatched values along the path from a sender to a receiver.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -53,12 +53,12 @@ struct Reader {
 }
 
 impl Patching<'_> {
-    /// Path patching (Goldowsky-Dill et al. 2023): the metric when only the receivers see each head's output from the
-    /// source run, `[layer, head]`.
+    /// Path patching (Goldowsky-Dill et al. 2023): computes the metric when only the receivers see a head's output from
+    /// the source run, for each head, `[layer, head]`.
     ///
-    /// First, each head's output is patched while the `frozen` activations are kept, and the receivers' inputs are
-    /// recorded. Then the receivers get those inputs in a run in which nothing is frozen. A head that writes after all
-    /// receivers have read has no effect.
+    /// First, each head's output is patched while the `frozen` activations keep their unpatched values, and the
+    /// receivers' inputs are recorded. Then the receivers get those inputs in a run in which nothing is frozen. A head
+    /// that writes after all receivers have read has no effect.
     ///
     /// ```
     /// use hooklens::patching::{Freeze, Metric, Patching, Receiver};
@@ -73,7 +73,7 @@ impl Patching<'_> {
     /// ```
     ///
     /// # Errors
-    /// Fails if the model lacks a receiver, and as [`Patching::sweep`] does.
+    /// Fails if the model lacks a receiver; otherwise, same as [`Patching::sweep`].
     pub fn path_from_heads(&self, receivers: &[Receiver], frozen: Freeze) -> Result<PatchingResult> {
         let config = self.model().config();
         if config.per_layer_inputs().is_some() || config.shares_keys() {

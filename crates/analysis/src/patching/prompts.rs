@@ -42,7 +42,7 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
         Self { model, base: prompts, from: PatchesFrom::Ablation(ablation) }
     }
 
-    /// Measures a logit difference: see [`Metric::logit_diff`].
+    /// Uses a logit difference as the metric. See [`Metric::logit_diff`].
     ///
     /// # Errors
     /// Same as [`Metric::logit_diff`] and [`Patching::new`].
@@ -51,7 +51,7 @@ impl<'m, M: Patchable> PatchPrompts<'m, M> {
         self.metric(metric)
     }
 
-    /// Measures this metric.
+    /// Uses this metric.
     ///
     /// # Errors
     /// Same as [`Patching::new`].

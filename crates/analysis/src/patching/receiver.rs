@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A component that reads from the residual stream: the end of a path or of an edge. Layers may count from the end (-1
-/// is the last).
+/// A component that reads from the residual stream: the end of a path or of an edge. Negative layers count from the end
+/// (-1 is the last).
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -40,7 +40,7 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// The same receiver in a model of `n_layers` layers, with its layer counted from the first.
+    /// Resolves a negative layer, for a model with `n_layers` layers.
     pub(crate) fn in_model(self, n_layers: usize) -> Self {
         let from_first = |layer: isize| if layer < 0 { layer.saturating_add_unsigned(n_layers) } else { layer };
         match self {

@@ -7,7 +7,7 @@ use crate::error::PatchError;
 use crate::labeled::{CsvText, LabeledArray, LabeledAxis, matching};
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 
-/// The metric with each site patched, for every example, and the metric without a patch.
+/// Metric values of every example, with each site patched and without a patch.
 ///
 /// ```
 /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -34,8 +34,8 @@ pub struct PatchingResult {
 }
 
 impl PatchingResult {
-    /// Concatenates the results of sweeps over the same sites along the example axis, in order. A position where their
-    /// tokens differ is labeled with its number.
+    /// Concatenates the results of sweeps over the same sites along the example axis, in order. If the tokens at a
+    /// position differ, the position is labeled with its number only.
     ///
     /// ```
     /// # use hooklens::patching::{Metric, Patching, PatchingResult};
@@ -177,9 +177,9 @@ impl PatchingResult {
         self.mean().map(|value| value - baseline)
     }
 
-    /// The effect as a fraction of the difference between the unpatched run and the source run: 0 is no effect, 1 is
-    /// the whole difference (means over examples). For an ablation without a source run, the change as a fraction of
-    /// the baseline.
+    /// The effect as a fraction of the difference between the unpatched run and the source run, both averaged over
+    /// examples: 0 is no effect, 1 is the whole difference. For an ablation without a source run, the change as a
+    /// fraction of the baseline.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -208,8 +208,8 @@ impl PatchingResult {
         Ok(self.mean().map(|value| (value - unpatched) / way))
     }
 
-    /// CSV with a row per site: its labels, then the mean over examples, its standard error, the effect, and the
-    /// normalized effect, which is empty if [`PatchingResult::normalized`] fails.
+    /// Formats the result as CSV with one row per site: the site's labels, the mean over examples, the standard error
+    /// of the mean, the effect, and the normalized effect, which is empty if [`PatchingResult::normalized`] fails.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};

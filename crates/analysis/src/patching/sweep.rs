@@ -1,4 +1,4 @@
-//! Patching sweeps, with as little computation as possible.
+//! Patching sweeps, which reuse the unpatched run wherever possible.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ use hooklens_model::driver::{ForwardOptions, Logits, for_copies};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Number of tokens in one batch of patches.
+/// Maximum number of tokens in one batch of patches.
 const TOKENS_AT_ONCE: usize = 4096;
 
 type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 
-/// Pairs of prompts and a metric. See the [module](super).
+/// A patching experiment: prompts, the source of the patches, and a metric. See the [module](super).
 ///
 /// ```
 /// use hooklens::hook::Axis;
@@ -51,8 +51,8 @@ pub struct Patching<'m, M: Patchable = HookedTransformer> {
 }
 
 impl<'m, M: Patchable> Patching<'m, M> {
-    /// Patches activations of the clean prompts into runs on the corrupted prompts. There must be as many clean as
-    /// corrupted prompts, and each pair must have the same length.
+    /// Patches activations of the clean prompts into runs on the corrupted prompts. The numbers of clean and corrupted
+    /// prompts must be equal, and the two prompts of a pair must have the same length.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -103,7 +103,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// [`PatchError::MetricExamples`]; for resampling, also fails as [`Patching::new`] does.
+    /// [`PatchError::MetricExamples`]; for resampling, also the errors of [`Patching::new`].
     pub fn ablating(
         model: &'m M,
         prompts: impl Into<M::Input>,
@@ -190,8 +190,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
         self.base.len()
     }
 
-    /// The metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. If the points differ in
-    /// more than the layer, the first axis is `point` instead and labeled by their names.
+    /// Computes the metric with each of these sites patched, one at a time, `[layer, ...swept axes]`. If the points
+    /// differ in more than the layer, the first axis is named `point` instead and labeled with the point names.
     ///
     /// ```
     /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
@@ -208,8 +208,8 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// ```
     ///
     /// # Errors
-    /// Fails for unknown points and axes, for points of different shapes, with [`PatchError::NotANumber`] naming the
-    /// site, and with any error of a run.
+    /// Fails for unknown points and axes, for points of different shapes, if a run fails, and with
+    /// [`PatchError::NotANumber`] (which names the site) if the metric is NaN.
     pub fn sweep(&self, sites: &Sites) -> Result<PatchingResult> {
         self.sweep_from(sites, &self.source, true)
     }
@@ -238,7 +238,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     }
 
     fn sweep_from(&self, sites: &Sites, source: &Source<M::Prompt>, skip: bool) -> Result<PatchingResult> {
-        // Many short runs follow one another, and LibTorch's idle threads would spin through the start of each.
+        // A sweep is a sequence of many short runs, and LibTorch's idle threads would spin at the start of each one.
         #[cfg(feature = "libtorch")]
         let _alone = self.base.first().and_then(|prompt| self.model.restarts(prompt)).map(|(decoder, _)| {
             hooklens_model::cpu::OneThread::for_kernels_on(&decoder.device(), decoder.dtype().burn())
@@ -370,7 +370,8 @@ impl<M: Patchable> fmt::Debug for Patching<'_, M> {
     }
 }
 
-/// Computes the metric from a decoder's residual stream after the last layer, which starts at position `first`.
+/// Computes the metric from a decoder's residual stream after the last layer. `rows` starts at position `first`; logits
+/// of earlier positions are taken from the unpatched run.
 pub(super) fn judge(
     metric: &Metric,
     model: &HookedTransformer,

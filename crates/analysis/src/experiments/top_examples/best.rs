@@ -1,4 +1,4 @@
-//! [`Best`]: the k largest values of a stream.
+//! [`Best`]: the `k` largest values seen so far.
 
 /// An activation and its location.
 #[derive(Debug, Clone, Copy, PartialEq)]

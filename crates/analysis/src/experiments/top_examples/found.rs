@@ -122,7 +122,7 @@ impl fmt::Display for FoundExamples {
     }
 }
 
-/// An activation in a few digits.
+/// Formats an activation with a few digits.
 pub fn number(value: f32) -> String {
     match value.abs() {
         size if size != 0.0 && !(0.001..10_000.0).contains(&size) => format!("{value:.3e}"),

@@ -153,7 +153,7 @@ impl TopExamples {
         self
     }
 
-    /// Sets how many texts run together, at least one. Does not change results, except for rounding.
+    /// Sets how many texts run in one batch, at least one. The results do not depend on it, except for rounding.
     #[must_use]
     pub fn batch_size(mut self, texts: usize) -> Self {
         self.batch_size = texts.max(1);
@@ -202,10 +202,10 @@ impl TopExamples {
     /// ```
     ///
     /// # Errors
-    /// [`HookError`](hooklens_hooks::HookError) if there is no such point; [`InputError::Setting`] for a point with other axes,
-    /// a neuron or head that does not exist, a missing or unexpected head, or a `k` of 0;
-    /// [`AnalysisError::Shape`](crate::activations::AnalysisError::Shape) for a direction of the wrong width; [`InputError::Empty`]
-    /// if there are no texts; [`InputError::Text`] for a text that cannot be run.
+    /// [`HookError`](hooklens_hooks::HookError) if there is no such point; [`InputError::Setting`] for a point with
+    /// other axes, a neuron or head that does not exist, a missing or unexpected head, or a `k` of 0;
+    /// [`AnalysisError::Shape`](crate::activations::AnalysisError::Shape) for a direction of the wrong width;
+    /// [`InputError::Empty`] if there are no texts; [`InputError::Text`] for a text that cannot be run.
     pub fn run(
         &self,
         model: &HookedTransformer,

@@ -1,4 +1,4 @@
-//! [`Unit`]: the unit whose activation is ranked, a number per position.
+//! [`Unit`]: the unit whose activation is ranked, with one number per position.
 
 use burn::tensor::Tensor;
 use hooklens_hooks::{Activation, Axis, DType, HookError, PointInfo};
@@ -28,7 +28,7 @@ pub(super) struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// Validates the choices for a point, which must have a position axis.
+    /// Validates the options for a point. The point must have a position axis.
     pub(super) fn new(point: &'a PointInfo, head: Option<usize>, along: Option<&'a ReduceAxis>) -> Result<Self> {
         let setting = |name, given: String, allowed: String| InputError::Setting { name, given, allowed };
         let whole = described(point);
