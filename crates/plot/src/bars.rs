@@ -44,7 +44,8 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// Creates a bar chart from labels and values, given the name of the label axis and of the value axis.
+    /// Creates a bar chart from labels and values. `name` is the name of the label axis, and `value` is the name of the
+    /// value axis.
     ///
     /// ```
     /// use hooklens::plot::Bars;
@@ -53,7 +54,8 @@ impl Bars {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without bars, [`PlotError::TooMany`] beyond 500, [`PlotError::NotFinite`].
+    /// [`PlotError::Nothing`] without bars; [`PlotError::TooMany`] for more than 500 bars; [`PlotError::NotFinite`] for
+    /// a value that is not finite.
     pub fn new(
         name: impl Into<String>,
         value: impl Into<String>,
@@ -83,7 +85,7 @@ impl Bars {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Bars`] for other arrays, naming the axes to choose from; otherwise as [`Bars::new`].
+    /// [`PlotError::Bars`] for an array with another number of axes; otherwise, same as [`Bars::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let [axis] = array.axes() else {
             return Err(PlotError::Bars { axes: array.axes().iter().map(|axis| axis.name.clone()).collect() });
@@ -98,11 +100,11 @@ impl Bars {
         self
     }
 
-    /// Sets error bars, each given as half its length, such as a standard error.
+    /// Adds error bars. Each error, such as a standard error, is half the length of its error bar.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for the wrong number of errors, [`PlotError::NotFinite`] and
-    /// [`PlotError::NegativeError`].
+    /// [`PlotError::Lengths`] for the wrong number of errors; [`PlotError::NotFinite`] or [`PlotError::NegativeError`]
+    /// for an error that is not finite or is negative.
     pub fn errors(mut self, errors: impl IntoIterator<Item = impl Into<f64>>) -> Result<Self, PlotError> {
         let errors: Vec<f64> = errors.into_iter().map(Into::into).collect();
         let (given, expected) = (errors.len(), self.bars.len());

@@ -107,7 +107,7 @@ impl ColoredText {
     /// The text as an HTML fragment that can be inserted into any page.
     ///
     /// # Errors
-    /// [`PlotError::TooLarge`] beyond 16 MB.
+    /// [`PlotError::TooLarge`] for a page of more than 16 MB.
     pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let scale = Scale::of(self.rows.iter().flat_map(|row| &row.values));
         let mut html = String::from(
@@ -146,16 +146,17 @@ impl ColoredText {
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Saves the page to an `.html` file, atomically.
+    /// Saves the page to an `.html` file atomically.
     ///
     /// # Errors
-    /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].
+    /// [`PlotError::Kind`] for another extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
+    /// [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         page::save(path.as_ref(), || self.to_page())
     }
 }
 
-/// An escaped token on its color.
+/// HTML for an escaped token, with the value's color as background.
 fn colored(token: &str, value: f64, scale: Scale) -> String {
     let color = scale.hex(value);
     let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
@@ -167,7 +168,7 @@ fn colored(token: &str, value: f64, scale: Scale) -> String {
     )
 }
 
-/// Formats a value with enough digits.
+/// Formats a value with four decimals, or in scientific notation if it is very small or very large.
 fn number(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "NaN".into(),

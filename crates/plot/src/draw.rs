@@ -16,7 +16,7 @@ pub(super) const TITLE: f64 = 18.0;
 pub(super) const NAMES: f64 = 14.0;
 pub(super) const LABELS: f64 = 12.0;
 pub(super) const BLACK_INK: RGBColor = RGBColor(30, 30, 30);
-/// Dots per unit in pictures with lines. They are drawn at a larger size because the drawing library uses integer
+/// Dots per unit in pictures with lines. These pictures are drawn enlarged because the drawing library uses integer
 /// coordinates.
 pub(super) const FINE: u32 = 4;
 
@@ -112,7 +112,7 @@ fn encoded((width, height): (u32, u32), dots: &[u8]) -> Result<Vec<u8>, PlotErro
     Ok(file)
 }
 
-/// Saves a picture to a file, atomically: SVG, PNG or HTML by its extension.
+/// Saves a picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
 pub(super) fn save(
     path: &Path,
     svg: impl FnOnce() -> Result<String, PlotError>,
@@ -171,7 +171,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Draws a text on one line. Hidden characters, some of which SVG forbids, are shown by name.
+/// Draws a single line of text. Hidden characters, some of which SVG forbids, are shown by name.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn write<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,

@@ -4,7 +4,7 @@ use std::sync::Once;
 
 use plotters::style::{FontStyle, register_font};
 
-/// The font family of texts. To display an SVG, browsers use their own font of this family.
+/// The font family of texts. Browsers display an SVG with their own font of this family.
 pub(super) const FAMILY: &str = "sans-serif";
 
 /// Registers the font with the drawing library.

@@ -60,7 +60,7 @@ pub(super) struct Frame {
     y_ticks: Vec<(f64, String)>,
     /// Whether grid lines are drawn at the ticks of the x axis and of the y axis.
     ruled: (bool, bool),
-    /// Corners and names of the legend's entries.
+    /// Upper left corner and name of each legend entry.
     legend: Vec<((f64, f64), String)>,
     pub(super) size: (u32, u32),
 }
@@ -93,7 +93,7 @@ impl Frame {
             }
         };
 
-        // Names in the legend follow each other like words or, if there are many, are aligned in columns.
+        // Names in the legend are placed one after another like words or, if there are many, in aligned columns.
         let heading = if title.is_empty() { 8.0 } else { TITLE + 20.0 };
         let names: Vec<String> = legend.iter().map(|name| cut(name, NAME_LETTERS)).collect();
         let widths: Vec<f64> = names.iter().map(|name| SWATCH + SPACE + wide(name, LABELS) + 16.0).collect();
@@ -209,8 +209,8 @@ fn spaced(labels: &[String], pitch: f64, room: f64) -> impl Iterator<Item = (f64
     labels.iter().enumerate().step_by(step).map(|(at, label)| (at as f64, label.clone()))
 }
 
-/// Implements the methods of pictures with a [`Frame`], which must have a `title`, a `frame()` and a
-/// `draw(area, frame)`.
+/// Implements the common methods of pictures with a [`Frame`]. The picture type must have a field `title` and methods
+/// `frame()` and `draw(area, frame)`.
 macro_rules! framed {
     ($picture:ident) => {
         impl $picture {
@@ -221,10 +221,11 @@ macro_rules! framed {
                 self
             }
 
-            /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
+            /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
             ///
             /// # Errors
-            /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
+            /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if
+            /// the file cannot be written.
             pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<(), PlotError> {
                 use $crate::picture::Picture as _;
                 let page = || Ok($crate::page::whole(&self.title, &self.to_svg()?));

@@ -53,7 +53,8 @@ impl<'a> Heatmap<'a> {
     /// Creates a heatmap of an array with two or three axes.
     ///
     /// # Errors
-    /// [`PlotError::Axes`], [`PlotError::Nothing`], [`PlotError::TooMany`].
+    /// [`PlotError::Axes`] for another number of axes; [`PlotError::Nothing`] for an empty array;
+    /// [`PlotError::TooMany`] for more than 250,000 values.
     pub fn of(array: &'a LabeledArray) -> Result<Self, PlotError> {
         let names = || array.axes().iter().map(|axis| axis.name.clone()).collect();
         if !(2..=3).contains(&array.axes().len()) {
@@ -83,10 +84,11 @@ impl<'a> Heatmap<'a> {
         self
     }
 
-    /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
+    /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
+    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
+    /// file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }

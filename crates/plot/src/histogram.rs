@@ -14,8 +14,8 @@ use crate::error::PlotError;
 /// Maximum number of bins in a histogram.
 const MOST_BINS: usize = 2_000;
 
-/// A histogram: counts of values in bins of equal width, such as norms, losses or attention weights. Several series
-/// share their bins and are drawn over each other, with their names in a legend.
+/// A histogram of values such as norms, losses or attention weights, in bins of equal width. Several series use the
+/// same bins and are drawn on top of each other, with their names in a legend.
 ///
 /// Unless set with [`Histogram::bins`], the bin width follows the Freedman-Diaconis rule over all values: twice the
 /// interquartile range divided by the cube root of the count. If the interquartile range is zero, the number of bins
@@ -43,11 +43,11 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Creates a histogram of named series of values, over an axis with this name.
+    /// Creates a histogram of named series of values. `x` is the name of the horizontal axis.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without values, [`PlotError::NotFinite`], [`PlotError::TooManySeries`] for more than
-    /// seven.
+    /// [`PlotError::Nothing`] without values; [`PlotError::NotFinite`] for a value that is not finite;
+    /// [`PlotError::TooManySeries`] for more than seven series.
     pub fn new(
         x: impl Into<String>,
         series: impl IntoIterator<Item = (impl Into<String>, impl IntoIterator<Item = impl Into<f64>>)>,

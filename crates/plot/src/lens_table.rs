@@ -74,8 +74,8 @@ impl LensTable {
     /// Creates a table from one row of a lens reading, given the tokens at its positions.
     ///
     /// # Errors
-    /// [`PlotError::OtherTokens`] for the wrong number of tokens, [`PlotError::TooMany`] beyond 5,000 cells,
-    /// [`HookError::Rows`] for a row that does not exist; also fails for an id that has no logit.
+    /// [`PlotError::OtherTokens`] for the wrong number of tokens; [`PlotError::TooMany`] for more than 5,000 cells;
+    /// [`HookError::Rows`] for a row that does not exist. Also fails for a token id that has no logit.
     pub fn of(
         model: &impl HookedModel,
         reading: &LensReading,
@@ -126,7 +126,8 @@ impl LensTable {
         Ok(Self { shade: labeled::matching(axes, values), shown, cells, tokens, title: String::new() })
     }
 
-    /// Runs a model on one text or row of tokens, and applies the logit lens before each layer and after the last.
+    /// Runs a model on one text or row of tokens, and applies the logit lens before each layer and after the last
+    /// layer.
     ///
     /// # Errors
     /// Same as [`HookedModel::record`] and [`LensTable::of`].
@@ -189,7 +190,7 @@ impl LensTable {
     /// tokens.
     ///
     /// # Errors
-    /// [`PlotError::TooLarge`] beyond 16 MB.
+    /// [`PlotError::TooLarge`] for a page of more than 16 MB.
     pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let scale = Scale::of(self.shade.values().iter());
         let (stages, places) = self.axes();
@@ -246,10 +247,11 @@ impl LensTable {
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Saves the table to a file, atomically: SVG, PNG or HTML by its extension.
+    /// Saves the table to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::TooLarge`], [`PlotError::Write`].
+    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::TooLarge`] for a
+    /// page of more than 16 MB; [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || self.to_page())
     }
@@ -267,11 +269,11 @@ fn numbered(first: usize, tokens: &[String]) -> Vec<String> {
 
 /// The cells of a lens table, and the position of the first.
 pub trait LensCells: Sized {
-    /// Sets the position in the text of the table's first token, for labels. Default 0.
+    /// Sets the text position of the table's first token, which is used in labels. Default: 0.
     #[must_use]
     fn first(self, position: usize) -> Self;
 
-    /// The values behind the colors, `[stage, pos]`.
+    /// The values that the colors show, `[stage, pos]`.
     fn shades(&self) -> &LabeledArray;
 
     /// The text of the most likely token in each cell, `[stage][pos]`.

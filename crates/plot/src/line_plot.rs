@@ -15,7 +15,7 @@ use hooklens_analysis::labeled::LabeledArray;
 const LABEL_LETTERS: usize = 16;
 /// Maximum number of points in a line for which points are marked.
 const MARKED: usize = 40;
-/// Dash patterns of the first, second and third seven lines: lengths of dashes and gaps, in units.
+/// Lengths of dashes and gaps, in units. The first seven lines are solid, the next seven dashed, the last seven dotted.
 const DASHES: [Option<(f64, f64)>; 3] = [None, Some((7.0, 4.0)), Some((2.0, 3.0))];
 
 /// Lines over a common axis, named in a legend above them, in colors suitable for color-blind readers. Values that are
@@ -44,8 +44,8 @@ impl LinePlot {
     /// Creates a plot of these lines, with names for the x axis and the value axis.
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without points, [`PlotError::TooManyLines`], and [`PlotError::TooMany`] for too many
-    /// points.
+    /// [`PlotError::Nothing`] without points; [`PlotError::TooManyLines`] for more than 21 lines;
+    /// [`PlotError::TooMany`] for more than 250,000 points.
     pub fn new(
         x: impl Into<String>,
         y: impl Into<String>,
@@ -80,7 +80,7 @@ impl LinePlot {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Lines`] for other arrays, naming the axes to choose from; otherwise as [`LinePlot::new`].
+    /// [`PlotError::Lines`] for an array with another number of axes; otherwise, same as [`LinePlot::new`].
     pub fn of(array: &LabeledArray) -> Result<Self, PlotError> {
         let axes = array.axes();
         let ([axis] | [_, axis]) = axes else {

@@ -49,7 +49,7 @@ const AXIS: i32 = 20;
 pub struct PatternGrid<'a> {
     patterns: &'a AttentionPatterns,
     title: String,
-    /// Labels of the tokens with their positions.
+    /// One label per token, with its position.
     labels: Vec<String>,
     layout: Layout,
 }
@@ -84,7 +84,7 @@ impl<'a> PatternGrid<'a> {
     /// Creates a figure of all heads in `patterns`.
     ///
     /// # Errors
-    /// [`PlotError::TooMany`] if there are too many for a picture.
+    /// [`PlotError::TooMany`] if the patterns have too many cells for a picture.
     pub fn of(patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
         let (heads, tokens) = (patterns.heads_shown(), patterns.tokens());
         let label = |(at, token): (usize, &String)| format!("{} {}", patterns.first() + at, drawn(token, LETTERS));
@@ -117,10 +117,11 @@ impl<'a> PatternGrid<'a> {
         self
     }
 
-    /// Saves the picture to a file, atomically: SVG, PNG or HTML by its extension.
+    /// Saves the picture to a file atomically, as SVG, PNG or HTML depending on the file's extension.
     ///
     /// # Errors
-    /// [`PlotError::Kind`], [`PlotError::Draw`], [`PlotError::Write`].
+    /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
+    /// file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
     }

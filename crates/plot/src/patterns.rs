@@ -53,12 +53,12 @@ impl HeadAttention {
 }
 
 impl AttentionPatterns {
-    /// Creates patterns from the texts of the tokens and an array `[head, query, key]` for each layer, which may come
-    /// from any source.
+    /// Creates patterns from the texts of the tokens and an array `[head, query, key]` for each layer. The arrays may
+    /// come from any source.
     ///
     /// # Errors
-    /// [`PlotError::NoPattern`] without heads or tokens, [`PlotError::Pattern`] for a pattern that does not match the
-    /// tokens, and [`PlotError::Attention`] for a weight that is negative or not finite.
+    /// [`PlotError::NoPattern`] without heads or tokens; [`PlotError::Pattern`] for a pattern that does not match the
+    /// tokens; [`PlotError::Attention`] for a weight that is negative or not finite.
     pub fn new(
         tokens: impl IntoIterator<Item = impl Into<String>>,
         layers: impl IntoIterator<Item = (usize, Array3<f32>)>,
@@ -85,11 +85,11 @@ impl AttentionPatterns {
         Ok(Self { tokens, first: 0, heads })
     }
 
-    /// All recorded patterns of one row of a batch. `tokens` is the input of the model.
+    /// All recorded patterns of one row of a batch. `tokens` is the model's input.
     ///
     /// # Errors
     /// Same as [`AttentionPatterns::new`]; [`HookError::Rows`] for a row that does not exist. With a key-value cache,
-    /// patterns have more keys than the run had tokens: stitch the recordings, or run the whole text.
+    /// patterns have more keys than the run had tokens, so stitch the recordings or run the whole text.
     pub fn of(model: &impl HookedModel, cache: &ActivationCache, tokens: &Tokens, row: usize) -> Result<Self> {
         Self::recorded(model.tokenizer().ok(), cache, tokens, row)
     }

@@ -62,8 +62,8 @@ pub(super) fn text<B: DrawingBackend>(
     write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &BLACK_INK)
 }
 
-/// Approximate maximum width of a text, in the font of PNG images or in a browser's. The drawing library draws text
-/// smaller than its nominal size.
+/// Approximate width of a text, either in the font of PNG images or in a browser's font, whichever is larger. The
+/// drawing library draws text smaller than its nominal size.
 pub(super) fn wide(text: &str, size: f64) -> f64 {
     font::ready();
     let drawn = (font::FAMILY, size * f64::from(FINE)).into_font().box_size(text);

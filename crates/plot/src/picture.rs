@@ -19,8 +19,8 @@ pub trait Picture {
     /// [`PlotError`] if the picture cannot be drawn.
     fn to_svg(&self) -> Result<String, PlotError>;
 
-    /// The picture as PNG: plots with axes are antialiased, with two pixels per unit of the SVG, and pictures of many
-    /// cells have one pixel per unit. Use the SVG for print.
+    /// The picture as PNG. Plots with axes are antialiased and have two pixels per unit of the SVG; pictures made of
+    /// cells have one pixel per unit. For print, use the SVG.
     ///
     /// # Errors
     /// Same as [`Picture::to_svg`].

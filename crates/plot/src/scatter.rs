@@ -15,7 +15,7 @@ use places::{Obstacles, free};
 
 /// Height of the plot area in units.
 const HEIGHT: f64 = 300.0;
-/// Marker shapes of the first, second and third seven groups.
+/// Marker shapes: one for the first seven groups, one for the next seven, and one for the last seven.
 const SHAPES: [Shape; 3] = [Shape::Circle, Shape::Square, Shape::Triangle];
 /// Maximum number of points in a plot with labels.
 const MOST_LABELLED: usize = 2_000;
@@ -66,7 +66,8 @@ impl Scatter {
     /// ```
     ///
     /// # Errors
-    /// [`PlotError::Nothing`] without points, [`PlotError::TooMany`] beyond 250,000, [`PlotError::NotFinite`].
+    /// [`PlotError::Nothing`] without points; [`PlotError::TooMany`] for more than 250,000 points;
+    /// [`PlotError::NotFinite`] for a coordinate that is not finite.
     pub fn new(
         x: impl Into<String>,
         y: impl Into<String>,
@@ -92,7 +93,7 @@ impl Scatter {
     /// Colors points by group, given one group name per point. The legend lists groups in order of first appearance.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for the wrong number of groups, [`PlotError::TooManySeries`] for more than 21 distinct
+    /// [`PlotError::Lengths`] for the wrong number of groups; [`PlotError::TooManySeries`] for more than 21 distinct
     /// groups.
     pub fn groups(mut self, groups: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let (mut names, mut group_of) = (Vec::<String>::new(), Vec::new());
@@ -117,8 +118,7 @@ impl Scatter {
     /// edge are omitted.
     ///
     /// # Errors
-    /// [`PlotError::Lengths`] for the wrong number of labels; [`PlotError::TooMany`] for labels of more than 2,000
-    /// points.
+    /// [`PlotError::Lengths`] for the wrong number of labels; [`PlotError::TooMany`] for more than 2,000 labels.
     pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, PlotError> {
         let labels: Vec<String> = labels.into_iter().map(|label| cut(&label.into(), LABEL_LETTERS)).collect();
         self.fits("labels", labels.len())?;

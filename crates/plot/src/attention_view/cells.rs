@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ndarray::Array2;
 
-/// Encodes a pattern's cells in row order, as fractions of `most` in 255 steps. For a causal pattern, only the lower
-/// triangle is included.
+/// Encodes a pattern's cells in row-major order, as fractions of `most` in 255 steps. For a causal pattern, only the
+/// lower triangle is included.
 pub(super) fn encoded(pattern: &Array2<f32>, most: f32, causal: bool) -> String {
     let step = |value: &f32| (value / most * 255.0).round() as u8;
     let seen = pattern.indexed_iter().filter(|((query, key), _)| !causal || key <= query);

@@ -20,9 +20,9 @@ const MOST_TOKENS: usize = 2048;
 const LOOK: &str = include_str!("view.html");
 const SCRIPT: &str = include_str!("view.js");
 
-/// Attention of all heads in one self-contained HTML file, which shows each head as a thumbnail, one head enlarged, and
-/// the text. Hovering over a token shows what it attends to, or what attends to it. Works with mouse or keyboard, in a
-/// browser and in notebook output.
+/// An interactive view of the attention of all heads in one self-contained HTML file. Shows each head as a thumbnail,
+/// one head enlarged, and the text. Hovering over a token shows what it attends to, or what attends to it. Works with
+/// mouse or keyboard, in a browser and in notebook output.
 ///
 /// ```
 /// use hooklens::plot::{AttentionPatterns, AttentionView};
@@ -43,10 +43,10 @@ pub struct AttentionView<'a> {
 }
 
 impl<'a> AttentionView<'a> {
-    /// Creates a view of all heads in `patterns`. Values are stored in 255 steps up to each head's maximum.
+    /// Creates a view of all heads in `patterns`. Values are quantized to 255 steps between 0 and each head's maximum.
     ///
     /// # Errors
-    /// [`PlotError::TooLong`] beyond 2,048 tokens, [`PlotError::TooLarge`] for a page beyond 16 MB.
+    /// [`PlotError::TooLong`] for more than 2,048 tokens; [`PlotError::TooLarge`] for a page of more than 16 MB.
     pub fn of(patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
         let causal = patterns.is_causal();
         check_attention_view(patterns.heads_shown().len(), patterns.tokens().len(), causal)?;
@@ -80,10 +80,10 @@ impl<'a> AttentionView<'a> {
         Ok(self)
     }
 
-    /// The view as an HTML fragment that can be inserted into any page, also more than once.
+    /// The view as an HTML fragment that can be inserted into any page, even more than once.
     ///
     /// # Errors
-    /// [`PlotError::TooLarge`] if long tokens make it too large.
+    /// [`PlotError::TooLarge`] if long tokens make the fragment too large.
     pub(crate) fn to_html(&self) -> Result<String, PlotError> {
         let data = script_json(&self.data());
         let fragment = format!(
@@ -105,10 +105,11 @@ impl<'a> AttentionView<'a> {
         Ok(page::whole(title, &self.to_html()?))
     }
 
-    /// Saves the page to an `.html` file, atomically.
+    /// Saves the page to an `.html` file atomically.
     ///
     /// # Errors
-    /// [`PlotError::Kind`], [`PlotError::TooLarge`], [`PlotError::Write`].
+    /// [`PlotError::Kind`] for another extension; [`PlotError::TooLarge`] for a page of more than 16 MB;
+    /// [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
         page::save(path.as_ref(), || self.to_page())
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A plot that cannot be drawn or written.
+/// An error in drawing or writing a plot.
 ///
 /// ```
 /// use hooklens::plot::{Heatmap, PlotError};
@@ -22,7 +22,7 @@ pub enum PlotError {
     /// The values to show could not be computed.
     #[error("cannot compute the values to display: {reason}")]
     Shown {
-        /// Why they could not be computed.
+        /// Why the values could not be computed.
         reason: String,
     },
     /// The array has too many or too few axes for a heatmap.
@@ -31,12 +31,12 @@ pub enum PlotError {
         /// Names of the array's axes.
         axes: Vec<String>,
     },
-    /// There are more cells than a plot or table can show.
-    #[error("{places} cells exceed the maximum of {most}; choose fewer along {}", axes.join(" or "))]
+    /// There are more values than a plot or table can show.
+    #[error("{places} values exceed the maximum of {most}; choose fewer along {}", axes.join(" or "))]
     TooMany {
-        /// Number of cells.
+        /// Number of values.
         places: usize,
-        /// Maximum number of cells.
+        /// Maximum number of values.
         most: usize,
         /// Names of the axes.
         axes: Vec<String>,
@@ -61,7 +61,7 @@ pub enum PlotError {
         axis: Option<String>,
     },
     /// The tokens and the values belong to different texts.
-    #[error("row {row} of the recording was made from other tokens than those given")]
+    #[error("row {row} of the recording was made from different tokens than the ones given")]
     OtherText {
         /// Row of the recording.
         row: usize,
@@ -83,22 +83,22 @@ pub enum PlotError {
         /// The value: infinite or NaN.
         value: f64,
     },
-    /// Two lists that must have equal length do not.
+    /// Two lists that must have the same length have different lengths.
     #[error("{given} {what} were given for {expected} {of}")]
     Lengths {
-        /// Kind of the values given: `labels`, `groups` or `errors`.
+        /// What was given: `labels`, `groups` or `errors`.
         what: &'static str,
         /// Number given.
         given: usize,
-        /// Kind of the items that they belong to: `points` or `bars`.
+        /// What the given values belong to: `points` or `bars`.
         of: &'static str,
-        /// Number of these items.
+        /// Number of points or bars.
         expected: usize,
     },
     /// There are more groups of points, or series, than can be told apart.
     #[error("{given} {what} are more than the {most} that can be told apart; choose fewer")]
     TooManySeries {
-        /// Kind of the items that there are too many of: `groups` or `series`.
+        /// What there are too many of: `groups` or `series`.
         what: &'static str,
         /// Number given.
         given: usize,
@@ -157,7 +157,7 @@ pub enum PlotError {
         held.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
     )]
     Absent {
-        /// Kind of the requested item: `layer` or `head`.
+        /// What was requested: `layer` or `head`.
         what: &'static str,
         /// The requested index.
         asked: usize,
@@ -178,7 +178,7 @@ pub enum PlotError {
          heads or positions", *bytes as f64 / 1e6, *most as f64 / 1e6
     )]
     TooLarge {
-        /// Number and kind of items per token, such as `144 heads`.
+        /// What the page shows for each token, such as `144 heads`.
         what: String,
         /// Number of tokens.
         tokens: usize,
@@ -197,7 +197,7 @@ pub enum PlotError {
         /// Number of tokens given.
         tokens: usize,
     },
-    /// The number of tokens differs from the number of positions that a lens was read at.
+    /// The number of tokens differs from the number of positions at which the lens was read.
     #[error(
         "the lens was read at {positions} positions, but {tokens} tokens were given; give the tokens at those positions"
     )]
@@ -207,7 +207,7 @@ pub enum PlotError {
         /// Number of tokens given.
         tokens: usize,
     },
-    /// The file name's extension does not name a supported image format.
+    /// The file name does not end in a supported extension.
     #[error("{}: the file name must end in {endings}", path.display())]
     Kind {
         /// Path of the file.
@@ -232,7 +232,7 @@ pub enum PlotError {
 }
 
 impl PlotError {
-    /// Fails if a value is not finite. `what` describes it and is called only then.
+    /// Fails if a value is not finite. `what` describes the value and is called only on failure.
     pub(crate) fn finite(value: f64, what: impl FnOnce() -> String) -> Result<(), Self> {
         if value.is_finite() { Ok(()) } else { Err(Self::NotFinite { what: what(), value }) }
     }

@@ -40,8 +40,8 @@ pub(super) fn counted(values: &[f64], edges: &[f64]) -> Vec<usize> {
     let bins = edges.len() - 1;
     let mut counts = vec![0; bins];
     for value in values {
-        // The number of edges at or below the value gives its bin. Values that are outside by rounding count in the
-        // first or last bin.
+        // The number of edges at or below the value gives its bin. Values that rounding puts outside the edges count in
+        // the first or last bin.
         let bin = edges.partition_point(|edge| edge <= value);
         counts[bin.clamp(1, bins) - 1] += 1;
     }

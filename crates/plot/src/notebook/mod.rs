@@ -11,12 +11,12 @@ use std::io::Write;
 use crate::error::PlotError;
 use hooklens_model::error::error_chain;
 
-/// Displays a value that is the last expression of a notebook cell as a picture, a table or an interactive page, with
-/// the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel for Jupyter. It is part of the
-/// prelude, so `use hooklens::prelude::*;` is enough.
+/// Displays a value that is the last expression of a notebook cell as a picture, a table or an interactive page, using
+/// the protocol of [evcxr](https://github.com/evcxr/evcxr), the Rust kernel for Jupyter. It is part of the prelude, so
+/// `use hooklens::prelude::*;` is enough.
 ///
-/// Tensors and recordings are shown with their shapes, some statistics and a small picture; caches and models are shown
-/// as tables, and pictures as they are.
+/// Tensors are shown with their shape, some statistics and a small picture. Recordings, key-value caches and models are
+/// shown as tables, and plots as they are.
 ///
 /// ```
 /// use hooklens::plot::Show;
@@ -42,8 +42,8 @@ pub trait Show {
             .shown()
             .unwrap_or_else(|error| vec![Shown::text(format!("cannot be displayed: {}", error_chain(&error)))]);
         let blocks: String = shown.iter().map(Shown::block).collect();
-        // Written at once, so that output of other threads does not interleave. Errors are ignored, because they mean
-        // that the notebook has been closed.
+        // Written in one call, so that output of other threads does not interleave. Errors are ignored, because they
+        // mean that the notebook has been closed.
         let _ = std::io::stdout().lock().write_all(blocks.as_bytes());
     }
 }
@@ -79,7 +79,7 @@ impl Shown {
     }
 }
 
-/// A text, and a page in a frame, isolated from the notebook's styles and shortcuts.
+/// A text, and a page in an iframe that isolates it from the notebook's styles and shortcuts.
 pub fn text_and_page(text: impl Into<String>, page: &str) -> Vec<Shown> {
     let attribute = page.replace('&', "&amp;").replace('"', "&quot;");
     let frame = Shown::html(format!(

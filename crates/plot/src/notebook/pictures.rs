@@ -90,8 +90,8 @@ impl Show for LabeledArray {
     }
 }
 
-/// Shows normalized effects if the source and the patched run have different metrics, and effects without normalization
-/// otherwise.
+/// Shows normalized effects if the source run and the unpatched run have different metrics; otherwise, shows effects
+/// without normalization.
 impl Show for PatchingResult {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         match self.normalized() {

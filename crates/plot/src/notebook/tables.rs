@@ -5,7 +5,7 @@ use crate::page::escaped;
 /// Maximum number of rows in a table.
 const MOST: usize = 1_000;
 
-/// A heading above a scrollable table, whose columns after the first are right-aligned.
+/// A heading above a scrollable table. All columns except the first are right-aligned.
 pub(super) fn table(heading: &str, columns: &[&str], rows: impl ExactSizeIterator<Item = Vec<String>>) -> String {
     let cell = |tag: &str, place: usize, text: &str| {
         let side = if place == 0 { "left" } else { "right" };

@@ -12,7 +12,7 @@ use crate::draw::{dot_png, failed, short};
 use crate::error::PlotError;
 use hooklens_io::numerals::grouped;
 
-/// Maximum number of elements of a tensor that is summarized. Larger tensors show only their shape.
+/// Maximum number of elements to summarize. Only the shape is shown for larger tensors.
 const MOST: usize = 64_000_000;
 /// Maximum number of matrices drawn.
 const PANELS: usize = 8;
