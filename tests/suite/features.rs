@@ -449,7 +449,7 @@ fn what_is_wrong_with_a_dictionary_is_told() {
     assert!(temporal.ends_with("cfg.json: the architecture `temporal` is not supported"), "{temporal}");
     let unscaled = Dictionary::open(folder("saelens-expected-average")).unwrap();
     let none = message(unscaled.encode(Tensor::<2>::ones([1, 8], &device())).unwrap_err());
-    assert!(none.contains("set it with `with_scale`"), "{none}");
+    assert!(none.contains("set it with `with_normalization`"), "{none}");
     let narrow = Dictionary::open(folder("saelens-topk")).unwrap();
     let told_width = message(narrow.encode(Tensor::<2>::ones([1, 7], &device())).unwrap_err());
     assert!(told_width.ends_with("the input has width 7; expected 8"), "{told_width}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The activation function of a dictionary, which also determines the parameters of its encoder.
+/// The activation function of a dictionary. It also determines which parameters the encoder has.
 ///
 /// ```
 /// use hooklens::features::Architecture;

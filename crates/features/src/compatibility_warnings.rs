@@ -11,12 +11,12 @@ use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};
 use hooklens_model::processing::{has_folded_norms, has_folded_value_biases, is_centered};
 
-/// A weight processing step, by TransformerLens's name, that changes activations. Steps that change only logits are not
-/// listed.
+/// A weight processing step that changes activations, with TransformerLens's name for it. Steps that change only logits
+/// are not listed.
 struct Step {
     name: &'static str,
-    /// Whether a model's activations at a point differ from those of a model to which the step was applied (`true`) or
-    /// not applied (`false`).
+    /// Given a model, a hook point, and whether the step was applied to the dictionary's model: whether activations at
+    /// the point differ between the two models.
     differs: fn(&HookedTransformer, &str, bool) -> bool,
 }
 
@@ -26,8 +26,8 @@ const STEPS: [Step; 3] = [
     Step { name: "fold_value_biases", differs: biased_otherwise },
 ];
 
-/// Centering removes the mean from the residual stream and from everything added to it. Norms remove the mean anyway,
-/// so activations after a norm do not change.
+/// Centering removes the mean from the residual stream and from everything added to it. Norm layers remove the mean
+/// anyway, so activations after a norm layer do not change.
 fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Ok(id) = model.catalog().find(point) else { return false };
     let info = model.catalog().info(id);
@@ -39,8 +39,8 @@ fn centered_otherwise(model: &HookedTransformer, point: &str, done: bool) -> boo
     of_stream && is_centered(model).is_some_and(|centered| centered != done)
 }
 
-/// Whether a point is the embedding after the embedding's own norm, before anything centered is added. The mean there
-/// is determined by the norm's weights.
+/// Whether a point is the output of the norm layer on the embedding, before anything centered is added. The mean there
+/// is determined by the norm layer's weights.
 fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     let config = model.config();
     let first = match point.strip_prefix("blocks.0.") {
@@ -53,7 +53,7 @@ fn is_normalized_embedding(model: &HookedTransformer, point: &str) -> bool {
     config.post_embedding_norm() && first
 }
 
-/// Folding moves a norm's weights from its output into the layers that read it. (In TransformerLens, the hook on an RMS
+/// Folding moves a norm layer's weights into the layers that read its output. (In TransformerLens, the hook on an RMS
 /// norm's output comes before multiplication by its weight, and weights are not folded into experts.)
 fn folded_otherwise(model: &HookedTransformer, point: &str, done: bool) -> bool {
     let Some((norm, shown)) = read_norm(model, point) else { return false };
@@ -110,8 +110,9 @@ fn block_of<'m>(model: &'m HookedTransformer, point: &str) -> Option<&'m Block> 
     model.parts().blocks.get(layer)
 }
 
-/// Fails if, according to the dictionary's files, its model was processed differently by a step that changes a point
-/// the dictionary reads or writes. Options that the files do not mention are not compared.
+/// Fails if the dictionary's files show that it was trained on a model with different weight processing, and the
+/// difference changes a point that the dictionary reads or writes. Options that the files do not mention are not
+/// compared.
 pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
     let decoder = model.processed_model().and_then(|model| model.downcast_ref::<HookedTransformer>());
     let Some(decoder) = decoder else { return Ok(()) };
@@ -132,10 +133,10 @@ pub(crate) fn check_processing<M: HookedModel + private::Spliceable>(model: &M, 
 }
 
 impl Dictionary {
-    /// Describes, in one sentence each, how the model differs from the one that the dictionary was trained on: the
-    /// model's name, and whether prompts get a BOS token: `prepend_bos`, or `None` for the model's default. Facts that the
-    /// files do not mention are not compared. (Different weight processing is an error when the dictionary is used:
-    /// [`FeatureError::Processing`].)
+    /// Returns one sentence for each difference from the dictionary's training setup: the model's name, and whether
+    /// prompts start with a BOS token. `prepend_bos` says whether they do in this run; `None` means the model's
+    /// default. Facts that the files do not mention are not compared. (Different weight processing is an error when the
+    /// dictionary is used: [`FeatureError::Processing`].)
     ///
     /// ```
     /// use hooklens::features::Dictionary;

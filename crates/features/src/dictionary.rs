@@ -15,14 +15,15 @@ use crate::error::FeatureError;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
-/// A sparse autoencoder or transcoder, which represents activations as sparse sums of many directions, its latents.
+/// A sparse autoencoder or transcoder. Represents an activation as a sparse weighted sum of directions, one per latent.
 ///
-/// Computes `pre = (normalized(x) − b_dec) · W_enc + b_enc` (subtracting `b_dec` only if trained that way), `acts` by
-/// the [`Architecture`], and `x̂ = acts · W_dec + b_dec`, with the normalization undone. A transcoder reconstructs a
-/// different point than it reads, and may have a skip connection.
+/// Computes `pre = (normalized(x) − b_dec) · W_enc + b_enc` (subtracting `b_dec` only if it was trained that way),
+/// applies the [`Architecture`]'s activation function to get `acts`, and reconstructs `x̂ = acts · W_dec + b_dec`,
+/// undoing the normalization. A transcoder reconstructs a different point than it reads, and may have a skip
+/// connection.
 ///
-/// Weights are read from their files on first use. If a decoder is stored by rows, only the rows of active latents are
-/// read.
+/// Weights are read from their files on first use. If the decoder is stored row by row, only the rows of active latents
+/// are read.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, DictionaryWeights};
@@ -88,7 +89,7 @@ pub struct DictionaryWeights {
     pub skip: Option<Tensor<2>>,
 }
 
-/// What reports say about a dictionary besides its [`Metadata`].
+/// Details of a dictionary for reports, besides its [`Metadata`].
 #[derive(Debug, Clone, Copy)]
 pub struct DictionarySummary {
     /// The format the dictionary was read from.
@@ -185,8 +186,9 @@ impl Dictionary {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::Kind`] if k is 0 or exceeds the number of latents, if groups do not divide the number of
-    /// latents, if the number of thresholds or gate parameters is wrong, and for a transcoder with matching pursuit.
+    /// [`FeatureError::Kind`] if k is 0 or exceeds the number of latents, if the number of latents is not divisible by
+    /// the number of groups, if the number of thresholds or gate parameters is wrong, or if a transcoder is given
+    /// matching pursuit.
     pub fn with_architecture(mut self, architecture: Architecture) -> Result<Self> {
         let latents = self.latents();
         let wrong = match &architecture {
@@ -260,8 +262,8 @@ impl Dictionary {
         self.with_metadata(metadata)
     }
 
-    /// Sets the tokens at which the dictionary is not used in spliced models, evaluations and searches; `[]` for none.
-    /// The default comes from the dictionary's files.
+    /// Excludes these tokens: spliced models, evaluations and searches do not apply the dictionary to them. Overrides
+    /// the tokens listed in the dictionary's files; pass `[]` to exclude none.
     ///
     /// ```
     /// use hooklens::features::{Dictionary, ExcludedTokens};
@@ -276,8 +278,8 @@ impl Dictionary {
         self
     }
 
-    /// Sets whether the reconstruction error is added where the dictionary is spliced into a model, so that without edits
-    /// the model computes the same as without the dictionary. Default true.
+    /// Sets whether the reconstruction error is added where the dictionary is spliced into a model, so that without
+    /// edits the spliced model's output equals the original model's. Default true.
     #[must_use]
     pub fn with_error_term(mut self, error_term: bool) -> Self {
         self.error_term = error_term;
@@ -415,8 +417,8 @@ impl Dictionary {
         self.skip.as_ref().map(|skip| skip.get(false)).transpose()
     }
 
-    /// The direction of one latent, `[d_out]`, which is added to the reconstruction once per unit of activation. Reads
-    /// only that row of the decoder, unless the file is in PyTorch's format or compressed.
+    /// The direction of one latent, `[d_out]`: what one unit of its activation adds to the reconstruction. Reads only
+    /// that row of the decoder, unless the file is in PyTorch's format or compressed.
     ///
     /// ```no_run
     /// # use hooklens::features::Dictionary;
@@ -455,7 +457,7 @@ impl Dictionary {
     /// Computes the activations of the latents, on the input's device.
     ///
     /// # Shapes
-    /// - input: `[..., d_in]`; flattened to `[..., head * d_head]` for dictionaries on heads' outputs
+    /// - input: `[..., d_in]`; flattened to `[..., head * d_head]` for dictionaries that read attention head outputs
     /// - output: `[..., latent]`
     ///
     /// # Errors
@@ -485,7 +487,7 @@ impl Dictionary {
         Ok(placed(unflattened(self.decoded(acts)?, shape), &device))
     }
 
-    /// Computes the reconstruction of the input, or of the written point for transcoders.
+    /// Computes the reconstruction of the input or, for transcoders, of the activation at the point they write.
     ///
     /// # Shapes
     /// - input: `[..., d_in]`
@@ -564,7 +566,7 @@ impl Dictionary {
         Ok(Encoded { pre: Some(pre), gate: None, input })
     }
 
-    /// Applies the activation function, `[rows, latent]`.
+    /// Applies the activation function. Returns `[rows, latent]`.
     pub(super) fn activate(&self, encoded: Encoded) -> Result<Tensor<2>> {
         let Encoded { pre, gate, input } = encoded;
         let Some(pre) = pre else { return self.pursued(input) };
@@ -641,7 +643,7 @@ impl Dictionary {
         if dtype == DType::F32
             && let Some(combined) = cpu::combine(&acts, &decoder, bias.as_ref())
         {
-            // Decoder rows are only checked here, where their latents are active, because then they affect outputs.
+            // The decoder was not checked when it was read. Check it only now that its rows made an output non-finite.
             let rows = |of: &Tensor<2>| 0..of.dims()[0];
             if cpu::not_finite(&combined, rows(&combined)).is_some() && cpu::not_finite(&acts, rows(&acts)).is_none() {
                 self.decoder.check(&decoder, rows(&decoder))?;
@@ -691,7 +693,7 @@ fn product(x: &Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<
     }
 }
 
-/// Applies an activation function, using Burn operations if the CPU kernel declines.
+/// Applies an activation function, with Burn operations if the CPU kernel does not support the tensor.
 fn keep(pre: Tensor<2>, which: Keep<'_>) -> Tensor<2> {
     let pre = match pre.dtype() {
         DType::F32 => match cpu::keep(pre, which) {

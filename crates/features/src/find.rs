@@ -16,7 +16,7 @@ use hooklens_model::model::HookedTransformer;
 pub struct FoundLatent {
     /// Index of the latent.
     pub latent: usize,
-    /// The score it was found by: activation, attribution or difference.
+    /// The score that the search ranks by: activation, attribution or difference.
     pub score: f32,
     /// The position in the text that the score refers to, if any.
     pub position: Option<usize>,
@@ -29,9 +29,9 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
     found
 }
 
-/// Latents that are active in a prompt, in descending order of activation: at the given position, or otherwise each at
-/// the position of its largest activation. Tokens that the dictionary was trained without are skipped unless
-/// [`Dictionary::exclude_tokens`] allows them.
+/// Finds the latents that are active in a prompt, in descending order of activation. With a `position`, only
+/// activations at that position count; without one, each latent's largest activation does. Tokens that were excluded
+/// from the dictionary's training are skipped unless [`Dictionary::exclude_tokens`] allows them.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_activation};
@@ -45,7 +45,8 @@ fn sorted(mut found: Vec<FoundLatent>) -> Vec<FoundLatent> {
 /// ```
 ///
 /// # Errors
-/// Fails if the model lacks the dictionary's point or has another width there, or if the prompt lacks the position.
+/// Fails if the model lacks the dictionary's point or has a different width there, or if the position is outside the
+/// prompt.
 pub fn latents_by_activation(
     model: &HookedTransformer,
     dictionary: &Dictionary,
@@ -77,8 +78,9 @@ fn check_position(dictionary: &Dictionary, prompt: &[u32], position: Option<usiz
     }
 }
 
-/// Latents by their effect on the logit of `answer`, or on its difference from the logit of `wrong`, as the next token.
-/// The score is activation times gradient, for each latent and position, in descending order of magnitude.
+/// Finds latents by their effect on the logit of `answer` as the next token or, with `wrong`, on the logit difference
+/// between `answer` and `wrong`. The score of a latent at a position is activation times gradient; the largest
+/// magnitudes come first.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_attribution};
@@ -126,8 +128,9 @@ pub fn latents_by_attribution(
     Ok(sorted(all.collect()))
 }
 
-/// Latents by the difference of their mean activations between two sets of prompts, in units of the standard deviation
-/// over both, in descending order of magnitude. A positive score means that the latent is more active in the first set.
+/// Finds latents by the difference of their mean activations between two sets of prompts, in units of the standard
+/// deviation over both sets. The largest magnitudes come first. A positive score means that the latent is more active
+/// in the first set.
 ///
 /// ```
 /// use hooklens::features::{Dictionary, latents_by_difference};
@@ -187,8 +190,8 @@ pub fn latents_by_difference(
     Ok(sorted((0..count).map(difference).collect()))
 }
 
-/// The tokens whose logits a latent raises most through its direction, the final norm's weights and the unembedding:
-/// ids, and the increase per unit of activation. Empty if the dictionary does not write to the residual stream.
+/// The tokens whose logits a latent's direction raises most, through the final norm's weights and the unembedding:
+/// token ids, and the increase per unit of activation. Empty if the dictionary does not write to the residual stream.
 ///
 /// # Errors
 /// [`FeatureError::Latent`] if there is no such latent.

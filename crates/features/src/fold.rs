@@ -59,8 +59,8 @@ impl Dictionary {
         folded.times_norms(&folded.decoder_norms()?, true)
     }
 
-    /// Removes the multiplication by norms of decoder rows, by scaling the rows to norm 1. Activations, thresholds and
-    /// finetuned factors do not change.
+    /// Removes the multiplication of pre-activations by decoder norms, by scaling decoder rows to norm 1. Activations,
+    /// thresholds and finetuned factors do not change.
     pub(super) fn fold_ranking_norms(&self) -> Result<Self> {
         if !self.by_norms {
             return Ok(self.clone());
@@ -118,7 +118,7 @@ impl Dictionary {
         }
         let (encoder, decoder) = (wide(self.encoder()?) * factor, wide(self.decoder()?));
         if self.is_transcoder() {
-            // A transcoder's output is not scaled, so its bias would not match a scaled input.
+            // A transcoder's output is not scaled, so `b_dec` would not match a scaled input.
             if self.centered {
                 return self.fold_center()?.fold_scale();
             }
@@ -145,7 +145,7 @@ impl Dictionary {
         }
     }
 
-    /// Multiplies pre-activations by these norms, and divides decoder rows by them.
+    /// Multiplies pre-activations by `norms`, and divides decoder rows by them.
     fn times_norms(&self, norms: &Tensor<1>, thresholds: bool) -> Result<Self> {
         let norms = norms.clone().clamp_min(LEAST);
         let mut folded =

@@ -81,8 +81,8 @@ impl Labels {
         Ok(labels)
     }
 
-    /// Reads labels of several layers from nested JSON objects with layers and then latents as keys, or from CSV with
-    /// rows of `layer,latent,label` and an optional header.
+    /// Reads labels of several layers from a JSON object that maps each layer to an object with latents as keys, or
+    /// from CSV with rows of `layer,latent,label` and an optional header.
     ///
     /// ```
     /// use hooklens::features::Labels;

@@ -99,7 +99,7 @@ impl Matrix {
         }
     }
 
-    /// Fails if an element of these rows is not finite.
+    /// Fails if an element of `rows` is not finite.
     pub(super) fn check(&self, matrix: &Tensor<2>, rows: Range<usize>) -> Result<()> {
         let Some((row, column)) = cpu::not_finite(matrix, rows) else { return Ok(()) };
         let value = matrix.clone().slice([row..row + 1, column..column + 1]).cast(burn::tensor::DType::F32);

@@ -32,7 +32,8 @@ impl ExcludedTokens {
     /// The excluded token ids for a model, in order.
     ///
     /// # Errors
-    /// [`InputError::NoTokenizer`](hooklens_model::error::InputError::NoTokenizer) for special tokens of a model without a tokenizer.
+    /// [`InputError::NoTokenizer`](hooklens_model::error::InputError::NoTokenizer) if special tokens are excluded but
+    /// the model has no tokenizer.
     pub fn ids<M: HookedModel>(&self, model: &M) -> Result<Vec<u32>> {
         Ok(match self {
             ExcludedTokens::None => Vec::new(),
@@ -86,7 +87,7 @@ pub struct Metadata {
     pub reads: Option<String>,
     /// The point that a transcoder writes.
     pub writes: Option<String>,
-    /// Head index, if the dictionary belongs to a single head of the point.
+    /// Head index, if the dictionary reads a single head at the point.
     pub head: Option<usize>,
     /// Name of the model.
     pub model: Option<String>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use burn::tensor::{DType, Tensor};
 
-/// How inputs are normalized, for each token.
+/// How each token's input is normalized.
 ///
 /// ```
 /// use hooklens::features::Normalization;
@@ -74,7 +74,7 @@ impl Normalization {
     }
 }
 
-/// Factors by which rows are multiplied, factors that undo this, and whether means are subtracted.
+/// Factors that rows are multiplied by, factors that undo the multiplication, and whether means are subtracted.
 pub(super) type Scales = (Vec<f32>, Vec<f32>, bool);
 
 impl Normalization {

@@ -18,7 +18,7 @@ pub enum Opened {
 }
 
 impl Opened {
-    /// Sets the tokens at which the dictionary is not used, like [`Dictionary::exclude_tokens`].
+    /// Excludes these tokens, like [`Dictionary::exclude_tokens`].
     pub(crate) fn exclude_tokens(self, tokens: &[u32]) -> Self {
         let tokens = tokens.iter().copied();
         match self {

@@ -23,8 +23,8 @@ use hooklens_model::model::Hashed;
 
 /// The version of SAELens whose format is written.
 const VERSION: &str = "6.54.12";
-/// Key of a hash that is stored in weight files and in their description. It detects a folder that mixes files of two
-/// dictionaries.
+/// Key of a hash that is stored both in weight files and in their description, to detect a folder that mixes files of
+/// two dictionaries.
 pub(crate) const WEIGHTS: &str = "hooklens_weights";
 
 impl Dictionary {
@@ -77,7 +77,7 @@ impl Dictionary {
         if let Architecture::JumpRelu { thresholds, positive: false } = &self.architecture
             && thresholds.iter().any(|threshold| *threshold < 0.0)
         {
-            let reason = "SAELens's JumpReLU does not support negative activations, which its thresholds allow";
+            let reason = "SAELens's JumpReLU does not support negative activations, but these thresholds allow them";
             return Err(unknown(reason.into()).into());
         }
         let mut metadata = self.metadata.others.clone();
@@ -296,7 +296,7 @@ impl Transcoders {
     }
 }
 
-/// Files of dictionaries and transcoders, which are written and compared together with files of commands.
+/// Files of dictionaries and transcoders: commands write them together with other files, and compare them by hash.
 pub trait DictionaryFiles {
     /// Adds the files to a set of files for the same folder, the description last.
     ///
@@ -362,7 +362,7 @@ impl DictionaryFiles for Transcoders {
                 (named("b_dec"), own.decoder_bias().into()),
             ];
             if let Architecture::JumpRelu { thresholds, positive } = own.architecture() {
-                // In this format, activations can be negative where thresholds are.
+                // In this format, activations can be negative if thresholds are.
                 let least = if *positive { 0.0 } else { f32::NEG_INFINITY };
                 let numbers: Vec<f32> = thresholds.iter().map(|threshold| threshold.max(least)).collect();
                 let data = TensorData::new(numbers, [thresholds.len()]);

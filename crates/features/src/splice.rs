@@ -28,8 +28,9 @@ const LATENTS: &[Axis] = &[Axis::Batch, Axis::Pos, Axis::Feature];
 pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// Splices a dictionary into the model at the point it was trained on. Its latents become hook points that can be
     /// listed, recorded, edited, differentiated, patched and dumped. The reconstruction error is added, so that without
-    /// edits the model computes the same as before; [`Dictionary::with_error_term`] turns it off.
-    /// [`Dictionary::exclude_tokens`] sets the tokens whose activations are passed on unchanged, without latents.
+    /// edits the model computes the same as before; [`Dictionary::with_error_term`] turns this off. The dictionary is
+    /// not applied to excluded tokens ([`Dictionary::exclude_tokens`]): their activations stay unchanged and have no
+    /// latents.
     ///
     /// Adds points with the name of the replaced point (for a transcoder, the point it writes) as prefix, in firing
     /// order:
@@ -37,8 +38,8 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// - `hook_sae_acts_pre`: pre-activations, `[batch, pos, d_sae]`; magnitudes for gated dictionaries; absent for
     ///   matching pursuit
     /// - `hook_sae_acts_post`: activations, `[batch, pos, d_sae]`
-    /// - `hook_sae_recons`: the reconstruction, including a skip connection, before its normalization is undone
-    /// - `hook_sae_error`: the reconstruction error, a constant for gradients
+    /// - `hook_sae_recons`: the reconstruction, including a skip connection, before the normalization is undone
+    /// - `hook_sae_error`: the reconstruction error, which gradients treat as a constant
     /// - `hook_sae_output`: the value that replaces the point's activation
     ///
     /// ```
@@ -62,15 +63,17 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
     /// ```
     ///
     /// # Errors
-    /// [`FeatureError::NoPoint`], [`FeatureError::Place`] and [`FeatureError::NoScale`]; otherwise as
-    /// [`HookedModel::splice`].
+    /// [`FeatureError::NoPoint`] if the dictionary's files do not name its hook point, [`FeatureError::NoScale`] if
+    /// they omit the scale of inputs, [`FeatureError::Place`] or [`FeatureError::Width`] if the dictionary does not fit
+    /// the point, [`FeatureError::Processing`] if it was trained on a model with different weight processing; otherwise
+    /// the same as [`HookedModel::splice`].
     fn splice_dictionary(&self, dictionary: &Dictionary) -> Result<Self> {
         put(self, dictionary, Vec::new(), false)
     }
 
     /// Replaces every layer's MLP with a transcoder, each as in [`SpliceDictionary::splice_dictionary`]. Latents of a
-    /// cross-layer transcoder also write to later layers, including any edits by hooks; its layers have an additional
-    /// point `hook_sae_acts_unedited` with the activations before edits.
+    /// cross-layer transcoder also write to later layers, with any edits by hooks applied. Its layers have an
+    /// additional point, `hook_sae_acts_unedited`, with the activations before edits.
     ///
     /// # Errors
     /// Same as [`SpliceDictionary::splice_dictionary`]; [`FeatureError::Place`] for a model with a different number of
@@ -100,7 +103,7 @@ pub trait SpliceDictionary: HookedModel + private::Spliceable {
 
 impl<M: HookedModel + private::Spliceable> SpliceDictionary for M {}
 
-/// Fails if the model lacks a dictionary's points or has other widths there.
+/// Fails if the model lacks a dictionary's points or has different widths there.
 pub(super) fn check_place<M: HookedModel + private::Spliceable>(model: &M, dictionary: &Dictionary) -> Result<()> {
     let [read, write] = dictionary.points()?;
     check_processing(model, dictionary)?;

@@ -39,9 +39,9 @@ pub struct Transcoders {
 }
 
 impl Transcoders {
-    /// Opens the folder of a set or cross-layer transcoder in circuit-tracer's format, or with Gemma Scope 2's files of
-    /// all layers. Reads only headers, biases and thresholds; if decoders are stored by rows, only rows of active
-    /// latents are ever read.
+    /// Opens a folder with a set of transcoders or a cross-layer transcoder, in circuit-tracer's format or as Gemma
+    /// Scope 2's files for all layers. Reads only headers, biases and thresholds; if decoders are stored row by row,
+    /// only the rows of active latents are ever read.
     ///
     /// # Errors
     /// [`FeatureError`] if the folder does not contain transcoders, or if tensors are missing or have the wrong shape.
@@ -86,7 +86,7 @@ impl Transcoders {
         Self { name: name.into(), layers, across: None }
     }
 
-    /// A cross-layer transcoder, from each layer's own part and its decoders for later layers, `[latent, d_out]`,
+    /// Builds a cross-layer transcoder from each layer's own part and its decoders for later layers, `[latent, d_out]`,
     /// nearest layer first.
     pub(super) fn of_parts(name: impl Into<Arc<str>>, layers: Vec<Dictionary>, across: Vec<Vec<Tensor<2>>>) -> Self {
         let across = across.into_iter().map(|own| own.into_iter().map(Matrix::made).collect()).collect();
@@ -131,8 +131,8 @@ impl Transcoders {
         self.across.is_some()
     }
 
-    /// The transcoders, in order of layers. For a cross-layer transcoder, these are the parts of the layers that write
-    /// to the same layer.
+    /// The transcoders, in layer order. For a cross-layer transcoder, each entry holds the part of one layer that
+    /// writes back to that same layer.
     pub fn layers(&self) -> &[Dictionary] {
         &self.layers
     }
@@ -167,7 +167,7 @@ impl Transcoders {
         }
     }
 
-    /// Sets the tokens at which the transcoders are not used, like [`Dictionary::exclude_tokens`].
+    /// Excludes these tokens, like [`Dictionary::exclude_tokens`].
     #[must_use]
     pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         let tokens: Vec<u32> = tokens.into_iter().collect();

@@ -89,7 +89,7 @@ pub enum FeatureError {
     /// The files lack the normalization factor of the inputs.
     #[error(
         "{dictionary}: its inputs must be scaled to an average norm, but its files do not contain the factor; set it \
-         with `with_scale`"
+         with `with_normalization`"
     )]
     NoScale {
         /// Name of the dictionary.
@@ -100,7 +100,7 @@ pub enum FeatureError {
     Width {
         /// Name of the dictionary.
         dictionary: String,
-        /// Which activations were given, such as the input.
+        /// Name of the activations, such as `the input`.
         what: String,
         /// Width of the dictionary.
         wanted: usize,
@@ -138,7 +138,8 @@ pub enum FeatureError {
         point: String,
         /// The processing step that differs.
         step: &'static str,
-        /// Whether the step was applied to the model it was trained on. For this model it is the opposite.
+        /// Whether the step was applied to the model that the dictionary was trained on. The opposite is true of this
+        /// model.
         trained: bool,
     },
     /// The dictionary's kind does not support the operation.

@@ -9,14 +9,14 @@ const DENSE: [f64; 2] = [0.01, 0.1];
 /// The formula of the explained variance.
 const VARIANCE: &str = "1 - E|x - x̂|² / (E|x|² - |E x|²)";
 
-/// Measures of a dictionary, defined as in SAELens's evaluation. They are taken over all tokens of the prompts unless
+/// Evaluation metrics of a dictionary, defined as in SAELens. They are computed over all tokens of the prompts unless
 /// noted otherwise.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// Number of tokens measured.
+    /// Number of tokens evaluated.
     pub tokens: usize,
-    /// Ids of tokens that were excluded from all measures.
+    /// Ids of tokens that were excluded from all metrics.
     pub(super) left_out: Vec<u32>,
     /// Mean number of active latents per token.
     pub l0: f64,
@@ -39,29 +39,27 @@ pub struct Evaluation {
     pub(super) l2_ratio: f64,
     /// `E‖x̂‖² / E(x · x̂)`, which is 1 without bias.
     pub(super) relative_reconstruction_bias: f64,
-    /// Mean loss of the model, in nats. As with the other losses, the value is NaN if no measured token has a next
-    /// token.
+    /// Mean loss of the model, in nats. Like the other losses, it is NaN if no evaluated token has a next token.
     pub(super) loss: f64,
-    /// Mean loss with the reconstruction in place of the activation. For a layer of a [`SetEvaluation`], all layers are
-    /// replaced at once, here and in the following losses and divergences.
+    /// Mean loss with the reconstruction in place of the activation. In a [`SetEvaluation`], this and the following
+    /// losses and divergences are computed with all layers replaced at once.
     pub(super) loss_with_dictionary: f64,
     /// Mean loss with the activation replaced by zeros.
     pub(super) loss_with_zeros: f64,
     /// `(loss with zeros − loss with the dictionary) / (loss with zeros − loss)`: SAELens's `ce_loss_score`.
     pub loss_recovered: f64,
-    /// Mean KL divergence of the predictions with the reconstruction from the model's predictions.
+    /// Mean KL divergence from the model's predictions, with the activation replaced by the reconstruction.
     pub(super) kl_with_dictionary: f64,
-    /// Mean KL divergence of the predictions with zeros from the model's predictions.
+    /// Mean KL divergence from the model's predictions, with the activation replaced by zeros.
     pub(super) kl_with_zeros: f64,
     /// `(KL with zeros − KL with the dictionary) / KL with zeros`.
     pub(super) kl_score: f64,
     /// Fraction of tokens at which each latent is active, `[latent]`.
     pub density: Vec<f64>,
-    /// Mean number of tokens per prompt at which each latent is active, over prompts in which it is active; NaN for a
-    /// latent that is never active.
+    /// For each latent, the mean number of tokens per prompt at which it is active, over the prompts in which it is
+    /// active at all; NaN for a latent that is never active.
     pub(super) tokens_a_prompt: Vec<f64>,
-    /// Cosine similarity of each latent's encoder column and decoder row; empty for transcoders between different
-    /// widths.
+    /// Cosine similarity of each latent's encoder column and decoder row; empty if `d_in` and `d_out` differ.
     pub(super) encoder_decoder_cosine: Vec<f64>,
     /// Norm of each latent's encoder column.
     pub(super) encoder_norm: Vec<f64>,
@@ -82,7 +80,7 @@ impl Evaluation {
         DENSE.map(|bound| self.share(|density| density > bound))
     }
 
-    /// Remark to print in place of losses that are undefined.
+    /// Remark to print in place of undefined losses.
     fn next_token(&self) -> Option<&'static str> {
         (!self.loss.is_finite()).then_some("(no next token)")
     }
@@ -94,23 +92,23 @@ impl Evaluation {
         self.density.iter().filter(|density| of(**density)).count() as f64 / self.density.len().max(1) as f64
     }
 
-    /// The measures over all tokens, under SAELens's names.
+    /// Metrics over all tokens, under SAELens's names.
     ///
-    /// | name | measure |
+    /// | name | metric |
     /// |---|---|
-    /// | `ce_loss_without_sae`, `ce_loss_with_sae`, `ce_loss_with_ablation` | mean loss of the model in nats: unchanged, with the reconstruction in place of the activation, and with zeros; NaN if no measured token has a next token |
+    /// | `ce_loss_without_sae`, `ce_loss_with_sae`, `ce_loss_with_ablation` | mean loss of the model in nats: unchanged, with the reconstruction in place of the activation, and with zeros; NaN if no evaluated token has a next token |
     /// | `ce_loss_score` | [`Evaluation::loss_recovered`] |
-    /// | `kl_div_with_sae`, `kl_div_with_ablation` | mean KL divergence of these predictions from the model's |
+    /// | `kl_div_with_sae`, `kl_div_with_ablation` | mean KL divergence from the model's predictions, with the reconstruction and with zeros |
     /// | `kl_div_score` | `(KL with zeros − KL with the dictionary) / KL with zeros` |
     /// | `explained_variance` | [`Evaluation::explained_variance`] |
-    /// | `explained_variance_legacy` | mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, which depends on the batches |
+    /// | `explained_variance_legacy` | mean over tokens of `1 − ‖x − x̂‖² / ‖x − mean of the batch‖²`, which depends on how prompts are batched |
     /// | `mse`, `cossim` | means of `‖x − x̂‖²` and of the cosine similarity of `x` and `x̂` |
     /// | `l2_norm_in`, `l2_norm_out`, `l2_ratio` | means of `‖x‖`, `‖x̂‖` and `‖x̂‖ / ‖x‖` |
     /// | `relative_reconstruction_bias` | `E‖x̂‖² / E(x · x̂)`, which is 1 without bias |
-    /// | `l0`, `l1` | means of the number of active latents and of the L1 norm of activations |
-    /// | `dead`, `dense`, `very_dense` | fractions of latents that are never active, and active at more than 1 % and 10 % of tokens |
+    /// | `l0`, `l1` | mean number of active latents and mean L1 norm of the activations |
+    /// | `dead`, `dense`, `very_dense` | fractions of latents that are never active, active at more than 1 % of tokens, and active at more than 10 % |
     ///
-    /// For a layer of a [`SetEvaluation`], all layers are replaced at once in losses and divergences.
+    /// In a [`SetEvaluation`], losses and divergences are computed with all layers replaced at once.
     ///
     /// ```
     /// # use hooklens::features::{Dictionary, EvaluateOptions, evaluate};
@@ -149,10 +147,10 @@ impl Evaluation {
         ]
     }
 
-    /// The measures of each latent, `[latent]`, under SAELens's names: density, mean number of tokens per prompt in which
-    /// the latent is active, norm and bias of the encoder, cosine similarity of encoder and decoder, and the largest
-    /// cosine similarity with another decoder row (empty if not requested). The similarity of encoder and decoder is
-    /// empty for transcoders between different widths.
+    /// Metrics of each latent, `[latent]`, under SAELens's names: density, mean number of active tokens per prompt in
+    /// which the latent is active, encoder norm, encoder bias, cosine similarity of encoder column and decoder row
+    /// (empty if `d_in` and `d_out` differ), and the largest cosine similarity with another decoder row (empty if not
+    /// requested).
     pub fn feature_metrics(&self) -> [(&'static str, &[f64]); 6] {
         [
             ("feature_density", &self.density),
@@ -164,7 +162,7 @@ impl Evaluation {
         ]
     }
 
-    /// All measures as JSON, under SAELens's names where they exist. Numbers that are not finite become null.
+    /// All metrics as JSON, under SAELens's names where they exist. Non-finite numbers become null.
     pub fn to_json(&self) -> Value {
         let [dense, very_dense] = self.dense();
         json!({
@@ -208,7 +206,7 @@ impl Evaluation {
     }
 }
 
-/// Formats a measure; values that are not finite print as "not defined".
+/// Formats a metric; non-finite values print as "not defined".
 pub(crate) fn defined(measure: f64, decimals: usize) -> String {
     if measure.is_finite() { format!("{measure:.decimals$}") } else { "not defined".into() }
 }
@@ -228,7 +226,7 @@ fn without(ids: &[u32]) -> String {
     }
 }
 
-/// Formats a table with one measure per line.
+/// Formats a table with one metric per line.
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [dense, very_dense] = self.dense();
@@ -268,12 +266,12 @@ impl fmt::Display for Evaluation {
     }
 }
 
-/// Measures of transcoders for all layers.
+/// Evaluation metrics of a set of transcoders, one per layer.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SetEvaluation {
-    /// Measures per layer. Reconstruction measures belong to each layer; losses and divergences are computed with all
-    /// MLPs replaced by transcoders or zeros, so they have the same value in every layer's measures.
+    /// Metrics per layer. Reconstruction metrics differ between layers; losses and divergences are computed with all
+    /// MLPs replaced by transcoders or zeros, so they are the same for every layer.
     pub layers: Vec<Evaluation>,
 }
 
@@ -283,8 +281,8 @@ impl SetEvaluation {
         self.layers.first().map_or(f64::NAN, |layer| layer.loss_recovered)
     }
 
-    /// All measures as JSON: the model's losses and divergences, and a list of the layers' measures, with the keys of
-    /// [`Evaluation::to_json`].
+    /// All metrics as JSON: the model's losses and divergences, and a list with each layer's metrics, under the same
+    /// keys as in [`Evaluation::to_json`].
     pub fn to_json(&self) -> Value {
         const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
         let mut layers: Vec<Value> = self.layers.iter().map(Evaluation::to_json).collect();

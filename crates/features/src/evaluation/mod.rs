@@ -61,8 +61,8 @@ impl EvaluateOptions {
 }
 
 /// Evaluates a dictionary on prompts of token ids. `progress` is called with the number of prompts done. Prompts should
-/// start like the dictionary's training prompts: see [`Metadata::prepend_bos`](super::Metadata::prepend_bos). All tokens
-/// are measured except those that the dictionary excludes ([`Dictionary::exclude_tokens`]).
+/// start like the dictionary's training prompts: see [`Metadata::prepend_bos`](super::Metadata::prepend_bos). All
+/// tokens are evaluated except those that the dictionary excludes ([`Dictionary::exclude_tokens`]).
 ///
 /// ```
 /// use hooklens::features::{Dictionary, EvaluateOptions, evaluate};
@@ -95,8 +95,8 @@ pub fn evaluate(
     EvaluationShard::of(model, dictionary, prompts, options, progress)?.evaluation()
 }
 
-/// Evaluates transcoders of all layers, a set or a cross-layer transcoder, on prompts of token ids: how well each
-/// layer's MLP output is reconstructed, and how much the model's loss rises with all MLPs replaced.
+/// Evaluates a set of transcoders or a cross-layer transcoder on prompts of token ids: how well each layer's MLP output
+/// is reconstructed, and how much the model's loss rises when all MLPs are replaced.
 ///
 /// ```
 /// use hooklens::features::{EvaluateOptions, Transcoders, evaluate_transcoders};
@@ -125,7 +125,7 @@ pub fn evaluate_transcoders(
 /// Activations of one batch of prompts.
 struct Batch<'b> {
     cache: &'b ActivationCache,
-    /// Whether each token is measured.
+    /// For each token, whether it is evaluated.
     counted: &'b [bool],
     /// Number of tokens per prompt, including padding.
     len: usize,
@@ -139,7 +139,7 @@ impl Batch<'_> {
 }
 
 /// Runs a model on prompts three times (unchanged, with dictionaries, and with zeros in place of the written points)
-/// and accumulates losses. Each of `pairs` is the point that a dictionary reads and the one that it writes.
+/// and accumulates losses. Each of `pairs` holds the point that a dictionary reads and the point that it writes.
 fn run(
     [model, spliced]: [&HookedTransformer; 2],
     pairs: &[[&str; 2]],

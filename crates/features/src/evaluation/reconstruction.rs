@@ -1,4 +1,4 @@
-//! Accumulates reconstruction measures over tokens.
+//! Accumulates reconstruction metrics over tokens.
 
 use burn::tensor::Tensor;
 
@@ -6,8 +6,8 @@ use super::sums::Sums;
 use crate::transcoders::{Transcoders, combined};
 use hooklens_model::error::Result;
 
-/// Adds the reconstruction of each layer's output; a single dictionary is a set of one layer. `rows` returns a point's
-/// activations, `[row, width]`, of which the `counted` rows are added, in prompts of `len` rows.
+/// Adds each layer's reconstruction to its sums; a single dictionary is a set of one layer. `rows` returns the
+/// activations at a point, `[row, width]`, with `len` rows per prompt. Only `counted` rows are added.
 pub(crate) fn add_reconstructions(
     all: &Transcoders,
     sums: &mut [Sums],

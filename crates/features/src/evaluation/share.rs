@@ -1,4 +1,4 @@
-//! Partial evaluations of some of the prompts, which can be joined.
+//! Partial evaluations, each on a shard of the prompts, which can be joined.
 
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,8 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 
-/// Partial evaluation of a dictionary, or of transcoders of all layers, on one shard of the prompts. Shards evaluated
-/// in separate processes can be joined, with the same result as [`evaluate`](super::evaluate) on all prompts.
+/// Partial evaluation of a dictionary, or of a set of transcoders, on one shard of the prompts. Shards evaluated in
+/// separate processes can be joined, with the same result as [`evaluate`](super::evaluate) on all prompts.
 ///
 /// ```
 /// use hooklens::features::{EvaluateOptions, evaluate, open, Opened};
@@ -57,7 +57,7 @@ struct Layer {
 }
 
 impl EvaluationShard {
-    /// Measures a dictionary like [`evaluate`](super::evaluate).
+    /// Evaluates a dictionary on a shard of the prompts, like [`evaluate`](super::evaluate).
     ///
     /// # Errors
     /// Same as [`evaluate`](super::evaluate), except that an empty list of prompts is allowed.
@@ -79,7 +79,8 @@ impl EvaluationShard {
         Self::measured([model, &spliced], &own, prompts, (options, left_out), progress)
     }
 
-    /// Measures transcoders of all layers like [`evaluate_transcoders`](super::evaluate_transcoders).
+    /// Evaluates a set of transcoders on a shard of the prompts, like
+    /// [`evaluate_transcoders`](super::evaluate_transcoders).
     ///
     /// # Errors
     /// Same as [`evaluate_transcoders`](super::evaluate_transcoders), except that an empty list of prompts is allowed.
@@ -96,7 +97,8 @@ impl EvaluationShard {
         for layer in transcoders.layers() {
             // Tokens are counted once for all layers.
             if layer.metadata().exclude_special_tokens.ids(model)? != left_out {
-                let reason = "its layers exclude different tokens; set one list with `Transcoders::exclude_tokens`";
+                let reason = "its layers exclude different tokens; set one list for all layers with \
+                              `Transcoders::exclude_tokens`";
                 let dictionary = transcoders.name().to_string();
                 return Err(FeatureError::Kind { dictionary, reason: reason.into() }.into());
             }
@@ -155,20 +157,20 @@ impl EvaluationShard {
         Ok(all)
     }
 
-    /// Returns the measures of the dictionary, or of the first layer.
+    /// Returns the metrics of the dictionary, or of the first layer.
     ///
     /// # Errors
-    /// Fails if nothing was measured.
+    /// Fails if no prompts were evaluated.
     pub fn evaluation(self) -> Result<Evaluation> {
         let name = self.name.clone();
         let first = self.set_evaluation()?.layers.into_iter().next();
         first.ok_or_else(|| FeatureError::NoPoint { dictionary: name }.into())
     }
 
-    /// Returns the measures of all layers.
+    /// Returns the metrics of all layers.
     ///
     /// # Errors
-    /// Fails if nothing was measured.
+    /// Fails if no prompts were evaluated.
     pub fn set_evaluation(self) -> Result<SetEvaluation> {
         if self.layers.iter().any(|layer| layer.sums.density().is_empty()) {
             let reason = "there are no prompts to evaluate it on".to_string();

@@ -1,4 +1,4 @@
-//! Sums over tokens, from which measures are computed.
+//! Sums over tokens, from which metrics are computed.
 
 use burn::tensor::{Tensor, activation::log_softmax};
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ impl Sums {
         }
     }
 
-    /// Adds the `counted` rows of activations, reconstructions and latent activations, in prompts of `len` rows.
+    /// Adds the `counted` rows of activations, reconstructions and latent activations, with `len` rows per prompt.
     pub(super) fn add(
         &mut self,
         x: &Tensor<2>,

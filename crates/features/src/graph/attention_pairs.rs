@@ -41,8 +41,8 @@ pub struct AttentionPairs {
     pub sum: f32,
 }
 
-/// A query or key as a linear function of nodes, `[d_head, node + 1]`, with the constant in the last column. Once
-/// mapped, it includes the head's norm and rotation.
+/// A query or key as a linear function of nodes, `[d_head, node + 1]`, with the constant in the last column. `mapped`
+/// applies the head's norm and rotation.
 struct Side {
     values: Vec<f32>,
     columns: usize,
@@ -67,7 +67,8 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Setting`] for a head or positions that do not exist; otherwise as [`AttributionGraph::new`].
+    /// [`GraphError::Setting`] for a head or positions that do not exist; otherwise the same as
+    /// [`AttributionGraph::new`].
     pub fn attention_pairs(
         &self,
         model: &HookedTransformer,
@@ -169,8 +170,8 @@ impl AttributionGraph {
         Ok(Side { values, columns })
     }
 
-    /// The linear map of a head's norm and rotation at a position, `[d_head out, d_head in]`, and the model's query or
-    /// key after them.
+    /// The linear map that a head's norm and rotation apply at a position, `[d_head out, d_head in]`, and the model's
+    /// query or key after both.
     fn rotation(
         &self,
         model: &HookedTransformer,

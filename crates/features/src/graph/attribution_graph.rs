@@ -13,7 +13,7 @@ use hooklens_model::error::Result;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum NodeKind {
-    /// A latent of a transcoder, in the layer where it is read.
+    /// A latent of a transcoder, in the layer that the transcoder reads.
     Feature {
         /// Index of the latent.
         latent: usize,
@@ -105,7 +105,7 @@ pub struct GraphEdge {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct GraphScores {
-    /// Influence of tokens divided by the influence of tokens and errors.
+    /// Influence of tokens divided by the combined influence of tokens and errors.
     pub replacement: f64,
     /// Fraction of a node's input that does not come from errors, averaged over nodes weighted by influence.
     pub completeness: f64,
@@ -242,15 +242,16 @@ impl AttributionGraph {
         }
     }
 
-    /// The direct effects on a node of all nodes except targets, by index; `None` for a node without inputs.
+    /// The direct effects on a node, indexed by source node (any node except targets); `None` for a node without
+    /// inputs.
     pub fn effects_on(&self, node: usize) -> Option<&[f32]> {
         let columns = self.first_logit();
         self.row_of(node).map(|row| &self.effects[row * columns..][..columns])
     }
 
-    /// The largest difference between a node's value and the sum of its constant and the effects on it, which verifies the
-    /// graph. Differences are relative to the scale of rounding errors: the largest of these terms, or the typical
-    /// magnitude of a dot product of the node's input with the vector that reads it, whichever is larger.
+    /// The largest difference between a node's value and the sum of its constant and the effects on it, which verifies
+    /// the graph. Each difference is divided by the scale of its rounding errors: the largest summed term, or the
+    /// typical magnitude of a dot product of the node's input with the vector that reads it, whichever is larger.
     pub fn deviation(&self) -> f32 {
         self.deviations.iter().copied().fold(0.0, f32::max)
     }
@@ -305,9 +306,9 @@ impl AttributionGraph {
         }
     }
 
-    /// Prunes the graph: keeps the nodes that together have `node_share` of the influence on the targets, and the edges
-    /// between them that together have `edge_share`. Tokens, positions and targets are always kept. Features without
-    /// inputs or outputs and errors without outputs are removed.
+    /// Prunes the graph: keeps the nodes that together account for `node_share` of the influence on the targets, and
+    /// the edges between them that together account for `edge_share`. Tokens, positions and targets are always kept.
+    /// Features without inputs or outputs and errors without outputs are removed.
     ///
     /// # Errors
     /// [`GraphError::Setting`] for shares outside 0 to 1.
@@ -358,7 +359,7 @@ impl AttributionGraph {
         Ok(PrunedGraph { nodes, edges })
     }
 
-    /// Calls `show` on each edge between kept nodes, with its share of the influence on the targets.
+    /// Calls `show` on each edge between kept nodes, with the edge's share of the influence on the targets.
     fn score_edges(&self, kept: &[bool], influence: &[f64], mut show: impl FnMut(GraphEdge, f32)) {
         for target in self.targets().filter(|target| kept[*target]) {
             let own = match self.nodes[target].kind {
@@ -408,7 +409,7 @@ fn cumulative(scores: &[f64]) -> Vec<f32> {
     shares
 }
 
-/// What reports and files say about a graph besides its nodes and effects.
+/// Details of a graph for reports and files, besides its nodes and effects.
 pub trait GraphDetails {
     /// The prompt's text. For a combined graph, the text of the first prompt and how many more there are.
     fn prompt(&self) -> &str;
@@ -428,8 +429,8 @@ pub trait GraphDetails {
     /// The pre-activation of a feature or the logit of a target.
     fn value(&self, node: usize) -> Option<f32>;
 
-    /// The difference that [`AttributionGraph::deviation`] is the largest of, for one node; `None` for a node without
-    /// inputs.
+    /// The difference for one node, relative as in [`AttributionGraph::deviation`], which is the largest of them;
+    /// `None` for a node without inputs.
     fn deviation_of(&self, node: usize) -> Option<f32>;
 }
 

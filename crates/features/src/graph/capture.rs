@@ -188,7 +188,10 @@ pub(super) fn capture(
     let config = model.config();
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
     if held && matches!(config.activation(), ActivationFn::Sigmoid | ActivationFn::Laplace) {
-        let reason = format!("{} is not zero at zero, so a ratio cannot replace it", config.activation().name());
+        let reason = format!(
+            "the activation function {} is not zero at zero, so it cannot be replaced by a ratio",
+            config.activation().name()
+        );
         return Err(refused("the model's neurons", reason));
     }
     if config.bidirectional() {
@@ -199,7 +202,7 @@ pub(super) fn capture(
         latent.is_some_and(|latent| latent.kv_down.bias.is_some())
     };
     if let Some(layer) = model.parts().blocks.iter().position(biased) {
-        let reason = format!("layer {layer} adds a bias to the latents of its values");
+        let reason = format!("layer {layer} adds a bias to the latent that its values are computed from");
         return Err(refused("the model", reason));
     }
     let dictionaries: Vec<&Dictionary> = match &replacement.kind {
@@ -461,7 +464,7 @@ impl Run<'_> {
     }
 
     /// Computes the errors: subtracts the outputs of features, constants and a skip connection from the model's output.
-    /// At left-out positions everything is constant; at tokens where the dictionary is not used, everything is error.
+    /// At left-out positions everything is constant; at tokens that the dictionary excludes, everything is error.
     fn leave_errors(&self, place: &mut Place, active: &Active, skipped: Option<&[f32]>, width: usize) {
         let Place { decoders, errors, constant, used, .. } = place;
         let left_out = self.left_out;
@@ -534,7 +537,7 @@ impl Run<'_> {
         Ok(((!plain).then(|| HeldNorm::scaling(factors, centers)), undone))
     }
 
-    /// Makes neurons the features of every MLP. At each position, keeps those with the largest outputs.
+    /// Makes neurons the features of every MLP. At each position, keeps the neurons with the largest outputs.
     fn neuron_sites(&self, frozen: &mut Frozen, most: usize) -> Result<Found> {
         let (mut sites, mut active, mut places) = (Vec::new(), Active::new(self.len), Vec::new());
         for (layer, block) in self.model.parts().blocks.iter().enumerate() {

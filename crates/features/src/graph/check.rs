@@ -44,7 +44,7 @@ impl fmt::Display for GraphCheck {
 }
 
 impl AttributionGraph {
-    /// Changes the `edits` most influential features, one at a time, with patterns, norms and MLPs held, and compares
+    /// Changes the `edits` most influential features, one at a time, with patterns, norms and MLPs frozen, and compares
     /// the change of every other feature's pre-activation and of every target with the corresponding edge. If the graph
     /// has fewer features, changes tokens as well.
     ///
@@ -78,8 +78,8 @@ impl AttributionGraph {
             let effects: Vec<(usize, f32)> =
                 (0..self.nodes().len()).filter_map(|target| Some((target, self.effects_on(target)?[source]))).collect();
             let largest = effects.iter().fold(0f32, |most, (_, x)| most.max(x.abs()));
-            // With everything held, the model is linear, so the change can be large enough that rounding does not hide
-            // the effect.
+            // With everything frozen, the model is linear, so the change can be large enough that rounding does not
+            // hide the effect.
             let times = (value / largest.max(f32::MIN_POSITIVE)).clamp(1.0, MOST);
             let made = match self.nodes()[source].edit(1.0 + times) {
                 Some(edit) => intervention.run(&[edit], Hold::Everything)?,

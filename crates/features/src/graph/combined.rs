@@ -11,8 +11,8 @@ const SHOWN: usize = 3;
 
 impl AttributionGraph {
     /// The mean of graphs of prompts with the same number of tokens. A feature's effects count as zero in graphs where
-    /// it is not active. Effects and constant sum to the mean pre-activation. If the iterator computes its graphs, only
-    /// the running sum and one graph are in memory.
+    /// it is not active. Effects and constant sum to the mean pre-activation. If the iterator computes graphs lazily,
+    /// only the running sum and one graph are in memory.
     ///
     /// ```
     /// # use hooklens::attribution::graph::{AttributionGraph, GraphOptions, GraphTarget, Replacement};

@@ -139,9 +139,9 @@ impl Frozen {
     }
 
     /// The direct effects on one target, split by the attention head that carried them: one row per head for each layer
-    /// below the target, starting with the last, followed by the effects carried by no head. An effect carried by
-    /// several heads in sequence is attributed to the one nearest to the target. The heads' own contributions to the
-    /// constant are left out.
+    /// before the target, last layer first, followed by the effects carried by no head. An effect carried by several
+    /// heads in sequence is attributed to the one nearest to the target. The heads' own contributions to the constant
+    /// are left out.
     pub(super) fn effects_by_head(&self, batch: Batch<'_>, active: &Active, heads: usize) -> Vec<(usize, Effects)> {
         let pos = batch.positions[0];
         let (one, each) = ([pos], vec![pos; heads]);

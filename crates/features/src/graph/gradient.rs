@@ -4,7 +4,7 @@
 /// and only positions up to a target's own affect it.
 #[derive(Debug)]
 pub(super) enum Gradient {
-    /// At each target's own position only, `[target, d_model]`: no attention has been passed yet.
+    /// At each target's own position only, `[target, d_model]`: the gradient has not passed through attention yet.
     Own(Vec<f32>),
     /// At all positions up to the last target, `[target, pos, d_model]`.
     Spread(Vec<f32>),

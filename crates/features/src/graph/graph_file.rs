@@ -138,8 +138,8 @@ impl GraphFile {
         Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))
     }
 
-    /// Sets the graph's slug and model name. For a folder path, uses its last component. If the dictionaries' files
-    /// give Neuronpedia's name of the model, the schema's `scan` keeps that name.
+    /// Sets the graph's slug and model name. If `model` is a folder path, only its last component is used. If the
+    /// dictionaries' files give Neuronpedia's name for the model, `scan` in the schema keeps that name.
     #[must_use]
     pub fn named(mut self, slug: impl Into<String>, model: impl Into<String>) -> Self {
         let (slug, model) = (slug.into(), last_part(&model.into()));
@@ -155,15 +155,15 @@ impl GraphFile {
     /// Neuronpedia URLs; they are converted to lists.
     ///
     /// # Errors
-    /// [`GraphError::Io`]; [`GraphError::File`] if the file is not a graph, lacks `nodes` or `links`, has a link to an
-    /// unknown node, or has pinned nodes, groups or labels that cannot be parsed.
+    /// [`GraphError::Io`] if the file cannot be read; [`GraphError::File`] if it is not a graph, lacks `nodes` or
+    /// `links`, has a link to an unknown node, or has pinned nodes, groups or labels that cannot be parsed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let wrong = |reason: String| GraphError::File { path: path.into(), reason };
         let bytes = regular::read(path).map_err(|source| io(path, "read the graph", source))?;
         if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
-            let message = "it is a PyTorch file, such as circuit-tracer saves; convert it to JSON with circuit-tracer's \
-                        `create_graph_files`";
+            let message = "it is a PyTorch file, like the ones circuit-tracer saves; convert it to JSON with \
+                        circuit-tracer's `create_graph_files`";
             return Err(wrong(message.into()).into());
         }
         outline::check(&bytes).map_err(wrong)?;
@@ -209,7 +209,7 @@ fn dictionaries(graph: &AttributionGraph) -> Vec<String> {
     all.collect()
 }
 
-/// The last component of a folder path; any other name unchanged.
+/// The last component of a folder path; other names are returned unchanged.
 fn last_part(name: &str) -> String {
     let path = Path::new(name);
     let last = path.file_name().filter(|_| path.is_absolute() || name.starts_with('.') || path.exists());

@@ -4,7 +4,7 @@ use super::attribution_graph::{AttributionGraph, PrunedGraph};
 use crate::error::GraphError;
 use hooklens_model::error::Result;
 
-/// The nonzero effects on and of a feature, with the nodes at their other ends.
+/// The nonzero effects into and out of a feature, each with the node at its other end.
 type Profile = Vec<(usize, f32)>;
 
 /// Groups the kept features whose incoming and outgoing effects, as vectors, have similar directions: within a
@@ -50,7 +50,7 @@ impl AttributionGraph {
     }
 }
 
-/// Cosine similarities of unit vectors, `[vector, vector]`. Visits only entries that two vectors share.
+/// Cosine similarities of unit vectors, `[vector, vector]`. Visits only entries that are nonzero in both vectors.
 fn cosines(profiles: &[Profile]) -> Vec<f32> {
     let count = profiles.len();
     let width = profiles.iter().flatten().map(|(place, _)| place + 1).max().unwrap_or(0);

@@ -52,7 +52,7 @@ impl HeadEffects {
 }
 
 impl AttributionGraph {
-    /// The column of each node of this graph in the rows of a prompt.
+    /// For each node of this graph, its column in a prompt's rows.
     pub(super) fn columns_in(&self, active: &Active) -> Vec<usize> {
         let column = |(number, node): (usize, &GraphNode)| match (node.site, node.unit()) {
             (Some(site), Some(unit)) => active.find(site, node.position, unit as u32),
@@ -83,7 +83,7 @@ impl AttributionGraph {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Node`] for a node without inputs; otherwise as [`AttributionGraph::new`].
+    /// [`GraphError::Node`] for a node without inputs; otherwise the same as [`AttributionGraph::new`].
     pub fn heads(&self, model: &HookedTransformer, replacement: &Replacement, node: usize) -> Result<HeadEffects> {
         let captured = capture(model, self.tokens(), replacement, self.left_out())?;
         let Captured { frozen, sites, active, .. } = &captured;

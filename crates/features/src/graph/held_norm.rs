@@ -1,8 +1,8 @@
-//! A norm with its scale frozen: a linear map.
+//! A norm layer with its scale frozen: a linear map.
 
 use hooklens_model::model::Norm;
 
-/// A norm `y = w (x - mean) / scale + b` with the scales recorded in the run, one per position.
+/// A norm layer `y = w (x - mean) / scale + b` with the scales recorded in the run, one per position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeldNorm {
     weight: Option<Vec<f32>>,
@@ -13,7 +13,7 @@ pub(super) struct HeldNorm {
 }
 
 impl HeldNorm {
-    /// Freezes a norm at the scales of a run, `[pos]`, with its weights if `weights` is true.
+    /// Freezes a norm layer at the scales of a run, `[pos]`, with its weights if `weights` is true.
     pub(super) fn new(norm: &Norm, scale: Vec<f32>, weights: bool) -> Self {
         let held = |param: Option<Vec<f32>>| param.filter(|_| weights);
         let of = |param: &Option<burn::module::Param<burn::tensor::Tensor<1>>>| {
@@ -43,7 +43,7 @@ impl HeldNorm {
         }
     }
 
-    /// Applies the norm to the input of a position, in place.
+    /// Applies the norm layer to the input at a position, in place.
     pub(super) fn forward(&self, row: &mut [f32], pos: usize) {
         if self.centers {
             let mean = (row.iter().map(|x| f64::from(*x)).sum::<f64>() / row.len() as f64) as f32;

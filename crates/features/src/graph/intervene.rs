@@ -59,8 +59,8 @@ impl FeatureEdit {
         Self { layer, position, latent, onward: false, to: To::Value(value), site: None }
     }
 
-    /// Multiplies the activation in the unedited run by `factor`. At positions of new tokens, multiplies the current
-    /// activation.
+    /// Sets the activation to `factor` times its value in the unedited run. For generated tokens, multiplies the
+    /// activation in the current run.
     pub fn times(layer: usize, position: usize, latent: usize, factor: f32) -> Self {
         Self { layer, position, latent, onward: false, to: To::Times(factor), site: None }
     }
@@ -123,7 +123,7 @@ pub struct Intervened {
     pub(super) stream: Vec<f32>,
 }
 
-/// Edits with the site of each one's feature. If several edits apply to the same feature and position, the last one
+/// Edits, and the site of each edit's feature. If several edits apply to the same feature and position, the last one
 /// wins.
 struct Edits<'e> {
     all: &'e [FeatureEdit],
@@ -186,12 +186,12 @@ struct Addition {
     vector: Vec<f32>,
 }
 
-/// Runs the model with edited features and returns its logits, `[1, pos, d_vocab_out]`. Wherever a feature writes, its output is replaced by the output for the edited
-/// activation. Error terms are kept. With [`Hold::Nothing`], this is equivalent to a hook on the feature in a model
-/// with the dictionary spliced in.
+/// Runs the model with edited features and returns the logits, `[1, pos, d_vocab_out]`. Wherever an edited feature
+/// writes, its output is replaced by the output for the edited activation. Error terms are kept. With
+/// [`Hold::Nothing`], this is equivalent to a hook on the feature in a model with the dictionary spliced in.
 ///
-/// If several edits apply to the same feature and position, the last one wins. Edits at tokens that the dictionary was
-/// trained without ([`Metadata::exclude_special_tokens`](crate::Metadata::exclude_special_tokens)) have no
+/// If several edits apply to the same feature and position, the last one wins. Edits at tokens that were excluded from
+/// the dictionary's training ([`Metadata::exclude_special_tokens`](crate::Metadata::exclude_special_tokens)) have no
 /// effect, because it has no features there.
 ///
 /// ```
@@ -210,7 +210,7 @@ struct Addition {
 /// ```
 ///
 /// # Errors
-/// [`GraphError::Node`] for a layer, position or latent that does not exist; otherwise as
+/// [`GraphError::Node`] for a layer, position or latent that does not exist; otherwise the same as
 /// [`AttributionGraph::new`](super::AttributionGraph::new).
 pub fn intervene(
     model: &HookedTransformer,
@@ -240,8 +240,8 @@ pub fn intervened(
     Intervention::new(model, tokens, &captured)?.run(edits, hold)
 }
 
-/// Generates text with edited features, in the prompt and, for [`FeatureEdit::onward`] or positions after the prompt,
-/// during generation. Nothing is held, as with [`Hold::Nothing`].
+/// Generates text with edited features. Edits apply within the prompt; an edit made with [`FeatureEdit::onward`] or at
+/// a position after the prompt also applies during generation. Nothing is held, as with [`Hold::Nothing`].
 ///
 /// ```
 /// use hooklens::attribution::graph::{FeatureEdit, Replacement, generate_edited};
@@ -258,8 +258,8 @@ pub fn intervened(
 /// ```
 ///
 /// # Errors
-/// Same as [`intervene`], except that positions after the prompt are allowed and refer to tokens to be generated, and
-/// as [`HookedTransformer::generate_with`].
+/// Same as [`intervene`] and [`HookedTransformer::generate_with`], except that positions after the prompt are allowed:
+/// they refer to tokens to be generated.
 pub fn generate_edited(
     model: &HookedTransformer,
     prompt: impl Into<Input>,
@@ -328,7 +328,7 @@ impl<'m> Intervention<'m> {
         Ok(Self { model, tokens, captured, clean })
     }
 
-    /// The site of an edit, whose position must be less than `positions`.
+    /// Resolves the site of an edit. The edit's position must be less than `positions`.
     fn site(&self, edit: &FeatureEdit, positions: usize) -> Result<usize> {
         let missing = |reason: String| GraphError::Node {
             node: format!("layer {} position {} latent {}", edit.layer, edit.position, edit.latent),
@@ -348,7 +348,7 @@ impl<'m> Intervention<'m> {
         Ok(site)
     }
 
-    /// Resolves the sites of edits, whose positions must be less than `positions`.
+    /// Resolves the sites of edits. Their positions must be less than `positions`.
     fn edits<'e>(&self, edits: &'e [FeatureEdit], positions: usize) -> Result<Edits<'e>> {
         let sites = edits.iter().map(|edit| self.site(edit, positions)).collect::<Result<_>>()?;
         Ok(Edits::new(edits, sites))
@@ -359,8 +359,8 @@ impl<'m> Intervention<'m> {
         let own = &self.captured.sites[site];
         match own.coder {
             Coder::Dictionary(_) => Ok(self.captured.active.act(site, pos, latent as u32)),
-            // This includes neurons whose outputs are too small to be features. Expert activations are computed from
-            // the frozen slopes.
+            // Neurons whose outputs are too small to be features are included. Expert activations are computed from the
+            // frozen slopes.
             Coder::Neurons(ref neurons) if neurons.experts() => {
                 let x = host(self.clean.get::<3>(&*own.read_points()[0])?.narrow(1, pos, 1));
                 let (row, constant) = neurons.reads(&[latent as u32], &[pos]);
@@ -652,7 +652,7 @@ impl<'m> Intervention<'m> {
         }));
     }
 
-    /// Adds hooks that keep the slopes of MLPs without features.
+    /// Adds hooks that freeze the slopes of MLPs without features.
     fn hold_mlps<'h>(&'h self, hooks: &mut Vec<Hook<'h>>) {
         for (layer, own) in self.captured.frozen.layers.iter().enumerate() {
             let MlpPart::Linear(mlp, _) = &own.mlp else { continue };

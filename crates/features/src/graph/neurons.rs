@@ -1,4 +1,4 @@
-//! Neurons as features: the neurons of an MLP, or those of all experts of a mixture, concatenated.
+//! Neurons as features: the neurons of an MLP or, concatenated, of all experts in a mixture of experts.
 
 use super::host;
 use super::mlp_run::MlpRun;

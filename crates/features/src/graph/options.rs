@@ -41,8 +41,8 @@ impl Default for GraphOptions {
 }
 
 impl GraphOptions {
-    /// Default options: targets are the ten most likely tokens, or fewer if these have 0.95 of the probability, and at
-    /// most 7500 features.
+    /// Default options: the targets are the ten most likely tokens, or fewer if their probabilities sum to 0.95, and
+    /// the graph has at most 7500 features.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,8 +74,8 @@ impl GraphOptions {
         weighted_target(self, target, 1.0)
     }
 
-    /// Sets the maximum number of features in the graph. Those with the largest influence are chosen; effects on others
-    /// are not computed.
+    /// Sets the maximum number of features in the graph. The features with the largest influence are chosen; effects on
+    /// the others are not computed.
     pub fn max_nodes(mut self, max_nodes: usize) -> Self {
         self.max_nodes = max_nodes;
         self
@@ -94,16 +94,16 @@ impl GraphOptions {
         self
     }
 
-    /// Stores all effects in a folder as they are computed, and resumes from those of the same graph found there. An
-    /// interrupted run loses at most one batch. The files are kept when the graph is finished.
+    /// Stores all effects in a folder as they are computed, and resumes from the effects already stored there for the
+    /// same graph. An interrupted run loses at most one batch. The files are kept when the graph is finished.
     pub fn resumable(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 }
 
-/// Sets after how many features the remaining ones are ranked again, if there are more than `max_nodes`. The default is
-/// a quarter of the number of features traced so far, but at least 128.
+/// Sets how many features are traced before the remaining ones are ranked again, if more than `max_nodes` are active.
+/// The default is a quarter of the number of features traced so far, but at least 128.
 pub fn ranked_every(options: GraphOptions, features: usize) -> GraphOptions {
     GraphOptions { ranked_every: Some(features), ..options }
 }

@@ -4,14 +4,14 @@ use std::fmt;
 
 use super::attribution_graph::{AttributionGraph, GraphEdge, NodeKind, PrunedGraph};
 
-/// A path from a token, position or error node to a target, ranked by the product of the shares of each node's input
-/// along the path.
+/// A path from a token, position or error node to a target. Paths are ranked by the product of their edges' shares,
+/// where an edge's share is its fraction of the effects on the edge's target.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GraphPath {
     /// Indices of the nodes, target first.
     pub nodes: Vec<usize>,
-    /// The product of the shares along the path.
+    /// The product of the edges' shares.
     pub share: f64,
     words: String,
 }

@@ -40,7 +40,7 @@ pub(super) struct Decoder {
     pub(super) undone: Vec<f32>,
 }
 
-/// A linear skip connection in parallel to the features.
+/// A linear skip connection parallel to the features.
 #[derive(Debug)]
 pub(super) struct Skip {
     /// Skip matrix, `[d_model, d_model]`.

@@ -31,8 +31,8 @@ impl Replacement {
         Self { kind: Kind::Transcoders(Box::new(transcoders)) }
     }
 
-    /// Uses dictionaries on the residual stream, or transcoders of some layers. MLPs without a dictionary are linear
-    /// maps, with each neuron's ratio of activation to pre-activation frozen.
+    /// Uses dictionaries on the residual stream, or transcoders of some layers. MLPs without a dictionary become linear
+    /// maps: each neuron's ratio of activation to pre-activation is frozen.
     pub fn dictionaries(dictionaries: impl IntoIterator<Item = Dictionary>) -> Self {
         Self { kind: Kind::Dictionaries(dictionaries.into_iter().collect()) }
     }

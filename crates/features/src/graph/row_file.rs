@@ -1,8 +1,8 @@
 //! The file that stores rows of effects in a folder, so that an interrupted graph can be resumed.
 //!
-//! A header with the identity of the graph, then an entry and the effects of each row. Header, entries and effects have
-//! XXH3 hashes, so that damage from a killed process, a power loss or a failing disk is detected, and the rows from
-//! there on are computed again.
+//! The file holds a header with the identity of the graph, then an entry and the effects for each row. Header, entries
+//! and effects have XXH3 hashes, so that damage from a killed process, a power loss or a failing disk is detected. The
+//! first damaged row and all later ones are computed again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};

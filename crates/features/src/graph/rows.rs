@@ -84,7 +84,7 @@ impl RowStore {
         Ok(Self { place: Place::Kept(file), most: 0, rows: rows.collect(), len: 0 })
     }
 
-    /// Number of bytes of rows in the folder that were damaged.
+    /// Number of bytes in the folder's row file that were dropped because of damage.
     pub(super) fn damaged(&self) -> u64 {
         if let Place::Kept(file) = &self.place { file.damaged() } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Secant slopes, activations divided by pre-activations: what freezing an MLP keeps of its nonlinearity.
+//! Secant slopes: activations divided by pre-activations. They stand in for the nonlinearity of a frozen MLP.
 
 /// Slopes of the secants from the origin to each neuron: activation over pre-activation, `[row, neuron]`.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ impl SecantSlopes {
     }
 
     /// Computes slopes for gated neurons whose linear factor is clamped to `limit` and increased by one. The half rule
-    /// applies to the product with the clamped value; the contribution of the constant one belongs to the gate.
+    /// applies to the product with the clamped value; the contribution of the added one is attributed to the gate.
     pub(super) fn clipped(gate: &[f32], post: &[f32], linear: &[f32], limit: f32, neurons: usize) -> Self {
         let (mut input, mut by_gate) = (Vec::new(), Vec::new());
         for ((gate, post), linear) in gate.iter().zip(post).zip(linear) {

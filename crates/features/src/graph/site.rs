@@ -37,7 +37,7 @@ pub(super) struct FeatureSite {
     pub(super) start: Option<usize>,
     /// Norm of the input at each position, `[pos]`.
     pub(super) lengths: Vec<f32>,
-    /// Token ids where the site has no features, because its dictionary was trained without them.
+    /// Token ids at which the site has no features, because they were excluded from its dictionary's training.
     pub(super) left_out: Vec<u32>,
 }
 
@@ -53,8 +53,8 @@ impl FeatureSite {
         !self.left_out.contains(&token)
     }
 
-    /// Vectors `[feature, d_model]` whose dot products with the residual stream are the pre-activations of these
-    /// latents at these positions, and the constants added to them.
+    /// Vectors `[feature, d_model]` whose dot products with the residual stream are the pre-activations of `latents` at
+    /// `positions`, and the constants added to them.
     pub(super) fn reads(&self, latents: &[u32], positions: &[usize]) -> Result<(Vec<f32>, Vec<f64>)> {
         let (mut rows, mut constants) = self.reads_at_point(latents, positions)?;
         let width = rows.len() / latents.len().max(1);
@@ -80,8 +80,8 @@ impl FeatureSite {
         }
     }
 
-    /// Typical magnitudes of the pre-activations of these latents at these positions if nothing cancels: the product of
-    /// both vectors' norms, divided by the square root of their width.
+    /// Typical magnitudes of the pre-activations of `latents` at `positions` if nothing cancels: the product of both
+    /// vectors' norms, divided by the square root of their width.
     pub(super) fn sizes(&self, latents: &[u32], positions: &[usize]) -> Result<Vec<f64>> {
         let (rows, _) = self.reads_at_point(latents, positions)?;
         let width = (rows.len() / latents.len().max(1)).max(1);
@@ -90,7 +90,7 @@ impl FeatureSite {
     }
 }
 
-/// Typical magnitude of a dot product of `row` with a vector of this norm.
+/// Typical magnitude of a dot product of `row` with a vector of norm `length`.
 pub(super) fn usual(row: &[f32], length: f64) -> f64 {
     let squares: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     (squares / row.len().max(1) as f64).sqrt() * length

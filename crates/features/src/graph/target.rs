@@ -9,7 +9,7 @@ use hooklens_model::cpu;
 use hooklens_model::error::Result;
 use hooklens_model::model::{HookedTransformer, ModelParts};
 
-/// A target of a graph: a sum of logits after the prompt, or a direction in the input of the unembedding.
+/// A target of a graph: a weighted sum of next-token logits, or a direction in the input of the unembedding.
 ///
 /// ```
 /// use hooklens::attribution::graph::{GraphOptions, GraphTarget};
@@ -83,7 +83,7 @@ pub(super) struct PreparedTargets {
     pub(super) values: Vec<f64>,
 }
 
-/// The most likely tokens: as many as are needed for this total probability, but at most `most`.
+/// The most likely tokens: as many as are needed to reach a total probability of `share`, but at most `most`.
 fn likeliest(probabilities: &[f32], most: usize, share: f64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..probabilities.len() as u32).collect();
     order.sort_by(|a, b| probabilities[*b as usize].total_cmp(&probabilities[*a as usize]).then(a.cmp(b)));
@@ -180,7 +180,7 @@ pub(super) fn prepared_targets(
     Ok(targets)
 }
 
-/// The target [`GraphTarget::difference`] for token ids.
+/// Same as [`GraphTarget::difference`], for token ids.
 pub fn difference_of_ids(model: &HookedTransformer, answer: u32, wrong: u32) -> GraphTarget {
     let label = format!("{} minus {}", name(model, answer), name(model, wrong));
     GraphTarget { label, what: What::Tokens(vec![(answer, 1.0), (wrong, -1.0)]) }

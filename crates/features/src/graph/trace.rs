@@ -126,8 +126,8 @@ impl<'c> Trace<'c> {
         self.add(effects, &all, GOALS)
     }
 
-    /// Traces features, grouped by site and ordered by position. Rows left by an earlier run do not change the batches,
-    /// because in another batch the last bits of effects may differ.
+    /// Traces features, grouped by site and ordered by position. Rows left by an earlier run do not change how features
+    /// are batched, because the last bits of an effect depend on its batch.
     fn add_features(&mut self, mut features: Vec<usize>, mut done: impl FnMut(usize)) -> Result<()> {
         features.sort_unstable();
         let active = &self.captured.active;
@@ -137,7 +137,7 @@ impl<'c> Trace<'c> {
             let own = rest.partition_point(|feature| active.place(*feature).0 == site);
             let mut of_site = &rest[..own];
             while !of_site.is_empty() {
-                // Gradients cover all positions up to that of the last feature.
+                // Gradients cover all positions up to the last feature's.
                 let most = self.batch.unwrap_or(MOST).min((NUMBERS / self.columns).max(1)).min(of_site.len()).max(1);
                 let together = rows_together(active.len);
                 let fits = |count: &usize| count * (active.place(of_site[count - 1]).1 + 1) <= together;
@@ -251,7 +251,7 @@ impl Captured {
     }
 }
 
-/// Default number of positions at the start to leave out.
+/// Default number of positions to leave out at the start of the prompt.
 pub(super) fn special(model: &HookedTransformer, tokens: &[u32]) -> usize {
     usize::from(model.bos_token().is_some() && tokens.first().copied() == model.bos_token())
 }

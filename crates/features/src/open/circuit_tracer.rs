@@ -94,7 +94,7 @@ impl Config {
         })
     }
 
-    /// Fails if a weight file belongs to another set, or is not described.
+    /// Fails if a weight file belongs to another set, or if `config.yaml` has hashes but none for it.
     fn check_belongs(&self, found: &Found, number: usize) -> Result<()> {
         if !self.weights.is_empty() {
             found.check_belongs(&self.path, self.weights.get(number).map_or("", String::as_str))?;
@@ -146,7 +146,7 @@ pub(crate) fn numbered(folder: &Path, beginning: &str) -> BTreeMap<usize, PathBu
     files.collect()
 }
 
-/// The files of `count` layers, or of as many as exist, failing if one is missing.
+/// The files of layers 0 to the last one found, and of at least `count` layers. Fails if one is missing.
 fn gapless(folder: &Path, beginning: &str, count: usize) -> Result<Vec<PathBuf>, FeatureError> {
     let mut files = numbered(folder, beginning);
     let count = files.keys().next_back().map_or(0, |last| last + 1).max(count);
@@ -204,7 +204,7 @@ pub(crate) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
     if !layers.is_empty() { gemma_scope(&layers, folder, device).map(Some) } else { Ok(None) }
 }
 
-/// Opens transcoders embedded in the program under this name.
+/// Opens transcoders embedded in the binary.
 pub(crate) fn embedded(one: &EmbeddedDictionary, device: &Device) -> Result<Layers> {
     let named = |layer: usize| format!("embedded:{}/layer_{layer}", one.name);
     let config = Config::parsed(one.description, format!("embedded:{}", one.name).into())?;

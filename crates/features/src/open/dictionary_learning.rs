@@ -145,8 +145,8 @@ fn class(found: &Found, latents: usize) -> Result<Class> {
         (None, _) => Err(found
             .wrong(
                 "it is either an AutoEncoderTopK, which keeps the k largest latents of each token, or a BatchTopKSAE, \
-                 which keeps those above the threshold; both save the same tensors. Set `dict_class` or \
-                 `trainer_class` of `trainer` in the config.json beside the weights",
+                 which keeps those above the threshold; both save the same tensors. Set `dict_class`, or \
+                 `trainer_class` under `trainer`, in the config.json next to the weights",
             )
             .into()),
     }

@@ -85,7 +85,7 @@ impl Found {
         Ok(Self { path: weights, config, files, device: device.clone() })
     }
 
-    /// Opens a weight file embedded in the program.
+    /// Opens a weight file embedded in the binary.
     pub(super) fn of_static(name: &str, bytes: &'static [u8], config: Option<Value>, device: &Device) -> Result<Self> {
         let path = PathBuf::from(name);
         let files = Arc::new(embedded_file(name, bytes)?);
@@ -112,7 +112,7 @@ impl Found {
         FeatureError::Setting { path: self.described_by().into(), reason: reason.into() }
     }
 
-    /// The dictionary's name: the path of its folder, or of its file if that is in the current folder.
+    /// The dictionary's name: the path of its folder, or the path of its file if the file is in the current folder.
     pub(super) fn name(&self) -> Arc<str> {
         let folder = self.folder();
         // Embedded dictionaries keep the requested name.
@@ -121,8 +121,8 @@ impl Found {
         path.display().to_string().into()
     }
 
-    /// Fails if the hash in a description differs from that of the weights, which then belong to another dictionary.
-    /// Files of other programs have no hash.
+    /// Fails if the hash in a description differs from the hash of the weights, which means that they belong to
+    /// different dictionaries. Files written by other programs have no hash.
     pub(super) fn check_belongs(&self, described: &Path, said: &str) -> Result<(), FeatureError> {
         if self.files.metadata(WEIGHTS).is_none_or(|own| own == said) {
             return Ok(());
@@ -205,7 +205,7 @@ impl Found {
         Ok(self.files.integer(tensor)?.and_then(|number| usize::try_from(number).ok()))
     }
 
-    /// Contents of a PyTorch file besides tensors; the default for other files.
+    /// Contents of a PyTorch file besides tensors; `D`'s default for other types of files.
     pub(super) fn beside_tensors<D: DeserializeOwned + Default>(&self) -> Result<D> {
         match self.path.extension().and_then(|ending| ending.to_str()) {
             Some("pt" | "pth" | "bin") => Ok(torch_file::described(&self.path)?),

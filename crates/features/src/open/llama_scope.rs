@@ -33,7 +33,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
         (Some(read), _) => Metadata::at(read),
         _ => Metadata::default(),
     };
-    // Inputs, and outputs of transcoders, were scaled to a mean norm of `sqrt(width)`.
+    // Inputs and, for transcoders, outputs were scaled to a mean norm of `sqrt(width)`.
     let normalized = text("norm_activation").unwrap_or_else(|| "dataset-wise".into());
     let scales = |end: &str, point: &Option<String>, width: usize| -> Result<Option<f64>> {
         let said = found.field("dataset_average_activation_norm").and_then(|norms| norms.get(end)?.as_f64());

@@ -59,9 +59,9 @@ fn format_of(found: &Found) -> Option<&'static Format> {
 }
 
 impl Dictionary {
-    /// Opens a dictionary: a weight file, its folder, a folder that contains a single dictionary at some depth, the
-    /// embedded `embedded:ioi-sae`, or a layer of a set of transcoders, such as `PATH/layer_3`. Reads only headers,
-    /// biases and thresholds; matrices are read on first use.
+    /// Opens a dictionary from a weight file, its folder, or a parent folder that contains no other dictionary. The
+    /// path can also be the embedded `embedded:ioi-sae`, or a layer of a set of transcoders, such as `PATH/layer_3`.
+    /// Reads only headers, biases and thresholds; matrices are read on first use.
     ///
     /// Supported formats: SAELens (before and since 6.0), Gemma Scope (`.npz`), Gemma Scope 2, sparsify,
     /// dictionary_learning, OpenAI, Llama Scope, Goodfire, DeepSeek R1, Kissane et al.
@@ -119,8 +119,8 @@ impl Dictionary {
     }
 }
 
-/// Opens one layer of a set of transcoders, `PATH/layer_3` or its file in the set's folder; `None` if the path does not
-/// name one.
+/// Opens one layer of a set of transcoders, given as `PATH/layer_3` or as the layer's file in the set's folder; `None`
+/// if the path is neither.
 fn layer_of_set(path: &Path) -> Result<Option<Dictionary>> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = name.strip_prefix("layer_").map(|rest| rest.strip_suffix(".safetensors").unwrap_or(rest));
@@ -151,8 +151,8 @@ struct Parts {
     skip: Option<Matrix>,
     finetuned: Option<Tensor<1>>,
     by_norms: bool,
-    /// Whether the input consists of flattened heads; `None` if the files do not say, so that it is inferred from the
-    /// point.
+    /// Whether the input consists of flattened heads; `None` if the files do not say, in which case it is inferred from
+    /// the point.
     by_heads: Option<bool>,
 }
 

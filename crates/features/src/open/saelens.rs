@@ -1,5 +1,5 @@
 //! SAELens: `cfg.json` with `sae_weights.safetensors`, before and since 6.0; and the attention dictionaries of Kissane
-//! et al., with the same tensors but another description.
+//! et al., which have the same tensors but a different description.
 
 use serde_json::{Map, Value};
 
@@ -45,7 +45,7 @@ pub(super) fn fits_kissane(found: &Found) -> bool {
     found.field("dict_size").is_some() && found.has("W_enc") && found.has("b_dec")
 }
 
-/// Reads ReLU dictionaries on heads' outputs, with centered inputs.
+/// Reads ReLU dictionaries that read attention head outputs, with centered inputs.
 pub(super) fn read_kissane(found: &Found, format: &'static str) -> Result<Dictionary> {
     let mut parts = plain(found)?;
     let layer = found.field("layer").and_then(Value::as_u64).unwrap_or(0);
@@ -197,7 +197,7 @@ fn thresholds(found: &Found, latents: usize) -> Result<Vec<f32>> {
     found.numbers("threshold", latents)
 }
 
-/// Number of latents kept per token. In old versions, an argument of the activation function.
+/// Number of latents kept per token. In old versions, it is an argument of the activation function.
 fn k(found: &Found, cfg: &Map<String, Value>) -> Result<usize> {
     let argument = cfg.get("activation_fn_kwargs").and_then(|kwargs| kwargs.get("k"));
     let number = |said: Option<&Value>| said.and_then(Value::as_u64).map(|k| k as usize);
@@ -210,8 +210,8 @@ fn k(found: &Found, cfg: &Map<String, Value>) -> Result<usize> {
     }
 }
 
-/// Fails for an activation function that does not match the architecture. ReLU is accepted for every architecture,
-/// because SAELens writes it as the default.
+/// Fails if the activation function does not match the architecture. ReLU is accepted for every architecture, because
+/// SAELens writes it as the default.
 fn check_activation(found: &Found, cfg: &Map<String, Value>, architecture: &str) -> Result<()> {
     let said = ["activation_fn", "activation_fn_str"].into_iter().filter_map(|key| cfg.get(key));
     match said.into_iter().find(|said| !said.is_null() && *said != "relu" && *said != architecture) {
@@ -223,8 +223,8 @@ fn check_activation(found: &Found, cfg: &Map<String, Value>, architecture: &str)
     }
 }
 
-/// Fails for a dictionary that was trained only at some positions of its prompts (the arguments of Python's `slice`),
-/// because hooklens would use it at all positions.
+/// Fails if the dictionary was trained only at some positions of its prompts, because hooklens would use it at all
+/// positions. `said` holds the arguments of Python's `slice`.
 fn check_positions(found: &Found, said: &Value) -> Result<()> {
     let none = Value::Null;
     let (start, stop, step) = match said {

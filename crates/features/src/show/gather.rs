@@ -76,7 +76,7 @@ impl Gathered {
         self.sample(value, amount.each_interval, random, &window);
     }
 
-    /// Adds to the sample of an interval, in which every activation has the same chance of being kept.
+    /// Adds an activation to the sample of its interval. Every activation has the same chance of being kept.
     fn sample(&mut self, value: f32, count: usize, random: &mut ChaCha8Rng, window: &impl Fn() -> Example) {
         for _ in 0..self.intervals.reach(value.abs()) {
             for samples in [&mut self.samples[..], &mut self.below[..]] {

@@ -45,7 +45,7 @@ const RELATED: usize = 8;
 pub struct DashboardOptions {
     amount: Amount,
     batch_size: usize,
-    /// Excluded token ids; `None` for those that the dictionary's files name.
+    /// Excluded token ids; `None` for the ones listed in the dictionary's files.
     left_out: Option<Vec<u32>>,
     query: Option<String>,
     dataset: String,
@@ -60,8 +60,7 @@ impl Default for DashboardOptions {
 }
 
 impl DashboardOptions {
-    /// Default options: the 20 largest activations and 5 of each interval, each with 12 tokens before it and 6 after
-    /// it.
+    /// Default options: the 20 largest activations and 5 of each interval, shown with 12 tokens before and 6 after.
     pub fn new() -> Self {
         Self::default()
     }
@@ -88,13 +87,13 @@ impl DashboardOptions {
         self.left_out.as_ref().is_some_and(|ids| ids.contains(&id))
     }
 
-    /// Excludes activations at these tokens, also in the query.
+    /// Excludes activations at these tokens, in the prompts and in the query.
     pub fn exclude_tokens(mut self, tokens: impl IntoIterator<Item = u32>) -> Self {
         self.left_out = Some(tokens.into_iter().collect());
         self
     }
 
-    /// Sets a text whose activations are shown too, and by which the list can be sorted.
+    /// Sets a query text: pages also show its activations, and the list of units can be sorted by them.
     pub fn query(mut self, text: impl Into<String>) -> Self {
         self.query = Some(text.into());
         self
@@ -149,8 +148,8 @@ impl std::fmt::Debug for Dashboards<'_> {
 /// ```
 ///
 /// # Errors
-/// Fails if the model lacks the units' point or has another width there, if it cannot run the prompts, or if no tokens
-/// are left.
+/// Fails if the model lacks the units' point or has a different width there, if it cannot run the prompts, or if no
+/// tokens are left.
 pub fn dashboards<'m>(
     model: &'m HookedTransformer,
     units: Units,
@@ -296,7 +295,7 @@ impl Dashboards<'_> {
         self.gathered.len()
     }
 
-    /// The units that are active at some token, in descending order of density.
+    /// The units that are active for at least one token, in descending order of density.
     pub fn by_density(&self) -> Vec<usize> {
         let density = self.density();
         let mut order: Vec<usize> = (0..self.len()).filter(|unit| density[*unit] > 0.0).collect();
@@ -314,9 +313,9 @@ impl Dashboards<'_> {
         }
     }
 
-    /// Saves these units: a page with them and the list of all units, as one self-contained HTML file, if the path ends
-    /// in `.html` or `.htm`; otherwise Neuronpedia's JSON, with one object per line. For the latter, correlations with
-    /// other units and with the coordinates of the input take a second pass over the prompts.
+    /// Saves dashboards of `units`. If the path ends in `.html` or `.htm`, writes a self-contained HTML page with these
+    /// units and a list of all units; otherwise, writes Neuronpedia's JSON, with one object per line. The JSON takes a
+    /// second pass over the prompts, for correlations with other units and with the coordinates of the input.
     ///
     /// # Errors
     /// [`FeatureError::Latent`] for a unit that does not exist; also fails if the file cannot be written.

@@ -177,7 +177,7 @@ fn aligned(vector: &[f32]) -> Vec<(usize, f32, f32)> {
     order.into_iter().take(ROWS).map(|place| (place, vector[place], vector[place].abs() / sum.max(1e-30))).collect()
 }
 
-/// Each head's fraction of the sum of norms of a direction's parts.
+/// Splits a direction into one part per head, and returns each part's norm as a fraction of the sum of norms.
 fn shares(vector: &[f32], Heads { count, .. }: Heads<'_>) -> Vec<f32> {
     let norm = |part: &[f32]| part.iter().map(|x| x * x).sum::<f32>().sqrt();
     let norms: Vec<f32> = vector.chunks_exact((vector.len() / count.max(1)).max(1)).map(norm).collect();

@@ -44,7 +44,7 @@ impl Units {
     /// The latents of a dictionary, at the point it reads.
     ///
     /// # Errors
-    /// [`FeatureError::NoPoint`] if the dictionary has no point.
+    /// [`FeatureError::NoPoint`] if the dictionary's files do not name its hook point.
     pub fn latents(dictionary: &Dictionary) -> Result<Self> {
         let [point, _] = dictionary.points()?;
         Ok(Self {

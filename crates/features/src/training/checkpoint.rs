@@ -1,7 +1,7 @@
 //! Checkpoint files, from which training resumes as if it had not been interrupted.
 //!
-//! The last 16 bytes are a 128-bit XXH3 hash of the whole file, with zeros in their place, so that training never
-//! resumes from a damaged file.
+//! The last 16 bytes are a 128-bit XXH3 hash of the whole file, computed with zeros in their place. It keeps training
+//! from resuming from a damaged file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

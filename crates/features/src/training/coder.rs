@@ -40,7 +40,7 @@ pub(super) struct Coder {
 pub(super) struct Activations {
     /// Inputs of the encoder, `[token, d_in]`.
     pub(super) input: Vec<f32>,
-    /// Pre-activations, `[token, latent]`; those of the gate for a gated coder.
+    /// Pre-activations, `[token, latent]`; the gate's pre-activations for a gated coder.
     pub(super) pre: Vec<f32>,
     /// Activations, one sparse row per token.
     pub(super) acts: Sparse,
@@ -60,8 +60,8 @@ fn encode(x: &[f32], [rows, width]: [usize; 2], weight: &[f32], latents: usize, 
 }
 
 impl Coder {
-    /// Initializes the decoder with random rows of this norm. The encoder starts as the transpose if `tied` (for
-    /// autoencoders), and otherwise with random rows of its own.
+    /// Initializes the decoder with random rows of norm `norm`. The encoder starts as the decoder's transpose if `tied`
+    /// (for autoencoders), and otherwise with its own random rows.
     pub(super) fn new(
         [d_in, latents, width, first]: [usize; 4],
         norm: f32,
@@ -188,8 +188,8 @@ impl Coder {
         }
     }
 
-    /// Adds gradients of the decoder, given those of the outputs, for the latents in `by_latent` only. Returns the
-    /// gradients of the activations, in the order of `by_latent`'s entries.
+    /// Adds gradients of the decoder, given the gradients of the outputs, for the latents in `by_latent` only. Returns
+    /// the gradients of the activations, in the order of `by_latent`'s entries.
     fn decoder_back(&mut self, by_latent: &Sparse, slopes: &[f32]) -> Vec<f32> {
         let rows = slopes.len() / self.width.max(1);
         let mut made = vec![0.0; self.decoder.value.len()];
@@ -198,7 +198,7 @@ impl Coder {
         products_at(by_latent, &self.decoder.value, slopes, self.width)
     }
 
-    /// Adds gradients of the encoder and the bias (the gate's bias for a gated coder), given those of the
+    /// Adds gradients of the encoder and the bias (the gate's bias for a gated coder), given the gradients of the
     /// pre-activations.
     fn encoder_back(&mut self, by_latent: &Sparse, of_pre: Vec<f32>, input: &[f32], gate: bool) {
         let back = Sparse { values: of_pre, ..by_latent.clone() };
@@ -369,8 +369,8 @@ impl Coder {
     }
 
     /// Adds the gradients of the gate's auxiliary reconstruction and of its sparsity penalty, and returns their losses.
-    /// Both treat the decoder as a constant; otherwise its rows would shrink to make gates cheap, and magnitudes would
-    /// compensate. `missed` is the output minus the decoder bias.
+    /// Both treat the decoder as a constant; otherwise decoder rows would shrink to make gates cheap, and magnitudes
+    /// would grow to compensate. `missed` is the output minus the decoder bias.
     pub(super) fn gate_back(&mut self, made: &Activations, missed: &[f32], norms: &[f32], weight: f32) -> f64 {
         let mut open = made.pre.clone();
         keep(Keep::Positive, self.latents, &mut open);
@@ -396,7 +396,7 @@ impl Coder {
         loss
     }
 
-    /// Adds the gradients of the auxiliary loss with which dead latents reconstruct the residual `missed` (AuxK), and
+    /// Adds the gradients of the auxiliary loss (AuxK), in which dead latents reconstruct the residual `missed`, and
     /// returns the loss.
     pub(super) fn revive(&mut self, made: &Activations, dead: &[bool], missed: &[f32], coefficient: f32) -> f64 {
         let count = dead.iter().filter(|dead| **dead).count();

@@ -15,17 +15,17 @@ use hooklens_model::error::Result;
 
 /// Number of tokens on which thresholds are calibrated.
 const CALIBRATED: usize = 16_384;
-/// Bounds on the number of tokens measured, which is otherwise a tenth of the training tokens.
+/// Bounds on the number of tokens evaluated, which is otherwise a tenth of the training tokens.
 const MEASURED: [usize; 2] = [16_384, 65_536];
 /// Number of tokens encoded at a time.
 const TOGETHER: usize = 1024;
 
-/// How a trained dictionary reconstructs tokens that follow its training data, with the weights and thresholds it is
-/// saved with. The measures are those of [`Evaluation`](crate::Evaluation).
+/// How well a trained dictionary, as it is saved, reconstructs tokens that follow its training data. Metrics are
+/// defined as in [`Evaluation`](crate::Evaluation).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HeldOut {
-    /// Number of tokens measured.
+    /// Number of tokens evaluated.
     tokens: usize,
     /// Whether none of the tokens were used in training. False if the prompts have too few tokens for that.
     unseen: bool,

@@ -26,11 +26,12 @@ impl fmt::Display for Difference {
             Difference::Setting(name, [file, now]) => {
                 write!(
                     f,
-                    "it belongs to a training run with different settings: `{name}` is {file} there but {now} here"
+                    "it belongs to a training run with different settings: `{name}` is {file} in the file, but \
+                     {now} in this run"
                 )
             }
             Difference::Data([file, now]) => {
-                write!(f, "it belongs to a training run on different data: {file} there but {now} here")
+                write!(f, "it belongs to a training run on different data: {file} in the file, but {now} in this run")
             }
         }
     }
@@ -48,18 +49,18 @@ impl TrainingIdentity {
     }
 }
 
-/// How a stored identity differs from that of the current run.
+/// How a stored identity differs from the current run's.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Difference {
-    /// The file's settings have another version than this program's.
+    /// The file's settings have a different version than this program's.
     Version(String),
-    /// The first setting that differs, with its values in the file and now.
+    /// The first setting that differs, with its values in the file and in this run.
     Setting(String, [String; 2]),
-    /// The data, in the file and now.
+    /// The data, in the file and in this run.
     Data([String; 2]),
 }
 
-/// Compares settings read from a file with those of the current run.
+/// Compares settings read from a file with the current run's.
 pub(super) fn different_settings(file: &Value, now: &Value) -> Option<Difference> {
     let Some(file) = file.as_object() else {
         return Some(Difference::Version("its settings were written by an earlier version of hooklens".into()));

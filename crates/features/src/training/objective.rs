@@ -24,8 +24,8 @@ pub enum Objective {
         /// Number of active latents per token.
         k: usize,
     },
-    /// BatchTopK in which prefixes of the latents must reconstruct on their own, at several widths (Bussmann et al.
-    /// 2025).
+    /// BatchTopK in which prefixes of the latents, of several widths, must each reconstruct on their own (Bussmann et
+    /// al. 2025).
     Matryoshka {
         /// Mean number of active latents per token.
         k: f64,
@@ -37,7 +37,7 @@ pub enum Objective {
     JumpRelu {
         /// The sparsity loss.
         sparsity: JumpReluSparsity,
-        /// Width of the window around a threshold in which it receives gradients.
+        /// Width of the window around a threshold in which the threshold receives gradients.
         bandwidth: f32,
         /// Initial thresholds.
         threshold: f32,

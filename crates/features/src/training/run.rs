@@ -61,10 +61,10 @@ pub struct TrainingRun {
 pub struct Trained {
     /// The dictionary, or the transcoders.
     pub dictionary: Opened,
-    /// Measures of the logged steps, each on the batch of the step. For BatchTopK, active latents are chosen over that
-    /// batch.
+    /// Metrics of the logged steps, each computed on the step's batch. For BatchTopK, active latents are chosen over
+    /// that batch.
     pub log: Vec<Step>,
-    /// Measures of the final dictionary on tokens that follow the training data: one entry, or one per layer of a
+    /// Metrics of the final dictionary on tokens that follow the training data: one entry, or one per layer of a
     /// cross-layer transcoder. Empty if training was stopped.
     pub held_out: Vec<HeldOut>,
     /// Number of tokens left if training was stopped: see [`TrainingRun::stop_when`].
@@ -170,7 +170,7 @@ impl TrainingRun {
     ///
     /// # Errors
     /// Same as [`TrainingRun::on_model`]; also fails if a dump lacks a point, or does not contain one vector per token
-    /// for it.
+    /// for that point.
     pub fn on_dumps<P: AsRef<Path>>(
         &self,
         dumps: impl IntoIterator<Item = P>,
@@ -179,7 +179,7 @@ impl TrainingRun {
         self.run(&mut FromDumps::new(dumps, &self.left_out), progress)
     }
 
-    /// The run with the model's own names of the points.
+    /// Returns the run with the model's own names for the points.
     fn resolved(&self, model: &HookedTransformer) -> Result<Self> {
         let trainings = self.trainings.iter().map(|training| training.resolved(model.catalog()));
         Ok(Self { trainings: trainings.collect::<Result<_>>()?, ..self.clone() })
@@ -308,7 +308,7 @@ impl Trainer {
     }
 }
 
-/// What `hooklens features train` needs of a training run besides training.
+/// What `hooklens features train` needs from a training run besides training.
 pub trait TrainingJob: Sized {
     /// Sets the interval between logged steps. The last step is always logged. Default 10.
     fn log_every(self, steps: usize) -> Self;
@@ -350,7 +350,7 @@ impl TrainingJob for TrainingRun {
     }
 }
 
-/// What is stored beside a trained dictionary.
+/// Data that is stored next to a trained dictionary.
 pub trait TrainingRecord {
     /// The log as CSV, one row per step.
     fn csv(&self) -> String;

@@ -87,7 +87,7 @@ impl Training {
         }
     }
 
-    /// Settings for a sparse autoencoder at a point. Defaults to BatchTopK with k 32, and a million tokens.
+    /// Settings for a sparse autoencoder at a point. Defaults to BatchTopK with k 32 and a million tokens.
     pub fn autoencoder(point: impl Into<Selection>, latents: usize) -> Self {
         Self::new(TrainedPoints::Autoencoder(point.into().full_name()), latents)
     }
@@ -97,13 +97,14 @@ impl Training {
         Self::new(TrainedPoints::Transcoder(read.into().full_name(), write.into().full_name()), latents)
     }
 
-    /// A cross-layer transcoder for a model with this number of layers, with `latents` latents per layer: from the
-    /// input of every MLP to the outputs of the same and all later MLPs.
+    /// Settings for a cross-layer transcoder with `latents` latents per layer, for a model with `layers` layers. Each
+    /// layer reads its MLP's input and writes to the outputs of that MLP and all later ones.
     pub fn cross_layer(layers: usize, latents: usize) -> Self {
         Self::new(TrainedPoints::CrossLayer("mlp.hook_in".into(), "hook_mlp_out".into(), layers), latents)
     }
 
-    /// The settings with the model's own names of the points, in which a layer counted from the end is a number.
+    /// Returns the settings with the model's own names for the points. Layers counted from the end become layer
+    /// numbers.
     pub(super) fn resolved(&self, catalog: &Catalog) -> Result<Self> {
         let own =
             |point: &str| -> Result<String> { Ok(host(catalog, "the dictionary to train", point)?.0.name.to_string()) };
@@ -129,7 +130,7 @@ impl Training {
         self.objective(Objective::BatchTopK { k })
     }
 
-    /// Sets the number of tokens to train on. Prompts are repeated if they have fewer.
+    /// Sets the number of tokens to train on. Prompts are repeated if they contain fewer.
     pub fn tokens(mut self, tokens: usize) -> Self {
         self.total = tokens;
         self
@@ -307,7 +308,7 @@ impl Training {
         Ok(())
     }
 
-    /// Sets the fraction of training, at its start, during which sparsity penalties rise from 0 (default 10 %).
+    /// Sets the fraction of training over which sparsity penalties warm up from 0 (default 10 %).
     pub fn penalty_warm_up(mut self, share: f64) -> Self {
         self.penalty_warm_up = share;
         self
@@ -331,14 +332,14 @@ impl Training {
         self
     }
 
-    /// Sets after how many tokens without activation a latent counts as dead. Default: a tenth of all tokens, at most
+    /// Sets the number of tokens after which an inactive latent counts as dead. Default: a tenth of all tokens, at most
     /// 10 million.
     pub fn dead_after(mut self, tokens: usize) -> Self {
         self.dead_after = Some(tokens);
         self
     }
 
-    /// Sets the weight of the auxiliary loss with which dead latents reconstruct the error (AuxK), for objectives that
+    /// Sets the weight of the auxiliary loss (AuxK), in which dead latents reconstruct the error, for objectives that
     /// choose k latents. 0 disables it. Default 1.
     pub fn revive(mut self, coefficient: f32) -> Self {
         self.revive = coefficient;

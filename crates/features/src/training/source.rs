@@ -38,7 +38,7 @@ pub(super) trait Source {
     /// Prepares to serve these points, continuing after `done` tokens.
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
 
-    /// Activations of the first tokens, as many as are shuffled together.
+    /// Activations of the first tokens, enough to fill the shuffle buffer.
     fn first(&mut self) -> Result<Rows>;
 
     /// The next batch.

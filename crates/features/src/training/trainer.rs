@@ -20,7 +20,7 @@ use crate::dictionary::{Dictionary, DictionaryWeights};
 use crate::metadata::Metadata;
 use hooklens_model::error::Result;
 
-/// Measures of one training step, on the batch of the step.
+/// Metrics of one training step, computed on the step's batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Step {
@@ -78,7 +78,7 @@ pub(super) struct Trainer {
     pub(super) tokens: usize,
 }
 
-/// Number of active latents that BatchTopK chooses among this many tokens.
+/// Number of active latents that BatchTopK chooses for `tokens` tokens.
 pub(super) fn chosen(k: f64, tokens: usize) -> usize {
     ((k * tokens as f64) as usize).max(1)
 }
@@ -320,7 +320,7 @@ impl Trainer {
         self.count(&made, tokens);
         let (mut mean, mut square) = (vec![0f64; all], 0.0);
         for rows in wanted.chunks(64 * all.max(1)) {
-            // Sums a few rows in f32, and these sums in f64.
+            // Sums blocks of rows in f32, and the block sums in f64.
             let (mut sums, mut squares) = (vec![0f32; all], vec![0f32; all]);
             for row in rows.chunks_exact(all.max(1)) {
                 for ((sum, own), x) in sums.iter_mut().zip(&mut squares).zip(row) {
