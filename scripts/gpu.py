@@ -202,7 +202,7 @@ class Peer:
             for _ in range(32):
                 token = self(token, cache)[:, -1:].argmax(-1)
 
-        done["decoding 32 tokens behind 128"] = timed(decode)
+        done["decoding 32 tokens after 128"] = timed(decode)
         return done
 
     def wait(self):

@@ -25,7 +25,7 @@ pub(super) enum AnyModel {
 }
 
 impl AnyModel {
-    /// Loads a model and prints notes from its load report, for example on unused tensors in its files.
+    /// Loads a model and prints notes from the load report, for example about unused tensors.
     pub(super) fn load(model: &ModelArg, options: LoadOptions) -> Result<Self, Failure> {
         Self::load_for(model, options, None)
     }
@@ -90,8 +90,8 @@ pub(super) fn plain_decoder(command: &str, arg: &ModelArg, options: LoadOptions)
     Ok(model)
 }
 
-/// Splices the `--dictionary` dictionaries into a decoder. Prints notes on mismatches with the model and on tokens to
-/// which they are not applied.
+/// Splices the `--dictionary` dictionaries into a decoder. Prints notes about mismatches with the model, and about
+/// tokens that the dictionaries are not applied to.
 fn spliced(model: HookedTransformer, arg: &ModelArg, prepend_bos: Option<bool>) -> Result<HookedTransformer, Failure> {
     for path in &arg.dictionary {
         let opened = dictionary(path, arg)?;
@@ -120,7 +120,7 @@ pub(super) fn everywhere(opened: Opened, arg: &ModelArg) -> Opened {
     }
 }
 
-/// Prints a note naming the tokens to which a dictionary is not applied.
+/// Prints a note that names the tokens a dictionary is not applied to.
 pub(super) fn without_tokens(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
     let ids = one.metadata().exclude_special_tokens.ids(model)?;
     if !ids.is_empty() {
@@ -128,7 +128,8 @@ pub(super) fn without_tokens(one: &Dictionary, model: &HookedTransformer) -> Res
             ids.iter().map(|id| format!("{:?}", token_text(model.tokenizer().ok(), *id))).collect();
         let (name, tokens) = (one.name(), named.join(", "));
         note(format!(
-            "{name} was trained without the tokens {tokens} and is not applied to them; pass --all-tokens to apply it"
+            "{name} was trained without the tokens {tokens} and is not applied to them; pass --all-tokens to apply \
+             it there too"
         ));
     }
     Ok(())

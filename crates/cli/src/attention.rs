@@ -110,7 +110,7 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     said_file(args.out.as_ref())
 }
 
-/// Writes `--out` in the format its extension names.
+/// Writes the `--out` file in the format given by its extension.
 fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, found: &[HeadSummary]) -> CliResult {
     let title = args.model.model.clone();
     match out.kind {

@@ -61,7 +61,7 @@ pub(super) enum Command {
   hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
   hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
-    /// Activation patching: replace activations in one prompt's run with those of another
+    /// Activation patching: replace activations in one prompt's run with activations from another's
     #[command(after_help = "Examples:
   hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
   hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
@@ -116,7 +116,7 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
   hooklens bench --model embedded:ioi
   hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
     Bench(BenchArgs),
-    /// Check this machine, this build and what a model needs, and give advice
+    /// Check this machine and this build, report what a model needs, and give advice
     #[command(after_help = "Examples:
   hooklens doctor
   hooklens doctor --model ./llama-8b")]
@@ -137,7 +137,7 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
   hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
   hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
     Completions(CompletionsArgs),
-    /// Print this program's man page, or write it and one per command
+    /// Print the man page, or write it to a folder with one page per command
     #[command(after_help = "Examples:
   hooklens man | man -l -
   hooklens man --out ~/.local/share/man/man1")]

@@ -8,8 +8,8 @@ use super::Failure;
 use hooklens_loading::weight_files::WeightFiles;
 use hooklens_model::tokens::read_json;
 
-/// Reads vectors from a .safetensors, .npz or .pt file (each row of a matrix is one) or a .json array, with the names
-/// of their tensors. All must be finite and of the same width.
+/// Reads vectors from a .safetensors, .npz or .pt file, or a .json array, with the names of their tensors. Each row of
+/// a matrix is a vector. All vectors must be finite and have the same width.
 pub(super) fn read(path: &Path) -> Result<Vec<(String, Vec<f32>)>, Failure> {
     let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()).into());
     let mut named: Vec<(String, Vec<f32>)> = Vec::new();

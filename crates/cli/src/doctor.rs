@@ -173,14 +173,14 @@ impl Found {
             let has = FEATURES.iter().any(|(name, there)| *there && ["libtorch", "cuda", "vulkan"].contains(name));
             advice.push(match has {
                 true => {
-                    "there is an NVIDIA GPU, but this build cannot open it: check its driver, or LibTorch's CUDA build"
+                    "there is an NVIDIA GPU, but this build cannot open it: check the driver, or LibTorch's CUDA build"
                         .into()
                 }
                 false => "there is an NVIDIA GPU: build with --features libtorch (or cuda, or vulkan) to use it".into(),
             });
         }
         for device in self.devices.iter().filter(|device| device.dtypes.is_empty()) {
-            advice.push(format!("{} cannot be opened: check its driver", device.name));
+            advice.push(format!("{} cannot be opened: check the driver", device.name));
         }
         if let Some(name) = &self.without_weights {
             advice.push(format!("the weights of {name} are not on this machine, so the memory it needs is unknown"));

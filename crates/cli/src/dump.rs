@@ -55,7 +55,7 @@ pub(super) struct DumpArgs {
     /// Which logits to write
     #[arg(long, value_enum, default_value = "none")]
     logits: LogitsArg,
-    /// Positions to keep of each prompt: A..B, N, or -1 for its last token
+    /// Positions of each prompt to keep: A..B, N, or -1 for its last token
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
     positions: Positions,
     /// Element type of the files: f32, f16 or bf16
@@ -85,7 +85,7 @@ pub(super) struct DumpArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["truncate", "tokens"])]
     concatenate: Option<usize>,
     /// Text that precedes every prompt, computed once and not dumped. It is tokenized separately from the prompts, so
-    /// start them as the tokenizer would: with GPT-2's, ' so' with its leading space
+    /// start each prompt as a continuation of it; with GPT-2's tokenizer, that means a leading space, as in ' so'
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_tokens")]
     prefix: Option<String>,
     /// Token ids that precede every prompt, computed once and not dumped
@@ -105,7 +105,7 @@ pub(super) struct DumpArgs {
     /// Write NaN and infinite values, with a note, instead of failing
     #[arg(long)]
     allow_non_finite: bool,
-    /// Continue a folder that an earlier run left unfinished
+    /// Continue a dump that an earlier run left unfinished
     #[arg(long)]
     resume: bool,
     /// With --resume or --shard auto: compare the lengths of finished files only, not their bytes

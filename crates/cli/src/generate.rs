@@ -51,7 +51,7 @@ pub(super) struct GenerateArgs {
     /// Subtract this from a token's logit for each earlier occurrence
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
     frequency_penalty: f64,
-    /// Divide the logits of tokens that have occurred by this
+    /// Divide the logits of tokens that have already occurred by this
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
     /// Random seed; the same seed gives the same tokens
@@ -60,15 +60,15 @@ pub(super) struct GenerateArgs {
     /// Stop generating for a prompt once its text contains this; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Source language of the prompts, as the tokenizer spells it (e.g. eng_Latn), for models whose input names it
-    /// (NLLB, mBART)
+    /// Source language of the prompts, as the tokenizer spells it (e.g. eng_Latn), for models that need it in their
+    /// input (NLLB, mBART)
     #[arg(long, value_name = "TOKEN", conflicts_with = "tokens")]
     source_language: Option<String>,
     /// Force the first generated token, given as its text or id: for NLLB and mBART the target language, such as
     /// fra_Latn
     #[arg(long, value_name = "TOKEN")]
     first_token: Option<String>,
-    /// Kind of KV cache; several can be combined with commas, as in `sliding,8bit`
+    /// Kind of KV cache; several kinds can be combined, as in `sliding,8bit`
     #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
     kv: Vec<KvArg>,
     /// Whether prompts get a beginning-of-sequence token (default: as the model was trained)

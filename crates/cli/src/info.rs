@@ -170,7 +170,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
     let tokenizer = match tokenizer_size {
         None => "none; pass token ids".into(),
         Some(size) if size > d_vocab => {
-            format!("{} tokens, of which the model's vocabulary has the first {}", grouped(size), grouped(d_vocab))
+            format!("{} tokens; the model's vocabulary has only the first {}", grouped(size), grouped(d_vocab))
         }
         Some(size) => format!("{} tokens", grouped(size)),
     };
@@ -254,7 +254,7 @@ fn counted<T: PartialEq>(layers: impl IntoIterator<Item = T>) -> Vec<(T, usize)>
     kinds
 }
 
-/// Dense MLPs in layers that differ from the rest, each width with its number of layers.
+/// Dense MLPs of layers that differ from the rest: each width, and the number of layers that have it.
 fn dense(c: &TransformerConfig) -> Option<String> {
     let mixture = c.experts().is_some();
     let differs = |layer: &usize| match mixture {
@@ -269,7 +269,7 @@ fn dense(c: &TransformerConfig) -> Option<String> {
     (!widths.is_empty()).then(|| widths.iter().map(described).collect::<Vec<_>>().join("; "))
 }
 
-/// Kinds of mixers, each with its number of layers.
+/// Kinds of mixers, each with the number of layers that use it.
 fn mixers(c: &TransformerConfig) -> Vec<String> {
     let attention = |own: &AttentionConfig| {
         format!("attention ({} heads for keys and values, of width {})", own.n_kv_heads, own.d_head)
@@ -288,7 +288,7 @@ fn mixers(c: &TransformerConfig) -> Vec<String> {
         ),
         MixerConfig::Mamba2(space) => mamba(space),
         MixerConfig::ShortConvolution(conv) => format!("short convolution (over {} positions)", conv.width),
-        MixerConfig::AttentionAndMamba2(own, space) => format!("{} beside {}", attention(own), mamba(space)),
+        MixerConfig::AttentionAndMamba2(own, space) => format!("{} in parallel with {}", attention(own), mamba(space)),
         MixerConfig::None => "MLP only".into(),
         other => format!("{other:?}"),
     };

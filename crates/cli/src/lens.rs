@@ -59,7 +59,7 @@ pub(super) struct LensArgs {
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(super) top: usize,
     /// What the colors show: the probability of the displayed token, the entropy, or the KL divergence from the final
-    /// layer (default: the answer's probability if there is one, else that of the displayed token)
+    /// layer (default: the answer's probability if there is an answer, else the displayed token's)
     #[arg(long, value_enum)]
     pub(super) shade: Option<ShadeArg>,
     /// Write the table to a file: .json, .csv, .svg, .png or .html
@@ -69,7 +69,7 @@ pub(super) struct LensArgs {
     pub(super) csv: CsvArg,
 }
 
-/// What colors the table; without it, the answer's probability or that of the displayed token.
+/// What the colors of the table show. By default, the answer's probability or else the displayed token's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ShadeArg {
     Probability,

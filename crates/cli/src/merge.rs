@@ -25,7 +25,7 @@ const NAMED: usize = 12;
 
 #[derive(Debug, Args)]
 pub(super) struct MergeArgs {
-    /// Folders of the shards, inside the output folder (default: all that are there)
+    /// Folders of the shards, inside the output folder (default: all of them)
     #[arg(value_name = "SHARD")]
     pub(super) shards: Vec<PathBuf>,
     /// Folder or object-store URL of the merged dump, or the folder with the shards of a patching sweep, edge scores or
@@ -89,7 +89,7 @@ impl Waiting {
         Self { last_message: String::new(), pause: if is_url(folder) { PAUSE_OF_STORES } else { PAUSE } }
     }
 
-    /// Sleeps for one interval, after a note on what is missing if that has changed.
+    /// Prints a note on what is missing, if that has changed, and sleeps for one interval.
     fn wait(&mut self, what: String) {
         if what != self.last_message {
             note(format!("waiting: {what}"));

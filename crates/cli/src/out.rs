@@ -49,8 +49,8 @@ impl FromStr for OutFile {
 /// How labels are written to a .csv file.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct CsvArg {
-    /// In a .csv, prefix an apostrophe to labels that a spreadsheet would read as a formula (those starting with =, +,
-    /// - or @), and to labels that start with an apostrophe
+    /// In a .csv, put an apostrophe before labels that a spreadsheet would read as a formula (those starting with =, +,
+    /// - or @), and before labels that start with an apostrophe
     #[arg(long)]
     spreadsheet_safe: bool,
 }

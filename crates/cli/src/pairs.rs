@@ -299,9 +299,7 @@ impl PairArgs {
         let clean = prompts(&self.clean, self.tokens.as_ref());
         let count = clean.len();
         if count == 0 {
-            return Err(Failure::Usage(
-                "one of --clean (or --tokens) with --answer, --pairs, and --ioi is required".into(),
-            ));
+            return Err(Failure::Usage("--clean (or --tokens) with --answer, or --pairs, or --ioi is required".into()));
         }
         let each = |given: Vec<PairToken>, name: &str| match given.len() {
             len if len == count => Ok(given.into_iter().map(Some).collect()),
@@ -468,7 +466,7 @@ fn texts_of(prompts: &[PairPrompt]) -> Option<Vec<String>> {
 
 /// A model that can run prompts given on the command line.
 pub(super) trait PairModel: Patchable {
-    /// Converts prompts to the model's input. `written` is the decoder's input of an encoder-decoder.
+    /// Converts prompts to the model's input. `written` is the decoder input, for encoder-decoders.
     fn input(&self, prompts: Vec<PairPrompt>, written: &WrittenArg) -> Result<Self::Input, Failure>;
 }
 

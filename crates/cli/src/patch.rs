@@ -37,7 +37,7 @@ pub(super) struct PatchArgs {
     /// Patch activations of the corrupted prompts into the clean runs
     #[arg(long, conflicts_with = "ablate")]
     pub(super) reverse: bool,
-    /// Ablate in the clean prompts' runs instead of patching
+    /// Ablate activations in the clean runs instead of patching
     #[arg(long, value_enum)]
     pub(super) ablate: Option<AblateArg>,
     /// Estimate effects by attribution patching: two forward passes and one backward pass per prompt

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use super::{Failure, signals};
 use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
 
-/// Total input size, in bytes, from which a progress bar is shown.
+/// Minimum total input size, in bytes, for which a progress bar is shown.
 const SHOWN: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
@@ -20,7 +20,7 @@ pub(super) struct PromptFiles {
     /// input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(super) prompts: Vec<PathBuf>,
-    /// Field of each JSON line, or column, to read
+    /// JSON field or column to read
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
     /// Skip the first N prompts
@@ -29,7 +29,7 @@ pub(super) struct PromptFiles {
     /// Read at most N prompts
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Randomly sample N of those prompts, keeping their order
+    /// Randomly sample N of these prompts, keeping their order
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
     /// Random seed for --sample

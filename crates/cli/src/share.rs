@@ -105,7 +105,7 @@ impl ShareArgs {
     /// The shard with its output file, which may exist already (see [`Share::is_done`]).
     ///
     /// # Errors
-    /// If the existing file has other settings.
+    /// Fails if the existing file has different settings.
     pub(super) fn share(
         &self,
         kind: Kind,

@@ -13,8 +13,8 @@ pub(super) use hooklens_io::shown_text::shown;
 /// Whether the reader of standard output has closed it.
 static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Standard output with control characters escaped, as `‹U+001B›`. If the reader closes it, as `head` does, the rest is
-/// not printed, which is not an error, and the command runs to its end.
+/// Standard output with control characters escaped, as `‹U+001B›`. If the reader closes it early, as `head` does, the
+/// rest is not printed and no error is reported; the command still runs to completion.
 pub(super) struct Stdout(StdoutLock<'static>);
 
 /// Standard output.

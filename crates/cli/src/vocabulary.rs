@@ -17,7 +17,7 @@ use hooklens_plot::token_text::visible;
 pub(super) struct VocabularyArgs {
     #[command(flatten)]
     model: NameArg,
-    /// Only tokens whose text contains this
+    /// List only tokens whose text contains this
     #[arg(long, value_name = "TEXT")]
     contains: Option<String>,
     /// Print JSON

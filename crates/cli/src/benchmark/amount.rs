@@ -5,7 +5,7 @@ use serde::Serialize;
 use hooklens_model::config::Layers;
 use hooklens_model::model::{HookedTransformer, Linear, ModelParts};
 
-/// Bytes of weights read, and floating-point operations of the matrix products with them. Attention scores and values
+/// Bytes of weights read, and floating-point operations in matrix products with weights. Attention scores and values
 /// are not counted.
 ///
 /// ```

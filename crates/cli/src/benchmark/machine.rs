@@ -1,4 +1,4 @@
-//! Peak performance of this machine's CPU, as bounds to compare workloads with.
+//! Peak performance of this machine's CPU, which bounds the speed of workloads.
 
 use std::hint::black_box;
 use std::time::Instant;

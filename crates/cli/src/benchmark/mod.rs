@@ -208,7 +208,7 @@ impl BenchModel for HookedEncoderDecoder {
 /// Measures a workload over `rounds` rounds on arbitrary tokens, after a warm-up round.
 ///
 /// # Errors
-/// If `rounds` is 0, the model does not support the workload, or a run fails.
+/// Fails if `rounds` is 0, if the model does not support the workload, or if a run fails.
 ///
 /// ```
 /// use hooklens_cli::benchmark::{Work, measure};
@@ -268,7 +268,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             let len = (room(128 + new) - new).max(1);
             let prompt = vec![row(0, len)];
             let options = || GenerateOptions::new().max_new_tokens(new + 1).stop_at_eos(false);
-            let name = format!("decoding {new} tokens behind {len}");
+            let name = format!("decoding {new} tokens after {len}");
             let mut taken = Vec::new();
             reset_peak();
             for _ in 0..rounds {
@@ -291,7 +291,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             cache.freeze();
             let suffixes: Vec<_> = (1..=rows as u32).map(|seed| row(seed, suffix)).collect();
             let run = || model.forward_with(&suffixes, ForwardOptions::new().kv_cache(&mut cache)).map(drop);
-            let name = format!("{rows} x {suffix} tokens behind {len} shared");
+            let name = format!("{rows} x {suffix} tokens after {len} shared");
             let amount = Some(Amount::of_pass(model, rows * suffix));
             timings.push(Timing { amount, ..times.of(name, rows * suffix, run)? });
         }
@@ -305,7 +305,7 @@ pub fn measure<M: BenchModel>(model: &M, work: Work, rounds: usize) -> Result<Ve
             prefix.freeze();
             let branches: Vec<_> = (1..=ROWS as u32).map(|seed| row(seed, 1)).collect();
             let options = || GenerateOptions::new().max_new_tokens(new).stop_at_eos(false);
-            let name = |how: &str| format!("{ROWS} branches x {new} tokens behind {len}, {how}");
+            let name = |how: &str| format!("{ROWS} branches x {new} tokens after {len}, {how}");
             let shared = || model.generate_with(&branches, options().kv_cache(&mut prefix)).map(drop);
             timings.push(times.of(name("shared"), ROWS * new, shared)?);
             let apart = || {

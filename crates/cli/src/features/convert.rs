@@ -21,8 +21,8 @@ pub(super) struct ConvertArgs {
     /// The factor that the dictionary's inputs are multiplied by, if its files don't say
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f32>,
-    /// Labels of latents to save with it: a .csv of `latent,label`, or a .json object; for transcoders of all layers, a
-    /// .csv of `layer,latent,label` or an object of objects
+    /// Labels of latents to save with the dictionary: a .csv of `latent,label`, or a .json object; for transcoders of
+    /// all layers, a .csv of `layer,latent,label` or an object of objects
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
     /// The folder to write

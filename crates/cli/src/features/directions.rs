@@ -19,11 +19,11 @@ pub(super) struct DirectionArgs {
     /// .safetensors, .npz or .pt file, or a .json array
     #[arg(long, value_name = "FILE", requires = "at", conflicts_with_all = ["dictionary", "neurons", "heads", "more"])]
     direction: Option<PathBuf>,
-    /// Show the direction from the mean activation at the last tokens of the --less prompts to that of the prompts in
-    /// this file, at the point given with --at
+    /// Show the difference between mean activations at the point given with --at: the mean over the last tokens of the
+    /// prompts in this file, minus the mean over those in --less
     #[arg(long, value_name = "FILE", requires_all = ["less", "at"], conflicts_with_all = ["dictionary", "neurons", "heads"])]
     more: Option<PathBuf>,
-    /// A file of prompts to subtract from those of --more
+    /// A file of prompts whose mean activation is subtracted from that of the --more prompts
     #[arg(long, value_name = "FILE", requires = "more")]
     less: Option<PathBuf>,
     /// The hook point that directions apply to, or that a dictionary reads if its files don't say

@@ -40,7 +40,7 @@ pub(super) struct EvalArgs {
     /// The hook point that the dictionary reads, if its files don't say
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// Exclude the BOS token from every measure, whatever the dictionary's configuration says
+    /// Exclude the BOS token from all metrics, whatever the dictionary's configuration says
     #[arg(long, conflicts_with = "all_tokens")]
     without_bos: bool,
     /// Labels of latents to include in a .csv output: a .csv of `latent,label`, or a .json object

@@ -45,10 +45,10 @@ pub(super) struct FindArgs {
     /// Attribute the difference between the logits of --answer and of this token
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Option<String>,
-    /// A file of prompts to find latents for: those more active here than on the prompts of --less
+    /// Find latents that are more active on the prompts in this file than on those in --less
     #[arg(long, value_name = "FILE", requires = "less")]
     more: Option<PathBuf>,
-    /// A file of prompts to compare those of --more with
+    /// A file of prompts to compare the --more prompts with
     #[arg(long, value_name = "FILE", requires = "more")]
     less: Option<PathBuf>,
     /// Labels of latents: a .csv of `latent,label`, or a .json object

@@ -18,7 +18,7 @@ impl Locked {
     /// Creates the folders and locks them.
     ///
     /// # Errors
-    /// If a folder can't be created, or another process holds its lock.
+    /// Fails if a folder can't be created, or if another process holds its lock.
     pub(super) fn take<'p>(folders: impl IntoIterator<Item = &'p Path>) -> Result<Self, Failure> {
         let mut folders: Vec<&Path> = folders.into_iter().collect();
         folders.sort_unstable();

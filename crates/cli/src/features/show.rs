@@ -41,7 +41,7 @@ pub(super) struct ShowArgs {
     /// The latents to show, separated by commas (default: the 50 with the highest density)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     latents: Vec<usize>,
-    /// A text whose activations are shown alongside; the list can be sorted by them
+    /// Also show the activations on this text; the list can be sorted by them
     #[arg(long, value_name = "TEXT")]
     query: Option<String>,
     /// Labels of latents: a .csv of `latent,label`, or a .json object

@@ -118,19 +118,19 @@ pub(super) struct TrainArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Advanced options")]
 struct Knobs {
-    /// Fraction of training, at its start, during which the learning rate warms up from 0
+    /// Fraction of training over which the learning rate warms up from 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     warm_up: f64,
-    /// Fraction of training, at its end, during which the learning rate decays to 0
+    /// Fraction of training over which the learning rate decays to 0 at the end
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
     decay: f64,
-    /// Fraction of training, at its start, during which sparsity penalties warm up from 0
+    /// Fraction of training over which sparsity penalties warm up from 0
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     penalty_warm_up: f64,
     /// Adam's betas (default: 0.9,0.999; for jumprelu 0,0.999)
     #[arg(long, value_name = "FIRST,SECOND", value_delimiter = ',')]
     betas: Vec<f32>,
-    /// Clip the gradient norm to this; 0 turns clipping off
+    /// Maximum gradient norm; larger gradients are scaled down, and 0 turns clipping off
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
     clip: f32,
     /// Number of batches that are buffered and shuffled together
@@ -178,7 +178,7 @@ enum Kind {
     Gated,
     /// ReLU with an L1 penalty
     L1,
-    /// Matryoshka BatchTopK: prefixes of the latents reconstruct on their own, too
+    /// Matryoshka BatchTopK: prefixes of the latents also reconstruct on their own
     Matryoshka,
 }
 
@@ -363,7 +363,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
 /// beginning-of-sequence token, if they record it.
 ///
 /// # Errors
-/// If the activations are from another model, or from this model with other processing or edits.
+/// Fails if the activations are from another model, or from this model with different processing or edits.
 fn dumped_alike(args: &TrainArgs, model: &HookedTransformer) -> Result<Option<bool>, Failure> {
     let none: [&str; 0] = [];
     let store = ActivationStore::new(&args.dump, none);

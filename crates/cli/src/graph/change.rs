@@ -54,7 +54,7 @@ pub(super) fn set(text: &str) -> Result<Set, String> {
     Ok(Set { layer, position: pos, latent, onward, edit })
 }
 
-/// A model's output with features changed.
+/// A model's output before and after features are changed.
 pub(super) struct Changed {
     /// The most likely tokens, with their probabilities before and after.
     pub(super) tokens: Vec<(String, f32, f32)>,

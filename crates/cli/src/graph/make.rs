@@ -41,7 +41,7 @@ pub(crate) struct MakeArgs {
     dtype: DtypeArg,
     #[command(flatten)]
     process: ProcessArg,
-    /// The prompt whose next token to explain
+    /// The prompt; the graph explains the token that follows it
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["tokens", "ioi", "pairs"])]
     prompt: Option<String>,
     /// The prompt as token ids: 1,2,3
@@ -63,13 +63,13 @@ pub(crate) struct MakeArgs {
     /// Explain this token's logit (default: the logits of the most likely tokens); may be given several times
     #[arg(long, value_name = "TEXT")]
     answer: Vec<String>,
-    /// Explain the logit of the token with this id; several are separated by commas
+    /// Explain the logit of the token with this id; separate several ids with commas
     #[arg(long, value_name = "ID,...", value_delimiter = ',', conflicts_with_all = ["answer", "ioi", "pairs"])]
     answer_token: Vec<u32>,
-    /// Subtract this token's logit from that of --answer
+    /// Subtract this token's logit from the logit of --answer
     #[arg(long, value_name = "TEXT", requires = "answer")]
     wrong: Vec<String>,
-    /// Subtract the logit of the token with this id from that of --answer-token
+    /// Subtract the logit of the token with this id from the logit of --answer-token
     #[arg(long, value_name = "ID,...", value_delimiter = ',', requires = "answer_token")]
     wrong_token: Vec<u32>,
     /// Explain the final residual stream at the last token along these directions, as the unembedding reads it:
@@ -118,7 +118,7 @@ pub(crate) struct MakeArgs {
     /// latent 12); x2 doubles its activation, 14+ also changes all later positions; may be given several times
     #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = change::set, conflicts_with_all = ["against", "ioi", "pairs"])]
     set: Vec<Set>,
-    /// Generate N tokens with the features changed and without
+    /// Generate N tokens without and with the changes
     #[arg(long, value_name = "N", requires = "set")]
     generate: Option<usize>,
     /// How many effects and paths to print
@@ -225,7 +225,7 @@ fn report_left_out(
     dictionaries.iter().try_for_each(|one| without_tokens(one, model))?;
     let each = dictionaries.iter().map(|one| one.metadata().exclude_special_tokens.ids(model));
     let each = each.collect::<LibResult<Vec<_>>>()?;
-    // Whether no dictionary is used at this token.
+    // Whether every dictionary excludes this token.
     let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
     let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
     for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
@@ -242,7 +242,7 @@ fn report_left_out(
     Ok(())
 }
 
-/// What replaces the model's activations, with the first dictionary of each given set.
+/// The replacement for the model's activations, and the first dictionary of each `--dictionary`.
 fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
     if let Some(count) = args.neurons {
         return Ok((Replacement::neurons(count), Vec::new()));

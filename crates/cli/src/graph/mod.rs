@@ -18,7 +18,8 @@ pub(super) enum GraphArgs {
     View(ViewArgs),
 }
 
-// Implemented by hand, because clap's derive does not support a command with either its own arguments or a subcommand.
+// Implemented by hand, because clap's derive does not support a command that takes either its own arguments or a
+// subcommand.
 impl FromArgMatches for GraphArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         match matches.subcommand() {
@@ -35,7 +36,8 @@ impl FromArgMatches for GraphArgs {
 
 impl Args for GraphArgs {
     fn augment_args(command: Command) -> Command {
-        let view = Command::new("view").about("Summarize a graph file, written by any tool, and make its page");
+        let view = Command::new("view")
+            .about("Summarize a graph file written by any tool, and write an HTML page that shows it");
         MakeArgs::augment_args(command)
             .subcommand(ViewArgs::augment_args(view))
             .subcommand_negates_reqs(true)

@@ -1,9 +1,9 @@
 //! Compares a model's activations with those of a reference implementation, point by point.
 //!
-//! A reference is a safetensors file with `tokens` `[batch, pos]` and optionally `attention_mask`; `token_types` for
-//! encoders; `decoder_tokens` and `decoder_attention_mask` for encoder-decoders; and any of `logits` and the model's
-//! hook points under their names. `scripts/reference_dump.py` writes one from a Hugging Face model, and files written
-//! by `hooklens dump` work, too.
+//! A reference is a safetensors file with `tokens` `[batch, pos]` and optionally `attention_mask`; for encoders, also
+//! `token_types`; for encoder-decoders, also `decoder_tokens` and `decoder_attention_mask`. The tensors to compare are
+//! `logits` and any of the model's hook points, under their names. `scripts/reference_dump.py` writes one from a
+//! Hugging Face model, and files written by `hooklens dump` work, too.
 //!
 //! ```
 //! use hooklens::dump::Dump;
@@ -128,8 +128,9 @@ impl fmt::Display for ParityReport {
 /// ignored.
 ///
 /// # Errors
-/// If the model or file can't be loaded; [`LoadError::Reference`] for a file without tokens, with nothing to compare,
-/// or with a tensor of another shape; [`HookError`](hooklens_hooks::HookError) for a name that is not a hook point of the model.
+/// Fails if the model or file can't be loaded; [`LoadError::Reference`] if the file has no tokens or nothing to
+/// compare, or if a tensor's shape differs from the model's; [`HookError`](hooklens_hooks::HookError) if a tensor's
+/// name is not a hook point of the model.
 ///
 /// ```
 /// use hooklens::prelude::*;

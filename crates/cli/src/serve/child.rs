@@ -56,7 +56,7 @@ impl Child {
     pub(super) fn start(args: &ServeArgs) -> Result<Self, String> {
         let program = program().map_err(|e| format!("cannot find the path of this program: {e}"))?;
         let mut command = Command::new(program);
-        // Its output is printed as text, so it should not contain color codes.
+        // The process's output is printed as text, so it should not contain color codes.
         command.env("NO_COLOR", "1").args(["serve", "--session", "--device", &args.device.join(",")]);
         if let Some(bytes) = args.memory() {
             command.args(["--max-memory", &bytes.to_string()]);
@@ -99,7 +99,7 @@ impl Child {
             .and_then(|()| stream.read_exact(&mut answer));
         match answered {
             Ok(()) if answer == *b"HTTP/1.1 101" => Ok(()),
-            _ => Err("the session process does not serve; its memory limit may be too low".to_string()),
+            _ => Err("the session process does not answer requests; its memory limit may be too low".to_string()),
         }
     }
 
@@ -132,7 +132,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // No client is connected any more, so its remaining work can be discarded.
+        // No client is connected any more, so the process's remaining work can be discarded.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -24,11 +24,11 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Why a connection ended.
 #[derive(Debug)]
 enum End {
-    /// Either side closed it.
+    /// Either side closed the connection.
     Closed,
-    /// Its request was refused.
+    /// The request was refused.
     Refused(Refusal),
-    /// The session process did not authorize it.
+    /// The session process did not authorize the connection.
     Unauthorized,
     /// No complete first message arrived in time.
     NoMessage,
@@ -69,14 +69,14 @@ impl From<Violation> for End {
     }
 }
 
-/// Slots held by a connection until it is completely over, including final answers and its session process.
+/// Slots that a connection holds until everything is over, including final answers and the session process.
 #[derive(Debug)]
 struct Taken {
     pending: Option<Place>,
     session: Option<Place>,
 }
 
-/// Serves a connection to its end. Logs why it ended, unless one side closed it.
+/// Serves a connection until it ends. Logs why it ended, unless one side closed it.
 pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending: Place) {
     let mut taken = Taken { pending: Some(pending), session: None };
     let end = run(guard, client, peer, &mut taken).unwrap_or_else(|end| end);
@@ -90,7 +90,7 @@ pub(super) fn serve(guard: &Guard, client: &TcpStream, peer: SocketAddr, pending
     }
 }
 
-/// Handles the connection. Returns `Err` if it ends before its session process is reached.
+/// Handles the connection. Returns `Err` if the connection ends before its session process is reached.
 fn run(guard: &Guard, client: &TcpStream, peer: SocketAddr, taken: &mut Taken) -> Result<End, End> {
     client.set_nodelay(true)?;
     client.set_write_timeout(Some(guard.times.first))?;
@@ -227,7 +227,8 @@ impl Up<'_> {
     }
 }
 
-/// Forwards the session process's answers until it closes, then disconnects the client if it does not close in time.
+/// Forwards the session process's answers until the process closes, then disconnects the client if the client does not
+/// close in time.
 fn answers(mut server: &TcpStream, mut client: &TcpStream, events: &Sender<Event>, is_over: &Receiver<()>) {
     let mut buffer = vec![0; BUFFER];
     while let Ok(count @ 1..) = server.read(&mut buffer) {
@@ -242,7 +243,7 @@ fn answers(mut server: &TcpStream, mut client: &TcpStream, events: &Sender<Event
     let _ = server.shutdown(Shutdown::Both);
 }
 
-/// Reads the request's head. Returns it, and the bytes that follow it.
+/// Reads the request's head. Returns the head and the bytes that follow it.
 fn read_head(client: &TcpStream, deadline: Instant) -> Result<(Vec<u8>, Vec<u8>), End> {
     let mut bytes = vec![];
     loop {

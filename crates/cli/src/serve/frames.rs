@@ -6,7 +6,7 @@ pub(super) const LONGEST_HEADER: usize = 14;
 /// Protocol violations by a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// A message is longer than allowed. Contains its length so far, in bytes.
+    /// A message is longer than allowed. Holds the message's length so far, in bytes.
     Overlong(u64),
     /// Not a valid client frame.
     Malformed,

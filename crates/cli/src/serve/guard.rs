@@ -17,7 +17,7 @@ use super::{ServeArgs, connection};
 pub(super) struct Times {
     /// Limit for the head of the request.
     pub(super) head: Duration,
-    /// Limit from there to the end of the first message.
+    /// Limit from the end of the head to the end of the first message.
     pub(super) first: Duration,
 }
 

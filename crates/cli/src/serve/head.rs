@@ -19,7 +19,7 @@ pub(super) enum Refusal {
     Origin,
     /// The `Host` header does not name this machine.
     Host,
-    /// The request is for another route than the session route.
+    /// The request is not for the session route.
     Route,
     /// The head did not arrive in time.
     Slow,
@@ -68,7 +68,7 @@ pub(super) fn key<'h>(head: &'h [u8], hosts: &Hosts) -> Result<&'h str, Refusal>
     }
     let headers = &*request.headers;
     let all = |name: &'static str| headers.iter().filter(move |h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value);
-    // Programs send no `Origin`; browsers always do.
+    // Browsers always send `Origin`; other clients do not.
     if all("Origin").next().is_some() {
         return Err(Refusal::Origin);
     }

@@ -1,5 +1,5 @@
-//! Validation of the `Host` header, against DNS rebinding: a web page can make a browser connect here under a domain
-//! name of its own that resolves to this machine.
+//! Validation of the `Host` header, against DNS rebinding: a web page can make a browser connect here under the page's
+//! own domain name, if that name resolves to this machine.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -40,7 +40,7 @@ pub(super) struct ServeArgs {
     /// Maximum number of concurrent sessions; a client has one per device it uses
     #[arg(long, value_name = "N", default_value = "8", value_parser = count)]
     max_sessions: usize,
-    /// Maximum size of a client's message, and so of a tensor it sends; at most 1GiB
+    /// Maximum size of a message from a client, and so of a tensor that it sends; at most 1GiB
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = message)]
     max_message: u64,
     /// Memory limit of a session's process, e.g. 8GB (default: 80% of the machine's or container's memory). Linux only

@@ -1,6 +1,6 @@
 //! Reports from a session process to the server, one per line on the process's standard output.
 //!
-//! Burn logs to standard output, too, and its log may quote a client. Reports therefore start with a secret.
+//! Burn also logs to standard output, and its log may quote a client. Reports therefore start with a secret.
 
 use std::fmt;
 use std::net::SocketAddr;

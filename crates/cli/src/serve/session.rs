@@ -39,7 +39,7 @@ pub(super) fn run(args: &ServeArgs) -> CliResult {
     Ok(server.with_authorizer(door).serve(transport).map_err(|e| e.to_string())?)
 }
 
-/// A listener for this machine only. On Linux its address is random, out of sixteen million, so that a web page can't
+/// A listener for this machine only. On Linux the address is random, one of sixteen million, so that a web page can't
 /// find it by trying.
 fn listen() -> Result<TcpListener, Failure> {
     let random = OsRng.try_next_u32()?.to_le_bytes();
