@@ -1,4 +1,4 @@
-//! All integration tests in one program, so that Burn is linked once.
+//! All integration tests in one binary, so that Burn is linked once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -90,8 +90,8 @@ mod variants;
 mod weights;
 mod writers;
 
-/// Tests that do not depend on the device: of file formats, commands (each of which starts a process), and pages. CI runs
-/// them on the CPU only. A single test like that is in a module `once` of its file.
+/// Tests that do not depend on the device: those of file formats, commands (each test starts a process) and pages. CI
+/// runs them on the CPU only. In other files, single tests of this kind are in a module `once`.
 #[path = "."]
 mod once {
     mod attention_view;
@@ -104,7 +104,7 @@ mod once {
     mod hostile;
     #[cfg(feature = "hub")]
     mod hub;
-    // Commands to be killed run on the CPU. With LibTorch built in, they would test nothing more.
+    // These tests kill commands that run on the CPU, so a LibTorch build would only repeat them.
     #[cfg(all(unix, not(feature = "libtorch")))]
     mod interrupted;
     mod limits;
@@ -117,5 +117,5 @@ mod once {
     mod shell;
     mod special_files;
 }
-// The notebooks' twins use this path.
+// The notebooks' twins import from this path.
 use once::notebook_twins;

@@ -14,14 +14,14 @@ use hooklens_model::config::{
 use ndarray::ArrayD;
 use proptest::prelude::*;
 
-/// The number of cases of a property test, at most `HOOKLENS_TEST_CASES`: on a GPU's software driver, each case takes
-/// long.
+/// Number of cases for a property test, capped at `HOOKLENS_TEST_CASES`, because cases are slow on a software GPU
+/// driver.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
     let most = std::env::var("HOOKLENS_TEST_CASES").map_or(count, |most| most.parse().unwrap());
     ProptestConfig { cases: count.min(most), ..ProptestConfig::default() }
 }
 
-/// Records that a test or part of one was skipped, to be printed at the end of the process.
+/// Records a skipped test, or a skipped part of a test, to be printed when the process exits.
 pub(crate) fn skipped(what: &str) {
     static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     extern "C" fn tell() {
@@ -50,8 +50,8 @@ pub(crate) fn has(dtype: DType) -> bool {
     has
 }
 
-/// Tolerance on the tests' device, relative to the maximum, for values that are equal elsewhere. A device that fuses
-/// operations adds in a different order in every kernel.
+/// Tolerance on the tests' device, relative to the maximum, for values that are bit-identical on other devices. On a
+/// device that fuses operations, the order of summation differs between kernels.
 pub(crate) fn rounding() -> f32 {
     let fuses = ["wgpu", "vulkan", "metal", "cuda"];
     let name = std::env::var(hooklens_model::device::DEVICE_VARIABLE).unwrap_or_default();
@@ -93,7 +93,7 @@ pub(crate) fn fixtures() -> PathBuf {
     root().join("tests/fixtures")
 }
 
-/// Names of the fixtures that have this file, sorted.
+/// Sorted names of the fixtures that contain `file`.
 pub(crate) fn fixtures_with(file: &str) -> Vec<String> {
     let entries = std::fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap());
     let with_file = entries.filter(|entry| entry.path().join(file).is_file());
@@ -134,7 +134,7 @@ pub(crate) fn log_probs(logits: Tensor<3>) -> Tensor<3> {
     burn::tensor::activation::log_softmax(logits, 2)
 }
 
-/// A model of three layers, and a random dictionary for the residual stream after its second.
+/// A model with three layers, and a random dictionary for the residual stream after the second layer.
 pub(crate) fn with_dictionary() -> (HookedTransformer, Dictionary) {
     let model = random_model(TransformerConfig::new(3, 16, 2, 20, 16), 4);
     device().seed(9);
@@ -180,7 +180,7 @@ pub(crate) fn cross_layer(layers: usize, width: usize, folder: &Path, reads: &st
     Transcoders::open(folder).unwrap()
 }
 
-/// A random model with random biases and norm weights, so that no error hides behind a zero.
+/// A randomly initialized model. Biases and norm weights are random too, so that no error hides behind a zero.
 pub(crate) fn random_model(config: TransformerConfig, seed: u64) -> HookedTransformer {
     use burn::module::{ModuleMapper, Param};
     use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -213,12 +213,12 @@ impl burn::module::ModuleMapper for Cast {
     }
 }
 
-/// The same weights in f64.
+/// Casts `weights` to f64.
 pub(crate) fn widened<M: burn::module::Module>(weights: M) -> M {
     weights.map(&mut Cast(burn::tensor::FloatDType::F64))
 }
 
-/// A random model that computes in f64.
+/// A randomly initialized model that computes in f64.
 pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer {
     random_model(config, seed).map_weights(widened)
 }
@@ -281,8 +281,8 @@ pub(crate) fn any_config() -> impl Strategy<Value = TransformerConfig> {
     })
 }
 
-/// Any small configuration with a gated delta net or Mamba 2 in one or both layers, and gated attention. Layers may
-/// lack their MLP, or everything else.
+/// Any small configuration with a gated delta net, Mamba 2 or a short convolution in one or both layers, and with or
+/// without gated attention. A layer may also have only a mixer or only an MLP.
 pub(crate) fn any_hybrid() -> impl Strategy<Value = TransformerConfig> {
     let heads = prop_oneof![Just((1, 1)), Just((1, 2)), Just((2, 4)), Just((3, 3))];
     (any_config(), heads, 2..5usize, 0..3usize, 0..8usize, any::<bool>()).prop_map(
@@ -351,17 +351,17 @@ pub(crate) fn any_decoder() -> impl Strategy<Value = TransformerConfig> {
     prop_oneof![3 => any_config(), 1 => any_hybrid()]
 }
 
-/// The residual scheme, without norms of the stream.
+/// The residual scheme, or a sequential one if `config` normalizes the residual stream.
 fn residual_of_sums(config: &TransformerConfig) -> ResidualScheme {
     if config.stream_is_normalized() { ResidualScheme::Sequential } else { config.residual() }
 }
 
-/// A plain MLP of this width, gated if the layer's is.
+/// An MLP without experts of width `d_mlp`, gated if the MLP of `layer` is.
 fn plain_mlp(config: &TransformerConfig, layer: usize, d_mlp: usize) -> MlpConfig {
     if config.is_gated(layer) { MlpConfig::Gated { d_mlp } } else { MlpConfig::Dense { d_mlp } }
 }
 
-/// Adds features of Gemma 4 to the configuration, if it allows them.
+/// Adds the features of Gemma 4 that `kind` selects, unless they conflict with the rest of the configuration.
 fn with_more(mut config: TransformerConfig, kind: usize) -> TransformerConfig {
     let has = |own: usize| kind == own || kind == 5;
     let stream_is_normalized = config.stream_is_normalized();
@@ -522,7 +522,7 @@ fn any_without_latents() -> impl Strategy<Value = TransformerConfig> {
     )
 }
 
-/// Any small configuration whose residual stream is the sum of what is written to it, by plain products.
+/// Any small configuration in which the residual stream is a plain sum of component outputs.
 pub(crate) fn any_sum() -> impl Strategy<Value = TransformerConfig> {
     let plain = |config: TransformerConfig| {
         let qk_norm = config.qk_norm().map(|norm| QkNorm { kind: NormKind::Rms, ..norm });
