@@ -4,8 +4,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
 use hooklens_hooks::upload;
 
-/// Slope of each head: a geometric sequence with start and ratio `2^(-bias_max / heads)`. If the number of heads is not
-/// a power of two, the slopes for the next lower power are followed by every other slope for the next higher one.
+/// Slope for each head: a geometric sequence whose first term and ratio are both `2^(-bias_max / heads)`. If the number
+/// of heads is not a power of two, the slopes for the next lower power of two come first, followed by every other slope
+/// for the next higher one.
 pub(crate) fn slopes(heads: usize, bias_max: f64) -> Vec<f64> {
     let sequence = |count: usize| (1..=count).map(move |i| 2f64.powf(-bias_max * i as f64 / count as f64));
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
@@ -18,8 +19,8 @@ pub(crate) fn slope_tensor((heads, bias_max): (usize, f64), device: &Device, dty
     upload(TensorData::new(slopes(heads, bias_max), [1, heads, 1, 1]), (device, dtype))
 }
 
-/// Falcon's ALiBi biases on the scores before the softmax, `[row, head, 1, key]`, rounded to bf16 as in its code.
-/// `positions` holds the key positions of `rows` rows.
+/// Falcon's ALiBi biases, added to the scores before the softmax, `[row, head, 1, key]`. Rounded to bf16 as in Falcon's
+/// code. `positions` holds the key positions of `rows` rows.
 pub(crate) fn scaled_biases(
     heads: usize,
     divisor: f64,

@@ -24,17 +24,19 @@ use crate::points::Site;
 pub struct Attention {
     /// Query projection, `[d_model, head * d_head]`; in latent attention `[q_rank, head * d_head]`.
     pub q: Linear,
-    /// Key projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`; in a
-    /// layer that reuses the keys and values of an earlier one `[d_model, 0]`.
+    /// Key projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * (d_head - d_rope)]`;
+    /// `[d_model, 0]` in a layer that reuses the keys and values of an earlier layer.
     pub k: Linear,
-    /// Value projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`; empty like the
-    /// keys in a layer that reuses them.
+    /// Value projection, `[d_model, kv_head * d_head]`; in latent attention `[kv_rank, head * d_value]`; `[d_model, 0]`
+    /// in a layer that reuses the keys and values of an earlier layer.
     pub v: Linear,
     /// Output projection, `[head * d_head, d_model]`; in latent attention `[head * d_value, d_model]`.
     pub o: Linear,
-    /// Query norm, with weights `[d_head]`, or `[head * d_head]` if they are per head or the norm is over all heads.
+    /// Query norm. Its weights are `[d_head]`, or `[head * d_head]` if each head has its own or all heads are
+    /// normalized together.
     pub q_norm: Option<Norm>,
-    /// Key norm, with weights `[d_head]`, or `[kv_head * d_head]` if they are per head or the norm is over all heads.
+    /// Key norm. Its weights are `[d_head]`, or `[kv_head * d_head]` if each head has its own or all heads are
+    /// normalized together.
     pub k_norm: Option<Norm>,
     /// Attention sinks (GPT-OSS): a learned score per head that takes part in the softmax, `[head]`.
     pub sinks: Option<Param<Tensor<1>>>,
@@ -51,8 +53,8 @@ pub struct Attention {
 pub(crate) enum AttentionInputs {
     /// One normalized residual stream for all three, `[batch, pos, d_model]`.
     One(Box<Tensor<3>>),
-    /// Separate inputs for the three projections, and the normalized residual stream without hooks' edits to the
-    /// inputs.
+    /// `streams` holds separate inputs for the three projections; `whole` is the normalized residual stream without the
+    /// edits that hooks made to those inputs.
     Each { streams: Box<[ProjectionInput; 3]>, whole: Box<Tensor<3>> },
 }
 
@@ -158,8 +160,8 @@ impl Attention {
         self.attend(layer, (q, gate), keys, pass, run)
     }
 
-    /// Factor on the heads' outputs, if any: a gate `[batch, pos, head, d_head]`, or expert weights `[batch, pos, head,
-    /// 1]`.
+    /// Factor that multiplies the head outputs, if any: a gate `[batch, pos, head, d_head]`, or expert weights `[batch,
+    /// pos, head, 1]`.
     pub(super) fn gated_by(
         &self,
         layer: usize,
@@ -261,7 +263,7 @@ impl Attention {
         }
     }
 
-    /// Applies the output projection to `z`, separately for each head if a hook wants `hook_result`.
+    /// Applies the output projection to `z`, separately for each head if `hook_result` is hooked or recorded.
     pub(crate) fn output(
         &self,
         layer: usize,
@@ -291,8 +293,8 @@ impl Attention {
     }
 }
 
-/// Normalizes each head's vector, or the vectors of all heads together. The hook points have one row per batch,
-/// position, and head, or per batch and position.
+/// Normalizes each head's vector separately, or all heads together. The hook points have one row per batch, position,
+/// and head in the first case, and one per batch and position in the second.
 fn normed(
     norm: &Norm,
     x: Tensor<4>,
@@ -348,8 +350,8 @@ fn unwatched(
     Ok(heads_first(fused_attention(heads_first(q), k, v, None, None, options)))
 }
 
-/// Whether the kernels' rules fully describe a layer's scores: they don't support a precomputed bias, or a window that
-/// ends after the query.
+/// Whether the kernels support a layer's scores: they have no precomputed biases, and no windows that extend past the
+/// query.
 fn has_rules(layer: usize, pass: &Pass<'_>) -> bool {
     let ends = |window: Window| window.newest(0).is_some() && window.width() < pass.sequence.keys();
     pass.score_bias.is_none() && !pass.config.window(layer).is_some_and(ends)
@@ -434,7 +436,7 @@ pub(crate) fn mix(pattern: Tensor<4>, keys: &Keys) -> Tensor<4> {
     heads_first(z)
 }
 
-/// Expands the block so that each of its rows is read by the same number of batch rows; returns that number.
+/// Expands the block so that each of its rows is read by the same number of batch rows; also returns that number.
 fn evenly_read(block: &KeyBlock) -> (KeyBlock, usize) {
     match block.readers() {
         Some(readers) => (block.clone(), readers),
@@ -502,7 +504,7 @@ fn masked(layer: usize, mut scores: Tensor<4>, dropped: usize, pass: &mut Pass<'
     Tensor::cat(vec![unseen, scores], 3)
 }
 
-/// Softmax over keys and an attention sink, `[head]`. The sink's column is then removed.
+/// Softmax over the keys and one attention sink per head, `[head]`; the sink's column is removed afterwards.
 fn softmax_beside(scores: Tensor<4>, sinks: Tensor<1>) -> Tensor<4> {
     let [batch, heads, queries, keys] = scores.dims();
     let sinks = narrowed(widened(sinks), scores.dtype()).reshape([1, heads, 1, 1]).expand([batch, heads, queries, 1]);

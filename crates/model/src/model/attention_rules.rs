@@ -7,7 +7,7 @@ use super::pass::Pass;
 use crate::config::{Layers, Positional};
 use crate::cpu::Rules;
 
-/// The kernels' description of a layer's scores. The first `dropped` key columns are not stored.
+/// Describes a layer's scores to the kernels. The first `dropped` key columns are not stored.
 pub(super) fn rules<'p>(layer: usize, dropped: usize, pass: &Pass<'p>) -> Rules<'p> {
     let config = pass.config;
     let sequence = pass.sequence;

@@ -25,13 +25,13 @@ pub struct Block {
     pub ln1: Norm,
     /// The token mixer.
     pub mixer: Option<Mixer>,
-    /// Norm on the token mixer's output.
+    /// Norm applied to the token mixer's output.
     pub ln1_post: Option<Norm>,
     /// Norm before the MLP.
     pub ln2: Option<Norm>,
     /// The MLP.
     pub mlp: Option<Mlp>,
-    /// Norm on the MLP's output.
+    /// Norm applied to the MLP's output.
     pub ln2_post: Option<Norm>,
     /// Per-layer input, added after the MLP.
     pub per_layer: Option<PerLayer>,
@@ -39,7 +39,7 @@ pub struct Block {
     pub scalar: Option<Param<Tensor<1>>>,
 }
 
-/// The parts of a kind.
+/// Access to the mixer and the MLP as concrete types.
 impl Block {
     /// Attention, if the mixer has any.
     pub fn attn(&self) -> Option<&Attention> {
@@ -112,8 +112,8 @@ impl Block {
         mixer.chain(mlp).chain(self.per_layer.iter_mut().flat_map(|own| own.maps_mut()))
     }
 
-    /// The point of the input of each of the mixer's output projections, `[batch, pos, head, d_head]`, without the
-    /// layer in its name, and the projection.
+    /// The mixer's output projections, each with the name of the hook point that is its input, `[batch, pos, head,
+    /// d_head]`. The name does not include the layer.
     pub fn mixer_outputs(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
         self.mixer.iter().flat_map(|mixer| mixer.of_kind().outputs()).map(|(site, map)| (site.suffix(), map))
     }
@@ -188,7 +188,7 @@ impl Block {
         }
     }
 
-    /// Adds the MLP, and what follows it, to the residual stream.
+    /// Adds the MLP's output to the residual stream, then applies the per-layer input and the layer scalar, if any.
     fn with_mlp(
         &self,
         layer: usize,
@@ -253,7 +253,7 @@ impl Block {
         self.mlp_of(layer, x, stream, pass, run)
     }
 
-    /// Applies the MLP. Experts with their own norms read `stream`.
+    /// Applies the MLP to `x`. Experts with their own norms read the unnormalized `stream` instead.
     fn mlp_of(
         &self,
         layer: usize,
@@ -275,10 +275,11 @@ impl Block {
     }
 }
 
-/// Inputs of the query, key, and value projections, and the normalized stream if outputs are added to it.
+/// Inputs of the query, key, and value projections, and, if block outputs are added to the normalized stream
+/// ([`ResidualScheme::NormalizedInputs`]), that stream.
 ///
-/// Normally this is one normalized stream. Separate inputs per head are only created where a hook edits them; the
-/// points of `ln1` always belong to the norm of `hook_resid_pre`.
+/// Normally this is one normalized stream. Separate inputs per head are created only where a hook edits them; the hook
+/// points of `ln1` always show the norm applied to `hook_resid_pre`.
 pub(crate) fn attention_reads(
     ln1: &Norm,
     layer: usize,

@@ -1,4 +1,4 @@
-//! Weights that stay in a file's quantized blocks until their value is needed.
+//! Weights that stay quantized, as blocks of the file, until their values are needed.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
@@ -12,8 +12,8 @@ pub(crate) struct Blocks(Option<PackedMatrix>);
 
 impl Blocks {
     /// Creates a parameter for this weight. A quantized weight is dequantized to `f32` on first access. `turned` is
-    /// true for an embedding table, whose rows are stored as rows of blocks, and false for a linear map, whose columns
-    /// are.
+    /// true for an embedding table, where each row of blocks is a row of the weight, and false for a linear map, where
+    /// it is a column.
     pub(super) fn param(weight: Weight, device: &Device, turned: bool) -> (Param<Tensor<2>>, Self) {
         let packed = match weight {
             Weight::Plain(weight) => return (Param::from_tensor(weight.detach()), Self::default()),

@@ -1,4 +1,4 @@
-//! Checks of decoders before analyses that are not defined for all of them.
+//! Checks that a decoder's architecture supports an analysis.
 
 use super::mixer::Mixer;
 use super::transformer::HookedTransformer;
@@ -6,7 +6,7 @@ use crate::config::Layers;
 use crate::driver::HookedModel;
 use crate::error::InputError;
 
-/// What an analysis requires of a decoder. Each check returns an error that names the analysis, `what`, and the reason.
+/// Checks for what an analysis requires from a decoder. The errors name the analysis, `what`, and the reason.
 pub trait DecoderChecks {
     /// Returns an error if the weights are on several devices.
     fn check_one_place(&self, what: &'static str) -> Result<(), InputError>;
@@ -18,7 +18,7 @@ pub trait DecoderChecks {
     fn check_plain_writes(&self, what: &'static str) -> Result<(), InputError>;
 
     /// Like [`Self::check_plain_writes`], but also returns an error if a layer has no attention, has another mixer
-    /// beside it, or reuses the keys of an earlier one, if values are normalized, or if head outputs are gated or
+    /// beside attention, or reuses an earlier layer's keys, if values are normalized, or if head outputs are gated or
     /// weighted by a router.
     fn check_plain_layers(&self, what: &'static str) -> Result<(), InputError>;
 

@@ -9,7 +9,7 @@ impl HookedTransformer {
     /// Tokenizes texts into rows of `len` tokens without padding, as in training. Texts are concatenated with an
     /// end-of-sequence token in between (a beginning-of-sequence token if the tokenizer has no end-of-sequence token),
     /// and split where a row is full. Every row starts with a beginning-of-sequence token if `prepend_bos` is true or,
-    /// when `None`, if the model does so by default; if a text ends together with its row, this token is the only
+    /// when `None`, if the model does so by default; if a text ends exactly where its row does, this token is the only
     /// separator. Leftover tokens at the end are dropped.
     ///
     /// Each text is tokenized as a whole, whereas TransformerLens 2.16 first splits the combined text into twenty
@@ -26,8 +26,8 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedTransformer::to_tokens`], and errors if rows are too short to hold any token of the texts, or
-    /// the texts are too short for a row.
+    /// Same as [`HookedTransformer::to_tokens`]; also fails if rows are too short to hold any token of the texts, or if
+    /// the texts are too short to fill a row.
     pub fn tokenize_and_concatenate(
         &self,
         texts: impl Into<Texts>,

@@ -40,8 +40,8 @@ impl Carried {
         self.taps.convolve(&self.seen, narrowed(filters, self.seen.dtype()))
     }
 
-    /// Runs the recurrence, returning what is read at each position, `[batch, pos, head, d_value]`, and stores the
-    /// final memory in the run's cache. Padding leaves the memory unchanged.
+    /// Runs the recurrence and stores the final memory in the run's cache. Returns the value read at each position,
+    /// `[batch, pos, head, d_value]`. Padding leaves the memory unchanged.
     pub(super) fn run(self, mut steps: Steps, pass: &mut Pass<'_>) -> Result<Tensor<4>, CacheError> {
         if let Some(real) = pass.sequence.real_as_float(&self.seen.device()) {
             let real = narrowed(real, steps.beta.dtype());
@@ -65,12 +65,13 @@ impl Carried {
     }
 }
 
-/// Input columns of a convolution that skips padding. Each row holds the columns before the run, followed by the run's.
+/// Input columns of a convolution that skips padding. Each row holds the columns before the run, followed by the
+/// columns of the run.
 #[derive(Debug)]
 pub(super) struct ConvWindow {
     width: usize,
-    /// If there is padding: for each filter tap, first to last, the source columns of all positions; and the columns to
-    /// keep for the next run.
+    /// The source columns of all positions for each filter tap, first to last, and the columns to keep for the next
+    /// run. `None` without padding.
     sources: Option<(Vec<Vec<i32>>, Vec<i32>)>,
 }
 
@@ -85,7 +86,8 @@ impl ConvWindow {
             let flat = |column: usize| (row * (held + len) + column) as i32;
             let mut before = 0;
             for (at, real) in real.iter().enumerate() {
-                // A real position is its own last source. Values at padding are never read.
+                // The last tap of an unmasked position reads that position. The values computed at padding are never
+                // read.
                 let first = before.min(columns.len() - width.min(columns.len()));
                 sources.iter_mut().enumerate().for_each(|(tap, sources)| {
                     sources.push(flat(columns.get(first + tap).copied().unwrap_or(held + at)));

@@ -13,8 +13,8 @@ use crate::points::Site;
 
 /// Weights of one MLP.
 ///
-/// Plain: `out(act(in(x)))`. Gated: `out(act(gate(x)) * in(x))`. Both biases of a gated MLP
-/// act before the product.
+/// Plain: `out(act(in(x)))`. Gated: `out(act(gate(x)) * in(x))`. In a gated MLP, both biases are added before the
+/// product.
 #[derive(Module, Debug)]
 pub struct DenseMlp {
     /// Input projection, `[d_model, d_mlp]`; fires `hook_pre`, or `hook_pre_linear` when gated.
@@ -32,9 +32,9 @@ pub struct DenseMlp {
 /// Learned parameters of an MLP's `xielu`.
 #[derive(Module, Debug)]
 pub struct Slopes {
-    /// Slope above zero, before softplus, `[1]`.
+    /// Parameter of the slope above zero, `softplus(alpha_p)`, `[1]`.
     pub alpha_p: Param<Tensor<1>>,
-    /// Slope below zero minus one half, before softplus, `[1]`.
+    /// Parameter of the slope below zero, `0.5 + softplus(alpha_n)`, `[1]`.
     pub alpha_n: Param<Tensor<1>>,
 }
 

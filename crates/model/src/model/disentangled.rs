@@ -52,7 +52,7 @@ pub(crate) struct Disentangled {
 }
 
 impl Disentangled {
-    /// Bias added to the scores, `[batch, head, query, key]`, in `f32` at least.
+    /// Bias added to the scores, `[batch, head, query, key]`, in `f32` or wider.
     ///
     /// # Shapes
     /// - queries and keys: `[batch, pos, head, d_head]`

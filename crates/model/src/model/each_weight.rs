@@ -106,14 +106,14 @@ pub(super) fn filters(
     see(format!("{name}.conv_bias"), Weight::Vector(bias.map_or_else(none, |bias| bias.val())));
 }
 
-/// A weight in the form that the model stores it.
+/// A weight in the form in which the model stores it.
 #[derive(Debug)]
 pub enum Weight<'w> {
-    /// A matrix, copied or widened.
+    /// A matrix, or a copy of one in a wider type.
     Matrix(Tensor<2>),
-    /// Linear map, or the token embedding, which may be block-quantized.
+    /// A linear map, which may be block-quantized.
     Map(&'w Linear),
-    /// An embedding table.
+    /// A token embedding table, which may be block-quantized.
     Tokens(&'w Embed),
     /// A vector.
     Vector(Tensor<1>),

@@ -12,7 +12,7 @@ use crate::model::{Hashed, HookedTransformer};
 
 impl HookedTransformer {
     /// Fingerprint of the model: a hash (XXH3, 128 bits) of the configuration and of every weight's name, shape,
-    /// element type and bytes as they are in memory.
+    /// element type and bytes in memory.
     ///
     /// A different model, processing, element type or edit gives a different fingerprint. Equal weights give the same
     /// fingerprint in every process, however they were loaded. Each call reads all weights, a few megabytes at a time;

@@ -159,7 +159,7 @@ impl HookedTransformer {
         Ok(Layers { start, stop })
     }
 
-    /// Normalizes the input, and returns the tokens if they are known.
+    /// Validates the input, and returns the tokens if they are known.
     fn start(&self, input: Input, options: &mut ForwardOptions<'_>, layers: Layers) -> Result<(Start, Option<Tokens>)> {
         let tokens = match input {
             Input::Residual(residual) => {
@@ -191,7 +191,7 @@ impl HookedTransformer {
         Ok((Start::Tokens(tokens.clone()), Some(tokens)))
     }
 
-    /// Checks that a run from a residual stream has everything else that its layers read.
+    /// Checks that a run that starts from a residual stream has everything else that its layers read.
     fn check_earlier_layers(&self, start: &Start, tokens: Option<&Tokens>, layers: Layers) -> Result<(), InputError> {
         if matches!(start, Start::Tokens(_)) {
             return Ok(());
@@ -222,7 +222,7 @@ impl HookedTransformer {
         logits.max(mlp)
     }
 
-    /// Checks that a residual stream has the model's width and is on one of its devices.
+    /// Checks that a residual stream has the model's width and is on one of the model's devices.
     fn check_stream(&self, stream: &Tensor<3>) -> Result<(), InputError> {
         let (shape @ [batch, len, width], d_model) = (stream.dims(), self.config.d_model);
         if batch == 0 || len == 0 || width != d_model {
@@ -273,7 +273,8 @@ impl HookedTransformer {
         Ok(sequence)
     }
 
-    /// Fails if the cached keys were rotated with different frequencies than a row's text, now longer, requires.
+    /// Fails if a row's text has grown to a length that requires other rotary frequencies than those of its cached
+    /// keys.
     fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
         let thresholds = self.config.rotation_thresholds();
         if thresholds.is_empty() || cache.is_empty() {
@@ -322,7 +323,7 @@ impl HookedTransformer {
                 return Err(HookError::Conflict {
                     point: name(norm),
                     other: name(input),
-                    reason: "inputs edited per head are normalized separately, which this point does not represent",
+                    reason: "inputs edited per head are normalized separately, which bypasses this point",
                 });
             }
         }
@@ -411,7 +412,7 @@ impl HookedTransformer {
         Ok(ForwardResult { logits: Some(self.logits(normalized)), ..ForwardResult::default() })
     }
 
-    /// Logits of a residual stream after the final norm.
+    /// Logits for a residual stream that the final norm has been applied to.
     fn logits(&self, normalized: Tensor<3>) -> Tensor<3> {
         soft_capped(self.weights.parts.unembed.forward(normalized), self.config.output_logits_soft_cap)
     }
@@ -424,7 +425,8 @@ impl HookedTransformer {
     /// - output: `[batch, pos, d_vocab_out]`
     ///
     /// # Errors
-    /// [`InputError::Residual`] for a stream of the wrong width, [`InputError::Device`], and [`InputError::NoHead`].
+    /// [`InputError::Residual`] if the stream has the wrong width, [`InputError::Device`] if it is not on one of the
+    /// model's devices, and [`InputError::NoHead`] if the model has no unembedding.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -511,7 +513,8 @@ impl HookedTransformer {
     }
 }
 
-/// The mask columns of the run. A mask may also start with the cached columns, as in Hugging Face; these are removed.
+/// Mask columns of the run's own tokens. If the mask starts with the columns of the cached tokens, as in Hugging Face,
+/// they are removed.
 fn new_columns(
     rows: Vec<Vec<bool>>,
     [batch, len]: [usize; 2],
@@ -532,7 +535,7 @@ fn new_columns(
     Ok(rows.into_iter().map(|row| row[past..].to_vec()).collect())
 }
 
-/// Adjusts a mask shape error after a cache, where two lengths are valid.
+/// Adjusts a mask shape error for a run after a cache, where masks of two lengths are valid.
 fn behind(error: InputError, past: usize) -> InputError {
     match error {
         InputError::MaskShape { expected, given } if past > 0 => InputError::MaskBehind { expected, given, past },

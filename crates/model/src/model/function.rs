@@ -49,7 +49,7 @@ impl ActivationFn {
     }
 }
 
-/// Computes a multi-step function in `f32` at least.
+/// Computes a multi-step function in `f32` or wider.
 fn in_f32<const D: usize>(x: Tensor<D>, function: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let dtype = x.dtype();
     narrowed(function(widened(x)), dtype)

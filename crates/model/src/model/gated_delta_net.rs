@@ -30,7 +30,7 @@ pub struct GatedDeltaNet {
     pub gate: Linear,
     /// Projection to `beta`, the fraction of each value that is written, `[d_model, value_head]`.
     pub beta: Linear,
-    /// Projection to the decay of the state, `[d_model, value_head]`.
+    /// Projection to the decay rate of the state, `[d_model, value_head]`.
     pub decay: Linear,
     /// Convolution filters of all channels (queries, keys, values), `[width, channel]`, oldest position first.
     pub conv: Param<Tensor<2>>,
@@ -38,17 +38,17 @@ pub struct GatedDeltaNet {
     pub a_log: Param<Tensor<1>>,
     /// Bias of the decay before softplus, `[value_head]`.
     pub dt_bias: Param<Tensor<1>>,
-    /// Norm of the heads' outputs, `[d_value]`.
+    /// Norm applied to each head's output; weight `[d_value]`.
     pub norm: Norm,
     /// Output projection, `[value_head * d_value, d_model]`.
     pub o: Linear,
 }
 
 impl GatedDeltaNet {
-    /// Name of the weights in a block.
+    /// Prefix of this mixer's weight names within a block.
     const NAME: &'static str = "linear_attn";
 
-    /// The points of this mixer.
+    /// Hook points of this mixer.
     pub(super) const KIND: MixerKind = MixerKind {
         sites: &[
             Site::QPreConv,
@@ -69,7 +69,7 @@ impl GatedDeltaNet {
         instead: "this layer has a gated delta net, not attention; its points are linear_attn.hook_q and others",
     };
 
-    /// Creates the mixer from `source`, in the block named `block`.
+    /// Creates the mixer of the block named `block`, taking its weights from `source`.
     pub(super) fn build<S: WeightSource>(
         source: &mut S,
         block: &str,

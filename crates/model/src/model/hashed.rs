@@ -17,9 +17,10 @@ const PIECE: usize = 1 << 20;
 /// line.
 const ROWS: usize = 16;
 
-/// Number of evenly spaced samples of a weight that is not fully hashed, and elements per sample. On a GPU, each sample
-/// is a blocking read.
+/// Number of samples, evenly spaced, that are hashed of a weight that is not fully hashed. On a GPU, each sample is a
+/// blocking read.
 const SAMPLES: usize = 4;
+/// Number of elements per sample.
 const SAMPLE: usize = 1024;
 
 /// How much of each weight is hashed.
@@ -30,7 +31,7 @@ pub(crate) enum Extent {
     Samples,
 }
 
-/// The pieces of weights to hash (128-bit XXH3).
+/// Collects pieces of weights and hashes them (128-bit XXH3).
 #[derive(Default)]
 pub struct Hashed {
     pieces: Vec<Piece>,

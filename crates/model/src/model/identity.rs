@@ -1,4 +1,5 @@
-//! Identity of a model's weights, computed without reading all of them. Used to compare caches and recordings.
+//! Identity of a model's weights, computed without reading all of them. Shows whether caches and recordings come from
+//! the same weights.
 
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +13,12 @@ use super::hashed::{Extent, Hashed};
 use crate::cpu::{self, Depth};
 use crate::error::Result;
 
-/// Weights with at most this many elements are fully hashed.
+/// Weights with at most this many elements are hashed completely.
 const SMALL: usize = 1 << 20;
 /// Number of identities to remember, for weights that are swapped back and forth.
 const REMEMBERED: usize = 8;
 
-/// Identities of models, which caches and recordings are compared by.
+/// Models with an identity, which shows whether caches and recordings come from the same weights.
 pub trait Identified {
     /// Identity of the current weights, which is stored in caches and recordings.
     fn identity(&self) -> Arc<ModelIdentity>;
@@ -32,18 +33,18 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// Creates the record of a model created with these weights.
+    /// Creates the identities of a new model with these weights.
     pub(crate) fn of(weights: &impl Module) -> Arc<Self> {
         Arc::new(Self { made_with: Glance::at(weights, Depth::Address).hash, known: Mutex::new(Vec::new()) })
     }
 
-    /// Whether the weights still have the addresses from when the model was created.
+    /// Whether the weights are still at the addresses they had when the model was created.
     pub(crate) fn are_as_made(&self, weights: &impl Module) -> bool {
         Glance::at(weights, Depth::Address).hash == self.made_with
     }
 
-    /// Creates the record of a model whose weights hooklens has converted. `as_made` states whether they were unedited
-    /// before the conversion.
+    /// Creates the identities of a model whose weights hooklens has converted to `after`. `as_made` states whether the
+    /// weights were unedited before the conversion.
     pub(crate) fn converted(&self, as_made: bool, after: &impl Module) -> Arc<Self> {
         let made_with = if as_made { Glance::at(after, Depth::Address).hash } else { self.made_with };
         Arc::new(Self { made_with, known: Mutex::new(Vec::new()) })
@@ -52,9 +53,9 @@ impl Identities {
     /// The identity of the current weights.
     ///
     /// Memory addresses and a few values show whether the weights have changed; on a GPU, where reading values would
-    /// block, only the parameter ids are used. The contents are hashed once: fully if they are small, by samples if
-    /// they are unchanged since the model was created. Large weights that were edited afterwards are only equal to
-    /// themselves.
+    /// block, only the parameter ids are used. The contents are hashed once: completely if they are small, or by
+    /// sampling if they are unchanged since the model was created. A model whose large weights were edited later is
+    /// identical only to itself.
     pub(crate) fn identity(
         &self,
         weights: &impl Module,

@@ -1,4 +1,4 @@
-//! Conversion of inputs to tokens, with the checks of a decoder.
+//! Converts the inputs of a decoder to tokens and checks them.
 
 use super::transformer::HookedTransformer;
 use crate::driver::{HookedModel, Input};
@@ -14,12 +14,12 @@ pub trait DecoderInput {
     /// Converts an input to validated tokens; a residual stream is an error.
     fn token_input(&self, input: Input) -> Result<Tokens>;
 
-    /// Like [`token_input`](Self::token_input), for an input that follows `held` cached tokens of each row (or one
-    /// number for all).
+    /// Like [`token_input`](Self::token_input), for an input that follows cached tokens. `held` is the number of cached
+    /// tokens in each row (or one number for all).
     fn token_input_after(&self, input: Input, held: &[usize]) -> Result<Tokens>;
 
-    /// Token ids of one text. A beginning-of-sequence token is prepended if requested or the default, but never
-    /// duplicated.
+    /// Token ids of one text. A beginning-of-sequence token is prepended if requested, or by default if the model does
+    /// so, but never twice.
     fn token_row(&self, text: &str, prepend_bos: Option<bool>) -> Result<Vec<u32>>;
 
     /// At most the first `most` ids of [`token_row`](Self::token_row). Tokenizes only as much of a long text as

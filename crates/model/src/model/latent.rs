@@ -16,11 +16,11 @@ use crate::points::Site;
 pub struct LatentMaps {
     /// Projection to the query latent, `[d_model, q_rank]`.
     pub q_down: Option<Linear>,
-    /// RMS norm of the query latent, `[q_rank]`.
+    /// RMS norm applied to the query latent; weight `[q_rank]`.
     pub q_norm: Option<Norm>,
     /// Projection to the key/value latent, `[d_model, kv_rank]`.
     pub kv_down: Linear,
-    /// RMS norm of the key/value latent, `[kv_rank]`.
+    /// RMS norm applied to the key/value latent; weight `[kv_rank]`.
     pub kv_norm: Norm,
     /// Projection to the rotary part of the keys, shared by all heads, `[d_model, d_rope]`.
     pub k_rope: Linear,
@@ -78,7 +78,8 @@ impl LatentMaps {
         Ok([by_head(q, heads), k, by_head(v, heads)])
     }
 
-    /// Combined down- and up-projection through a latent, without the scale of its norm, `[d_model, out]`.
+    /// Product of the down and up projections of a latent, `[d_model, out]`. Includes the weight of the norm between
+    /// them, but not the division by its scale.
     fn whole(down: &Linear, norm: &Norm, up: &Linear, dtype: DType) -> Tensor<2> {
         let mut down = down.weight_in(dtype);
         if let Some(w) = &norm.w {
@@ -87,7 +88,8 @@ impl LatentMaps {
         down.matmul(up.weight_in(dtype))
     }
 
-    /// Combined query projection of all heads, without the scale of the latent's norm, `[d_model, head * d_head]`.
+    /// Combined query projection of all heads, without the division by the scale of the latent's norm, `[d_model,
+    /// head * d_head]`.
     pub(crate) fn whole_q(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
         match (&self.q_down, &self.q_norm) {
             (Some(down), Some(norm)) => Self::whole(down, norm, &attention.q, dtype),
@@ -95,7 +97,8 @@ impl LatentMaps {
         }
     }
 
-    /// Combined key projection of all heads, without the scale of the latent's norm, `[d_model, head * d_head]`.
+    /// Combined key projection of all heads, without the division by the scale of the latent's norm, `[d_model,
+    /// head * d_head]`.
     pub(crate) fn whole_k(&self, attention: &Attention, c: &TransformerConfig, dtype: DType) -> Tensor<2> {
         let made = Self::whole(&self.kv_down, &self.kv_norm, &attention.k, dtype);
         let turned = self.k_rope.weight_in(dtype);
@@ -105,7 +108,8 @@ impl LatentMaps {
         Tensor::cat(vec![made, turned], 2).reshape([d_model, c.n_heads * c.d_head()])
     }
 
-    /// Combined value projection of all heads, without the scale of the latent's norm, `[d_model, head * d_value]`.
+    /// Combined value projection of all heads, without the division by the scale of the latent's norm, `[d_model,
+    /// head * d_value]`.
     pub fn whole_v(&self, attention: &Attention, dtype: DType) -> Tensor<2> {
         Self::whole(&self.kv_down, &self.kv_norm, &attention.v, dtype)
     }

@@ -22,8 +22,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Creates a layer with weight `[in, out]` and bias `[out]`. They become new parameters, detached from the tensors
-    /// they were made from.
+    /// Creates a layer with weight `[in, out]` and bias `[out]`. Both become new parameters, detached from the given
+    /// tensors.
     pub fn new(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
         let device = weight.device();
         Self::of(cpu::Weight::Plain(weight), bias, &device)
@@ -106,8 +106,8 @@ impl Linear {
         output
     }
 
-    /// Applies several layers to the same input, such as query, key, and value projections; in one operation where that
-    /// is faster.
+    /// Applies several layers to the same input, such as query, key, and value projections. Uses a single operation
+    /// where that is faster.
     ///
     /// # Shapes
     /// - input: `[..., in]`

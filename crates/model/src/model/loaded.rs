@@ -1,4 +1,4 @@
-//! What a decoder is made of.
+//! The parts of a decoder, as a loader reads them.
 
 use hooklens_hooks::DType;
 
@@ -8,7 +8,7 @@ use super::weights::DecoderWeights;
 use crate::config::TransformerConfig;
 use crate::tokens::Tokenizer;
 
-/// What a loader read from a decoder's files. The weights must match the configuration.
+/// The parts of a decoder, read from its files. The weights must match the configuration.
 #[derive(Debug)]
 pub struct LoadedDecoder {
     /// Configuration of the model.

@@ -26,15 +26,16 @@ use crate::tokens::Tokens;
 /// ```
 ///
 /// # Errors
-/// [`InputError::LogitsShape`], [`InputError::Token`] for a token outside the logits' vocabulary, and
-/// [`InputError::NothingToPredict`] if there is no token to predict.
+/// [`InputError::LogitsShape`] if logits and tokens differ in shape, [`InputError::Token`] for a token outside the
+/// logits' vocabulary, and [`InputError::NothingToPredict`] if there is no token to predict.
 pub fn lm_cross_entropy_loss(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<1>> {
     check(logits, tokens)?;
     let (each, count) = per_token(logits.clone(), tokens);
     Ok(each.sum() / count as f64)
 }
 
-/// Like [`lm_cross_entropy_loss`], but per prediction: 0 for padding and after a row's last token.
+/// Like [`lm_cross_entropy_loss`], but for each prediction: 0 at padding and at a row's last token, which predict
+/// nothing.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -57,7 +58,7 @@ pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2
     Ok(per_token(logits.clone(), tokens).0)
 }
 
-/// Top-1 accuracy: the fraction of predicted next tokens with the largest logit.
+/// Top-1 accuracy: the fraction of next tokens that have the largest logit.
 ///
 /// # Shapes
 /// - logits: `[batch, pos, d_vocab]`
@@ -73,7 +74,7 @@ pub fn lm_loss_per_token(logits: &Tensor<3>, tokens: &Tokens) -> Result<Tensor<2
 /// ```
 ///
 /// # Errors
-/// Same as [`lm_cross_entropy_loss`], and errors from reading from the device.
+/// Same as [`lm_cross_entropy_loss`]; also fails if the result can't be read from the device.
 pub fn lm_accuracy(logits: &Tensor<3>, tokens: &Tokens) -> Result<f64> {
     check(logits, tokens)?;
     let [batch, pos, _] = logits.dims();
@@ -149,6 +150,6 @@ pub(crate) fn per_token(logits: Tensor<3>, tokens: &Tokens) -> (Tensor<2>, usize
     }
     let counted: Vec<f32> = next_tokens.iter().map(|next| f32::from(u8::from(next.is_some()))).collect();
     let counted = Tensor::<2>::from_data(TensorData::new(counted, [batch, next]), &device);
-    // Don't multiply by the mask: padding rows may hold any value, including infinity.
+    // Don't multiply by the mask: the loss at padding may be any value, including infinity.
     (loss.mask_fill(counted.equal_elem(0.0), 0.0), count)
 }

@@ -28,7 +28,7 @@ pub struct Mamba2 {
     pub c: Linear,
     /// Output gate projection, `[d_model, head * d_head]`.
     pub gate: Linear,
-    /// Projection to the steps `dt`, `[d_model, head]`.
+    /// Projection to the step sizes `dt`, `[d_model, head]`.
     pub dt: Linear,
     /// Convolution filters of all channels (inputs, then `B`, then `C`), `[width, channel]`, oldest position first.
     pub conv: Param<Tensor<2>>,
@@ -36,21 +36,21 @@ pub struct Mamba2 {
     pub conv_bias: Option<Param<Tensor<1>>>,
     /// Logarithm of each head's decay rate, `[head]`.
     pub a_log: Param<Tensor<1>>,
-    /// Bias of the steps before softplus, `[head]`.
+    /// Bias of the step sizes before softplus, `[head]`.
     pub dt_bias: Param<Tensor<1>>,
-    /// Skip connection: the factor on each head's input that is added to its output, `[head]`.
+    /// Skip connection: each head's input, multiplied by this factor, is added to the head's output, `[head]`.
     pub d: Param<Tensor<1>>,
-    /// Norm of the head outputs, before or after they are gated, `[head * d_head]`.
+    /// Norm applied to the head outputs, before or after they are gated; weight `[head * d_head]`.
     pub norm: Norm,
     /// Output projection, `[head * d_head, d_model]`.
     pub o: Linear,
 }
 
 impl Mamba2 {
-    /// Name of the weights in a block.
+    /// Prefix of this mixer's weight names within a block.
     const NAME: &'static str = "ssm";
 
-    /// The points of this mixer.
+    /// Hook points of this mixer.
     pub(super) const KIND: MixerKind = MixerKind {
         sites: &[
             Site::SsmPreConv,
@@ -68,7 +68,7 @@ impl Mamba2 {
         instead: "this layer has a state space, not attention; its points are ssm.hook_x and others",
     };
 
-    /// Creates the mixer from `source`, in the block named `block`.
+    /// Creates the mixer of the block named `block`, taking its weights from `source`.
     pub(super) fn build<S: WeightSource>(
         source: &mut S,
         block: &str,

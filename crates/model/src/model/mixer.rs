@@ -19,7 +19,7 @@ use crate::points::Site;
 
 /// Weights of a block's token mixer, the part that moves information between positions.
 #[derive(Module, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a model has one per layer, and a box is no module")]
+#[expect(clippy::large_enum_variant, reason = "a model has one per layer, and `Box` is not a module")]
 pub enum Mixer {
     /// Attention.
     Attention(Attention),
@@ -33,8 +33,8 @@ pub enum Mixer {
     AttentionAndMamba2(AttentionAndMamba2),
 }
 
-/// What a block, processing, and analyses need of a token mixer. To add a mixer, implement this in a file of its own,
-/// and add a variant to [`Mixer`] and to [`MixerConfig`].
+/// What blocks, weight processing, and analyses need from a token mixer. To add a mixer, implement this trait in a new
+/// file, and add a variant to [`Mixer`] and to [`MixerConfig`].
 pub(crate) trait TokenMixer {
     /// Computes the output from the normalized residual stream.
     ///
@@ -57,18 +57,18 @@ pub(crate) trait TokenMixer {
     /// The linear maps that read the normalized residual stream, mutably.
     fn readers_mut(&mut self) -> Vec<&mut Linear>;
 
-    /// The point of each output projection's input, `[batch, pos, head, d_head]`, and the projection.
+    /// The output projections, each with the hook point of its input, `[batch, pos, head, d_head]`.
     fn outputs(&self) -> Vec<(Site, &Linear)>;
 
     /// The output projections, mutably.
     fn outputs_mut(&mut self) -> Vec<&mut Linear>;
 
-    /// Calls `see` with every weight and its name in a file, in the block named `block`.
+    /// Calls `see` with every weight and its full name, for the block named `block`.
     fn each_weight(&self, block: &str, dtype: DType, see: &mut dyn FnMut(String, Weight<'_>));
 }
 
 impl Mixer {
-    /// Creates the mixer of a layer from `source`, in the block named `block`.
+    /// Creates a layer's mixer, taking its weights from `source`. `block` is the name of the layer's block.
     pub fn build<S: WeightSource>(
         source: &mut S,
         block: &str,
@@ -91,7 +91,7 @@ impl Mixer {
         }))
     }
 
-    /// The mixer of whichever kind.
+    /// The mixer as a trait object.
     pub(crate) fn of_kind(&self) -> &dyn TokenMixer {
         match self {
             Self::Attention(own) => own,
@@ -114,20 +114,21 @@ impl Mixer {
     }
 }
 
-/// Sizes from the configuration of a layer's mixer or MLP, which lacks them if the weights are of another kind.
+/// Unwraps sizes that the configuration gives for a layer's mixer or MLP. They are `None`, which is an error, if the
+/// layer's weights are of a different kind.
 pub(super) fn sizes_of<T>(sizes: Option<T>, layer: usize) -> Result<T, InputError> {
     sizes.ok_or(InputError::OtherWeights { layer })
 }
 
-/// Kind of a mixer that replaces attention: the points that only it has.
+/// A kind of mixer that replaces attention, and the hook points that only it has.
 pub(super) struct MixerKind {
-    /// The points.
+    /// The hook points.
     pub(super) sites: &'static [Site],
-    /// Whether a layer with this mixer has them.
+    /// Whether a layer has them.
     pub(super) is_in: fn(&TransformerConfig, usize) -> bool,
-    /// Reason why other layers don't.
+    /// Reason why other layers don't have them.
     pub(super) absent: &'static str,
-    /// Reason why a layer with this mixer alone has no points of attention.
+    /// Reason why a layer with only this mixer has no attention hook points.
     pub(super) instead: &'static str,
 }
 

@@ -13,7 +13,7 @@ use crate::config::Layers;
 
 /// Weights of a block's MLP.
 #[derive(Module, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a model has one per layer, and a box is no module")]
+#[expect(clippy::large_enum_variant, reason = "a model has one per layer, and `Box` is not a module")]
 pub enum Mlp {
     /// A dense MLP, plain or gated.
     Dense(DenseMlp),

@@ -115,7 +115,7 @@ pub use rotary::RotaryTable;
 pub(crate) use sequence::{Sequence, at_columns};
 pub(crate) use soft_cap::soft_capped;
 
-/// The points that a model with this configuration can fire.
+/// The hook points that a model with this configuration can fire.
 pub fn catalog_of(config: &crate::config::TransformerConfig) -> std::sync::Arc<hooklens_hooks::Catalog> {
     points_of(config).catalog
 }

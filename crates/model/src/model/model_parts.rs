@@ -1,8 +1,8 @@
-//! Access to the parts of weights, for the crates of the workspace.
+//! Access to the parts of a model's weights, for the other crates of the workspace.
 
 use super::model_weights::ModelWeights;
 
-/// Access to the parts of a model's weights, for the crates of the workspace.
+/// Access to the parts of a model's weights, for the other crates of the workspace.
 pub trait ModelParts: ModelWeights {
     /// The parts.
     fn parts(&self) -> &Self::Parts;

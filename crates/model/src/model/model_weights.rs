@@ -3,12 +3,12 @@
 use super::named::Weights;
 use super::parts::Parts;
 
-/// A model's weights: reading, replacing, freezing and training them. In the prelude.
+/// Reading, replacing, freezing and training a model's weights. This trait is in the prelude.
 pub trait ModelWeights: Sized {
-    /// What the weights are made of.
+    /// Type that holds the weights.
     type Parts: Parts;
 
-    /// The weights, by name. Matrices may have a narrower type than the model computes in.
+    /// The weights, by name. Matrices may have a narrower element type than the model computes in.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -20,7 +20,7 @@ pub trait ModelWeights: Sized {
     /// ```
     fn weights(&self) -> &Weights<Self::Parts>;
 
-    /// The weights, to replace or freeze some of them.
+    /// Mutable access to the weights, to replace or freeze some of them.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -31,7 +31,7 @@ pub trait ModelWeights: Sized {
     /// ```
     fn weights_mut(&mut self) -> &mut Weights<Self::Parts>;
 
-    /// The model with its weights passed through a function, such as a step of one of Burn's optimizers.
+    /// Returns the model with `change` applied to its weights, such as a step of one of Burn's optimizers.
     ///
     /// ```
     /// use burn::optim::{AdamWConfig, GradientsParams};

@@ -25,7 +25,7 @@ pub struct Moe {
     pub shared: Option<SharedMlp>,
     /// Learned scale on each expert's routing weight, `[expert]`.
     pub scales: Option<Param<Tensor<1>>>,
-    /// Norms of the router's and experts' inputs and outputs.
+    /// Norms applied to the router's input and to the experts' inputs and outputs.
     pub norms: Option<MoeNorms>,
 }
 
@@ -33,13 +33,13 @@ pub struct Moe {
 /// expert. Their weights are never folded.
 #[derive(Module, Debug)]
 pub struct MoeNorms {
-    /// Norm on the router's input.
+    /// Norm applied to the router's input.
     pub router: Norm,
-    /// Norm on the routed experts' input.
+    /// Norm applied to the routed experts' input.
     pub experts: Norm,
-    /// Norm on the shared expert's output.
+    /// Norm applied to the shared expert's output.
     pub shared_post: Norm,
-    /// Norm on the sum of the routed experts' outputs.
+    /// Norm applied to the sum of the routed experts' outputs.
     pub experts_post: Norm,
 }
 
@@ -247,7 +247,7 @@ impl Moe {
             let post = match mixture.scales_inputs {
                 false => mixture.activations(gate.clone(), linear.clone(), config),
                 // `gate` and `linear` are computed from the unscaled input, and the neurons from the scaled input, so
-                // their outputs are not scaled again.
+                // the experts' outputs are not scaled again.
                 true => {
                     let shares: Vec<f32> = routes.iter_mut().map(|(_, share)| std::mem::replace(share, 1.0)).collect();
                     let shares = upload::<2, Float>(TensorData::new(shares, [routes.len(), 1]), &x.device());
@@ -277,8 +277,8 @@ impl Moe {
         Ok(all)
     }
 
-    /// Chosen experts of each token, best first, on the host and as `[row, choice]`, and their weights, `[row,
-    /// choice]`.
+    /// The experts chosen for each token, best first, as a list on the host and as a tensor `[row, choice]`; and their
+    /// weights, `[row, choice]`.
     #[allow(clippy::type_complexity, reason = "three forms of one choice")]
     pub fn routes(&self, weights: Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, Int>, Tensor<2>), Halt> {
         let (best, chosen) = match &self.choice_bias {
@@ -307,7 +307,7 @@ impl Moe {
     }
 }
 
-/// Router scores, `[.., expert]`, in `f32` at least: rounding could send a token to a different expert.
+/// Router scores, `[.., expert]`, in `f32` or wider: rounding could send a token to a different expert.
 pub(super) fn router_scores<const D: usize>(router: &Linear, x: Tensor<D>) -> Tensor<D> {
     let dtype = x.dtype();
     let x = widened(x);
@@ -321,7 +321,7 @@ pub(super) fn router_scores<const D: usize>(router: &Linear, x: Tensor<D>) -> Te
     }
 }
 
-/// The work of one expert in a run.
+/// What one expert computes in a run.
 #[derive(Debug)]
 pub struct ExpertRun {
     /// Input rows routed to the expert, each with the weight that multiplies its output.
@@ -345,7 +345,7 @@ impl Experts {
     }
 }
 
-/// Gate projection, if any, and input projection of an expert.
+/// Outputs of an expert's gate projection, if it has one, and of its input projection.
 fn factors<const D: usize>(gate: Option<&Linear>, input: &Linear, x: Tensor<D>) -> (Option<Tensor<D>>, Tensor<D>) {
     match gate {
         Some(gate) => {
@@ -364,7 +364,7 @@ fn neurons<const D: usize>(gate: Option<Tensor<D>>, linear: Tensor<D>, config: &
     }
 }
 
-/// Best experts of each row, best first, on the host and as `[row, choice]`.
+/// The best experts for each row, best first, as a list on the host and as a tensor `[row, choice]`.
 fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, Int>), Halt> {
     let ([rows, experts], count) = (weights.dims(), mixture.per_token);
     let mut values = host::<f32>(hooklens_hooks::read(weights.clone()).map(|d| d.convert::<f32>()), &weights.device())?;
@@ -383,8 +383,8 @@ fn best(weights: &Tensor<2>, mixture: Experts) -> Result<(Vec<i64>, Tensor<2, In
     Ok((best, chosen))
 }
 
-/// Weights of two experts, `[row, 2]`: each is its softmax among the scores close to its own, excluding experts chosen
-/// before.
+/// SparseMixer's weights for the two chosen experts, `[row, 2]`: each expert's softmax among the scores close to its
+/// own. The first expert is excluded for the second.
 fn sparsely_mixed(scores: Tensor<2>, chosen: Tensor<2, Int>, jitter: f64) -> Tensor<2> {
     let numbers = Tensor::<1, Int>::arange(0..scores.dims()[1] as i64, &scores.device()).unsqueeze::<2>();
     let mut left = scores.clone();

@@ -11,7 +11,7 @@ use super::parts::Parts;
 use super::weights::DecoderWeights;
 use crate::error::{Result, WeightError};
 
-/// All weights of a model, by TransformerLens's names. A Burn module: on a device with autodiff
+/// All weights of a model, by TransformerLens name. This is a Burn module: on a device with autodiff
 /// (`LoadOptions::trainable`), Burn's optimizers can train it.
 ///
 /// Matrices are `[in, out]`, with all heads side by side: `blocks.0.attn.W_Q` is `[d_model, head * d_head]`, and
@@ -46,9 +46,9 @@ impl<P: Parts> Weights<P> {
         self.entries().into_iter().map(|entry| entry.name).collect()
     }
 
-    /// The weight called `name`, as it is stored; for one stored in quantized blocks, a dequantized copy in `f32`. On a
-    /// device with autodiff, the tensor whose gradient a backward pass computes. Layers may be negative:
-    /// `blocks.-1.ln1.w`.
+    /// Returns the weight called `name` as it is stored, or a dequantized copy in `f32` if it is stored in quantized
+    /// blocks. On a device with autodiff, this is the tensor that a backward pass computes a gradient for. Layers may
+    /// be negative: `blocks.-1.ln1.w`.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -62,8 +62,8 @@ impl<P: Parts> Weights<P> {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::Unknown`] with the nearest names, [`HookError::Layer`], or [`WeightError::Rank`] if the weight is
-    /// not of rank `D`.
+    /// [`WeightError::Unknown`] with the nearest names, [`HookError::Layer`] if the model has no such layer, or
+    /// [`WeightError::Rank`] if the weight is not of rank `D`.
     pub fn get<const D: usize>(&self, name: &str) -> Result<Tensor<D>> {
         let entry = self.find(name)?;
         let found = match self.parts.dequantized(entry.id) {
@@ -78,9 +78,9 @@ impl<P: Parts> Weights<P> {
         Ok(found.ok_or(WeightError::Rank { name: entry.name, rank, asked: D })?)
     }
 
-    /// Replaces the weight called `name`. The value is moved to the weight's device, and is trained if the weight was. A
-    /// value that is computed from tracked tensors stays connected to them, so that their gradients include the uses of
-    /// this weight.
+    /// Replaces the weight called `name`. The value is moved to the old weight's device, and is trainable if the old
+    /// weight was. A value computed from tracked tensors stays connected to them, so that gradients flow back to them
+    /// through this weight.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -94,7 +94,8 @@ impl<P: Parts> Weights<P> {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::Unknown`] with the nearest names, [`HookError::Layer`], or [`WeightError::Shape`].
+    /// [`WeightError::Unknown`] with the nearest names, [`HookError::Layer`] if the model has no such layer, or
+    /// [`WeightError::Shape`] if the value has a different shape than the weight.
     pub fn set<const D: usize>(&mut self, name: &str, value: Tensor<D>) -> Result<()> {
         let Entry { name, at, shape: expected, .. } = self.find(name)?;
         let given = value.dims().to_vec();
@@ -105,7 +106,7 @@ impl<P: Parts> Weights<P> {
         Ok(())
     }
 
-    /// Excludes weights from training: those that a name, a glob or a list of them selects.
+    /// Excludes weights from training. `names` is a name, a glob, or a list of names and globs.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -118,8 +119,8 @@ impl<P: Parts> Weights<P> {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::Unknown`] and [`WeightError::NoMatch`] with the nearest names, [`HookError::Layer`], or
-    /// [`HookError::BadPattern`].
+    /// [`WeightError::Unknown`] or [`WeightError::NoMatch`] with the nearest names, [`HookError::Layer`] if the model
+    /// has no such layer, or [`HookError::BadPattern`] for an invalid glob.
     pub fn no_grad(&mut self, names: impl Into<Selection>) -> Result<()> {
         let entries = self.entries();
         let chosen = names.into().resolve(&catalog(&entries)).map_err(|error| renamed(error, entries.len()))?;
@@ -128,7 +129,7 @@ impl<P: Parts> Weights<P> {
         Ok(())
     }
 
-    /// Number of elements of all weights.
+    /// Total number of elements in all weights.
     pub fn count(&self) -> usize {
         self.entries().iter().map(|entry| entry.shape.iter().product::<usize>()).sum()
     }
@@ -139,7 +140,7 @@ impl<P: Parts> Weights<P> {
         Ok(entries.swap_remove(id.index()))
     }
 
-    /// All weights that are not empty, as those that a layer does not use are.
+    /// All weights except empty ones, which stand for weights that a layer does not use.
     fn entries(&self) -> Vec<Entry> {
         let mut list = List { fields: Vec::new(), at: 0, found: Vec::new(), name_of: P::name_of };
         self.parts.visit(&mut list);
@@ -156,7 +157,7 @@ struct Entry {
     shape: Vec<usize>,
 }
 
-/// The weights' names in the form that selections are resolved against.
+/// Catalog of the weight names, for resolving selections.
 fn catalog(entries: &[Entry]) -> Catalog {
     let layer = |entry: &Entry| entry.name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok();
     let n_layers = entries.iter().filter_map(layer).max().map_or(0, |last| last + 1);
@@ -167,7 +168,7 @@ fn catalog(entries: &[Entry]) -> Catalog {
     names.build()
 }
 
-/// The error for a weight's name that was looked up like a hook point's.
+/// Converts the error of a hook point lookup to that of a weight lookup.
 fn renamed(error: HookError, count: usize) -> crate::error::Error {
     match error {
         HookError::UnknownPoint { name, nearest, .. } => WeightError::Unknown { name, count, nearest }.into(),
@@ -176,13 +177,13 @@ fn renamed(error: HookError, count: usize) -> crate::error::Error {
     }
 }
 
-/// A tensor whose rank is only known to be `D` from where it was found.
+/// Changes the rank in the tensor's type from `E` to `D`; `None` if they differ.
 pub(super) fn of_rank<const E: usize, const D: usize>(tensor: Tensor<E>) -> Option<Tensor<D>> {
     let tensor: Box<dyn Any> = Box::new(tensor);
     tensor.downcast().ok().map(|tensor| *tensor)
 }
 
-/// Whether this is the weight that is looked for, given the number of weights before it.
+/// Counts down to the requested weight: returns whether no weights are `left` before it, and decrements `left`.
 fn is_next(left: &mut Option<usize>) -> bool {
     let found = *left == Some(0);
     *left = left.and_then(|left| left.checked_sub(1));

@@ -1,4 +1,5 @@
-//! Names of weights, from the fields that hold them. The names are TransformerLens's, and its style for what it lacks.
+//! Names of weights, derived from the fields that hold them. Weights that TransformerLens lacks have names in
+//! TransformerLens's style.
 
 /// Name of a decoder's weight.
 pub(super) fn in_decoder(fields: &[&str]) -> String {

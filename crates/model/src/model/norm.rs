@@ -8,18 +8,18 @@ use crate::config::NormKind;
 use crate::cpu;
 use crate::device::is_cubecl;
 
-/// The two hook points of a norm.
+/// The two hook points of a norm layer.
 #[derive(Debug, Clone, Copy)]
 pub struct NormPoints {
     pub(crate) scale: Option<PointId>,
     pub(crate) normalized: Option<PointId>,
 }
 
-/// A norm over the last axis.
+/// A normalization layer over the last axis.
 ///
 /// `scale = sqrt(mean(x²) + eps)` of the input (centered for layer norm), and `normalized = x / scale`, followed by
-/// weight and bias if the norm has them. As in TransformerLens, `hook_normalized` of a layer norm fires after its
-/// weights, and that of an RMS norm before its weight. 16-bit inputs are normalized in `f32`.
+/// weight and bias if the norm has them. As in TransformerLens, `hook_normalized` fires after the weights of a layer
+/// norm are applied, but before the weight of an RMS norm is. 16-bit inputs are normalized in `f32`.
 #[derive(Module, Debug)]
 pub struct Norm {
     /// Weight, `[d]`, if the norm has one.
@@ -34,8 +34,8 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Creates a norm of this kind with these weights, `None` for kinds without. They become new parameters, detached
-    /// from the tensors they were made from.
+    /// Creates a norm of this kind; pass `None` for weights that the kind does not have. The weights become new
+    /// parameters, detached from the given tensors.
     pub fn new(kind: NormKind, eps: f64, w: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Self {
         let [w, b] = [w, b].map(|weight| weight.map(|weight| Param::from_tensor(weight.detach())));
         Self { w, b, kind, eps }
@@ -57,7 +57,7 @@ impl Norm {
         self.w.as_ref().is_some_and(|w| far(w, 1.0)) || self.b.as_ref().is_some_and(|b| far(b, 0.0))
     }
 
-    /// Normalizes the last axis and fires the scale and the result.
+    /// Normalizes the last axis, and fires the hook points of the scale and of the result.
     ///
     /// # Shapes
     /// - input and output: `[..., d]`; the scale is `[..., 1]`
@@ -120,8 +120,8 @@ impl Norm {
         narrowed(weighed(x / scale, weights), dtype).reshape(shape)
     }
 
-    /// Like [`Norm::forward`], for each head with its own weights, stored as `[head * d_head]`. The points have one row
-    /// per batch, position, and head.
+    /// Like [`Norm::forward`], for each head with its own weights, stored as `[head * d_head]`. The hook points have
+    /// one row per batch, position, and head.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`
@@ -140,14 +140,14 @@ impl Norm {
         }
         let (x, scale) = bare.centered_and_scale(input.reshape(rows));
         let x = x / run.fire(points.scale, scale)?;
-        // As for other norms, `hook_normalized` of a layer norm includes the weights.
+        // As in `forward`, `hook_normalized` includes the weights of a layer norm.
         let seen =
             if self.kind == NormKind::LayerNorm { weighed(x.reshape(shape), own.clone()).reshape(rows) } else { x };
         let seen = run.fire(points.normalized, seen)?.reshape(shape);
         Ok(narrowed(if self.kind == NormKind::LayerNorm { seen } else { weighed(seen, own) }, dtype))
     }
 
-    /// The input (centered if the norm centers) and its scale, in `f32` at least.
+    /// The input, with its mean subtracted if the norm does so, and its scale, in `f32` or wider.
     pub fn centered_and_scale<const D: usize>(&self, input: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let mut x = widened(input);
         if self.kind.centers() {
@@ -162,7 +162,7 @@ impl Norm {
         (x, scale)
     }
 
-    /// Weight and bias in `f32` at least, shaped to broadcast over the last of `D` axes.
+    /// Weight and bias in `f32` or wider, shaped to broadcast over the last of `D` axes.
     fn weights<const D: usize>(&self) -> [Option<Tensor<D>>; 2] {
         [&self.w, &self.b].map(|weight| weight.as_ref().map(|weight| widened(weight.val()).unsqueeze()))
     }
@@ -184,7 +184,7 @@ pub fn widened<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(DType::F32) } else { x }
 }
 
-/// Casts back to the type before [`widened`].
+/// Casts back to `dtype`, the type before [`widened`].
 pub fn narrowed<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
     if x.dtype() == dtype { x } else { x.cast(dtype) }
 }

@@ -6,7 +6,7 @@ use hooklens_hooks::{ActivationCache, Detach};
 use crate::driver::{RunOutput, logits_of, private};
 use crate::error::{InputError, Result};
 
-/// The output of a run. Fields that were not requested are `None`, or empty for the cache.
+/// The output of a run. Outputs that were not requested are `None`; if nothing was recorded, the cache is empty.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -19,11 +19,13 @@ use crate::error::{InputError, Result};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Output {
-    /// `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for [`Logits::Last`](crate::driver::Logits::Last).
+    /// Logits, `[batch, pos, d_vocab_out]`, or `[batch, 1, d_vocab_out]` for
+    /// [`Logits::Last`](crate::driver::Logits::Last).
     pub logits: Option<Tensor<3>>,
     /// Mean cross-entropy over unmasked next tokens, `[1]`, in nats.
     pub loss: Option<Tensor<1>>,
-    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 for padding and after a row's last token.
+    /// Cross-entropy of each next token, `[batch, pos - 1]`, in nats; 0 at padding and at a row's last token, which
+    /// predict nothing.
     pub loss_per_token: Option<Tensor<2>>,
     /// The residual stream at `stop_at_layer`, `[batch, pos, d_model]`.
     pub residual: Option<Tensor<3>>,

@@ -25,8 +25,8 @@ impl Pages {
         self.0.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// Releases the pages: they no longer count towards this process's memory, and the system may reuse it. They are
-    /// read again on the next access.
+    /// Releases the pages: they no longer count towards this process's memory, and are read from the file again on the
+    /// next access.
     pub(crate) fn let_go(&self) {
         #[cfg(unix)]
         for (map, bytes) in &self.0 {

@@ -1,8 +1,9 @@
 //! Paging for models that do not fit into memory: each block is read from the mapped file when it runs, and released
 //! afterwards.
 //!
-//! Blocks are not prefetched: the operating system reads ahead by itself, and two threads touching pages read a third
-//! more per second than one thread prefetching alongside the computation (8.5 GB under 4 GB, two cores).
+//! Blocks are not prefetched: the operating system reads ahead by itself, and two threads that touch pages as they
+//! compute read a third more per second than one thread that prefetches alongside the computation (measured with 8.5 GB
+//! of weights under a limit of 4 GB, on two cores).
 
 use super::pages::Pages;
 use crate::error::LoadError;
@@ -15,18 +16,18 @@ pub struct Paging {
     kept: usize,
 }
 
-/// Memory of the process without weights, in bytes.
+/// Memory that the process needs besides weights, in bytes.
 const PROCESS: usize = 64 << 20;
 
 impl Paging {
-    /// Plans paging for blocks stored in these pages, next to `staying` bytes of weights that stay in memory. Returns
-    /// `None` if everything fits.
+    /// Plans paging for blocks stored in these pages. `staying` is the size in bytes of the other weights, which stay
+    /// in memory. Returns `None` if everything fits.
     ///
     /// # Errors
-    /// [`LoadError::Memory`] if the permanent weights and two blocks exceed the limit.
+    /// [`LoadError::Memory`] if the weights that stay in memory and two blocks exceed the limit.
     pub fn under(limit: u64, blocks: Vec<Pages>, staying: usize) -> Result<Option<Self>, LoadError> {
         let largest = blocks.iter().map(Pages::size).max().unwrap_or(0);
-        // One block runs while the system reads ahead the next.
+        // While one block runs, the system reads the next one ahead.
         let needed = PROCESS + staying + 2 * largest;
         let limit_here = usize::try_from(limit).unwrap_or(usize::MAX);
         let Some(mut room) = limit_here.checked_sub(needed) else {

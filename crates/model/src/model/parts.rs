@@ -1,11 +1,11 @@
-//! What the weights of a model are made of.
+//! Types that hold the weights of a model.
 
 use burn::module::{Module, ModuleDisplay, ParamId};
 use burn::tensor::Tensor;
 
 /// The parts of a model's weights: embeddings, blocks and heads.
 pub trait Parts: Module + ModuleDisplay {
-    /// Name of the weight in these fields, given from the outermost to the innermost as Burn visits them.
+    /// Name of the weight at this path of fields, outermost first, as Burn visits them.
     fn name_of(fields: &[&str]) -> String;
 
     /// A dequantized copy of a weight that is stored in quantized blocks.

@@ -13,7 +13,7 @@ use crate::error::InputError;
 use crate::kv_cache::{KeyValueCache, Keys};
 use crate::points::Stack;
 
-/// Shared state of one forward pass: the layout of the batch and what is derived from it.
+/// Shared state of one forward pass: the layout of the batch and values derived from it.
 #[derive(Debug)]
 pub(crate) struct Pass<'p> {
     pub(crate) config: &'p TransformerConfig,
@@ -26,15 +26,15 @@ pub(crate) struct Pass<'p> {
     rotary: Vec<(&'p Rotary, RotaryTable)>,
     /// Position-dependent scale of the run's queries, `[batch or 1, pos, 1, 1]`; `None` if it is one everywhere.
     pub(crate) growth: Option<Tensor<4>>,
-    /// Cached keys and values of earlier runs.
+    /// Cached keys and values from earlier runs.
     pub(crate) kv_cache: Option<&'p mut KeyValueCache>,
-    /// Bias on every layer's scores, `[batch or 1, head, query or 1, key]` (T5, Falcon).
+    /// Bias added to every layer's scores, `[batch or 1, head, query or 1, key]` (T5, Falcon).
     pub(crate) score_bias: Option<Tensor<4>>,
     /// Relative positions from which a layer's score bias is computed (DeBERTa).
     pub(crate) disentangled: Option<Disentangled>,
     /// Position embeddings added to the input of queries and keys, `[batch or 1, pos, d_model]`.
     pub(crate) shortformer: Option<Tensor<3>>,
-    /// Keys and values of layers that later layers reuse.
+    /// Keys and values that later layers reuse, each with the layer they belong to.
     pub(super) shared_keys: Vec<(usize, Keys)>,
     /// Per-layer inputs, `[batch, pos, layer, width]`.
     pub(crate) per_layer_inputs: Option<Tensor<4>>,

@@ -1,4 +1,4 @@
-//! Per-layer inputs: their embedding, and how a block uses its own.
+//! Per-layer inputs: their embedding, and how each block uses its own input.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -20,7 +20,7 @@ pub struct PerLayerEmbed {
     pub vectors: Embed,
     /// Projection from the main embedding, `[d_model, layer * width]`.
     pub projection: Linear,
-    /// RMS norm of that projection, applied per layer, `[width]`.
+    /// RMS norm applied to that projection, separately for each layer; weight `[width]`.
     pub norm: Norm,
 }
 
@@ -47,7 +47,7 @@ pub struct PerLayer {
     pub gate: Linear,
     /// Output projection to the residual stream, `[width, d_model]`.
     pub output: Linear,
-    /// RMS norm of the output, `[d_model]`.
+    /// RMS norm applied to the output; weight `[d_model]`.
     pub post: Norm,
 }
 

@@ -4,12 +4,12 @@ use super::mixer::KINDS;
 use crate::config::{ActivationFn, Layers, NormKind, Positional, QkNormWeights, ResidualScheme, TransformerConfig};
 use crate::points::{Outer, Points, PointsBuilder, Site, decoder_sites};
 
-/// The points of a decoder with this configuration.
+/// The hook points of a decoder with this configuration.
 pub(crate) fn points_of(config: &TransformerConfig) -> Points {
     let mut points = PointsBuilder::new(
         config.n_layers(),
         match config.norm {
-            NormKind::LayerNormPre | NormKind::RmsPre => "norms are folded into the weights behind them",
+            NormKind::LayerNormPre | NormKind::RmsPre => "norms are folded into the weights that follow them",
             _ => "norms keep their weights",
         },
     );

@@ -1,4 +1,4 @@
-//! Relative position bias of T5 and MPNet: a learned bias on scores for each bucket of distances.
+//! Relative position bias of T5 and MPNet: a learned score bias for each distance bucket.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -32,7 +32,7 @@ impl Buckets {
     }
 }
 
-/// Bias added to each head's scores, `[batch or 1, head, query, key]`, in `f32` at least.
+/// Bias added to each head's scores, `[batch or 1, head, query, key]`, in `f32` or wider.
 ///
 /// # Shapes
 /// - table: `[bucket, head]`

@@ -25,8 +25,8 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Runs the recurrence from `memory`. Returns what is read at each position, `[batch, pos, head, d_value]`, and the
-    /// memory after the last one, `[batch, head, d_key, d_value]`.
+    /// Runs the recurrence from `memory`. Returns the value read at each position, `[batch, pos, head, d_value]`, and
+    /// the memory after the last position, `[batch, head, d_key, d_value]`.
     pub(super) fn run(self, memory: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [batch, pos, heads, d_key] = self.q.dims();
         let d_value = self.v.dims()[3];

@@ -21,10 +21,10 @@ pub struct LoadReport {
     pub applied: Vec<String>,
     /// Tensors in the files that were not needed, except for known derived buffers.
     pub unused: Vec<String>,
-    /// Optional tensors missing from the files, such as the unembedding of a tied model.
+    /// Optional tensors missing from the files, such as the unembedding of a model with tied embeddings.
     pub missing: Vec<String>,
-    /// Settings in `config.json` that have no effect, neither in Hugging Face's code nor here, each with the reason;
-    /// and the number of tensors that belong to parts of the model other than the text model.
+    /// Settings in `config.json` that have no effect, either in Hugging Face's code or here, each with the reason. Also
+    /// the number of tensors that belong to other parts of the model than the text model.
     pub ignored: Vec<String>,
     /// Devices that compute with coarser rounding than the element type implies.
     pub rounding: Vec<String>,
@@ -33,8 +33,8 @@ pub struct LoadReport {
     /// Quantized tensors that were dequantized: those changed by processing or adapters, those that require gradients,
     /// and all tensors on devices other than the CPU or in element types other than `f32`.
     pub widened: Vec<String>,
-    /// Number of blocks that do not fit into memory and are read from the files on every run, the last ones of the
-    /// model.
+    /// Number of blocks, counted from the end of the model, that do not fit into memory and are read from the files on
+    /// every run.
     pub read_each_time: usize,
     /// Size of the files' tensors in bytes.
     pub stored_bytes: usize,

@@ -9,7 +9,7 @@ use super::norm::{narrowed, widened};
 use crate::config::{RopeScaling, Rotary};
 use crate::cpu;
 
-/// Sines and cosines of some positions, for one forward pass.
+/// Sines and cosines for the positions of one forward pass.
 #[derive(Debug, Clone)]
 pub struct RotaryTable {
     /// `[batch or 1, pos, 1, dim / 2]`
@@ -20,7 +20,7 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// Builds the table for `rows` rows of positions, in `f64` if the model computes in it, otherwise in `f32`.
+    /// Builds the table for `rows` rows of positions, in `f64` if that is the model's element type, otherwise in `f32`.
     pub fn new(rotary: &Rotary, positions: &[u32], rows: usize, device: &Device, dtype: DType) -> Self {
         let len = positions.len() / rows;
         let of_row = |row: &[u32]| frequencies(rotary, row.iter().max().map_or(0, |last| *last as usize + 1));
@@ -55,7 +55,7 @@ impl RotaryTable {
         Self { cos: self.cos.clone().narrow(1, pos, 1), sin: self.sin.clone().narrow(1, pos, 1), ..*self }
     }
 
-    /// Rotates the first `dim` dimensions of every head by their position, in `f32`.
+    /// Rotates the first `dim` dimensions of every head by the token's position, in `f32`.
     ///
     /// # Shapes
     /// - input and output: `[batch, pos, head, d_head]`

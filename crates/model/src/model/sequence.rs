@@ -166,7 +166,7 @@ impl<'s> Masks<'s> {
         Self { sequence, bidirectional, device: device.clone(), hidden: HashMap::new(), distance: None }
     }
 
-    /// Whether attention is plain causal attention: no cache, no padding, and no effective window.
+    /// Whether attention is plain causal attention: no cache, no padding, and no window that hides a key.
     pub(crate) fn plainly_causal(&self, window: Option<Window>) -> bool {
         self.sequence.is_plain()
             && !self.bidirectional

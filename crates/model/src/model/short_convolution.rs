@@ -35,10 +35,10 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// Name of the weights in a block.
+    /// Prefix of this mixer's weight names within a block.
     const NAME: &'static str = "conv";
 
-    /// The points of this mixer.
+    /// Hook points of this mixer.
     pub(super) const KIND: MixerKind = MixerKind {
         sites: &[Site::ConvB, Site::ConvX, Site::ConvPre, Site::ConvOut, Site::ConvC, Site::ConvZ],
         is_in: |config, layer| config.short_conv_of(layer).is_some(),
@@ -46,7 +46,7 @@ impl ShortConvolution {
         instead: "this layer has a short convolution, not attention; its points are conv.hook_x and others",
     };
 
-    /// Creates the mixer from `source`, in the block named `block`.
+    /// Creates the mixer of the block named `block`, taking its weights from `source`.
     pub(super) fn build<S: WeightSource>(
         source: &mut S,
         block: &str,

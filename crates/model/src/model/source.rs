@@ -11,9 +11,9 @@ use super::mixer::Mixer;
 use super::norm::Norm;
 use crate::config::{NormKind, TransformerConfig};
 
-/// Where weights come from: random numbers, or files. A mixer states its weights once, in terms of a source.
+/// Source of a model's weights: random initialization or files. A mixer lists its weights once, for all sources.
 pub trait WeightSource {
-    /// Why a weight is unavailable.
+    /// Error returned if a weight is unavailable.
     type Error;
 
     /// Attention of a layer, named `name`.
@@ -25,24 +25,24 @@ pub trait WeightSource {
     /// A matrix of this shape.
     fn filters(&mut self, name: String, shape: [usize; 2]) -> Result<Param<Tensor<2>>, Self::Error>;
 
-    /// A vector of this length, with `initial` values in a random model.
+    /// A vector of length `len`; in a randomly initialized model, every element is `initial`.
     fn vector(&mut self, name: String, len: usize, initial: f64) -> Result<Param<Tensor<1>>, Self::Error>;
 
-    /// A vector of this length that may be absent, zeros in a random model.
+    /// A vector of length `len` that may be absent from files; in a randomly initialized model, zeros.
     fn optional_vector(&mut self, name: String, len: usize) -> Result<Option<Param<Tensor<1>>>, Self::Error>;
 
     /// A norm.
     fn norm(&mut self, name: String, kind: NormKind, width: usize, eps: f64) -> Result<Norm, Self::Error>;
 }
 
-/// Names of the weights of a layer's mixer, except attention's, in the block named `block`.
+/// Names of a layer's mixer weights, except those of attention. `block` is the name of the layer's block.
 pub fn names_beside_attention(block: &str, c: &TransformerConfig, layer: usize) -> Vec<String> {
     let mut names = Names(Vec::new());
     let Ok(_) = Mixer::build(&mut names, block, c, layer);
     names.0
 }
 
-/// A source that only lists the names it is asked for. Its weights are empty.
+/// A source that records the requested names and returns empty weights.
 struct Names(Vec<String>);
 
 impl Names {

@@ -11,7 +11,7 @@ use crate::error::WeightError;
 const STACKED: [&str; 13] =
     ["W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "W_in", "W_gate", "W_out", "b_in", "b_out"];
 
-/// A weight of attention heads.
+/// Selects one of the weights of attention heads.
 #[derive(Debug, Clone, Copy)]
 pub enum HeadWeight {
     /// Queries.
@@ -24,7 +24,7 @@ pub enum HeadWeight {
     O,
 }
 
-/// A weight of all heads, `[layer, head, in, out]`, as [`HookedTransformer::stacked`] gives it.
+/// A weight of all heads, `[layer, head, in, out]`, as returned by [`HookedTransformer::stacked`].
 pub fn head_weights(model: &HookedTransformer, which: HeadWeight) -> Tensor<4> {
     match which {
         HeadWeight::Q => model.stack(|layer, block| model.columns(layer, block, 'q')),
@@ -96,11 +96,11 @@ impl HookedTransformer {
     /// | `W_in`, `W_gate`; `W_out` | `[layer, d_model, d_mlp]`; `[layer, d_mlp, d_model]` |
     /// | `b_in`; `b_out` | `[layer, d_mlp]`; `[layer, d_model]` |
     ///
-    /// Layers without attention, missing biases, and the rest of heads and MLPs that are narrower than others are
-    /// zeros. With grouped-query attention, heads that share keys have the same weights, and so have layers that read
-    /// the keys of an earlier layer. `b_O` includes the output biases of other mixers. For latent attention (DeepSeek
-    /// V2), queries, keys and values are the product of the down and up projections, with the weights of the norm
-    /// between them but without its scale.
+    /// Layers without attention and missing biases are zeros, and heads and MLPs narrower than the widest are padded
+    /// with zeros. With grouped-query attention, the weights of shared keys and values are repeated for each head that
+    /// reads them, and for later layers that reuse them. `b_O` includes the output biases of other mixers. For latent
+    /// attention (DeepSeek V2), queries, keys and values are the product of the down and up projections, including the
+    /// weight of the norm between them but not the division by its scale.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -118,8 +118,8 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// [`WeightError::NotStacked`] with the names that there are, [`WeightError::NotInAll`] unless every layer has a
-    /// dense MLP, with a gate for `W_gate`, and [`WeightError::Rank`].
+    /// [`WeightError::NotStacked`] for any other name, [`WeightError::NotInAll`] if a layer has no dense MLP (or, for
+    /// `W_gate`, no gated one), and [`WeightError::Rank`] if the stacked weight is not of rank `D`.
     pub fn stacked<const D: usize>(&self, name: &str) -> Result<Tensor<D>, WeightError> {
         let dtype = self.compute_type();
         match name {
@@ -179,7 +179,7 @@ impl HookedTransformer {
         ranked(name, Tensor::<D>::stack::<E>(parts.into_iter().map(whole).collect(), 0))
     }
 
-    /// Head width of queries, keys or values: of this layer, and of the widest layer.
+    /// Head width of queries, keys or values in this layer, and in the layer where it is largest.
     fn widths(&self, layer: usize, which: char) -> [usize; 2] {
         let (c, [keys, values]) = (self.config(), self.config().widest_heads());
         if which == 'v' { [c.d_value_of(layer), values] } else { [c.d_head_of(layer), keys] }
@@ -197,7 +197,7 @@ impl HookedTransformer {
     }
 
     /// The projection from the stream to queries, keys or values of all heads. For latent attention, the product of the
-    /// down and up projections, with the weights of the norm between them but without its scale.
+    /// down and up projections, including the weight of the norm between them but not the division by its scale.
     fn of_stream(&self, attn: &Attention, which: char) -> Tensor<2> {
         let dtype = self.compute_type();
         match (&attn.latent, which) {

@@ -10,8 +10,8 @@ impl HookedTransformer {
     /// Tokenizes one or several texts, padded on the right.
     ///
     /// # Errors
-    /// If there is no tokenizer, no text, or a text that the tokenizer rejects. [`InputError::UnknownWords`] names the
-    /// words missing from the vocabulary.
+    /// Fails if there is no tokenizer, no text, or a text that the tokenizer rejects. [`InputError::UnknownWords`]
+    /// names the words missing from the vocabulary.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -39,8 +39,8 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedTransformer::to_tokens`], and [`InputError::NoBos`], or [`InputError::Setting`] if texts are
-    /// truncated to nothing.
+    /// Same as [`HookedTransformer::to_tokens`]; [`InputError::NoBos`] if `prepend_bos` is set to true but the
+    /// tokenizer has no beginning-of-sequence token; [`InputError::Setting`] if texts are truncated to nothing.
     pub fn to_tokens_with(&self, text: impl Into<Texts>, options: TokenizeOptions) -> Result<Tokens> {
         let texts = text.into().0;
         if texts.is_empty() {
@@ -71,7 +71,7 @@ impl HookedTransformer {
         Ok(Tokens::padded(&rows, self.tokenizer()?.pad(), PaddingSide::Right)?)
     }
 
-    /// The token prepended to each row, if requested or the default.
+    /// The token to prepend to each row, if requested or by default.
     pub(super) fn first_token(&self, prepend_bos: Option<bool>) -> Result<Option<u32>> {
         match (prepend_bos, self.tokenizer()?.bos()) {
             (Some(true), None) => Err(InputError::NoBos.into()),
@@ -104,11 +104,12 @@ impl HookedTransformer {
         Ok(Tokenized { text: text.into(), ids, tokens, spans })
     }
 
-    /// Position of `token`, which must be exactly one token, in a text. Counts the beginning-of-sequence token if the
+    /// Position in `text` of `token`, which must be exactly one token. Counts the beginning-of-sequence token if the
     /// model prepends one.
     ///
     /// # Errors
-    /// [`InputError::NotOneToken`], or [`InputError::NotOnce`] if the token does not occur.
+    /// [`InputError::NotOneToken`] if `token` is not exactly one token, or [`InputError::NotOnce`] if it does not
+    /// occur.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -138,8 +139,9 @@ impl HookedTransformer {
     /// ```
     ///
     /// # Errors
-    /// If there is no tokenizer, or the error of [`Tokenizer::decode`](crate::tokens::Tokenizer::decode):
-    /// [`InputError::NoToken`] for an id without a token, even if only the tokenizer lacks it.
+    /// Fails if there is no tokenizer, or with the error of [`Tokenizer::decode`](crate::tokens::Tokenizer::decode):
+    /// [`InputError::NoToken`] if the tokenizer has no token with a given id, even if the model's vocabulary includes
+    /// the id.
     pub fn to_string(&self, ids: &[u32]) -> Result<String> {
         Ok(self.tokenizer()?.decode(ids, false)?)
     }

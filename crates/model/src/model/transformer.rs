@@ -139,7 +139,7 @@ impl HookedTransformer {
         &self.config
     }
 
-    /// Element type that the model computes in, and thus of its activations and logits.
+    /// Element type that the model computes in; activations and logits have this type.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -36,7 +36,7 @@ pub struct Embed {
     pub tokens: Param<Tensor<2>>,
     /// Position embeddings, `[n_ctx, d_model]`, if learned.
     pub positions: Option<Param<Tensor<2>>>,
-    /// Norm of the embeddings.
+    /// Norm applied to the embeddings.
     pub norm: Option<Norm>,
     #[module(skip)]
     pub(crate) blocks: Blocks,
@@ -110,7 +110,7 @@ impl DecoderWeights {
         self.embed.device()
     }
 
-    /// All embedding tables of tokens.
+    /// All token embedding tables.
     fn tables(&self) -> impl Iterator<Item = &Embed> {
         [&self.embed].into_iter().chain(self.per_layer_embed.as_ref().map(|own| &own.vectors))
     }
