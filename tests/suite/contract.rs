@@ -378,7 +378,7 @@ fn sizes_that_can_not_be_are_named() {
     use hooklens::{CacheShape, Window};
     let plain = TransformerConfig::new(2, 16, 4, 20, 32);
     for (config, says) in [
-        (TransformerConfig::new(1, 15, 2, 20, 8), "invalid `n_heads`: 2 heads do not divide a d_model of 15"),
+        (TransformerConfig::new(1, 15, 2, 20, 8), "invalid `n_heads`: d_model (15) is not divisible by n_heads (2)"),
         (
             plain.clone().with_windows([None, Some(Window::Sliding(0))]).unwrap(),
             "invalid `windows`: layer 1 has a window of 0",

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Layers, Rotary, TransformerConfig, Window};
 
-/// Attention of one layer: its key/value heads, window, and rotation. Settings that hold for all layers, such as
-/// `n_heads` and `attn_scale`, are fields of [`TransformerConfig`].
+/// Attention settings of one layer: key/value heads, window, and rotary embeddings. Settings that hold for all layers,
+/// such as `n_heads` and `attn_scale`, are fields of [`TransformerConfig`].
 ///
 /// ```
 /// use hooklens::Window;
@@ -43,12 +43,12 @@ pub struct AttentionConfig {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LayerRotary {
-    /// The model's.
+    /// The model's rotary embeddings.
     #[default]
     Model,
-    /// Different ones (Gemma 3).
+    /// The layer's own rotary embeddings (Gemma 3).
     Own(Rotary),
-    /// None: queries and keys have no positions (SmolLM 3).
+    /// No rotary embeddings: queries and keys have no positions (SmolLM 3).
     None,
 }
 
@@ -70,7 +70,7 @@ impl AttentionConfig {
         Self { rotary, ..self }
     }
 
-    /// Checks the sizes, as attention of layer `layer` of a model.
+    /// Checks the sizes for attention in layer `layer`.
     pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
         let Self { n_kv_heads, d_head, window, .. } = *self;
         if n_kv_heads == 0 || !config.n_heads.is_multiple_of(n_kv_heads) {
@@ -111,7 +111,7 @@ impl AttentionConfig {
         };
         let heads = |own: &Self, of| (own.n_kv_heads, own.d_head, own.window, config.rotary(of).cloned());
         if heads(self, layer) != heads(other, from) {
-            let reason = format!("heads, window or rotation of layers {layer} and {from} differ");
+            let reason = format!("layers {layer} and {from} differ in heads, window or rotary embeddings");
             return ConfigError::refuse("shared_keys", reason);
         }
         if config.latent.is_some() || config.bidirectional {

@@ -36,7 +36,7 @@ setters! {
     with_post_norms post_norms: bool;
     /// Sets how blocks add to the residual stream.
     with_residual residual: ResidualScheme;
-    /// Sets the positional embedding; [`Rotary`](super::Rotary) converts to one.
+    /// Sets the positional embedding. Also accepts a [`Rotary`](super::Rotary).
     with_positional positional: impl Into<Positional>;
     /// Sets the MLP's activation function.
     with_activation activation: ActivationFn;
@@ -87,8 +87,8 @@ impl TransformerConfig {
         self.each_layer(|own| own.mlp = own.mlp.with_gate(gated))
     }
 
-    /// Turns all MLPs into mixtures of `count` experts, each of the same width and with the same gate as the MLP. A
-    /// softmax router chooses `per_token` of them and renormalizes their weights to sum to one (Mixtral).
+    /// Turns all MLPs into mixtures of `count` experts, each as wide as the MLP, and gated if the MLP is. A softmax
+    /// router chooses `per_token` of them and renormalizes their weights to sum to one (Mixtral).
     ///
     /// ```
     /// use hooklens::TransformerConfig;
@@ -102,7 +102,7 @@ impl TransformerConfig {
         self.with_mixture(Experts::new(count, per_token))
     }
 
-    /// Removes the MLPs if `attn_only`.
+    /// Removes all MLPs if `attn_only` is true.
     #[must_use]
     pub fn with_attn_only(self, attn_only: bool) -> Self {
         if attn_only { self.each_layer(|own| own.mlp = MlpConfig::None) } else { self }
@@ -124,7 +124,7 @@ impl TransformerConfig {
     /// attention are ignored.
     ///
     /// # Errors
-    /// [`ConfigError::Contradiction`] if the list has another length.
+    /// [`ConfigError::Contradiction`] if the list does not have one entry per layer.
     pub fn with_windows(self, windows: impl IntoIterator<Item = Option<Window>>) -> Result<Self, ConfigError> {
         let windows: Vec<_> = windows.into_iter().collect();
         let none = self.each_attention(|own| own.window = None);
@@ -136,7 +136,7 @@ impl TransformerConfig {
         })
     }
 
-    /// Replaces the attention of these layers by Mamba 2: `n_heads` heads of width `d_head`, each with a state of
+    /// Replaces attention in these layers with Mamba 2: `n_heads` heads of width `d_head`, each with a state of
     /// `d_head` by `d_state` (Dao and Gu 2024).
     ///
     /// ```
@@ -152,7 +152,7 @@ impl TransformerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError::Contradiction`] if there is no such layer.
+    /// [`ConfigError::Contradiction`] if the model does not have one of the layers.
     pub fn with_mamba2(
         self,
         layers: impl IntoIterator<Item = usize>,
@@ -163,8 +163,8 @@ impl TransformerConfig {
         self.with_mixer(layers, &MixerConfig::Mamba2(StateSpace::new(n_heads, d_head, d_state)))
     }
 
-    /// Replaces the attention of these layers by a gated delta net (Yang et al. 2024; Qwen 3 Next): `heads` are the
-    /// numbers of key heads and of value heads, and `widths` their widths.
+    /// Replaces attention in these layers with a gated delta net (Yang et al. 2024; Qwen 3 Next): `heads` holds the
+    /// numbers of key heads and value heads, and `widths` their widths.
     ///
     /// ```
     /// use hooklens::prelude::*;
@@ -192,7 +192,7 @@ impl TransformerConfig {
         self.with_mixer(layers, &MixerConfig::GatedDeltaNet(net))
     }
 
-    /// Replaces the attention of these layers by a gated short convolution over `width` positions (LFM2).
+    /// Replaces attention in these layers with a gated short convolution over `width` positions (LFM2).
     ///
     /// ```
     /// use hooklens::prelude::*;

@@ -29,7 +29,7 @@ pub enum ConfigError {
         /// The reason.
         reason: String,
     },
-    /// The value of a field is unknown.
+    /// A field has an unknown value.
     #[error("`{field}` is `{given}`; known values are {known}")]
     UnknownValue {
         /// The field.
@@ -47,10 +47,10 @@ pub enum ConfigError {
         /// The supported architectures.
         supported: Vec<&'static str>,
     },
-    /// No supported family has this architecture, and it is not Llama under another name: its settings or tensors
-    /// differ.
+    /// No supported family has this architecture, and it is not Llama under another name, because its settings or
+    /// tensors differ.
     #[error(
-        "the architecture `{given}` is not supported, and its files are not those of a renamed Llama:{}",
+        "the architecture `{given}` is not supported, and it can't be loaded as Llama, because its files differ:{}",
         unaccounted(missing, unused, fields)
     )]
     NotLlama {
@@ -68,7 +68,7 @@ pub enum ConfigError {
     OtherKind {
         /// The family.
         family: &'static str,
-        /// The kind of its models.
+        /// The kind of model.
         kind: &'static str,
         /// The type to load it with.
         load: &'static str,
@@ -118,7 +118,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// A contradiction about this field, as a result.
+    /// Returns [`ConfigError::Contradiction`] for this field.
     pub(super) fn refuse<T>(field: &'static str, reason: String) -> Result<T, Self> {
         Err(Self::Contradiction { field, reason })
     }

@@ -35,7 +35,7 @@ pub struct Experts {
     /// Whether the routing weights multiply the experts' inputs instead of their outputs (Llama 4).
     #[serde(default)]
     pub scales_inputs: bool,
-    /// Factor that the routing weights are finally multiplied by.
+    /// Factor applied to the final routing weights.
     pub scale: f64,
     /// Whether each expert also has a learned scale on its routing weight (Gemma 4).
     #[serde(default)]
@@ -77,7 +77,7 @@ impl Experts {
         }
     }
 
-    /// Checks the settings, as the MLPs of a model.
+    /// Checks the settings for the MLPs of a model.
     pub(super) fn check(&self, config: &TransformerConfig, gated: bool) -> Result<(), ConfigError> {
         let fails = |reason: String| ConfigError::refuse("experts", reason);
         let Self { count, per_token, .. } = *self;
@@ -118,7 +118,7 @@ impl Experts {
 ///
 /// Each of the `n_kv_heads` key/value heads is read by one head of each expert: head `k * count + e` belongs to expert
 /// `e` and reads key/value head `k`. A token is routed to `per_token` experts, whose head outputs are multiplied by the
-/// expert's weight, a softmax over the chosen scores. All other heads output zero.
+/// experts' weights: a softmax over the chosen experts' scores. All other heads output zero.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -143,7 +143,7 @@ pub struct AttnExperts {
 }
 
 impl AttnExperts {
-    /// Checks the numbers, as attention of a model.
+    /// Checks the numbers against a model's attention settings.
     pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
         let fails = |reason: String| ConfigError::refuse("attn_experts", reason);
         let Self { count, per_token } = self;
@@ -213,7 +213,7 @@ pub struct ExpertGroups {
     pub count: usize,
     /// Number of groups that a token's experts are chosen from.
     pub kept: usize,
-    /// Number of a group's largest weights that are summed to its score (DeepSeek V2: one, V3: two).
+    /// A group's score is the sum of this many of its largest weights (DeepSeek V2: one, V3: two).
     pub best: usize,
 }
 
@@ -252,7 +252,7 @@ impl ExpertGroups {
 pub struct SharedExpert {
     /// Number of neurons.
     pub d_mlp: usize,
-    /// Whether its output is multiplied by a sigmoid gate (Qwen 2 MoE).
+    /// Whether the output is multiplied by a sigmoid gate (Qwen 2 MoE).
     pub gated: bool,
 }
 

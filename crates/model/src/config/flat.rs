@@ -9,7 +9,8 @@ use super::{
     ShortConv, StateSpace, TransformerConfig, Window,
 };
 
-/// A configuration in the form of files. Fields have the meaning of [`TransformerConfig`]'s of the same name.
+/// A configuration as it is stored in files. Fields mean the same as the fields of [`TransformerConfig`] with those
+/// names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlatConfig {
     /// Number of layers.
@@ -18,15 +19,15 @@ pub struct FlatConfig {
     pub d_model: usize,
     /// Number of heads.
     pub n_heads: usize,
-    /// Number of key/value heads, where `mixers` has no other.
+    /// Number of key/value heads, unless `mixers` has another.
     pub n_kv_heads: usize,
-    /// Width of a head, where `mixers` has no other.
+    /// Width of a head, unless `mixers` has another.
     pub d_head: usize,
-    /// Token mixer of each layer; empty if all layers have attention of the sizes above.
+    /// Token mixer of each layer; empty if all layers have attention with the sizes above.
     pub mixers: Vec<FlatMixer>,
     /// The layer whose keys and values each layer reuses; empty if none does.
     pub shared_keys: Vec<Option<usize>>,
-    /// Number of neurons, where `dense_mlps` has no other.
+    /// Number of neurons, unless `dense_mlps` has another.
     pub d_mlp: usize,
     /// Vocabulary size.
     pub d_vocab: usize,
@@ -46,9 +47,9 @@ pub struct FlatConfig {
     pub post_embedding_norm: bool,
     /// Factor on token embeddings.
     pub embed_scale: Option<f64>,
-    /// Whether inputs are normalized.
+    /// Whether the inputs of attention and the MLP are normalized.
     pub pre_norms: bool,
-    /// Whether outputs are normalized.
+    /// Whether the outputs of attention and the MLP are normalized.
     pub post_norms: bool,
     /// [`ResidualScheme::NormalizedSums`].
     pub residual_norms: bool,
@@ -64,7 +65,7 @@ pub struct FlatConfig {
     pub qkv_clip: Option<f64>,
     /// Position-dependent scaling of queries.
     pub query_growth: Option<QueryGrowth>,
-    /// Whether heads have sinks.
+    /// Whether heads have attention sinks.
     pub attn_sinks: bool,
     /// Whether head outputs are gated.
     pub attn_gates: bool,
@@ -96,12 +97,12 @@ pub struct FlatConfig {
     pub output_logits_soft_cap: Option<f64>,
     /// Whether queries also attend to later keys.
     pub bidirectional: bool,
-    /// Window of each layer; empty if there is none.
+    /// Window of each layer; empty if no layer has one.
     pub windows: Vec<Option<Window>>,
     /// Mixture of experts in place of MLPs.
     pub experts: Option<Experts>,
-    /// Width of the plain MLP of each layer that has one in place of experts, or of another width than `d_mlp`; 0 for
-    /// none. Empty if no layer differs.
+    /// Width of each layer's dense MLP, where it replaces the experts or its width is not `d_mlp`; 0 for no MLP. Empty
+    /// if no layer differs.
     pub dense_mlps: Vec<Option<usize>>,
     /// Per-layer token embeddings.
     pub per_layer_inputs: Option<PerLayerInputs>,
@@ -114,7 +115,7 @@ pub struct FlatConfig {
     pub layers: Vec<LayerConfig>,
 }
 
-/// A token mixer in the form of files.
+/// A token mixer as it is stored in files.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum FlatMixer {
     /// Attention.
@@ -147,7 +148,7 @@ impl From<FlatMixer> for MixerConfig {
 }
 
 impl FlatMixer {
-    /// The mixer in this form, without its windows, rotary embeddings and shared keys.
+    /// Converts a mixer to this form, which leaves out windows, rotary embeddings and shared keys.
     fn of(mixer: &MixerConfig) -> Self {
         match mixer {
             MixerConfig::Attention(own) | MixerConfig::AttentionAndMamba2(own, _) => {
@@ -239,7 +240,7 @@ impl TryFrom<FlatConfig> for TransformerConfig {
     }
 }
 
-/// A list with one value per layer, empty if all values are `all`.
+/// Returns the list of one value per layer, or an empty list if all values are `all`.
 fn unless_all<T: PartialEq>(values: Vec<T>, all: &T) -> Vec<T> {
     if values.iter().all(|value| value == all) { Vec::new() } else { values }
 }
@@ -257,7 +258,7 @@ impl From<&TransformerConfig> for FlatConfig {
 impl FlatConfig {
     fn without_layers(c: &TransformerConfig) -> Self {
         let layers = || c.layers.iter().enumerate();
-        // Sizes of a model without attention or MLPs, which no layer has.
+        // Default sizes for a model in which no layer has attention or an MLP.
         let unused = TransformerConfig::new(1, c.d_model, c.n_heads, c.d_vocab, c.n_ctx);
         let any = c.attending().next().map_or(&unused, |_| c);
         let (n_kv_heads, d_head) = (any.n_kv_heads(), any.d_head());

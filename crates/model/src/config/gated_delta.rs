@@ -31,7 +31,7 @@ impl GatedDelta {
         2 * self.n_key_heads * self.d_key + self.n_value_heads * self.d_value
     }
 
-    /// Checks the sizes, as the mixer of layer `layer`.
+    /// Checks the sizes for the mixer of layer `layer`.
     pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
         let Self { n_key_heads, n_value_heads, d_key, d_value, width } = self;
         check_sizes("gated delta net", layer, &[n_key_heads, n_value_heads, d_key, d_value], width)?;

@@ -5,6 +5,7 @@
 pub struct Threshold {
     /// The context length.
     pub context: usize,
-    /// Whether all longer texts use the same frequencies (LongRoPE) instead of depending on the length (dynamic NTK).
+    /// Whether all longer texts use the same frequencies (LongRoPE), instead of frequencies that depend on the length
+    /// (dynamic NTK).
     pub(crate) once: bool,
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, ConfigError, Positional, TransformerConfig};
 
-/// Multi-head latent attention: keys and values are projected from a low-rank latent, and in larger models queries from
-/// another (DeepSeek V2).
+/// Multi-head latent attention: keys and values are projected from a low-rank latent, and in larger models, queries
+/// from another latent (DeepSeek V2).
 ///
 /// Queries and keys are `d_head` wide per head: first the part projected from the latents, then `d_rope` rotated
 /// dimensions, which all heads share for keys. Values are `d_value` wide.
@@ -28,7 +28,7 @@ pub struct Latent {
     pub q_rank: Option<usize>,
     /// Width of the key/value latent (`kv_lora_rank`).
     pub kv_rank: usize,
-    /// Number of rotated dimensions of a query or key, at its end.
+    /// Number of rotated dimensions at the end of each query or key.
     pub d_rope: usize,
     /// Width of a head's values.
     pub d_value: usize,
@@ -37,7 +37,7 @@ pub struct Latent {
 }
 
 impl Latent {
-    /// Checks the sizes, as attention of a model.
+    /// Checks the sizes against the model's other settings.
     pub(super) fn check(self, config: &TransformerConfig) -> Result<(), ConfigError> {
         let Self { q_rank, kv_rank, d_rope, d_value, eps } = self;
         let valid = 1..=TransformerConfig::LARGEST;
@@ -46,7 +46,7 @@ impl Latent {
             return ConfigError::refuse("latent", format!("{size} is not a valid width"));
         }
         if !(eps.is_finite() && eps >= 0.0) {
-            return ConfigError::refuse("latent", format!("{eps} is not a small positive number"));
+            return ConfigError::refuse("latent", format!("{eps} is not a finite, non-negative number"));
         }
         let whole = AttentionConfig::new(config.n_heads, config.d_head());
         for layer in &config.layers {

@@ -1,4 +1,4 @@
-//! [`LayerConfig`]: what a layer is made of.
+//! [`LayerConfig`]: the token mixer and the MLP of a layer.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
-    /// Creates a layer of these parts.
+    /// Creates a layer from a token mixer and an MLP.
     pub fn new(mixer: MixerConfig, mlp: MlpConfig) -> Self {
         Self { mixer, mlp }
     }
@@ -39,7 +39,7 @@ impl LayerConfig {
         Self::new(MixerConfig::Attention(AttentionConfig::new(n_heads, d_head)), MlpConfig::Dense { d_mlp })
     }
 
-    /// Checks the parts, and that the model's blocks can do without one of them.
+    /// Checks the mixer and the MLP. If one is `None`, also checks that the model's blocks support that.
     pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
         self.mixer.check(config, layer)?;
         self.mlp.check(config)?;

@@ -1,4 +1,4 @@
-//! [`Layers`]: the layers of a configuration, and what follows from its settings.
+//! [`Layers`]: the layers of a configuration, and values derived from its settings.
 
 use super::growing_rotation::Threshold;
 use super::{
@@ -6,13 +6,13 @@ use super::{
     ResidualScheme, RopeScaling, Rotary, StateSpace, TransformerConfig,
 };
 
-/// The layers of a [`TransformerConfig`], and what follows from its settings. For the crates of the workspace: users
-/// read the sizes of a configuration.
+/// The layers of a [`TransformerConfig`], and values derived from its settings. This trait is for the crates of the
+/// workspace; users read sizes with the methods of [`TransformerConfig`].
 pub trait Layers: Sized {
     /// The layers, first to last.
     fn layers(&self) -> &[LayerConfig];
 
-    /// The layers, to be changed.
+    /// The layers, mutably.
     fn layers_mut(&mut self) -> &mut Vec<LayerConfig>;
 
     /// The mixture of experts of the first layer that has one.
@@ -63,14 +63,14 @@ pub trait Layers: Sized {
     /// Width of a layer's query and key heads; 0 if it has no attention.
     fn d_head_of(&self, layer: usize) -> usize;
 
-    /// Width of a layer's value heads: the same as for keys, except in latent attention.
+    /// Width of a layer's value heads; equal to the width of its key heads, except in latent attention.
     fn d_value_of(&self, layer: usize) -> usize;
 
     /// Number of elements that a key-value cache holds per position, over all layers. Recurrent states are not counted,
     /// because their size does not depend on the number of positions.
     fn cached_elements(&self) -> usize;
 
-    /// Maximum width over all layers of key heads and of value heads.
+    /// Maximum widths, over all layers, of key heads and of value heads.
     fn widest_heads(&self) -> [usize; 2];
 
     /// The mixture of experts of layer `layer`, if it has one.
@@ -82,17 +82,18 @@ pub trait Layers: Sized {
     /// Number of neurons in a layer's MLP, or in each of its experts.
     fn d_mlp_of(&self, layer: usize) -> usize;
 
-    /// Norm on the inputs of attention and the MLP; with [`ResidualScheme::NormalizedSums`], on the sums.
+    /// Norm applied to the inputs of attention and the MLP; with [`ResidualScheme::NormalizedSums`], to the sums.
     fn pre_norm(&self) -> NormKind;
 
-    /// Norm on the input of a layer's token mixer; [`NormKind::None`] if it has no mixer.
+    /// Norm applied to the input of a layer's token mixer; [`NormKind::None`] if it has no mixer.
     fn ln1_kind(&self, layer: usize) -> NormKind;
 
-    /// Whether a block's output is not a plain sum of what was written to the residual stream, because it is normalized
-    /// in between.
+    /// Whether the residual stream is normalized between writes, so that a block's output is not the plain sum of what
+    /// was written to the stream.
     fn stream_is_normalized(&self) -> bool;
 
-    /// Norm on the outputs of attention and the MLP. Its weights are never folded, because no linear map follows it.
+    /// Norm applied to the outputs of attention and the MLP. Its weights are never folded, because no linear map
+    /// follows it.
     fn post_norm(&self) -> NormKind;
 
     /// The norm before the unembedding.
@@ -101,17 +102,17 @@ pub trait Layers: Sized {
     /// Context lengths beyond which the rotary frequencies of some layer change.
     fn rotation_thresholds(&self) -> Vec<Threshold>;
 
-    /// Whether a text of this length uses different rotary frequencies than a short one.
+    /// Whether a text of this length uses different rotary frequencies than a short text.
     fn outgrows(&self, len: usize) -> bool;
 
-    /// Turns all MLPs into mixtures of experts of the same width and with the same gate, or back with `None`.
+    /// Turns all MLPs into mixtures of experts with the width and gating of the MLP; `None` turns them back into MLPs.
     #[must_use]
     fn with_mixture(self, experts: impl Into<Option<Experts>>) -> Self;
 
     /// Sets the token mixer of each layer.
     ///
     /// # Errors
-    /// [`ConfigError::Contradiction`] if the list has another length.
+    /// [`ConfigError::Contradiction`] if the list does not have one entry per layer.
     fn with_mixers(self, mixers: impl IntoIterator<Item = MixerConfig>) -> Result<Self, ConfigError>;
 
     /// Sets the MLP of each layer.
@@ -124,14 +125,14 @@ pub trait Layers: Sized {
     /// Values for layers without attention are ignored.
     ///
     /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers), and if the model's positions are not rotary.
+    /// Same as [`with_mixers`](Self::with_mixers); also fails if the model's positions are not rotary.
     fn with_layer_rotary(self, rotary: impl IntoIterator<Item = Option<Rotary>>) -> Result<Self, ConfigError>;
 
     /// Sets, for each layer, the earlier layer whose keys and values it reuses, or `None` if it has its own; with an
     /// empty list, every layer has its own.
     ///
     /// # Errors
-    /// Same as [`with_mixers`](Self::with_mixers), and for a layer without attention that would reuse keys.
+    /// Same as [`with_mixers`](Self::with_mixers); also fails if a layer without attention would reuse keys.
     fn with_shared_keys(self, from: impl IntoIterator<Item = Option<usize>>) -> Result<Self, ConfigError>;
 }
 

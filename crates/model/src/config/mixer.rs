@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttentionConfig, ConfigError, GatedDelta, ShortConv, StateSpace, TransformerConfig};
 
-/// What moves information between the positions of a layer.
+/// The part of a layer that moves information between positions.
 ///
 /// ```
 /// use hooklens::prelude::*;
@@ -65,7 +65,7 @@ impl MixerConfig {
         !matches!(self, Self::Attention(_) | Self::None)
     }
 
-    /// Checks the sizes, as the mixer of layer `layer` of a model.
+    /// Checks the sizes for the mixer of layer `layer`.
     pub(super) fn check(&self, config: &TransformerConfig, layer: usize) -> Result<(), ConfigError> {
         match self {
             Self::Attention(own) => own.check(config, layer),

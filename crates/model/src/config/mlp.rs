@@ -47,7 +47,7 @@ pub enum MlpConfig {
 }
 
 impl MlpConfig {
-    /// Number of neurons, of each expert in a mixture; 0 without an MLP.
+    /// Number of neurons; in a mixture, the number per expert. 0 without an MLP.
     pub fn d_mlp(&self) -> usize {
         match *self {
             Self::Dense { d_mlp } | Self::Gated { d_mlp } | Self::Experts { d_mlp, .. } => d_mlp,
@@ -64,7 +64,7 @@ impl MlpConfig {
         }
     }
 
-    /// The mixture of experts, if it is one.
+    /// The mixture of experts, if the MLP is one.
     pub fn experts(&self) -> Option<Experts> {
         match *self {
             Self::Experts { experts, .. } => Some(experts),
@@ -72,7 +72,7 @@ impl MlpConfig {
         }
     }
 
-    /// The same kind of MLP with this number of neurons.
+    /// The same kind of MLP with `d_mlp` neurons.
     pub(super) fn with_d_mlp(self, d_mlp: usize) -> Self {
         match self {
             Self::Dense { .. } => Self::Dense { d_mlp },
@@ -92,7 +92,7 @@ impl MlpConfig {
         }
     }
 
-    /// A mixture of experts of the same width and with the same gate, or a plain MLP without `experts`.
+    /// The mixture of experts with the width and gating of this MLP; if `experts` is `None`, the dense MLP.
     pub(super) fn with_experts(self, experts: Option<Experts>) -> Self {
         let (d_mlp, gated) = (self.d_mlp(), self.is_gated());
         match (self, experts) {
@@ -103,7 +103,7 @@ impl MlpConfig {
         }
     }
 
-    /// Checks the sizes, as the MLP of a layer of a model.
+    /// Checks the sizes for an MLP of a model.
     pub(super) fn check(&self, config: &TransformerConfig) -> Result<(), ConfigError> {
         if *self == Self::None {
             return Ok(());

@@ -45,7 +45,7 @@ impl NormKind {
         matches!(self, NormKind::LayerNorm | NormKind::Rms)
     }
 
-    /// The same norm without weights.
+    /// The same kind of norm, without weights.
     pub(crate) fn folded(self) -> Self {
         match self {
             NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,

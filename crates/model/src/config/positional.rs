@@ -50,7 +50,7 @@ impl Positional {
         matches!(self, Positional::Learned | Positional::LearnedNormalized | Positional::Shortformer)
     }
 
-    /// TransformerLens's `positional_embedding_type`, or our own name if TransformerLens has none.
+    /// TransformerLens's `positional_embedding_type`, or a name of our own if TransformerLens has none.
     pub fn native_name(&self) -> &'static str {
         match self {
             Positional::Learned => "standard",

@@ -20,7 +20,7 @@ use super::NormKind;
 pub struct QkNorm {
     /// Kind of norm.
     pub kind: NormKind,
-    /// What the norm is taken over, and how its weights are shared.
+    /// Which values are normalized together, and how heads share weights.
     pub weights: QkNormWeights,
     /// Whether the norm is applied after the rotation.
     pub after_rotation: bool,
@@ -32,7 +32,7 @@ pub struct QkNorm {
     pub values: bool,
 }
 
-/// What a query or key norm is taken over, and the shape of its weights.
+/// Which values a query or key norm normalizes together, and the shape of its weights.
 ///
 /// ```
 /// use hooklens_model::config::QkNormWeights;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Position-dependent query scaling, which keeps attention sharp in long texts: a query at position `p` is multiplied
-/// by `1 + rate ln(1 + ⌊(p + ahead) / context⌋)`, which is one within the trained context.
+/// by `1 + rate ln(1 + ⌊(p + ahead) / context⌋)`. This factor is 1 within the trained context.
 ///
 /// ```
 /// use hooklens_model::config::QueryGrowth;

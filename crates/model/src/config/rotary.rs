@@ -19,7 +19,7 @@ use super::ConfigError;
 pub struct Rotary {
     /// Number of rotated dimensions at the start of a head; the others are left as they are.
     pub dim: usize,
-    /// Base of the wavelengths.
+    /// Base of the rotary frequencies (`rope_theta`).
     pub base: f64,
     /// Whether rotated pairs are adjacent (GPT-J) or half the rotary dimensions apart (NeoX, Llama).
     pub adjacent_pairs: bool,
@@ -98,7 +98,7 @@ pub enum RopeScaling {
     Yarn {
         /// Scaling factor.
         factor: f64,
-        /// Factor on sine and cosine.
+        /// Factor applied to sines and cosines.
         attention_factor: f64,
         /// Dimensions that complete more rotations than this within the original context are not scaled.
         beta_fast: f64,
@@ -116,7 +116,7 @@ pub enum RopeScaling {
         short_factor: Vec<f64>,
         /// Factor per rotated pair beyond the original context.
         long_factor: Vec<f64>,
-        /// Factor on sine and cosine.
+        /// Factor applied to sines and cosines.
         attention_factor: f64,
         /// Context length before scaling.
         original_context: usize,

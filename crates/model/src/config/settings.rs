@@ -1,22 +1,23 @@
-//! [`Settings`]: the settings of a configuration that model families set.
+//! [`Settings`]: the settings of a configuration that depend on the model family.
 
 use super::{AttnExperts, Latent, PerLayerInputs, Positional, QkNorm, QueryGrowth, ResidualScheme, TransformerConfig};
 
-/// Declares [`Settings`]: a getter of each setting, and a method that sets it if the configuration has no public one.
+/// Declares [`Settings`]: a getter for each setting, and a setter for each that has no public setter in
+/// `TransformerConfig`.
 macro_rules! settings {
     (
         $($(#[$read_doc:meta])* $read:ident: $read_type:ty;)*
         ---
         $($(#[$doc:meta])* $field:ident $setter:ident: $type:ty, $given:ty;)*
     ) => {
-        /// Settings of a [`TransformerConfig`] that model families set. For the crates of the workspace: users read the
-        /// sizes of a configuration, and set what its builder methods offer.
+        /// Settings of a [`TransformerConfig`] that depend on the model family. This trait is for the crates of the
+        /// workspace; users set what the builder methods of [`TransformerConfig`] offer.
         pub trait Settings: Sized {
             /// Positional embedding.
             fn positional(&self) -> &Positional;
             /// Whether there is a table of learned position embeddings.
             fn has_position_table(&self) -> bool;
-            /// Positional embedding, to be changed.
+            /// Positional embedding, mutably.
             fn positional_mut(&mut self) -> &mut Positional;
             /// Sets the size of the vocabulary, but not of the logits.
             #[must_use]
@@ -97,8 +98,7 @@ settings! {
     final_eps with_final_eps: Option<f64>, impl Into<Option<f64>>;
     /// Factor on token embeddings (Gemma, Granite).
     embed_scale with_embed_scale: Option<f64>, impl Into<Option<f64>>;
-    /// Whether attention and the MLP have norms on their inputs. Without these, they only have norms on their outputs
-    /// (OLMo 2).
+    /// Whether the inputs of attention and the MLP are normalized. If not, only their outputs are (OLMo 2).
     pre_norms with_pre_norms: bool, bool;
     /// Whether there is no norm before the unembedding.
     no_final_norm with_no_final_norm: bool, bool;
@@ -122,6 +122,6 @@ settings! {
     most_keys with_most_keys: Option<usize>, impl Into<Option<usize>>;
     /// Per-layer token embeddings, added after the MLP (Gemma 4).
     per_layer_inputs with_per_layer_inputs: Option<PerLayerInputs>, impl Into<Option<PerLayerInputs>>;
-    /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
+    /// Whether the residual stream after each block is multiplied by a scalar that the block learns (Gemma 4).
     layer_scalars with_layer_scalars: bool, bool;
 }

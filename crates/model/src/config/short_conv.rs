@@ -16,7 +16,7 @@ pub struct ShortConv {
 }
 
 impl ShortConv {
-    /// Checks the size, as the mixer of layer `layer`.
+    /// Checks the size for the mixer of layer `layer`.
     pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
         check_sizes("short convolution", layer, &[], self.width)
     }

@@ -25,7 +25,7 @@ pub struct StateSpace {
     /// Number of channel groups normalized separately in the norm of the gated output (Nemotron-H: `n_groups`).
     #[serde(default = "one")]
     pub norm_groups: usize,
-    /// Norm of the heads' output, and its order with the gate.
+    /// Norm applied to the head outputs, before or after the gate.
     #[serde(default, skip_serializing_if = "GatedNorm::is_default")]
     pub norm: GatedNorm,
     /// Minimum step `dt`; smaller steps are clamped (Nemotron-H).
@@ -33,7 +33,7 @@ pub struct StateSpace {
     pub least_step: f64,
 }
 
-/// RMS norm of the output of a Mamba 2 mixer's heads, which a gate multiplies.
+/// RMS norm applied to the head outputs of a Mamba 2 mixer, and its order relative to the output gate.
 ///
 /// ```
 /// use hooklens_model::config::{GatedNorm, StateSpace};
@@ -89,7 +89,7 @@ impl StateSpace {
         self.n_heads * self.d_head + 2 * self.n_groups * self.d_state
     }
 
-    /// Checks the sizes, as the mixer of layer `layer`.
+    /// Checks the sizes for the mixer of layer `layer`.
     pub(super) fn check(self, layer: usize) -> Result<(), ConfigError> {
         let Self { n_heads, d_head, n_groups, d_state, width, norm_groups, least_step, .. } = self;
         check_sizes("state space", layer, &[n_heads, d_head, n_groups, d_state], width)?;
@@ -104,7 +104,9 @@ impl StateSpace {
             return ConfigError::refuse("mixers", reason);
         }
         if !(least_step.is_finite() && least_step >= 0.0) {
-            return ConfigError::refuse("mixers", format!("the minimum step of layer {layer} can't be {least_step}"));
+            let reason =
+                format!("the minimum step of layer {layer} must be finite and non-negative (got {least_step})");
+            return ConfigError::refuse("mixers", reason);
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use super::{
 /// The sizes and architectural choices of a transformer.
 ///
 /// Every model family maps to a value of this type, which fully determines the model. Start from
-/// [`TransformerConfig::new`], which is GPT-2's architecture, and change what differs with `with_` methods. Sizes are
-/// read with methods; where layers differ, they give those of the first layer.
+/// [`TransformerConfig::new`], which is GPT-2's architecture, and change what differs with `with_` methods. Methods
+/// return the sizes; where layers differ, they return the size of the first layer that has one.
 ///
 /// ```
 /// use hooklens::{Positional, TransformerConfig};
@@ -26,8 +26,8 @@ use super::{
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 ///
-/// Its JSON has one field per setting and a list for each setting that differs between layers. Settings without a method
-/// are read and changed there:
+/// In JSON, a configuration has one field per setting, and a list for each setting that differs between layers.
+/// Settings without a method can be read and changed in this form:
 ///
 /// ```
 /// use hooklens::TransformerConfig;
@@ -65,8 +65,7 @@ pub struct TransformerConfig {
     pub(crate) post_embedding_norm: bool,
     /// Factor on token embeddings (Gemma, Granite).
     pub(crate) embed_scale: Option<f64>,
-    /// Whether attention and the MLP have norms on their inputs. Without these, they only have norms on their outputs
-    /// (OLMo 2).
+    /// Whether the inputs of attention and the MLP are normalized. If not, only their outputs are (OLMo 2).
     pub(crate) pre_norms: bool,
     /// Whether the outputs of attention and the MLP are normalized (Gemma 2).
     pub(crate) post_norms: bool,
@@ -79,8 +78,8 @@ pub struct TransformerConfig {
     /// Exponent of the last ALiBi slope, `2^-alibi_bias_max`: 8, or 16 in MPT StoryWriter. Only used with
     /// [`Positional::Alibi`](super::Positional::Alibi).
     pub(crate) alibi_bias_max: f64,
-    /// Clips queries, keys, and values to `[-clip, clip]` (OLMo). The clipping follows the projection or, for queries
-    /// and keys that are normalized before the rotation, the norm.
+    /// Clips queries, keys, and values to `[-clip, clip]` (OLMo). Clipping is applied after the projection, or after
+    /// the norm for queries and keys that are normalized before the rotation.
     pub(crate) qkv_clip: Option<f64>,
     /// Position-dependent scaling of rotated queries, if any (Ministral 3).
     pub(crate) query_growth: Option<QueryGrowth>,
@@ -112,7 +111,7 @@ pub struct TransformerConfig {
     pub(crate) bidirectional: bool,
     /// Per-layer token embeddings, added after the MLP (Gemma 4).
     pub(crate) per_layer_inputs: Option<PerLayerInputs>,
-    /// Whether the residual stream after each block is multiplied by a learned scalar of the block (Gemma 4).
+    /// Whether the residual stream after each block is multiplied by a scalar that the block learns (Gemma 4).
     pub(crate) layer_scalars: bool,
     /// Whether a beginning-of-sequence token is prepended to text by default.
     pub(crate) default_prepend_bos: bool,
@@ -127,12 +126,12 @@ impl TransformerConfig {
     /// assert_eq!((config.d_head(), config.d_mlp(), config.n_kv_heads()), (16, 256, 4));
     /// // If `n_heads` does not divide `d_model`, set `d_head` and `attn_scale`.
     /// let message = TransformerConfig::new(1, 15, 2, 100, 32).validate().unwrap_err().to_string();
-    /// assert_eq!(message, "invalid `n_heads`: 2 heads do not divide a d_model of 15; set d_head and attn_scale");
+    /// assert!(message.ends_with("d_model (15) is not divisible by n_heads (2); set d_head and attn_scale"));
     /// ```
     pub fn new(n_layers: usize, d_model: usize, n_heads: usize, d_vocab: usize, n_ctx: usize) -> Self {
         let shares = n_heads > 0 && d_model.is_multiple_of(n_heads);
         let d_head = if shares { d_model / n_heads } else { 0 };
-        // More layers than this are refused by `validate`, which counts them.
+        // `validate` rejects configurations with more layers than this.
         let listed = n_layers.min(MOST_LAYERS + 1);
         Self {
             layers: vec![LayerConfig::plain(n_heads, d_head, d_model.saturating_mul(4)); listed],
@@ -188,7 +187,8 @@ impl TransformerConfig {
         self.attending().next().map_or(0, |layer| self.d_head_of(layer))
     }
 
-    /// Number of neurons of each expert in the first mixture of experts, or else of the first MLP; 0 without MLPs.
+    /// Number of neurons per expert in the first mixture of experts, or in the first MLP if there is no mixture; 0
+    /// without MLPs.
     pub fn d_mlp(&self) -> usize {
         let mixture = self.mlp_layers().find(|layer| self.experts_of(*layer).is_some());
         mixture.or_else(|| self.mlp_layers().next()).map_or(0, |layer| self.d_mlp_of(layer))
@@ -280,7 +280,8 @@ impl TransformerConfig {
         }
     }
 
-    /// Whether blocks are a sequence of parts with only a norm before each, so that a layer can do without one of them.
+    /// Whether a block is a mixer and an MLP in sequence, with only a norm before each, so that a layer can omit
+    /// either.
     pub(super) fn is_plain_sequence(&self) -> bool {
         self.residual == ResidualScheme::Sequential
             && !self.post_norms

@@ -1,4 +1,5 @@
-//! Validation of configurations: what no type of a field rules out. Each type checks its own values.
+//! Validation of configurations. Checks sizes, numbers and combinations of settings; the types of the fields check
+//! their own values.
 
 use super::{ConfigError, Layers, NormKind, Positional, ResidualScheme, TransformerConfig};
 
@@ -19,7 +20,7 @@ impl TransformerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field.
+    /// A [`ConfigError`] that names the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.check_sizes()?;
         self.check_numbers()?;
@@ -33,7 +34,7 @@ impl TransformerConfig {
 
     fn check_sizes(&self) -> Result<(), ConfigError> {
         if self.d_head() == 0 && self.n_heads > 0 && !self.d_model.is_multiple_of(self.n_heads) && self.attends(0) {
-            let reason = format!("{} heads do not divide a d_model of {}", self.n_heads, self.d_model);
+            let reason = format!("d_model ({}) is not divisible by n_heads ({})", self.d_model, self.n_heads);
             return ConfigError::refuse("n_heads", format!("{reason}; set d_head and attn_scale"));
         }
         let positive = [
@@ -64,7 +65,7 @@ impl TransformerConfig {
     fn check_numbers(&self) -> Result<(), ConfigError> {
         for (field, eps) in [("eps", Some(self.eps)), ("final_eps", self.final_eps)] {
             if let Some(eps) = eps.filter(|eps| !(eps.is_finite() && *eps >= 0.0)) {
-                return ConfigError::refuse(field, format!("{eps} is not a small positive number"));
+                return ConfigError::refuse(field, format!("{eps} is not a finite, non-negative number"));
             }
         }
         if !(self.attn_scale.is_finite() && self.attn_scale > 0.0) {
@@ -82,10 +83,10 @@ impl TransformerConfig {
             }
         }
         if let Some(scale) = self.embed_scale.filter(|scale| !scale.is_finite()) {
-            return ConfigError::refuse("embed_scale", format!("{scale} is not a number"));
+            return ConfigError::refuse("embed_scale", format!("{scale} is not a finite number"));
         }
         if let Some(growth) = self.query_growth.filter(|growth| !growth.rate.is_finite() || growth.context == 0) {
-            let reason = format!("the rate must be finite and the context positive, not {growth:?}");
+            let reason = format!("the rate must be finite and the context length positive (got {growth:?})");
             return ConfigError::refuse("query_growth", reason);
         }
         Ok(())

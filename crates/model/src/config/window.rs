@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 pub enum Window {
     /// The last `n` positions, including the query's own (Mistral).
     Sliding(usize),
-    /// Positions from the last multiple of `n` on (Llama 4).
+    /// The query's chunk of `n` positions, up to the query itself (Llama 4).
     Chunked(usize),
-    /// `n` positions on either side of the query's own, and that position (ModernBERT). For bidirectional attention.
+    /// The query's own position and `n` positions on either side of it (ModernBERT). For bidirectional attention.
     Around(usize),
 }
 
