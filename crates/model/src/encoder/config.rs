@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::{ActivationFn, Layers, NormKind, Positional, Rotary, TransformerConfig, Window};
 use crate::error::ConfigError;
 
-/// Configuration of an encoder: bidirectional attention, with norms after each residual addition, as in BERT, or before
-/// attention and the MLP.
+/// Configuration of an encoder: bidirectional attention, with norms after each residual addition (post-norm), as in
+/// BERT, or before attention and the MLP (pre-norm).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderConfig {
     /// Number of blocks.
@@ -38,22 +38,22 @@ pub struct EncoderConfig {
     pub d_embed: Option<usize>,
     /// Whether the sum of the embeddings is normalized.
     pub embed_norm: bool,
-    /// Mask token, if its embedding is zeroed and the others are rescaled as in training (ESM).
+    /// Mask token, in a model trained with token dropout: its embedding is zeroed, and the others are rescaled (ESM).
     pub token_dropout: Option<u32>,
     /// Index of each layer's weights; empty if each layer has its own (ALBERT shares one block).
     pub shared_blocks: Vec<usize>,
-    /// Whether attention and the MLP read the residual stream through a norm, with a final norm (ESM), rather than
-    /// normalizing the stream after each addition (BERT).
+    /// Whether norms precede attention and the MLP, with a final norm (pre-norm: ESM), instead of following each
+    /// residual addition (post-norm: BERT).
     pub pre_norms: bool,
-    /// Whether the first layer's attention has a norm if the others do (not in ModernBERT).
+    /// Whether the first layer's attention has a norm like the other layers' (false in ModernBERT).
     pub first_norm: bool,
     /// Position embedding.
     pub positional: Positional,
-    /// Rotary embedding of each layer; empty if all layers use the same.
+    /// Rotary embedding of each layer; empty if all layers use the model's.
     pub layer_rotary: Vec<Option<Rotary>>,
     /// Attention window of each layer, `None` for no limit; empty if no layer has a window.
     pub windows: Vec<Option<Window>>,
-    /// Relative position scheme of the attention scores, besides rotary embeddings.
+    /// Learned relative positions in the attention scores, if any. Rotary embeddings are separate.
     pub relative: Option<RelativePositions>,
     /// Whether the MLP multiplies the activation by a second projection.
     pub gated_mlp: bool,
@@ -82,7 +82,7 @@ pub enum RelativePositions {
     Buckets {
         /// Number of buckets, for both directions together.
         count: usize,
-        /// Distance from which all positions share a bucket.
+        /// Positions at this distance or farther share one bucket.
         max_distance: usize,
         /// Whether each layer has its own biases (UMT5) rather than all layers sharing them.
         each_layer: bool,
@@ -92,7 +92,7 @@ pub enum RelativePositions {
     Disentangled {
         /// Half the number of relative position embeddings.
         span: usize,
-        /// Distance from which all positions share an embedding, if far distances are grouped logarithmically.
+        /// Positions at this distance or farther share one embedding, if far distances are grouped logarithmically.
         max_distance: Option<usize>,
         /// Whether queries attend to positions.
         content_to_position: bool,
@@ -114,7 +114,7 @@ impl RelativePositions {
         }
     }
 
-    /// Shape of the table that all layers share, and whether it is normalized; `None` if each layer has its own.
+    /// Shape of the table that all layers share, and whether the table is normalized; `None` if each layer has its own.
     pub fn shared_table(&self, config: &EncoderConfig) -> Option<([usize; 2], bool)> {
         match *self {
             RelativePositions::Buckets { each_layer: true, .. } => None,
@@ -212,7 +212,7 @@ impl EncoderConfig {
     /// The part of the configuration that attention and MLP use.
     ///
     /// # Errors
-    /// [`ConfigError`] if a list has another length than there are layers.
+    /// [`ConfigError`] if a nonempty list does not have one entry per layer.
     pub fn stack(&self) -> Result<TransformerConfig, ConfigError> {
         TransformerConfig::new(self.n_layers, self.d_model, self.n_heads, self.d_vocab, self.n_ctx)
             .with_d_head(self.d_head)
@@ -241,7 +241,7 @@ impl EncoderConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] with the name of the field.
+    /// A [`ConfigError`] that names the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack()?.validate()?;
         let fails = |field, reason: String| Err(ConfigError::Contradiction { field, reason });

@@ -68,7 +68,7 @@ impl RunOutput for EncoderOutput {
 }
 
 impl HookedEncoder {
-    /// Computes the last hidden state, normalized, `[batch, pos, d_model]`, which TransformerLens calls
+    /// Computes the normalized last hidden state, `[batch, pos, d_model]`, which TransformerLens calls
     /// `encoder_output`.
     ///
     /// ```
@@ -86,7 +86,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does.
+    /// Same as [`HookedModel::run`].
     pub fn encode(&self, input: impl Into<EncoderInput>) -> Result<Tensor<3>> {
         self.encode_with(input, ForwardOptions::new())
     }
@@ -103,7 +103,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does.
+    /// Same as [`HookedModel::run`].
     pub fn encode_with<'h>(
         &self,
         input: impl Into<EncoderInput>,
@@ -133,7 +133,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does; [`InputError::NoHead`] if the model has no next-sentence head.
+    /// Same as [`HookedModel::run`]; [`InputError::NoHead`] if the model has no next-sentence head.
     pub fn next_sentence(&self, input: impl Into<EncoderInput>) -> Result<Tensor<2>> {
         let tokens = self.to_tokens(input)?;
         let wanted = OutputHeads { nsp: true, ..OutputHeads::NONE };
@@ -154,7 +154,7 @@ impl HookedEncoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::forward`] does; [`InputError::Setting`] if a text has no mask.
+    /// Same as [`HookedModel::forward`]; [`InputError::Setting`] if a text has no mask.
     pub fn fill_masks(&self, input: impl Into<EncoderInput>) -> Result<Vec<Vec<String>>> {
         let tokens = self.to_tokens(input)?;
         let tokenizer = self.tokenizer()?;
@@ -193,7 +193,7 @@ impl HookedEncoder {
         (0..batch).map(row).collect()
     }
 
-    /// Runs the model with these heads; without logits, only up to the last point that is hooked or recorded.
+    /// Runs the model with these output heads; without logits, only up to the last point that is hooked or recorded.
     pub(super) fn run_tokens(
         &self,
         tokens: &EncoderTokens,
@@ -304,8 +304,8 @@ impl HookedEncoder {
     }
 }
 
-/// Factor for each token's embedding under token dropout, `[batch, pos, 1]`: 0 for the mask token; for the others, the
-/// factor that keeps the expected magnitude of training, where 12% of the tokens were dropped.
+/// Factor for each token's embedding under token dropout, `[batch, pos, 1]`: 0 for the mask token, and for the others,
+/// a factor that restores the expected magnitude in training, where 12% of the tokens were dropped.
 fn kept_shares(tokens: &Tokens, mask: u32) -> TensorData {
     const KEPT_IN_TRAINING: f32 = 1.0 - 0.15 * 0.8;
     let [batch, len] = tokens.shape();
@@ -440,7 +440,7 @@ impl EncoderBlock {
 /// Checks the length of a text. Rotary and relative positions have no limit.
 ///
 /// # Errors
-/// [`InputError::TooLong`] if it is longer than a table of learned positions.
+/// [`InputError::TooLong`] if the text is longer than the table of learned positions.
 pub fn check_length(model: &HookedEncoder, len: usize) -> Result<(), InputError> {
     let n_ctx = model.config.n_ctx;
     match len > n_ctx && model.config.positional == Positional::Learned {

@@ -1,4 +1,4 @@
-//! What an encoder is made of.
+//! The parts of an encoder, as a loader reads them.
 
 use super::config::EncoderConfig;
 use super::sentences::SentenceEmbedding;
@@ -6,8 +6,8 @@ use super::weights::EncoderWeights;
 use crate::model::LoadReport;
 use crate::tokens::Tokenizer;
 
-/// What a loader read from an encoder's files. The conversion to a model fails if a list of the configuration has
-/// another length than there are layers.
+/// The parts of an encoder, read from its files. The conversion to a model fails if a nonempty list in the
+/// configuration does not have one entry per layer.
 #[derive(Debug)]
 pub struct LoadedEncoder {
     /// Configuration of the model.
@@ -16,7 +16,7 @@ pub struct LoadedEncoder {
     pub weights: EncoderWeights,
     /// The tokenizer, if there is one.
     pub tokenizer: Option<Tokenizer>,
-    /// How token vectors are pooled into a sentence's, or why that is not supported.
+    /// How token vectors are pooled into a sentence embedding, or why the model's pooling is not supported.
     pub sentences: Result<SentenceEmbedding, String>,
     /// Report of how each tensor was used.
     pub report: LoadReport,

@@ -1,4 +1,4 @@
-//! Bidirectional encoders such as BERT, with the same hook points and runs as decoders.
+//! Bidirectional encoders such as BERT. They are hooked, recorded and run like decoders.
 
 mod config;
 mod fingerprint;
@@ -169,7 +169,7 @@ impl private::RunModel for HookedEncoder {
 
     const NEEDS_LOGITS: bool = false;
 
-    /// Runs every head the model has, or none if no logits are requested.
+    /// Runs every output head that the model has, or none if no logits are requested.
     fn run_checked(&self, input: EncoderInput, options: ForwardOptions<'_>) -> Result<EncoderOutput> {
         let tokens = self.to_tokens(input)?;
         let wanted = if options.logits == Logits::None { OutputHeads::NONE } else { self.weights.parts.output_heads() };
@@ -199,7 +199,7 @@ impl HookedModel for HookedEncoder {
     }
 }
 
-/// Catalog of the hook points of an encoder with these heads.
+/// Catalog of the hook points of an encoder with these output heads.
 pub fn catalog_of(config: &EncoderConfig, heads: OutputHeads) -> Arc<Catalog> {
     points_of(config, heads).catalog
 }

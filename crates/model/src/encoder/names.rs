@@ -2,7 +2,7 @@
 
 use crate::model::{in_block, in_map};
 
-/// Name of the weight in these fields: TransformerLens's, if it has the weight.
+/// Name of the weight at this path of fields; TransformerLens's name, if it has this weight.
 pub(super) fn in_encoder(fields: &[&str]) -> String {
     match fields {
         ["embed", "tokens"] => "embed.embed.W_E".into(),

@@ -35,7 +35,7 @@ fn block(pre_norms: bool) -> Vec<Site> {
     }
 }
 
-/// Points of an encoder with these heads.
+/// Hook points of an encoder with these output heads.
 pub(super) fn points_of(config: &EncoderConfig, heads: OutputHeads) -> Points {
     let mut points = PointsBuilder::new(config.n_layers, "norms keep their weights");
     for outer in

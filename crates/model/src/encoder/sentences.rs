@@ -127,7 +127,7 @@ impl HookedEncoder {
     /// the model's limit are truncated.
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] and [`HookedEncoder::sentence_embedding`] do.
+    /// Same as [`HookedModel::run`] and [`HookedEncoder::sentence_embedding`].
     ///
     /// ```no_run
     /// # use hooklens::FromPretrained;

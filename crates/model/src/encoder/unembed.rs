@@ -1,4 +1,4 @@
-//! The unembedding of any residual stream.
+//! Unembedding of a given residual stream.
 
 use burn::tensor::Tensor;
 

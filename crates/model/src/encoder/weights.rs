@@ -13,7 +13,7 @@ pub struct EncoderWeights {
     pub embed: EncoderEmbed,
     /// Relative position weights shared by all layers.
     pub relative: Option<RelativeWeights>,
-    /// Blocks in layer order; fewer than there are layers if layers share weights.
+    /// Blocks in layer order. Layers that share weights share a block.
     pub blocks: Vec<EncoderBlock>,
     /// Final norm, in models with norms before attention and the MLP.
     pub ln_final: Option<Norm>,
@@ -25,7 +25,7 @@ pub struct EncoderWeights {
     pub nsp_head: Option<Linear>,
 }
 
-/// Token, position and type embeddings of width `d_embed`, and the norm of their sum.
+/// Token, position and type embeddings of width `d_embed`, and the norm applied to their sum.
 #[derive(Module, Debug)]
 pub struct EncoderEmbed {
     /// Token embedding, `[d_vocab, d_embed]`.
@@ -34,7 +34,7 @@ pub struct EncoderEmbed {
     pub positions: Option<Param<Tensor<2>>>,
     /// Token type embedding, `[token_type, d_embed]`.
     pub token_types: Option<Param<Tensor<2>>>,
-    /// Norm of the sum of the embeddings.
+    /// Norm applied to the summed embeddings.
     pub norm: Norm,
     /// Projection to the residual stream, `[d_embed, d_model]`, if the widths differ.
     pub projection: Option<Linear>,
@@ -45,7 +45,7 @@ pub struct EncoderEmbed {
 pub struct RelativeWeights {
     /// Bias table `[bucket, head]` (MPNet, T5) or relative position embedding `[number, d_model]` (DeBERTa).
     pub table: Param<Tensor<2>>,
-    /// Norm of the relative position embeddings.
+    /// Norm applied to the relative position embeddings.
     pub norm: Option<Norm>,
 }
 
@@ -60,11 +60,11 @@ pub struct EncoderBlock {
     pub relative_q: Option<Linear>,
     /// Score bias of this layer, `[bucket, head]`, if layers have their own (UMT5).
     pub relative_bias: Option<Param<Tensor<2>>>,
-    /// Norm before attention, or of the residual stream after it.
+    /// Norm before attention, or after attention's output is added to the residual stream.
     pub ln1: Norm,
     /// The MLP.
     pub mlp: DenseMlp,
-    /// Norm before the MLP, or of the residual stream after it.
+    /// Norm before the MLP, or after the MLP's output is added to the residual stream.
     pub ln2: Norm,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct CrossInputs<'a, 'p> {
 /// A norm between two sublayers: applied to the input of the second (pre-norm), or to the residual stream after the
 /// first (post-norm).
 struct CrossAttention<'b> {
-    /// Hook point of the norm's input.
+    /// Hook point at the norm's input.
     point: Option<PointId>,
     norm: &'b Norm,
     points: NormPoints,
@@ -36,7 +36,7 @@ struct CrossAttention<'b> {
 }
 
 impl CrossAttention<'_> {
-    /// Returns the input of the next sublayer, and the stream that its output is added to.
+    /// Returns the input of the next sublayer, and the stream that the next sublayer's output is added to.
     fn pass(self, resid: Tensor<3>, run: &mut Run<'_, '_>) -> Result<(Tensor<3>, Tensor<3>), Halt> {
         let read = run.fire(self.point, resid.clone())?;
         let normalized = self.norm.forward(read, self.points, run)?;
@@ -54,7 +54,7 @@ fn norm_points(points: &Stack, layer: usize, number: usize) -> NormPoints {
     NormPoints { scale: points.at(layer, scale), normalized: points.at(layer, normalized) }
 }
 
-/// Applies the norm of a sublayer's output, if there is one. `number` selects the hook points.
+/// Applies the norm on a sublayer's output, if there is one. `number` selects the hook points.
 fn output(
     norm: &Option<Norm>,
     number: usize,

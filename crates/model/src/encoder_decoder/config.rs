@@ -7,7 +7,7 @@ use super::rules::TokenRules;
 use crate::config::{ActivationFn, NormKind, Positional, TransformerConfig, Window};
 use crate::error::ConfigError;
 
-/// Configuration of an encoder and of a decoder that attends to it.
+/// Configuration of an encoder and a decoder that attends to its output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EncoderDecoderConfig {
     /// Number of encoder blocks.
@@ -40,7 +40,7 @@ pub struct EncoderDecoderConfig {
     pub embed_scale: Option<f64>,
     /// Factor applied to the decoder's token embeddings.
     pub decoder_embed_scale: Option<f64>,
-    /// Positions of both stacks.
+    /// Positional embeddings of both stacks.
     pub positions: StackPositions,
     /// Whether the embeddings of each stack are normalized.
     pub embed_norm: bool,
@@ -49,10 +49,10 @@ pub struct EncoderDecoderConfig {
     pub decoder_tokens_normed: bool,
     /// Kind of every norm.
     pub norm: NormKind,
-    /// Whether norms follow each residual addition (post-norm: Marian, BART). Otherwise they precede attention and the
-    /// MLP, and each stack has a final norm.
+    /// Whether a norm follows each residual addition (post-norm: Marian, BART). Otherwise, norms precede attention and
+    /// the MLP, and each stack has a final norm.
     pub norm_after: bool,
-    /// Whether the outputs of attention and MLP are normalized too (T5Gemma).
+    /// Whether the outputs of attention and the MLP are also normalized (T5Gemma).
     pub post_norms: bool,
     /// Epsilon added to the mean square or variance in a norm.
     pub eps: f64,
@@ -98,7 +98,7 @@ impl EncoderDecoderConfig {
     /// The part of the configuration that one stack's blocks use.
     ///
     /// # Errors
-    /// [`ConfigError`] if a list has another length than there are layers.
+    /// [`ConfigError`] if a nonempty list does not have one entry per layer.
     pub fn stack(&self, decodes: bool) -> Result<TransformerConfig, ConfigError> {
         let (n_layers, d_model, n_heads, d_head, d_mlp, d_vocab) = match decodes {
             true => (
@@ -142,7 +142,7 @@ impl EncoderDecoderConfig {
     /// Checks that the sizes are consistent.
     ///
     /// # Errors
-    /// [`ConfigError`] with the name of the field.
+    /// A [`ConfigError`] that names the field.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.stack(false)?.validate()?;
         self.stack(true)?.validate()?;

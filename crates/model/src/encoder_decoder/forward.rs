@@ -78,11 +78,11 @@ impl RunOutput for EncoderDecoderOutput {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// Last hidden state of the encoder, normalized, `[batch, pos, d_model]`. The decoder sees the input only through
-    /// it.
+    /// Normalized last hidden state of the encoder, `[batch, pos, d_model]`. This is all that the decoder sees of the
+    /// input.
     pub hidden: Tensor<3>,
     pub(super) mask: Option<Vec<bool>>,
-    /// Identity of the model whose encoder computed the output.
+    /// Identity of the model whose encoder computed this output.
     pub(super) model: Option<Arc<ModelIdentity>>,
 }
 
@@ -166,7 +166,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does, and for hook points of the decoder.
+    /// Same as [`HookedModel::run`]; also fails for hook points of the decoder.
     pub fn encode(&self, input: impl Into<Input>) -> Result<Encoded> {
         Ok(self.encode_with(input, ForwardOptions::new())?.0)
     }
@@ -184,7 +184,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does, and for hook points of the decoder.
+    /// Same as [`HookedModel::run`]; also fails for hook points of the decoder.
     pub fn encode_with<'h>(
         &self,
         input: impl Into<Input>,
@@ -221,7 +221,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does, and for hook points of the encoder.
+    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder.
     pub fn decode(&self, encoded: &Encoded, decoder_input: impl Into<Input>) -> Result<EncoderDecoderOutput> {
         self.decode_with(encoded, decoder_input, ForwardOptions::new())
     }
@@ -239,7 +239,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedModel::run`] does, and for hook points of the encoder.
+    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder.
     pub fn decode_with<'h>(
         &self,
         encoded: &Encoded,
@@ -249,8 +249,8 @@ impl HookedEncoderDecoder {
         guarded(|| self.devices(), || self.run_decoder(encoded, None, decoder_input.into(), options.into()))
     }
 
-    /// Runs the decoder after the contents of a cache, and appends to the cache unless it is frozen. The input consists
-    /// of the new tokens only: if the cache is not empty, a text gets no special tokens.
+    /// Runs the decoder on tokens that follow those in a cache, and appends them to the cache unless it is frozen. The
+    /// input consists of the new tokens only: if the cache is not empty, a text gets no special tokens.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -266,7 +266,8 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`HookedEncoderDecoder::decode`] does, and for a cache that belongs to another model or batch size.
+    /// Same as [`HookedEncoderDecoder::decode`]; also fails if the cache belongs to another model or has another batch
+    /// size.
     pub fn decode_cached(
         &self,
         cache: &mut DecoderCache,
@@ -288,7 +289,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`decode_cached`](HookedEncoderDecoder::decode_cached) does.
+    /// Same as [`decode_cached`](HookedEncoderDecoder::decode_cached).
     pub fn decode_cached_with<'h>(
         &self,
         cache: &mut DecoderCache,
@@ -490,7 +491,7 @@ impl HookedEncoderDecoder {
         Ok(stream + run.fire(self.points.outer(point), vectors)?)
     }
 
-    /// Sets the pass's score bias to this layer's.
+    /// Sets the score bias of the pass to the bias of layer `layer`.
     fn set_bias(&self, pass: &mut Pass<'_>, tables: &[Param<Tensor<2>>], layer: usize, bidirectional: bool) {
         let StackPositions::Distances { buckets: count, max_distance, .. } = self.config.positions else { return };
         // Layers without a table of their own reuse the first layer's.
@@ -526,7 +527,7 @@ struct PastKeys<'c> {
     known: &'c [(Tensor<4>, Tensor<4>)],
 }
 
-/// Callbacks from which a plan obtains the model's identity and the text hashes.
+/// Callbacks that return the model's identity and the text hashes.
 type Sources<'p> = (&'p dyn Fn() -> Arc<ModelIdentity>, &'p dyn Fn() -> Option<Vec<TextHashes>>);
 
 /// Combines hashes of the decoder's texts with hashes of the encoder's.

@@ -89,7 +89,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`generate_with`](HookedEncoderDecoder::generate_with) does.
+    /// Same as [`generate_with`](HookedEncoderDecoder::generate_with).
     pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
         self.generate_with(input, GenerateOptions::new())
     }

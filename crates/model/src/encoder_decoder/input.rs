@@ -2,7 +2,7 @@
 
 use crate::driver::Input;
 
-/// Input of the encoder, and of the decoder; the latter defaults to the start token.
+/// Input of the encoder and input of the decoder. The decoder's input defaults to the start token.
 ///
 /// ```
 /// # use hooklens::prelude::*;

@@ -1,12 +1,12 @@
-//! What an encoder-decoder is made of.
+//! The parts of an encoder-decoder, as a loader reads them.
 
 use super::config::EncoderDecoderConfig;
 use super::weights::EncoderDecoderWeights;
 use crate::model::LoadReport;
 use crate::tokens::Tokenizer;
 
-/// What a loader read from an encoder-decoder's files. The conversion to a model fails if a list of the configuration
-/// has another length than there are layers.
+/// The parts of an encoder-decoder, read from its files. The conversion to a model fails if a nonempty list in the
+/// configuration does not have one entry per layer.
 #[derive(Debug)]
 pub struct LoadedEncoderDecoder {
     /// Configuration of the model.

@@ -111,8 +111,8 @@ impl ModelWeights for HookedEncoderDecoder {
 }
 
 impl HookedEncoderDecoder {
-    /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, else from
-    /// `config.json`, else the tokenizer's own.
+    /// End-of-sequence tokens, each of which stops generation: `eos_token_id` from `generation_config.json`, or else
+    /// from `config.json`, or else the tokenizer's.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -209,8 +209,8 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Fails as `to_tokens` does; [`InputError::Setting`] if the language is not a token or the tokenizer adds no
-    /// language token.
+    /// Same as `to_tokens`; [`InputError::Setting`] if the language is not a token or the tokenizer adds no language
+    /// token.
     pub fn to_tokens_of(&self, language: &str, texts: impl Into<Texts>) -> Result<Tokens> {
         let tokenizer = self.tokenizer()?;
         let setting = |allowed: &str| -> crate::error::Error {
@@ -269,7 +269,7 @@ fn tokens_after(tokenizer: &Tokenizer, texts: Texts, held: &[usize]) -> Result<T
     Ok(Tokens::padded(&rows, tokenizer.pad(), PaddingSide::Right)?)
 }
 
-/// Tokens of the encoder and of the decoder. The decoder's default to its start token.
+/// Tokens of the encoder and of the decoder. Without decoder input, the decoder gets the start token.
 pub fn both_tokens(model: &HookedEncoderDecoder, input: EncoderDecoderInput) -> Result<(Tokens, Tokens)> {
     let read = model.token_input(input.encoder)?;
     let written = match input.decoder {
@@ -292,7 +292,7 @@ pub fn decoder_tokens(model: &HookedEncoderDecoder, text: Option<&str>) -> Resul
     Ok([vec![model.config.decoder_start_token], text].concat())
 }
 
-/// Whether a point belongs to the cross-attention scores or pattern of a decoder layer.
+/// Whether a point is the cross-attention scores or pattern of a decoder layer.
 pub fn attends_to_encoder(model: &HookedEncoderDecoder, point: PointId) -> bool {
     let cross = model.points.stack(CROSS);
     let layers = 0..model.config.n_decoder_layers;

@@ -14,7 +14,7 @@ pub enum StackPositions {
     Distances {
         /// Number of distance buckets.
         buckets: usize,
-        /// Distance from which all positions share the last bucket.
+        /// Positions at this distance or farther share the last bucket.
         max_distance: usize,
         /// Whether each layer has its own biases (UMT5) rather than sharing the first layer's.
         each_layer: bool,

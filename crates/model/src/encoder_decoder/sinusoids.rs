@@ -14,7 +14,7 @@ pub enum Sinusoids {
         /// (Vaswani et al.).
         ends_slowest: bool,
     },
-    /// Angles in `f64`; an odd width has one more sine than cosines (Marian).
+    /// Angles in `f64`; an odd width has one more sine than cosine (Marian).
     Exact,
 }
 

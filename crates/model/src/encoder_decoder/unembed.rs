@@ -1,4 +1,4 @@
-//! The unembedding of any residual stream.
+//! Unembedding of a given residual stream.
 
 use burn::tensor::Tensor;
 
@@ -21,7 +21,7 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Residual`](crate::error::InputError::Residual) for a stream of another width.
+    /// [`InputError::Residual`](crate::error::InputError::Residual) if the stream has the wrong width.
     pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         check_width(&stream, self.config.d_decoder_model)?;
         Ok(self.logits(self.weights.parts.decoder_ln.without_hooks(stream)))

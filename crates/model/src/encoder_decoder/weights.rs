@@ -17,9 +17,9 @@ pub struct EncoderDecoderWeights {
     pub encoder_positions: Option<Param<Tensor<2>>>,
     /// Position embedding of the decoder, `[n_ctx, d_decoder_model]`, if the model has one.
     pub decoder_positions: Option<Param<Tensor<2>>>,
-    /// Norm of the encoder's embeddings.
+    /// Norm applied to the encoder's embeddings.
     pub encoder_embed_ln: Option<Norm>,
-    /// Norm of the decoder's embeddings.
+    /// Norm applied to the decoder's embeddings.
     pub decoder_embed_ln: Option<Norm>,
     /// Blocks of the encoder.
     pub encoder: Vec<EncoderBlock>,
@@ -41,40 +41,40 @@ pub struct EncoderDecoderWeights {
 /// Weights of an encoder block: attention and MLP, with a norm before or after each.
 #[derive(Module, Debug)]
 pub struct EncoderBlock {
-    /// Norm before attention, or of the residual stream after it.
+    /// Norm before attention, or after attention's output is added to the residual stream.
     pub ln1: Norm,
     /// Attention.
     pub attn: Attention,
-    /// Norm of the attention output.
+    /// Norm applied to the attention output.
     pub ln1_post: Option<Norm>,
-    /// Norm before the MLP, or of the residual stream after it.
+    /// Norm before the MLP, or after the MLP's output is added to the residual stream.
     pub ln2: Norm,
     /// The MLP.
     pub mlp: DenseMlp,
-    /// Norm of the MLP output.
+    /// Norm applied to the MLP output.
     pub ln2_post: Option<Norm>,
 }
 
 /// Weights of a decoder block: self-attention, cross-attention and MLP, with a norm before or after each.
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
-    /// Norm before self-attention, or of the residual stream after it.
+    /// Norm before self-attention, or after its output is added to the residual stream.
     pub ln1: Norm,
     /// Self-attention.
     pub attn: Attention,
-    /// Norm of the self-attention output.
+    /// Norm applied to the self-attention output.
     pub ln1_post: Option<Norm>,
-    /// Norm before cross-attention, or of the residual stream after it.
+    /// Norm before cross-attention, or after its output is added to the residual stream.
     pub ln2: Norm,
     /// Cross-attention to the encoder.
     pub cross_attn: Attention,
-    /// Norm of the cross-attention output.
+    /// Norm applied to the cross-attention output.
     pub ln2_post: Option<Norm>,
-    /// Norm before the MLP, or of the residual stream after it.
+    /// Norm before the MLP, or after the MLP's output is added to the residual stream.
     pub ln3: Norm,
     /// The MLP.
     pub mlp: DenseMlp,
-    /// Norm of the MLP output.
+    /// Norm applied to the MLP output.
     pub ln3_post: Option<Norm>,
 }
 
