@@ -20,13 +20,14 @@ pub(crate) struct Rules<'p> {
     pub(crate) soft_cap: Option<f32>,
     pub(crate) slopes: Option<Vec<f32>>,
     pub(crate) causal: bool,
-    /// Oldest position that each query sees, `[batch, query]`.
+    /// Oldest position that each query attends to, `[batch, query]`.
     pub(crate) oldest: Option<Vec<i32>>,
-    /// Columns with a real token, `[batch, key]`.
+    /// Whether each column holds an unmasked token, `[batch, key]`.
     pub(crate) valid: Option<Cow<'p, [bool]>>,
     /// Number of columns before the queries.
     pub(crate) past: usize,
-    /// Positions `[batch, query]` and `[batch, key]`; empty if neither ALiBi slopes nor a window need them.
+    /// Positions of queries, `[batch, query]`, and of keys, `[batch, key]`; empty unless ALiBi slopes or a window need
+    /// them.
     pub(crate) query_positions: Vec<i32>,
     pub(crate) key_positions: Vec<i32>,
 }

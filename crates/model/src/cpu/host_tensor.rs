@@ -1,5 +1,5 @@
 //! Tensors as `f32` slices in host memory, and new tensors of the same backend. 16-bit tensors are widened to a copy,
-//! and results computed from them are rounded again.
+//! and results computed from them are rounded back to 16 bits.
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_flex::{Flex, FlexTensor};
@@ -141,7 +141,7 @@ impl HostTensor {
         }
     }
 
-    /// All elements from the tensor's first one on. Views may leave some at the end unused.
+    /// All elements in memory from the tensor's first one on. A view may not use all of them.
     pub(super) fn elements(&self) -> &[f32] {
         match &self.memory {
             Memory::Flex(storage) => &storage.storage::<f32>()[storage.layout().start_offset()..],

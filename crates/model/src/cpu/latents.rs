@@ -10,8 +10,8 @@ use hooklens_kernels::sparse::{Sparse, times};
 use super::linear::rows_back;
 use super::{HostMatrix, HostTensor, Weight, in_place, tracked};
 
-/// Zeroes the pre-activations `[rows, latents]` that [`Keep`] does not keep. Returns the tensor unchanged as an error
-/// if it is not plain. The gradient passes through kept latents only.
+/// Zeroes the pre-activations `[rows, latents]`, except those that `which` keeps. Returns the tensor unchanged as an
+/// error if it is not plain. The gradient passes through kept latents only.
 pub fn keep(pre: Tensor<2>, which: Keep<'_>) -> Result<Tensor<2>, Tensor<2>> {
     let [_, width] = pre.dims();
     let plain = |pre: Tensor<2>| in_place(pre, |acts| latents::keep(which, width, acts));

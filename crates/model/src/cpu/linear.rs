@@ -82,8 +82,8 @@ fn tracked_map(input: &Tensor<2>, map: &Map) -> Option<Tensor<2>> {
     })
 }
 
-/// The gradient times a transposed weight. Skips rows of zeros, which are most if the loss depends on the logits of one
-/// position only.
+/// The gradient times a transposed weight. Skips rows of zeros, which most rows are if the loss depends on the logits
+/// of a single position.
 pub(super) fn rows_back(gradient: Tensor<2>, turned: &Map) -> Option<Tensor<2>> {
     let times = |rows: &Tensor<2>| plain(rows, std::array::from_ref(turned)).map(|[made]| made);
     let ([rows, d_out], d_in) = (gradient.dims(), turned.0.width());

@@ -107,8 +107,7 @@ pub struct OneThread {
     _here: PhantomData<*const ()>,
 }
 
-/// Highest thread count that LibTorch was seen with. Restored on threads that started with another thread's limit of
-/// one.
+/// Highest thread count observed in LibTorch. Restored on threads that inherited another thread's limit of one.
 static MOST: AtomicI32 = AtomicI32::new(1);
 
 thread_local! {
