@@ -53,7 +53,7 @@ pub enum LayerRotary {
 }
 
 impl AttentionConfig {
-    /// Full attention with these key/value heads and the model's rotary embeddings.
+    /// Creates full attention with the model's rotary embeddings.
     pub fn new(n_kv_heads: usize, d_head: usize) -> Self {
         Self { n_kv_heads, d_head, window: None, rotary: LayerRotary::Model, keys_of: None }
     }

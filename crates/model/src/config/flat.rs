@@ -9,8 +9,8 @@ use super::{
     ShortConv, StateSpace, TransformerConfig, Window,
 };
 
-/// A configuration as it is stored in files. Fields mean the same as the fields of [`TransformerConfig`] with those
-/// names.
+/// A configuration as it is stored in files. Each field has the meaning of the [`TransformerConfig`] field with that
+/// name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlatConfig {
     /// Number of layers.

@@ -21,7 +21,7 @@ use super::Rotary;
 pub enum Positional {
     /// Learned embeddings, added to the token embeddings.
     Learned,
-    /// Learned embeddings, added before the norm of the embedding
+    /// Learned embeddings, added before the embedding is normalized
     /// ([`with_post_embedding_norm`](super::TransformerConfig::with_post_embedding_norm)), so that `hook_embed`
     /// includes them (BART).
     LearnedNormalized,

@@ -22,7 +22,7 @@ pub struct StateSpace {
     pub d_state: usize,
     /// Kernel width of the convolution, including the current position; at least two.
     pub width: usize,
-    /// Number of channel groups normalized separately in the norm of the gated output (Nemotron-H: `n_groups`).
+    /// Number of channel groups that `norm` normalizes separately (Nemotron-H: `n_groups`).
     #[serde(default = "one")]
     pub norm_groups: usize,
     /// Norm applied to the head outputs, before or after the gate.

@@ -1,4 +1,4 @@
-//! Cache of the decoder: keys and values of its own positions and of the encoder's.
+//! Cache of the decoder: keys and values for the decoder's positions and for the encoder's.
 
 use burn::tensor::Tensor;
 

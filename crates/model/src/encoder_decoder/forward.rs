@@ -1,4 +1,4 @@
-//! Forward pass: the encoder over its tokens, then the decoder over its own.
+//! Forward pass: runs the encoder on the input tokens, then the decoder on the decoder's tokens.
 
 use std::sync::Arc;
 

@@ -74,7 +74,7 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         }
         _ => None,
     };
-    // Norms of attention, and of the second and third sublayer, are before or after each sublayer.
+    // Each norm fires before or after its sublayer, depending on `after`.
     let norms = |before, behind| if after { behind } else { before };
     for layer in 0..config.n_encoder_layers {
         let first = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1)];

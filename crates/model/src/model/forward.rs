@@ -273,8 +273,8 @@ impl HookedTransformer {
         Ok(sequence)
     }
 
-    /// Fails if a row's text has grown to a length that requires other rotary frequencies than those of its cached
-    /// keys.
+    /// Fails if a row's text has grown so long that it requires different rotary frequencies than its cached keys were
+    /// rotated with.
     fn check_outgrown(&self, sequence: &Sequence, cache: &KeyValueCache) -> Result<(), CacheError> {
         let thresholds = self.config.rotation_thresholds();
         if thresholds.is_empty() || cache.is_empty() {

@@ -168,7 +168,7 @@ fn catalog(entries: &[Entry]) -> Catalog {
     names.build()
 }
 
-/// Converts the error of a hook point lookup to that of a weight lookup.
+/// Converts a hook point lookup error to a weight lookup error.
 fn renamed(error: HookError, count: usize) -> crate::error::Error {
     match error {
         HookError::UnknownPoint { name, nearest, .. } => WeightError::Unknown { name, count, nearest }.into(),

@@ -30,9 +30,8 @@ impl Pages {
     pub(crate) fn let_go(&self) {
         #[cfg(unix)]
         for (map, bytes) in &self.0 {
-            // SAFETY: the file mapping is shared and never written to, so dropped pages are read again from the file
-            // with the same bytes.
-            // Measured: 8.5 GB of weights run under a limit of 2.6 GB; without this call they fill all available
+            // SAFETY: the file mapping is shared and never written to, so reading dropped pages again returns the same
+            // bytes. Measured: 8.5 GB of weights run under a limit of 2.6 GB; without this call they fill all available
             // memory.
             #[allow(unsafe_code)]
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };

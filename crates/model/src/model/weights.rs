@@ -57,7 +57,7 @@ impl Embed {
         }
     }
 
-    /// Embeddings of these tokens, `[id, d_model]`.
+    /// Embeddings of the tokens `ids`, `[id, d_model]`.
     pub(crate) fn rows(&self, ids: &[u32], dtype: DType) -> Tensor<2> {
         match self.in_blocks() {
             Some(packed) => packed.rows(ids, &self.device(), dtype),
