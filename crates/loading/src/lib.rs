@@ -1,8 +1,9 @@
-//! Internal crate of [hooklens](https://docs.rs/hooklens): model files of every family, from `config.json` and weights to a model.
+//! Internal crate of [hooklens](https://docs.rs/hooklens): loads models of every family from their configuration and
+//! weight files.
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
-// Internal crates are read with their private items.
+// Documentation of internal crates includes private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod embedded;

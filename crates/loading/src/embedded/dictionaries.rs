@@ -1,8 +1,8 @@
-//! Dictionaries embedded in the program, trained by `examples/train_dictionaries.rs`.
+//! Dictionaries embedded in the binary, trained by `examples/train_dictionaries.rs`.
 
 use hooklens_model::error::LoadError;
 
-/// An embedded dictionary, or transcoders for all layers: configuration and weight files.
+/// An embedded dictionary or set of transcoders: its configuration and weight files.
 #[derive(Debug)]
 pub struct EmbeddedDictionary {
     /// Name, as in `embedded:NAME`.

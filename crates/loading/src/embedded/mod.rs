@@ -1,4 +1,4 @@
-//! Models and dictionaries embedded in the program.
+//! Models and dictionaries embedded in the binary.
 
 mod dictionaries;
 

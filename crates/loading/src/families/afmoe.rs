@@ -15,7 +15,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "afmoe", architectures: &["AfmoeForCausalLM", "AfmoeModel"], prefix: "model.", config, weights };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 200_192, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1408,
@@ -34,7 +34,8 @@ const NORMS: &[(&str, &str)] = &[
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let json = &json.defaulting(&DEFAULTS);
-    // Settings of the code that preceded transformers' own; no published file uses other values.
+    // Settings of the code that was used before transformers supported the family. All published files have these
+    // values.
     for (field, usual) in [("n_group", 1), ("topk_group", 1), ("num_expert_groups", 1), ("num_limited_groups", 1)] {
         if json.size_or(field, usual)? != usual {
             return Err(json.unsupported(field));

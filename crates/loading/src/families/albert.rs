@@ -25,7 +25,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
     let activation = ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?;
-    // A configured layer consists of `inner` blocks, and the layers of a group share them.
+    // Each layer in the configuration consists of `inner` blocks, which are shared by all layers of a group.
     let (groups, inner) = groups(json)?;
     let layers = base.n_layers;
     let n_layers = layers.saturating_mul(inner);
@@ -48,7 +48,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Number of layer groups, and of blocks per layer.
+/// Number of layer groups and number of blocks per layer.
 fn groups(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
     let size = |field: &str| json.size_or(field, 1);
     Ok((size("num_hidden_groups")?, size("inner_group_num")?))

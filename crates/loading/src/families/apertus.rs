@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "hidden_act": "xielu", "rms_norm_eps": 1e-5, "rope_theta": 12e6, "max_position_embeddings": 65_536,
@@ -40,7 +40,7 @@ fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTabl
     let mut names = Names { norms, mlp: MlpNames::Plain, ..Names::LLAMA }.with_biases_of(json)?;
     names.biases.mlp = false;
     let mut table = llama_like::weights_with(config, json, names)?;
-    // These two parameters of the activation function are the same constants in every model.
+    // These two parameters of the activation function have the same values in every model.
     table.derived = &["rotary_emb.inv_freq", "act_fn.beta", "act_fn.eps"];
     for layer in 0..config.n_layers() {
         for part in ["alpha_p", "alpha_n"].into_iter().filter(|_| config.activation() == ActivationFn::Xielu) {

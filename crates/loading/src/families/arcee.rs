@@ -18,6 +18,6 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"hidden_act": "relu2", "rms_norm_eps": 1e-5, "max_position_embeddings": 4096}));

@@ -36,14 +36,14 @@ pub(super) static SARVAM: Family = Family {
     weights,
 };
 
-/// Defaults of Bailing 1's own code for fields that a file omits.
+/// Defaults from Bailing 1's own code for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "use_bias": true, "rms_norm_eps": 1e-5, "max_position_embeddings": 16_384, "n_routed_experts": 16,
         "num_experts_per_tok": 2
     })
 });
-/// Defaults of Bailing 2's own code.
+/// Defaults from Bailing 2's own code.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "head_dim": 128, "rope_theta": 600_000.0, "partial_rotary_factor": 0.5, "use_qk_norm": true,

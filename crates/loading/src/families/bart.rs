@@ -149,7 +149,7 @@ pub(super) fn start_token(json: &HfConfig<'_>, usual: usize) -> Result<u32, Conf
     }
 }
 
-/// Converts a token id; one that is too large is outside every vocabulary.
+/// Converts a token id. An id that does not fit in a `u32` becomes `u32::MAX`, which is outside every vocabulary.
 fn token(id: usize) -> u32 {
     u32::try_from(id).unwrap_or(u32::MAX)
 }

@@ -52,7 +52,7 @@ fn blenderbot_small(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErro
 /// All families of standalone decoders.
 const ALL: [&Family; 8] = [&BART, &BLENDERBOT, &BLENDERBOT_SMALL, &MARIAN, &MBART, &PEGASUS, &PLBART, &TROCR];
 
-/// Settings without effect on a standalone decoder; empty for other families.
+/// Settings that have no effect on a standalone decoder; empty for other families.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     if !ALL.iter().any(|family| json.is_of(family)) {
         return Ok(Vec::new());
@@ -111,7 +111,7 @@ fn normed_after(base: TransformerConfig) -> TransformerConfig {
     base.with_residual(ResidualScheme::NormalizedSums).with_no_final_norm(true)
 }
 
-/// Adds a norm of the sum of token and position embeddings.
+/// Adds a norm after the sum of token and position embeddings.
 fn normed_embedding(base: TransformerConfig) -> TransformerConfig {
     base.with_positional(Positional::LearnedNormalized).with_post_embedding_norm(true)
 }

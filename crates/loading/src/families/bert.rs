@@ -1,4 +1,4 @@
-//! BERT, and the many sentence encoders of its architecture (MiniLM, BGE, E5, GTE).
+//! BERT, and the many sentence encoders that share its architecture (MiniLM, BGE, E5, GTE).
 
 use super::Family;
 use super::hf_config::HfConfig;
@@ -62,7 +62,7 @@ fn weights(config: &EncoderConfig, json: &HfConfig<'_>) -> Result<WeightTable, C
     Ok(table)
 }
 
-/// Weight table of the embeddings (token, position, type), those that the model has, and of their norm.
+/// Weight table of the embedding norm and of those embeddings that the model has (token, position, type).
 pub(super) fn embedding(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
     let mut table = WeightTable::new("", &["position_ids", "predictions.decoder.bias", "lm_head.decoder.bias"]);
     // Names of norm parameters in the first checkpoints, which were converted from TensorFlow.
@@ -81,7 +81,7 @@ pub(super) fn embedding(config: &EncoderConfig, base: &str, positions: Layout) -
     table
 }
 
-/// Embedding, blocks and pooler, which BERT and RoBERTa name alike after the prefix `base`.
+/// Weight table of the embeddings, blocks and pooler. After the prefix `base`, BERT and RoBERTa use the same names.
 pub(super) fn body(config: &EncoderConfig, base: &str, positions: Layout) -> WeightTable {
     let mut table = embedding(config, base, positions);
     for layer in 0..config.n_layers {

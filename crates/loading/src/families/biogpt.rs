@@ -40,7 +40,7 @@ pub(super) static XGLM: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"pad_token_id": 1}));
 
 fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

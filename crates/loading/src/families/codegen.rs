@@ -43,13 +43,13 @@ pub(super) static PROGEN_2: Family = Family {
     weights: progen2_weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64, "n_positions": 2048}));
 
-/// Defaults of ProGen's own code.
+/// Defaults from ProGen's own code.
 static DEFAULTS_PROGEN: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 32, "n_positions": 1024}));
 
-/// Defaults of MultiMolecule's code.
+/// Defaults from MultiMolecule's code.
 static DEFAULTS_PROGEN_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 35, "hidden_size": 1536, "num_hidden_layers": 27, "num_attention_heads": 16, "rotary_dim": 48,

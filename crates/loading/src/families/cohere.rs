@@ -43,7 +43,7 @@ pub(super) static MIXTURE: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"max_position_embeddings": 8192, "sliding_window": 4096, "sliding_window_pattern": 4}));
 /// Hugging Face's defaults for mixtures.
@@ -146,7 +146,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
             }
         }
     }
-    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
+    // Scale the final norm instead of the unembedding, which may be tied.
     table.scale("ln_final.w", json.number("logit_scale", 0.0625)?);
     Ok(table)
 }

@@ -1,4 +1,4 @@
-//! DeBERTa 1: like DeBERTa 2, with projections fused per head and a separate embedding for each distance.
+//! DeBERTa 1: like DeBERTa 2, but with projections fused per head and a separate embedding for each distance.
 
 use super::hf_config::HfConfig;
 use super::{Family, deberta_v2};

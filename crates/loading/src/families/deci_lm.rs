@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |c, json| llama_like::weights_with(c, json, Names::LLAMA.with_biases_of(json)?),
 };
 
-/// Number of key/value heads and of neurons in a layer; `None` for a missing part.
+/// Number of key/value heads and number of neurons in a layer; `None` for a part that the layer lacks.
 type Parts = (Option<usize>, Option<usize>);
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

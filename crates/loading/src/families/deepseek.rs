@@ -1,5 +1,5 @@
-//! DeepSeek 1 to 3 with mixtures of experts, in versions 2 and 3 with latent attention; and models similar to version
-//! 3: DeepSeek 3.2, GLM, Sarvam and Youtu.
+//! DeepSeek 1 to 3 with mixtures of experts, and with latent attention from version 2 on. Also models similar to
+//! version 3: DeepSeek 3.2, GLM, Sarvam and Youtu.
 
 use std::sync::LazyLock;
 
@@ -36,8 +36,8 @@ pub(super) static V3: Family = Family {
     weights: of_v2,
 };
 
-/// DeepSeek 3.2: like version 3, but attends only to the keys selected by an indexer. For sequences no longer than the
-/// number of selected keys, these are all keys; longer sequences are rejected.
+/// DeepSeek 3.2: like version 3, but attends only to the keys selected by an indexer. Sequences no longer than the
+/// number of keys it selects attend to all keys; longer sequences are rejected.
 pub(super) static V3_2: Family = Family {
     name: "deepseek_v32",
     architectures: &["DeepseekV32ForCausalLM", "DeepseekV32Model"],
@@ -85,9 +85,9 @@ pub(super) static YOUTU: Family = Family {
     weights: |config, json| of_v2(config, &json.defaulting(&DEFAULTS_YOUTU)),
 };
 
-/// Defaults of DeepSeek 1's own code for fields that a file omits.
+/// Defaults from DeepSeek 1's own code for fields missing from `config.json`.
 static DEFAULTS_1: LazyLock<Value> = LazyLock::new(|| json!({"moe_intermediate_size": 1407}));
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for DeepSeek 2.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "q_lora_rank": 1536,
@@ -216,7 +216,7 @@ fn softmax(json: &HfConfig<'_>) -> Result<Experts, ConfigError> {
     Ok(Experts { router: RouterFn::Softmax, choice_bias: false, scale: 1.0, ..experts })
 }
 
-/// Adds experts in all layers but the first ones.
+/// Adds experts in all layers except the first few.
 fn mixture(json: &HfConfig<'_>, base: TransformerConfig, experts: Experts) -> Result<TransformerConfig, ConfigError> {
     if json.size_or("moe_layer_freq", 1)? != 1 {
         return Err(json.unsupported("moe_layer_freq"));
@@ -248,7 +248,7 @@ fn latent(json: &HfConfig<'_>, adjacent_pairs: bool) -> Result<TransformerConfig
     Ok(base.with_d_head(d_head).with_positional(rotary).with_attn_scale(attn_scale).with_latent(latent))
 }
 
-/// Factor that YaRN applies to queries and keys, rotated or not, if the file asks for it.
+/// Factor that YaRN applies to whole queries and keys, including the unrotated parts, if the file requests it.
 fn magnitude(json: &HfConfig<'_>, rotary: &Rotary) -> Result<f64, ConfigError> {
     let newer = rope::parameters(json, "full_attention")?;
     let told = if newer.is_some() { newer } else { json.object("rope_scaling")? };

@@ -13,7 +13,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "dots1", architectures: &["Dots1ForCausalLM", "Dots1Model"], prefix: "model.", config, weights };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "num_key_value_heads": 32, "moe_intermediate_size": 1408, "norm_topk_prob": false, "sliding_window": 4096,

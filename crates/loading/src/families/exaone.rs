@@ -1,5 +1,5 @@
-//! EXAONE 3: Llama's architecture with GPT-2's names. EXAONE 4: norms of outputs and of queries and keys; in models
-//! with windows, only windowed layers have rotary positions.
+//! EXAONE 3: Llama's architecture with GPT-2's names. EXAONE 4: norms after attention and the MLP, and query and key
+//! norms; in models with windows, only windowed layers have rotary positions.
 
 use std::sync::LazyLock;
 
@@ -75,7 +75,7 @@ fn three_weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTab
     Ok(table)
 }
 
-/// Hugging Face's defaults for fields that a file of EXAONE 4 omits.
+/// Hugging Face's defaults for EXAONE 4.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"sliding_window": 4096, "sliding_window_pattern": 4, "rms_norm_eps": 1e-5}));
 

@@ -1,9 +1,9 @@
-//! Decoder layers of models trained with fairseq, by Hugging Face's tensor names.
+//! Decoder layers of models trained with fairseq, under Hugging Face's tensor names.
 
 use crate::weight_files::WeightTable;
 use hooklens_model::config::TransformerConfig;
 
-/// Adds the layers whose names start with `root`, with biases if `biased`, and their norms if these have weights.
+/// Adds the layers whose names start with `root`, with biases if `biased`, and their norms if the norms have weights.
 pub(super) fn layers(table: &mut WeightTable, config: &TransformerConfig, root: &str, biased: bool) {
     for layer in 0..config.n_layers() {
         let from = |part: &str| format!("{root}.layers.{layer}.{part}");

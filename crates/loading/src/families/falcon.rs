@@ -1,6 +1,6 @@
-//! Falcon: the 7B model, whose heads share one key/value head; later models, with groups of heads that share one; and
-//! Falcon-RW, with ALiBi instead of rotary embedding. Also reads configurations of the code published with the first
-//! files.
+//! Falcon: the 7B model, whose heads share one key/value head; later models, in which each group of heads shares one;
+//! and Falcon-RW, with ALiBi instead of rotary embedding. Also reads configurations for the code that was published
+//! with the first models.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};

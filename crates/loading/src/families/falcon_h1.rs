@@ -1,4 +1,5 @@
-//! Falcon-H1: Llama with attention and Mamba-2 side by side in every layer. Scales of activations are folded into weights.
+//! Falcon-H1: Llama with attention and Mamba-2 side by side in every layer. Activation multipliers are folded into the
+//! weights.
 
 use std::sync::LazyLock;
 
@@ -22,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 128_000, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
@@ -89,7 +90,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
-/// Folds the multipliers of activations into the weights before or after them.
+/// Folds activation multipliers into the weights before or after the activations.
 fn scale(table: &mut WeightTable, c: &TransformerConfig, json: &HfConfig<'_>) -> Result<(), ConfigError> {
     let [attn_in, attn_out, keys, ssm_in, ssm_out] = [
         json.number("attention_in_multiplier", 1.0)?,
@@ -101,7 +102,7 @@ fn scale(table: &mut WeightTable, c: &TransformerConfig, json: &HfConfig<'_>) ->
     let mlp = multipliers(json, "mlp_multipliers", 2)?;
     let parts = multipliers(json, "ssm_multipliers", 5)?;
     for layer in 0..c.n_layers() {
-        // A multiplier of an input does not apply to the bias.
+        // An input multiplier does not apply to the bias.
         let mut linear = |module: &str, part: &str, of_weight: f64, of_bias: f64| {
             table.scale(&format!("blocks.{layer}.{module}.W_{part}"), of_weight);
             table.scale(&format!("blocks.{layer}.{module}.b_{part}"), of_bias);
@@ -117,7 +118,7 @@ fn scale(table: &mut WeightTable, c: &TransformerConfig, json: &HfConfig<'_>) ->
         linear("mlp", "gate", mlp[0], mlp[0]);
         linear("mlp", "out", mlp[1], mlp[1]);
     }
-    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
+    // Scale the final norm instead of the unembedding, which may be tied.
     table.scale("ln_final.w", json.number("lm_head_multiplier", 1.0)?);
     Ok(())
 }

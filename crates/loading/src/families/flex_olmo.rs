@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "rope_theta": 500_000.0, "num_experts": 7, "num_experts_per_tok": 5, "rms_norm_eps": 1e-6,

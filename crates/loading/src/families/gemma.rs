@@ -1,6 +1,6 @@
-//! Gemma 1, 2 and 3 (text): scaled embeddings and norm weights stored minus 1; from version 2 on, also norms of
-//! outputs, windows and soft caps; in version 3, also normalized queries and keys, and a separate rotary embedding for
-//! windowed layers. VaultGemma: Gemma 2 without norms of outputs.
+//! Gemma 1, 2 and 3 (text): scaled embeddings, and norm weights stored as `w - 1`. Version 2 adds norms after attention
+//! and the MLP, windows and soft caps; version 3 adds query and key norms and a separate rotary embedding for windowed
+//! layers. VaultGemma is Gemma 2 without the norms after attention and the MLP.
 
 use std::sync::LazyLock;
 
@@ -64,8 +64,7 @@ fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    // In the first files, `hidden_act` says `gelu` by mistake: the model has always used the tanh approximation,
-    // although transformers 4.57 ignores that if `hidden_activation` is also given.
+    // In the first files, `hidden_act` says `gelu` by mistake: the models use the tanh approximation.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
     let older = older.unwrap_or("gelu_pytorch_tanh");
     let function = match json.is_of(&GEMMA) {
@@ -80,7 +79,7 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(base.with_embed_scale(embed_scale).with_activation(ActivationFn::from_name(function)?))
 }
 
-/// Hugging Face's defaults for fields that a file of Gemma 2 omits.
+/// Hugging Face's defaults for Gemma 2.
 static DEFAULTS_2: LazyLock<Value> = LazyLock::new(
     || json!({"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "head_dim": 256}),
 );
@@ -93,8 +92,8 @@ fn two(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     around(&json.defaulting(&DEFAULTS_2), |layer| layer % 2 == 0)
 }
 
-/// Settings of models with norms before and after sublayers, soft caps, and windows as listed in the file or else where
-/// `near` holds.
+/// Settings of models with norms before and after sublayers, soft caps, and windows in the layers that the file lists
+/// or, without a list, those for which `near` holds.
 pub(super) fn around(json: &HfConfig<'_>, near: impl Fn(usize) -> bool) -> Result<TransformerConfig, ConfigError> {
     let base = one(json)?;
     let windows = llama_like::windows_by_type(json, base.n_layers(), near)?;
@@ -126,7 +125,7 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     base.with_qk_norm(QkNorm::HEADS).with_attn_scores_soft_cap(None).with_layer_rotary(layer_rotary)
 }
 
-/// Settings of Gemma 3 without effect.
+/// Settings that have no effect in Gemma 3.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     let cap = json.maybe_number("attn_logit_softcapping")?;
     let told = |cap| format!("attn_logit_softcapping = {cap}, which Gemma 3 does not apply");

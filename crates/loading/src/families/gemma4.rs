@@ -1,5 +1,5 @@
 //! Gemma 4 (text): plain norm weights, normalized values, and a scalar per block that multiplies the residual stream.
-//! Global layers have wider heads of their own, and may compute values from the key projection.
+//! Global layers have wider heads and may compute values from the key projection.
 //!
 //! The small models have per-layer inputs, and their last layers reuse the keys and values of earlier ones; one model
 //! has experts beside the MLP.
@@ -35,7 +35,7 @@ pub(super) static UNIFIED: Family = Family {
     weights: |config, json| weights(config, &json.defaulting(&UNIFIED_DEFAULTS)),
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
@@ -162,7 +162,7 @@ fn mixers(
     (0..windows.len()).map(of_layer).collect()
 }
 
-/// For each layer that reuses keys and values, the last earlier layer of its type that has its own.
+/// For each layer that reuses keys and values, the last earlier layer of the same type that computes its own.
 fn shared_keys(json: &HfConfig<'_>, windows: &[Option<Window>]) -> Result<Vec<Option<usize>>, ConfigError> {
     let count = json.number("num_kv_shared_layers", 0.0)? as usize;
     if count == 0 {

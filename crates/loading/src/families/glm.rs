@@ -1,5 +1,5 @@
 //! GLM and GLM 4: Llama with a fused gate and rotary embedding of adjacent pairs in half of each head; GLM 4 also has
-//! norms of outputs.
+//! norms after attention and the MLP.
 
 use std::sync::LazyLock;
 
@@ -28,7 +28,7 @@ pub(super) static GLM4: Family = Family {
     weights: |config, json| weights(config, json, AROUND),
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(
     || json!({"head_dim": 128, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "max_position_embeddings": 131_072}),
 );

@@ -13,7 +13,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "gptj", architectures: &["GPTJForCausalLM", "GPTJModel"], prefix: "transformer.", config, weights };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rotary_dim": 64}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

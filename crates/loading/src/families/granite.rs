@@ -43,7 +43,7 @@ pub(super) fn scale(
             table.scale(&format!("blocks.{layer}.mlp.experts.{expert}.W_out"), added);
         }
     }
-    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
+    // Scale the final norm instead of the unembedding, which may be tied.
     table.scale("ln_final.w", 1.0 / json.number("logits_scaling", 1.0)?);
     Ok(())
 }

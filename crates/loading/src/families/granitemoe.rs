@@ -28,7 +28,7 @@ pub(super) static SHARED: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"num_local_experts": 8, "num_experts_per_tok": 2}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

@@ -34,7 +34,7 @@ pub(super) static ERNIE: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file of Helium omits.
+/// Hugging Face's defaults for Helium.
 static HELIUMS: LazyLock<Value> = LazyLock::new(
     || json!({"head_dim": 128, "rms_norm_eps": 1e-8, "rope_theta": 1e5, "num_key_value_heads": 20, "max_position_embeddings": 4096}),
 );

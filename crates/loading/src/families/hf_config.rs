@@ -133,7 +133,8 @@ impl<'j> HfConfig<'j> {
         if given > MOST_LAYERS { Err(ConfigError::BadSize { field, given }) } else { Ok(given) }
     }
 
-    /// A base configuration with the sizes in these fields: layers, width, and heads that the width is divided among.
+    /// Creates a base configuration from these fields: number of layers, width, and the number of heads that the width
+    /// is divided among.
     pub(crate) fn sizes(
         &self,
         [layers, width, heads]: [&'static str; 3],

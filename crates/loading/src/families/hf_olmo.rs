@@ -44,7 +44,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let n_ctx = json.size_or("max_sequence_length", 1024)?;
     let base = TransformerConfig::new(json.layers("n_layers")?, d_model, n_heads, d_vocab, n_ctx);
     let one = json.flag("multi_query_attention", false)?;
-    // Covers both halves of the gated MLP.
+    // The size covers both halves of the gated MLP.
     let hidden = match json.maybe_size("mlp_hidden_size")? {
         Some(hidden) => hidden,
         None => json.size_or("mlp_ratio", 4)?.saturating_mul(d_model),

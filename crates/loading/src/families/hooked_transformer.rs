@@ -305,8 +305,8 @@ pub(crate) fn to_json(config: &TransformerConfig, extra_biases: bool) -> Value {
     json
 }
 
-/// Weight table with TransformerLens's tensor names. All biases that TransformerLens has are present, even if zero;
-/// those that it lacks are present if `extra_biases`.
+/// Weight table with TransformerLens's tensor names. All biases that TransformerLens supports are present, even if
+/// zero; other biases are present only if `extra_biases`.
 pub(crate) fn weights(c: &TransformerConfig, extra_biases: bool) -> WeightTable {
     // Buffers, and the position table that ALiBi models contain but do not use.
     let derived = &[".mask", ".IGNORE", ".rotary_sin", ".rotary_cos", ".alibi", "pos_embed.W_pos"];

@@ -21,7 +21,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1, "intermediate_size": 11008}));
 
@@ -41,7 +41,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         if !matches!(rotary.scaling, RopeScaling::Dynamic { .. }) || rotary.dim <= 2 {
             return Err(json.unsupported("rope_scaling"));
         }
-        // This is the base for texts up to the trained length.
+        // This base applies to texts up to the trained length.
         rotary.base *= alpha.powf(rotary.dim as f64 / (rotary.dim - 2) as f64);
         rotary.scaling = RopeScaling::None;
     }

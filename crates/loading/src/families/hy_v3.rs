@@ -1,4 +1,4 @@
-//! Hunyuan 3: Qwen 3's attention and DeepSeek V3's expert routing, with its own names.
+//! Hunyuan 3: Qwen 3's attention and DeepSeek V3's expert routing, under Hunyuan's own names.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family =
     Family { name: "hy_v3", architectures: &["HYV3ForCausalLM", "HYV3Model"], prefix: "model.", config, weights };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 120_832, "hidden_size": 4096, "intermediate_size": 13_312, "num_hidden_layers": 80,

@@ -73,7 +73,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
         }
     }
     let output = json.number("mup_output_alpha", 1.0)? * json.number("mup_width_scale", 1.0)?;
-    // The final norm's weights directly precede the unembedding, which may be tied, so the scale goes here.
+    // Scale the final norm instead of the unembedding, which may be tied.
     for part in ["ln_final.w", "ln_final.b"] {
         table.scale(part, json.number("width_scale", output)?);
     }

@@ -1,4 +1,4 @@
-//! JetMoE: mixtures of attention heads, whose experts share keys and values, and of MLPs.
+//! JetMoE: each layer has a mixture of attention experts, which share keys and values, and a mixture of MLPs.
 
 use super::hf_config::HfConfig;
 use super::llama_like::{MlpNames, Names};
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
 const EPS: f64 = 1e-6;
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
-    // The first names are those of transformers, the second those of the authors' code.
+    // The first name is the one in transformers, the second the one in the authors' code.
     let either = |one: &str, other: &str, usual: usize| json.size_or(if json.has(one) { one } else { other }, usual);
     let count = either("num_local_experts", "moe_num_experts", 8)?;
     let per_token = either("num_experts_per_tok", "moe_top_k", 2)?;

@@ -28,7 +28,7 @@ pub(super) static MIXTURE: Family = Family {
     weights: |config, json| weights(config, &json.defaulting(&DEFAULTS_MIXTURE)),
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 65_536, "hidden_size": 2560, "intermediate_size": 12_288, "num_hidden_layers": 32,

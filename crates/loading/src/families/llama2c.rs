@@ -1,5 +1,5 @@
-//! llama2.c: Llama as in its authors' original code, with rotary embedding of adjacent pairs. Checkpoints contain these
-//! settings as `model_args`.
+//! llama2.c: Llama as in its authors' original code, with rotary embedding of adjacent pairs. Checkpoints store the
+//! configuration as `model_args`.
 
 use super::Family;
 use super::hf_config::HfConfig;

@@ -1,5 +1,5 @@
-//! Llama 4 (text): some layers have no rotary positions and scale queries with the position; the others attend within
-//! chunks and have query and key norms without weights. The router's weight multiplies the experts' input.
+//! Llama 4 (text): some layers have no rotary positions and scale queries by position; the others attend within chunks
+//! and have query and key norms without weights. The router's weight multiplies the experts' input.
 
 use std::sync::LazyLock;
 
@@ -23,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 202_048, "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,

@@ -86,8 +86,8 @@ pub(super) fn one_window(json: &HfConfig<'_>, n_layers: usize) -> Result<Vec<Opt
     })
 }
 
-/// Windows of the layers whose `layer_types` entry is `sliding_attention` or, without such a list, of those for which
-/// `otherwise` holds.
+/// Window of each layer: `sliding_window` for layers listed as `sliding_attention` in `layer_types` or, without such a
+/// list, layers for which `otherwise` holds; `None` for the others.
 pub(super) fn windows_by_type(
     json: &HfConfig<'_>,
     n_layers: usize,
@@ -137,7 +137,8 @@ pub(super) struct Biases {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     pub(super) biases: Biases,
-    /// Pairs of hooklens and file names of norms. Query and key norms, if any, have the same names in all families.
+    /// For each norm, its name in hooklens and its name in the files. Query and key norms, if any, have the same names
+    /// in all families.
     pub(super) norms: &'static [(&'static str, &'static str)],
     /// Storage layout of norm weights.
     pub(super) norm_layout: Layout,
@@ -161,7 +162,7 @@ pub(super) enum MlpNames {
     Other,
 }
 
-/// Names of norms before attention and before the MLP.
+/// Names of the norms before attention and before the MLP.
 pub(super) const BEFORE: &[(&str, &str)] = &[("ln1", "input_layernorm"), ("ln2", "post_attention_layernorm")];
 /// Names of query and key norms.
 const QUERIES_AND_KEYS: &[(&str, &str)] = &[("attn.q_norm", "self_attn.q_norm"), ("attn.k_norm", "self_attn.k_norm")];
@@ -217,7 +218,7 @@ pub(super) fn weights_with(
             ("V", "v_proj", names.biases.qkv),
             ("O", "o_proj", names.biases.output),
         ];
-        // Families add the tensors of mixers that replace attention themselves.
+        // Mixers that replace attention are added by the families themselves.
         for (letter, name, biased) in projections.into_iter().filter(|_| config.attends(layer)) {
             table.linear(&to(&format!("attn.W_{letter}")), &from(&format!("self_attn.{name}")), biased);
         }

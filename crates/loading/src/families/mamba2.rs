@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 32_768, "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64,
@@ -68,7 +68,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     Ok(table)
 }
 
-/// Checks that `mamba_d_head`, if it is a number, is the width of a head that follows from other sizes (`given_by`).
+/// Checks that `mamba_d_head`, if it is a number, equals `d_head`, the head width that follows from other sizes
+/// (described by `given_by`).
 pub(super) fn check_head_width(json: &HfConfig<'_>, given_by: &str, d_head: usize) -> Result<(), ConfigError> {
     match json.get("mamba_d_head").filter(|given| given.is_number()) {
         Some(given) if given.as_u64() != Some(d_head as u64) => {

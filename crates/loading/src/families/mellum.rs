@@ -1,4 +1,4 @@
-//! Mellum 2: Qwen 3's mixture of experts, with windows in some layers that have their own rotary embedding.
+//! Mellum 2: Qwen 3's mixture of experts. Some layers have windows and a rotary embedding of their own.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| llama_like::weights_with(config, json, mixtures::names(json)?),
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 131_072, "sliding_window": 1024,

@@ -37,7 +37,7 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, Co
     let mut table = llama_like::weights_with(c, json, Names { tied: true, ..Names::LLAMA }.with_biases_of(json)?)?;
     let added = json.number("scale_depth", 1.0)? / (c.n_layers() as f64).sqrt();
     llama_like::scale_written(&mut table, c.n_layers(), added);
-    // The final norm's weight directly precedes the unembedding, which may be tied, so the scale goes here.
+    // Scale the final norm instead of the unembedding, which may be tied.
     table.scale("ln_final.w", json.number("dim_model_base", 1.0)? / c.d_model() as f64);
     Ok(table)
 }

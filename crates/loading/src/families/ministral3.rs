@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights: |config, json| llama_like::weights_with(config, json, Names::LLAMA),
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 262_144,

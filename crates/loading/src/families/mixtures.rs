@@ -12,13 +12,13 @@ use hooklens_model::error::ConfigError;
 pub(super) const EXPERTS: MlpNames =
     MlpNames::Experts { router: "mlp.gate", folder: "mlp.experts", parts: ["up_proj", "gate_proj", "down_proj"] };
 
-/// Llama's names with these experts, and attention biases from `attention_bias`.
+/// Llama's tensor names with the experts in [`EXPERTS`], and attention biases if `attention_bias` is set.
 pub(super) fn names(json: &HfConfig<'_>) -> Result<Names, ConfigError> {
     let attention = json.flag("attention_bias", false)?;
     Ok(Names { mlp: EXPERTS, biases: Biases { qkv: attention, output: attention, mlp: false }, ..Names::LLAMA })
 }
 
-/// Adds experts of width `d_mlp` in all layers but those for which `dense` holds, which have an MLP of width
+/// Adds experts of width `d_mlp` in all layers except those for which `dense` holds; these have an MLP of width
 /// `config.d_mlp`.
 pub(super) fn with_experts(
     mut config: TransformerConfig,
@@ -31,8 +31,7 @@ pub(super) fn with_experts(
     config
 }
 
-/// Which layers have a plain MLP: those listed in `mlp_layer_types` or, without such a list, those for which
-/// `otherwise` holds.
+/// Which layers have a plain MLP, according to `mlp_layer_types` or, without such a list, `otherwise`.
 pub(super) fn dense_by_type(
     json: &HfConfig<'_>,
     n_layers: usize,

@@ -1,5 +1,5 @@
-//! Model families: convert a `config.json` to a [`TransformerConfig`] and map weights to tensors in the files. Each
-//! family is one file and one line in [`FAMILIES`].
+//! Model families. A family converts a `config.json` to a [`TransformerConfig`] and maps weights to tensors in the
+//! files. Each one is a file in this folder and a line in [`FAMILIES`].
 
 mod afmoe;
 mod albert;
@@ -122,7 +122,7 @@ pub(crate) use nested::{place, text_part};
 pub(crate) struct Family<C: 'static = TransformerConfig> {
     /// Name of the family.
     pub(crate) name: &'static str,
-    /// Values of `architectures` in its `config.json`.
+    /// Values of `architectures` in the `config.json` of its models.
     pub(crate) architectures: &'static [&'static str],
     /// Prefix of tensor names that some files omit.
     pub(crate) prefix: &'static str,
@@ -131,7 +131,7 @@ pub(crate) struct Family<C: 'static = TransformerConfig> {
 }
 
 impl<C> Family<C> {
-    /// Maps each weight to its place in the files.
+    /// Maps each weight to its location in the files.
     pub(crate) fn weights_table(&self, config: &C, json: &Value) -> Result<WeightTable, ConfigError> {
         let mut table = (self.weights)(config, &HfConfig::new(self.name, json))?;
         table.prefix = self.prefix;
@@ -361,7 +361,7 @@ impl Described {
         }
     }
 
-    /// Maps each weight to its place in the files.
+    /// Maps each weight to its location in the files.
     pub(crate) fn weights_table(&self, json: &Value) -> Result<WeightTable, ConfigError> {
         match self {
             Described::Decoder(family, config) => {
@@ -388,7 +388,7 @@ fn find<C>(
     validate: impl FnOnce(&C) -> Result<(), ConfigError>,
 ) -> Result<Option<(&'static Family<C>, C)>, ConfigError> {
     let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or(given);
-    // Transformers 5 converts these models to its own architecture of another family, but keeps the model type.
+    // Transformers 5 converts these models to an architecture of another family, but keeps the model type.
     let own = [&exaone::THREE, &bailing_moe::SARVAM, &deepseek::SARVAM].into_iter().find(|own| own.name == model_type);
     let given = own.map_or(given, |own| own.architectures[usize::from(is_base(given))]);
     let by_architecture = families.iter().find(|f| f.architectures.contains(&given));

@@ -21,12 +21,12 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
     weights,
 };
 
-/// Rows of the position table that no token uses, regardless of the padding token.
+/// Number of rows in the position table that no token uses, regardless of the padding token.
 const SKIPPED: usize = 2;
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
-    // Its code always uses this number of buckets, whatever the setting.
+    // MPNet's code always uses this number of buckets, whatever the setting.
     let count = json.size_or("relative_attention_num_buckets", 32)?;
     if count != 32 {
         return Err(json.unsupported("relative_attention_num_buckets"));

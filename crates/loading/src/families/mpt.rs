@@ -61,7 +61,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_default_prepend_bos(false))
 }
 
-/// Factor of the logits, which transformers ignores.
+/// Scale of the logits, which transformers ignores.
 fn logit_scale(json: &HfConfig<'_>, d_model: usize) -> Result<Option<f64>, ConfigError> {
     match json.get("logit_scale").and_then(Value::as_str) {
         Some("inv_sqrt_d_model") => Ok(Some((d_model as f64).powf(-0.5))),
@@ -70,7 +70,7 @@ fn logit_scale(json: &HfConfig<'_>, d_model: usize) -> Result<Option<f64>, Confi
     }
 }
 
-/// Settings without effect on a single text.
+/// Settings that have no effect on a single text.
 pub(super) fn ignored(json: &HfConfig<'_>) -> Result<Vec<String>, ConfigError> {
     let Some(attention) = json.object("attn_config")? else { return Ok(Vec::new()) };
     let mut ignored = Vec::new();

@@ -1,4 +1,4 @@
-//! nanoGPT: GPT-2 with `torch.nn.Linear` matrices, optionally without biases. Checkpoints contain these settings as
+//! nanoGPT: GPT-2 with `torch.nn.Linear` matrices, optionally without biases. Checkpoints store the configuration as
 //! `model_args`.
 
 use super::Family;

@@ -1,4 +1,4 @@
-//! Nemotron: layer norms with weights stored minus 1, a plain MLP, and half of each head rotated.
+//! Nemotron: layer norms with weights stored as `w - 1`, a plain MLP, and half of each head rotated.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"hidden_act": "relu2", "max_position_embeddings": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

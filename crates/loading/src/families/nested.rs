@@ -11,7 +11,7 @@ const WITHIN: [&str; 4] = ["text_config", "llm_config", "language_config", "deco
 /// Section that models with speech output use for the "thinker", which contains the text model.
 const THINKER: &str = "thinker_config";
 
-/// Models whose top-level settings include the text model's, with the text model's family.
+/// Models whose top-level settings include the text model's, each with the text model's family.
 static BESIDE: [(&str, &str); 26] = [
     ("CambrianQwenForCausalLM", "qwen2"),
     ("DotsOCRForCausalLM", "qwen2"),
@@ -57,7 +57,7 @@ const RENAMED: [(&str, &str); 9] = [
 /// Models whose prompts have bidirectional attention.
 const BOTH_WAYS: [&str; 3] = ["PaliGemmaForConditionalGeneration", "PaliGemmaModel", "ColPaliForRetrieval"];
 
-/// Models whose text model's settings are in a section of their own, with the text model's family in tested
+/// Models with a separate section for the text model's settings, each with the text model's family in tested
 /// checkpoints.
 static TRIED: [(&str, &str); 31] = [
     ("FuyuForCausalLM", "persimmon"),
@@ -93,7 +93,7 @@ static TRIED: [(&str, &str); 31] = [
     ("VibeVoiceForConditionalGeneration", "qwen2"),
 ];
 
-/// Multimodal models with the family of their text model, in the format of [`super::listed`].
+/// Multimodal models, each with the family of its text model, in the format of [`super::listed`].
 pub(super) fn listed() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
     let row =
         |(name, kind): &'static (&'static str, &'static str)| ("decoder within", *kind, std::slice::from_ref(name));

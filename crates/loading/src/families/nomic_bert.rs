@@ -50,7 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     })
 }
 
-/// Reads a file for the authors' own code. Settings used only by their other models must have default values.
+/// Reads a file for the authors' own code. Settings used only by the authors' other models must have default values.
 fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     // Each field with its default in the authors' code.
     for (field, default) in [
@@ -85,7 +85,7 @@ fn original(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let rotary = Rotary { dim: d_head, base, adjacent_pairs: false, scaling: RopeScaling::None };
     let n_ctx = json.size_or("n_positions", 2048)?;
     Ok(EncoderConfig {
-        // Rounded up, as in their gated MLP.
+        // Rounded up, as in the authors' gated MLP.
         d_mlp: json.size("n_inner")?.next_multiple_of(256),
         eps: json.number("layer_norm_epsilon", 1e-5)?,
         activation: ActivationFn::Silu,

@@ -1,5 +1,5 @@
-//! OLMo 2 and 3: norms of outputs only, and query and key norms over all heads at once; in OLMo 3, windows in most
-//! layers, and rotary scaling only in the others.
+//! OLMo 2 and 3: norms only after attention and the MLP, and query and key norms over all heads at once; in OLMo 3,
+//! windows in most layers, and rotary scaling only in the others.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
@@ -47,7 +47,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_layer_rotary(layer_rotary)
 }
 
-/// Names of the norms of attention and MLP outputs.
+/// Names of the norms after attention and the MLP.
 pub(super) const NORMS: &[(&str, &str)] =
     &[("ln1_post", "post_attention_layernorm"), ("ln2_post", "post_feedforward_layernorm")];
 

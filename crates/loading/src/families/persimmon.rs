@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"hidden_act": "relu2", "rope_theta": 25_000.0, "max_position_embeddings": 16_384}));
 

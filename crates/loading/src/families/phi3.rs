@@ -33,7 +33,7 @@ pub(super) static MULTIMODAL: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> =
     LazyLock::new(|| json!({"original_max_position_embeddings": 4096, "max_position_embeddings": 4096}));
 

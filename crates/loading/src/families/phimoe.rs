@@ -21,7 +21,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "rope_theta": 1e6, "num_local_experts": 16, "num_experts_per_tok": 2, "num_key_value_heads": 8,

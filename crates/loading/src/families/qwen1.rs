@@ -18,8 +18,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         Some(d_head) => d_head,
         None => json.share("num_attention_heads", d_model, n_heads)?,
     };
-    // Beyond the trained length, its own code scales the rotary embedding with the text's length and scales queries
-    // (`use_dynamic_ntk`, `use_logn_attn`). It does neither up to `n_ctx`, the trained length.
+    // Beyond the trained length, Qwen's own code scales the rotary embedding with the text's length and scales queries
+    // (`use_dynamic_ntk`, `use_logn_attn`). Up to `n_ctx`, the trained length, it does neither.
     let n_ctx = match json.maybe_size("seq_length")? {
         Some(trained) => trained,
         None => json.size("max_position_embeddings")?,

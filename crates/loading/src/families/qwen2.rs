@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     base.with_default_prepend_bos(false).with_windows(windows)
 }
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"sliding_window": 4096}));
 
 /// Windows of the layers from `max_window_layers` on, unless windows are disabled.

@@ -27,7 +27,7 @@ pub(super) static VL: Family = Family {
     weights: stacked,
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS_VL: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,

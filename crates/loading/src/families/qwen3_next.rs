@@ -1,5 +1,5 @@
 //! Qwen 3 Next and Qwen 3.5: gated delta nets in most layers and gated attention in the others, a mixture of experts or
-//! a plain MLP, and norm weights stored minus 1.
+//! a plain MLP, and norm weights stored as `w - 1`.
 
 use std::sync::LazyLock;
 
@@ -64,7 +64,8 @@ pub(super) static THREE_FIVE_MOE: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file omits: those of one model, plus those shared by all.
+/// Hugging Face's defaults for fields missing from `config.json`: one model's own (`own`), plus those that all models
+/// share.
 fn defaults(mut own: Value) -> Value {
     let of_all = [
         ("head_dim", 256),
@@ -179,8 +180,8 @@ fn weights(c: &TransformerConfig, json: &HfConfig<'_>, mlp: MlpNames) -> Result<
     Ok(table)
 }
 
-/// Adds a layer's projections, fused into one for queries, keys, values and gates and one for the two scalars per head,
-/// with everything that belongs to a key head stored together.
+/// Adds a layer's projections. One tensor fuses queries, keys, values and gates, another the two scalars per head; both
+/// store everything that belongs to a key head together.
 fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     let shared = net.n_value_heads / net.n_key_heads;
     let (keys, values) = (net.d_key, shared * net.d_value);
@@ -195,7 +196,7 @@ fn grouped(table: &mut WeightTable, layer: usize, net: GatedDelta) {
     }
 }
 
-/// Adds Qwen 3.5's projections: queries, keys and values fused consecutively, the others separate.
+/// Adds Qwen 3.5's projections: queries, keys and values in one tensor, one after another, and the others separate.
 fn apart(table: &mut WeightTable, c: &TransformerConfig, net: GatedDelta) {
     for layer in (0..c.n_layers()).filter(|layer| !c.attends(*layer)) {
         let from = |part: &str| format!("model.layers.{layer}.linear_attn.{part}");

@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     weights,
 };
 
-/// Defaults of its own code for fields that a file omits.
+/// Defaults from RITA's own code for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(
     || json!({"vocab_size": 26, "d_model": 768, "num_layers": 12, "num_heads": 12, "max_seq_len": 1024, "ff_ratio": 4}),
 );

@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     },
 };
 
-/// Hugging Face's defaults for fields that a file omits.
+/// Hugging Face's defaults for fields missing from `config.json`.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"rope_theta": 2e6}));
 
 fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {

@@ -38,7 +38,7 @@ pub(super) static UMT5_ENCODER: Family<EncoderConfig> = Family {
 };
 
 /// Whether transformers 5 wrote the file. In such files, `tie_word_embeddings` is always true: the weights show whether
-/// the unembedding is tied, and a separate setting, which mT5 lacks, says whether its input is scaled.
+/// the unembedding is tied, and a separate setting, which mT5 lacks, says whether the unembedding's input is scaled.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     let version = json
         .maybe_text("transformers_version")?
@@ -75,7 +75,7 @@ fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
     })
 }
 
-/// Number of distance buckets, and the distance from which all positions share one.
+/// Number of distance buckets, and the distance from which all positions share a bucket.
 fn buckets(json: &HfConfig<'_>) -> Result<(usize, usize), ConfigError> {
     let count = json.size_or("relative_attention_num_buckets", 32)?;
     Ok((count, json.size_or("relative_attention_max_distance", 128)?))
@@ -134,7 +134,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     })
 }
 
-/// Configuration of an encoder whose files contain no decoder, with the names of other encoders.
+/// Configuration of a T5 encoder whose files contain no decoder.
 fn encoder_config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let ((gated_mlp, activation), (count, max_distance)) = (mlp(json)?, buckets(json)?);
     let (d_model, n_heads) = (json.size("d_model")?, json.size("num_heads")?);

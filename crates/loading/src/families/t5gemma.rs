@@ -1,4 +1,4 @@
-//! T5Gemma: an encoder and a decoder of Gemma 2's blocks, each with its own sizes.
+//! T5Gemma: an encoder and a decoder made of Gemma 2's blocks, each with its own sizes.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use hooklens_model::error::ConfigError;
 pub(super) static FAMILY: Family<EncoderDecoderConfig> =
     Family { name: "t5gemma", architectures: &["T5GemmaForConditionalGeneration"], prefix: "", config, weights };
 
-/// Hugging Face's defaults for fields that a stack's settings omit.
+/// Hugging Face's defaults for fields missing from a stack's settings.
 static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -54,7 +54,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     both("hidden_activation", read.activation() == writes.activation())?;
     both("rms_norm_eps", read.eps() == writes.eps())?;
     let begins = written.maybe_size("bos_token_id")?.unwrap_or(2);
-    // A bidirectional window extends equally to both sides, excluding its last position.
+    // A bidirectional window extends to both sides, up to but not including its full width.
     let around = |window: &Option<Window>| window.map(|window| Window::Around(window.width().saturating_sub(1)));
     let attention = |c: &TransformerConfig, windows| StackAttention {
         n_kv_heads: c.n_kv_heads(),

@@ -10,7 +10,7 @@ use super::fields::{Fields, malformed};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::{ConfigError, Error, Result};
 
-/// llama.cpp's names of the supported architectures, which error messages list.
+/// llama.cpp's names for the supported architectures, as listed in error messages.
 const KNOWN: &[&str] = &[
     "bloom",
     "falcon",
@@ -194,7 +194,7 @@ impl Maker<'_> {
         Ok(self.fields.maybe_number(name)?.filter(|scale| *scale != 0.0).unwrap_or(1.0))
     }
 
-    /// Reads the divisors of the rotary frequencies from a tensor.
+    /// Reads rotary frequency divisors from a tensor.
     fn divisors(&self, tensor: &str) -> Result<Option<Vec<f64>>> {
         if self.files.info(tensor).is_none() {
             return Ok(None);
@@ -279,8 +279,8 @@ impl Maker<'_> {
         }))
     }
 
-    /// Value of `query_pre_attn_scalar`, whose square root divides the attention scores: the head width, except in the
-    /// largest model of a family, which uses `embedding_length / head_count`.
+    /// Value of `query_pre_attn_scalar`; attention scores are divided by its square root. It is the head width, except
+    /// in the largest model of a family (`largest` layers), where it is `embedding_length / head_count`.
     fn scored(&self, largest: usize) -> Result<f64> {
         let f = self.fields;
         match self.layers()? == largest {

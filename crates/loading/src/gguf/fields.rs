@@ -4,14 +4,14 @@ use serde_json::{Map, Value};
 
 use hooklens_model::error::ConfigError;
 
-/// Fields of a file. Fields of its architecture are looked up by name without the architecture's prefix.
+/// Metadata fields of a GGUF file. Accessors take the name of an architecture field without the architecture's prefix.
 pub(super) struct Fields<'f> {
     all: &'f Map<String, Value>,
     architecture: &'f str,
 }
 
 impl<'f> Fields<'f> {
-    /// Wraps the fields of a file, which must name its architecture.
+    /// Wraps a file's fields. Fails if they do not name the architecture.
     pub(super) fn of(all: &'f Map<String, Value>) -> Result<Self, ConfigError> {
         match all.get("general.architecture").and_then(Value::as_str) {
             Some(architecture) => Ok(Self { all, architecture }),
@@ -76,7 +76,7 @@ impl<'f> Fields<'f> {
     }
 }
 
-/// The error for a file's invalid fields.
+/// The error for invalid metadata.
 pub(super) fn malformed(reason: String) -> ConfigError {
     ConfigError::Malformed { reason }
 }

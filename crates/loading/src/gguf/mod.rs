@@ -28,7 +28,7 @@ pub(crate) struct GgufModel {
     pub(crate) ends: Vec<u32>,
     /// Beginning-of-sequence token.
     pub(crate) begins: Option<u32>,
-    /// Whether special tokens are added to a text, in the format of Hugging Face's `tokenizer_config.json`.
+    /// Settings for adding special tokens to texts, in the format of Hugging Face's `tokenizer_config.json`.
     pub(crate) habit: Value,
     /// Settings in the file that are ignored, with the reason.
     pub(crate) ignored: Vec<String>,

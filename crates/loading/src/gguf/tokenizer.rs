@@ -1,4 +1,4 @@
-//! Converts a GGUF file's vocabulary to the `tokenizer.json` of the same tokenizer.
+//! Converts the tokenizer in a GGUF file to Hugging Face's `tokenizer.json`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -91,7 +91,7 @@ fn special(all: &Map<String, Value>, name: &str) -> Option<u32> {
     id.and_then(|id| u32::try_from(id).ok())
 }
 
-/// Whether special tokens are added to a text, in the format of Hugging Face's `tokenizer_config.json`.
+/// Settings for adding special tokens to texts, in the format of Hugging Face's `tokenizer_config.json`.
 pub(super) fn habit(all: &Map<String, Value>, architecture: &str) -> Value {
     let get = |name: &str| all.get(&format!("tokenizer.ggml.{name}")).cloned().unwrap_or_default();
     let class = match architecture {
@@ -108,8 +108,8 @@ fn texts(list: Option<&Value>) -> Option<Vec<&str>> {
     list?.as_array()?.iter().map(Value::as_str).collect()
 }
 
-/// SentencePiece's BPE: pairs are merged in order of the score of the merged token, highest first, and remaining
-/// unknown pieces become bytes.
+/// SentencePiece BPE: the pair whose merged token has the highest score is merged first, and pieces that remain unknown
+/// become bytes.
 fn sentence_piece(tokens: &[&str], scores: &[f64], unknown: usize, prefix: bool) -> Result<Value, String> {
     if scores.len() != tokens.len() {
         return Err(format!("it has {} tokens but {} scores", tokens.len(), scores.len()));
@@ -163,7 +163,7 @@ fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
         .collect();
     steps.push(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}));
     let pair = |merge: &&str| {
-        // A space within the first part can only be its first character.
+        // The first part may start with a space but contains no other, so a later space separates the parts.
         let at = merge.char_indices().skip(1).find(|(_, letter)| *letter == ' ').map(|(at, _)| at);
         at.map(|at| [merge[..at].to_string(), merge[at + 1..].to_string()])
             .ok_or_else(|| format!("the merge `{merge}` is not a pair"))
@@ -181,9 +181,10 @@ fn byte_level(pre: &str, merges: &[&str]) -> Result<Value, String> {
     }))
 }
 
-/// Tokenizers that apply NFC normalization in Hugging Face's files.
+/// Pre-tokenizers of models whose Hugging Face tokenizers apply NFC normalization.
 const COMPOSED: [&str; 2] = ["qwen2", "deepseek-r1-qwen"];
-/// Tokenizers that first look up the whole word in the vocabulary, and apply merges only to words that are not in it.
+/// Pre-tokenizers of models whose tokenizers first look up the whole word in the vocabulary and apply merges only if it
+/// is missing.
 const WHOLE: [&str; 9] =
     ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"];
 
@@ -195,8 +196,8 @@ const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
-/// Regular expressions with which a pre-tokenizer splits a text, in order of application; `pre` is llama.cpp's name for
-/// the pre-tokenizer.
+/// Regular expressions that a pre-tokenizer uses to split text, in order of application. `pre` is llama.cpp's name for
+/// it.
 fn splits(pre: &str) -> Option<&'static [&'static str]> {
     Some(match pre {
         "default" => &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"],

@@ -1,12 +1,12 @@
-//! Maps weights to tensors in a GGUF file. Tensor names are the same in every architecture; the parts of a block are
-//! determined by which tensors the file contains.
+//! Maps weights to tensors in a GGUF file. Tensor names are the same in every architecture; which parts a block has
+//! depends on which tensors the file contains.
 
 use crate::weight_files::{Layout, WeightFiles, WeightTable};
 use hooklens_model::config::{Layers, ResidualScheme, Settings, TransformerConfig};
 
-/// Architectures whose files interleave rows of queries and keys, for a rotary embedding of adjacent pairs. For
-/// `UNPAIRED_BIASES`, only weights are interleaved: the converter leaves biases unchanged, a bug that will not be
-/// fixed.
+/// Architectures whose files interleave the rows of query and key weights, because llama.cpp rotates adjacent pairs. In
+/// `UNPAIRED_BIASES`, the biases are not interleaved: llama.cpp's converter leaves them unchanged, a bug that will not
+/// be fixed.
 const PAIRED: [&str; 4] = ["llama", "smollm3", "granite", "olmo"];
 const UNPAIRED_BIASES: &str = "olmo";
 
@@ -106,7 +106,7 @@ pub(crate) fn weights(architecture: &str, c: &TransformerConfig, files: &WeightF
     table
 }
 
-/// Norms of a block, each with its name in the files.
+/// Norms of a block: for each, its name in hooklens and its name in the file.
 fn norms(architecture: &str, c: &TransformerConfig, there: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static str)> {
     match architecture {
         "olmo" => Vec::new(),

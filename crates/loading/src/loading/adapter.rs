@@ -34,8 +34,7 @@ pub(super) struct Adapter {
 struct Change {
     /// Adapter tensor that replaces the base model's.
     replaced: Option<String>,
-    /// Whether the replacement applies only to this module (`modules_to_save`), not to the modules that share the
-    /// tensor.
+    /// Whether the replacement applies only to this module (`modules_to_save`) and not to others that share the tensor.
     alone: bool,
     /// Low-rank product added to a weight.
     low_rank: Option<LowRank>,
@@ -243,13 +242,12 @@ impl Adapter {
         Some((target, change.added.as_ref()?))
     }
 
-    /// Adapter tensor that replaces a base tensor for the first of these modules. The other modules share the base
-    /// tensor.
+    /// Adapter tensor that the first of `modules` uses instead of the base tensor that all of them share.
     pub(super) fn replacement<'s>(&'s self, modules: &[&str], prefix: &str) -> Option<&'s str> {
         self.replacements(modules, prefix).into_iter().find_map(|(_, change)| change.replaced.as_deref())
     }
 
-    /// Names of the changes that only replace the tensor; see [`Self::replacement`].
+    /// Names of the adapter's changes that replace the tensor without adding to it; see [`Self::replacement`].
     pub(super) fn replacing<'s>(&'s self, modules: &[&str], prefix: &str) -> Vec<&'s str> {
         let changes = self.replacements(modules, prefix).into_iter();
         changes
@@ -350,7 +348,7 @@ impl Adapter {
         LoadError::Adapter { path: self.folder.clone(), reason }
     }
 
-    /// Base weight with its change added, in the file's shape: `[in, out]` for an embedding and if `transposed`.
+    /// Base weight with the change added, shaped as in the file: `[in, out]` for an embedding or if `transposed`.
     pub(super) fn merged(
         &self,
         change: &LowRank,
@@ -444,8 +442,8 @@ impl<'j> Scales<'j> {
     }
 }
 
-/// Regular expressions for module names and their values, in file order; the first match wins. As in PEFT, a pattern
-/// must match a suffix of the name that starts at a dot.
+/// Regular expressions for module names, each with its value, in file order; the first match wins. As in PEFT, a
+/// pattern must match a suffix of the name that starts at a dot.
 fn patterns(json: &Value, field: &str) -> Result<Vec<(Regex, f64)>, String> {
     let patterns = match json.get(field) {
         None | Some(Value::Null) => return Ok(Vec::new()),

@@ -542,7 +542,7 @@ impl<'a> Assembler<'a> {
         Ok(Norm::new(norm.kind, eps, w, b))
     }
 
-    /// Reads the attention layer with this name.
+    /// Reads the attention layer under this name.
     pub(super) fn attention(
         &mut self,
         name: &str,
@@ -603,7 +603,7 @@ impl<'a> Assembler<'a> {
         Ok(LatentMaps { q_down, q_norm, kv_down, kv_norm, k_rope })
     }
 
-    /// Reads the block with this name.
+    /// Reads the block under this name.
     pub(super) fn block(&mut self, block: &str, c: &TransformerConfig, layer: usize) -> Result<Block, LoadError> {
         let name = |part: &str| format!("{block}.{part}");
         let mut made = Block {
@@ -699,7 +699,7 @@ impl<'a> Assembler<'a> {
         })
     }
 
-    /// Reads the dense MLP of a layer, with this name.
+    /// Reads the dense MLP of a layer under this name.
     pub(super) fn mlp(&mut self, name: &str, c: &TransformerConfig, layer: usize) -> Result<DenseMlp, LoadError> {
         let d_mlp = c.d_mlp_of(layer);
         let mut linear =

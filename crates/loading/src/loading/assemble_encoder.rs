@@ -11,8 +11,7 @@ use hooklens_model::encoder::{
 use hooklens_model::error::LoadError;
 
 impl Assembler<'_> {
-    /// Reads all weights of an encoder, with the heads present in the files. `stack` is the configuration of its
-    /// blocks.
+    /// Reads all weights of an encoder, including the heads present in the files. `stack` configures the blocks.
     pub(super) fn encoder(
         &mut self,
         c: &EncoderConfig,

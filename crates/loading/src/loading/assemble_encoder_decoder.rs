@@ -13,7 +13,8 @@ use hooklens_model::error::LoadError;
 use hooklens_model::model::{Attention, Norm};
 
 impl Assembler<'_> {
-    /// Reads all weights of an encoder-decoder. `encodes` and `decodes` are the configurations of the stacks' blocks.
+    /// Reads all weights of an encoder-decoder. `encodes` and `decodes` configure the blocks of the encoder and the
+    /// decoder.
     pub(super) fn encoder_decoder(
         &mut self,
         c: &EncoderDecoderConfig,
@@ -78,12 +79,12 @@ impl Assembler<'_> {
         })
     }
 
-    /// Reads the norm of a sublayer's output, if the configuration has post-norms.
+    /// Reads the norm applied to a sublayer's output, if the configuration has post-norms.
     fn post_norm(&mut self, name: &str, c: &TransformerConfig) -> Result<Option<Norm>, LoadError> {
         c.post_norms().then(|| self.norm(name, c.norm(), c.d_model(), c.eps())).transpose()
     }
 
-    /// Reads the cross-attention with this name, where the encoder's residual stream has size `width`.
+    /// Reads the cross-attention under this name. `width` is the size of the encoder's residual stream.
     fn cross_attention(&mut self, name: &str, width: usize, c: &TransformerConfig) -> Result<Attention, LoadError> {
         let mut project =
             |part: &str, shape| self.linear(&format!("{name}.W_{part}"), &format!("{name}.b_{part}"), shape);

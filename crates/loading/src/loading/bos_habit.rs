@@ -6,7 +6,7 @@ use serde_json::Value;
 /// load.
 const UNHEEDED: [&str; 3] = ["GPT2Tokenizer", "GPTNeoXTokenizer", "CodeGenTokenizer"];
 
-/// Applies the file's `add_bos_token` to a decoder's default; returns ignored settings with the reason.
+/// Applies the file's `add_bos_token` to a decoder's default; returns the ignored settings, each with the reason.
 pub(super) fn heed(tokenizer_config: &Value, prepends: &mut bool) -> Vec<String> {
     let mut ignored = Vec::new();
     let class = tokenizer_config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();

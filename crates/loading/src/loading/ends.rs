@@ -9,7 +9,7 @@ const FIELD: &str = "eos_token_id";
 const PARTS: [&str; 3] = ["text_config", "decoder", "generator"];
 
 /// Token ids of `eos_token_id`, which is one id or a list. As in Hugging Face, the field is looked up in
-/// `generation_config.json`, then at the top level of `config.json`, then in the text model's section of it.
+/// `generation_config.json`, then at the top level of `config.json`, then in its section for the text model.
 ///
 /// # Errors
 /// Fails if the value is neither an id nor a list of ids.

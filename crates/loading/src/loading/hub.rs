@@ -14,7 +14,7 @@ use hooklens_io::stderr;
 use hooklens_model::error::LoadError;
 use hooklens_model::tokens::MARIAN_FILES;
 
-/// Small files to fetch besides the weights. Only the first is required.
+/// Small files to fetch in addition to the weights. Only the first is required.
 const SMALL: [&str; 9] = [
     "config.json",
     "tokenizer.json",
@@ -85,7 +85,7 @@ pub(super) fn fetch(name: &str, want: DownloadScope) -> Result<PathBuf, LoadErro
     let api = built.map_err(|e| refused(name, "cannot create the hub client".into(), e))?;
     let failed = |error: ApiError| {
         let advice = "without network access, pass a folder with config.json and model.safetensors";
-        refused(name, format!("there is no such folder, and downloading it from the hub failed; {advice}"), error)
+        refused(name, format!("there is no such folder, and the download from the hub failed; {advice}"), error)
     };
     let config = get(&cache, &api, of(revision), SMALL[0]).map_err(failed)?;
     let folder = config.parent().ok_or_else(|| not_found(name, "the hub cache has no folder for it".into()))?;
@@ -150,8 +150,8 @@ fn get(cache: &Cache, api: &Api, repo: Repo, name: &str) -> Result<PathBuf, ApiE
     }
 }
 
-/// Locks the cache so that only one process of this program downloads at a time. Prints a note if it has to wait for
-/// the lock, and continues without a lock if the cache cannot be locked.
+/// Locks the cache so that only one hooklens process downloads at a time. Prints a note if it has to wait for the lock,
+/// and continues without a lock if the cache cannot be locked.
 fn lock_cache(cache: &Path, name: &str) -> Option<FolderLock> {
     std::fs::create_dir_all(cache).ok()?;
     let begun = Instant::now();
@@ -176,9 +176,9 @@ fn is_revision(name: &str) -> bool {
     name.split('/').all(|part| !part.is_empty() && !part.contains("..") && letters(part))
 }
 
-/// The cached folder, if it contains the requested files.
+/// Returns the cached folder if it contains the requested files.
 fn cached(cache: &CacheRepo, revision: &str, want: DownloadScope) -> Option<PathBuf> {
-    // A commit may be cached only as the head of a branch, without a ref of its own.
+    // A commit that was downloaded by the name of its branch has a folder in the cache but no ref.
     let commit = cache.pointer_path(revision).join(SMALL[0]);
     let config = cache.get(SMALL[0]).or_else(|| commit.is_file().then_some(commit))?;
     let folder = config.parent()?;

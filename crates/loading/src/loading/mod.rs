@@ -13,7 +13,7 @@ mod pretrained;
 mod save;
 mod sources;
 
-/// Paths of the configurations of a sentence encoder's modules, as listed in `modules.json`.
+/// Paths of the configuration files of the modules that a sentence encoder's `modules.json` lists.
 #[cfg(feature = "hub")]
 fn sentence_modules(folder: &std::path::Path) -> Vec<String> {
     let json = hooklens_model::tokens::read_json(folder.join("modules.json")).unwrap_or_default();

@@ -11,7 +11,7 @@ use hooklens_model::device::{Placement, check_element_type, check_numbers, defau
 use hooklens_model::error::{InputError, ProcessingError, Result};
 use hooklens_model::processing::{self, Processing};
 
-/// Options for loading a model: devices, element type, processing and others. `()` stands for the defaults:
+/// Options for loading a model: devices, element type, processing and more. `()` stands for the defaults:
 /// [`default_device`], `f32` arithmetic, weights as published.
 ///
 /// ```
@@ -111,9 +111,9 @@ impl LoadOptions {
     /// Sets the element type for weights and computation, whatever the files store.
     ///
     /// By default, a model computes in `f32`. On the CPU, a decoder whose matrices are stored in 16 bits keeps them in
-    /// 16 bits, in the mapped file if the layout allows, and widens each element during multiplication. Results equal
-    /// those of `f32` weights at half the memory. [`LoadOptions::trainable`] weights, and weights changed by processing
-    /// or an adapter, are widened.
+    /// 16 bits, in the mapped file if the layout allows, and widens each element during multiplication. Results are the
+    /// same as with `f32` weights, at half the memory. [`LoadOptions::trainable`] weights, and weights changed by
+    /// processing or an adapter, are widened.
     ///
     /// ```
     /// # use hooklens::prelude::*;
@@ -167,7 +167,7 @@ impl LoadOptions {
     /// Sets whether weight files are memory-mapped (default `true`). Loading then takes milliseconds: weights that stay
     /// on the CPU in the file's element type are never copied, and processes that load the same model share them.
     ///
-    /// A mapped file must not be modified while the model, or a tensor of it, is alive. If a program writes to the
+    /// A mapped file must not be modified while the model or any of its tensors is alive. If a program writes to the
     /// file, the weights silently change; if a program truncates it, as saving over it does, the operating system kills
     /// this process (SIGBUS) at the next access past the end. Replacing the file, by renaming a new one over it or by
     /// deleting it first, is safe: the old contents remain until they are no longer in use.
@@ -193,10 +193,10 @@ impl LoadOptions {
         self
     }
 
-    /// Limits the memory of a decoder's weights to `bytes`, not counting the rest of the process. As many blocks as fit
-    /// stay in memory; each of the others is read from its mapped file when it runs and released afterwards. This is
-    /// slower, but the limit is never exceeded. Activations and caches are not counted. Only weights that stay in the
-    /// mapped files can be limited; see [`LoadOptions::dtype`].
+    /// Limits the memory used by a decoder's weights to `bytes`. As many blocks as fit stay in memory; each of the
+    /// others is read from its mapped file when it runs and released afterwards. This is slower, but the limit is never
+    /// exceeded. Activations, caches and the rest of the process are not counted. Only weights that stay in the mapped
+    /// files can be limited; see [`LoadOptions::dtype`].
     ///
     /// A model larger than memory also runs without a limit: the operating system then chooses which pages to evict.
     ///

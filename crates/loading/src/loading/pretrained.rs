@@ -28,7 +28,7 @@ use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
 use hooklens_model::processing;
 use hooklens_model::tokens::{Tokenizer, fitted_to_vocabulary, read_json, tokenizer_of_parts};
 
-/// Loading by name: a folder, a hub id, or an embedded model. In the prelude.
+/// Loads models by name: a folder, a hub id, or an embedded model. In the prelude.
 pub trait FromPretrained: Sized {
     /// Loads a pretrained model from a folder (`config.json` and safetensors files), a hub id such as `gpt2`, or
     /// `embedded:NAME`. `EleutherAI/pythia-70m@step1000` selects a branch, tag or commit of a hub model, such as a
@@ -73,8 +73,8 @@ impl FromPretrained for HookedTransformer {
     fn from_pretrained_with(name: impl AsRef<str>, options: LoadOptions) -> Result<Self> {
         let parts = ModelFiles::open(name.as_ref(), true, options.mmap)?;
         let Described::Decoder(_, config) = &parts.described else { return Err(parts.other_kind().into()) };
-        // Processing replaces tensors one at a time. Tensors that were read are freed as they are replaced; borrowed
-        // pages would remain in memory beside their replacements.
+        // Processing replaces tensors one at a time. Tensors that were copied into memory are freed as they are
+        // replaced; pages of borrowed tensors would stay in memory next to the replacements.
         let borrow = processing::is_none(&options.processing);
         let placement = options.placement()?;
         let narrow = options.keeps_narrow(&placement);
@@ -334,7 +334,7 @@ impl ModelFiles {
         match (&self.gguf, &self.described, &self.files) {
             (Some(architecture), Described::Decoder(_, config), Some(files)) => {
                 let mut table = gguf::weights(architecture, config, files);
-                // Apply the scales of the family, whatever the file format.
+                // Apply the family's scales, whatever the file format.
                 let own = self.described.weights_table(&self.json)?;
                 own.sources.iter().for_each(|(weight, source)| table.scale(weight, source.scale));
                 Ok(table)
@@ -538,7 +538,7 @@ fn no_weights(name: &str) -> LoadError {
 pub struct ModelInfo {
     /// Name of the model family whose code loads the model.
     pub family: &'static str,
-    /// Architecture named in its configuration.
+    /// Architecture named in the configuration.
     pub architecture: String,
     /// Whether this is the text model of a multimodal model, whose other parts are not read.
     pub text_part: bool,

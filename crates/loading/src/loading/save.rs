@@ -1,4 +1,4 @@
-//! Saving a model as `config.json` and safetensors under TransformerLens's tensor names.
+//! Saves a model as `config.json` and safetensors, under TransformerLens's tensor names.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,11 +14,11 @@ use hooklens_model::error::{LoadError, Result};
 use hooklens_model::model::{HookedTransformer, ModelParts, Weight, each_weight};
 use hooklens_model::tokens::tokenizer_files;
 
-/// Saving models in TransformerLens's file format. In the prelude.
+/// Saves models in TransformerLens's file format. In the prelude.
 pub trait SavePretrained {
-    /// Saves the model to a folder, which is created if necessary, for `HookedTransformer::from_pretrained` to load.
-    /// Writes `config.json`, `model.safetensors`, the tokenizer if there is one, and the end-of-sequence tokens in
-    /// `generation_config.json`. Biases that the model lacks are written as zeros, as in TransformerLens.
+    /// Saves the model to a folder that `HookedTransformer::from_pretrained` can load, creating the folder if
+    /// necessary. Writes `config.json`, `model.safetensors`, the tokenizer if there is one, and the end-of-sequence
+    /// tokens in `generation_config.json`. Biases that the model lacks are written as zeros, as in TransformerLens.
     ///
     /// ```
     /// # use hooklens::prelude::*;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::adapter::Adapter;
 use hooklens_model::tokens::read_json;
 
-/// The file or folder that a model is read from, plus possible paths of the base model if it is an adapter. Not all of
-/// them need to exist.
+/// The file or folder that a model is read from, plus possible paths of the base model if `name` is an adapter. Some of
+/// these paths may not exist.
 pub fn sources(name: &str) -> Vec<PathBuf> {
     let mut sources = vec![PathBuf::from(name)];
     if Adapter::is_one(Path::new(name))

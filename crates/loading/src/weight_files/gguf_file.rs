@@ -15,8 +15,9 @@ use hooklens_model::error::LoadError;
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Maximum header size in bytes, vocabulary included.
 const LONGEST: usize = 1 << 27;
-/// Maximum number of fields and tensors, and of list entries in total. Each takes more memory than file space, so
-/// without limits a file could demand many times its own size. Vocabularies have a few hundred thousand entries.
+/// Maximum number of fields and tensors, and of list entries in total. Each takes more space in memory than in the
+/// file, so without limits a file could use up many times its own size. Vocabularies have a few hundred thousand
+/// entries.
 const MOST_FIELDS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 18;
 const MOST_ENTRIES: u64 = 1 << 21;
@@ -97,7 +98,7 @@ fn kind(number: u32) -> Option<Kind> {
     })
 }
 
-/// Reads the metadata of a file: its fields by name.
+/// Reads a file's metadata fields, by name.
 pub(crate) fn fields(path: &Path) -> Result<Map<String, Value>, LoadError> {
     Ok(header(&TensorFile::open(path, true)?)?.fields)
 }
@@ -121,7 +122,7 @@ pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
         let range = range.ok_or_else(|| {
             let shape = format!("{shape:?}, {}, offset {offset}", held.name);
             corrupt(format!(
-                "the tensor `{name}` ({shape}) is not stored as whole blocks within the {} bytes of the file",
+                "the tensor `{name}` ({shape}) does not consist of whole blocks within the file's {} bytes",
                 file.len()
             ))
         })?;
@@ -286,7 +287,7 @@ impl<'a> Reader<'a> {
                 if self.entries > MOST_ENTRIES {
                     let all = self.entries;
                     return Err(Fault::Wrong(format!(
-                        "its lists up to the field `{name}` have {all} entries; at most {MOST_ENTRIES} are supported"
+                        "lists up to the field `{name}` have {all} entries; at most {MOST_ENTRIES} are supported"
                     )));
                 }
                 // Each entry takes at least one byte.

@@ -41,7 +41,7 @@ pub(crate) enum Layout {
     /// A vector from which 1 was subtracted, as Gemma stores norm weights.
     OneLess,
     /// `[out, in]`, with the two halves of each head's `head` rows interleaved, as GGUF stores queries and keys of
-    /// models whose rotary embedding rotates adjacent pairs there. Entries of vectors are interleaved in the same way.
+    /// models in which llama.cpp rotates adjacent pairs. Entries of vectors are interleaved in the same way.
     Paired { head: usize },
     /// Matrix `index` of a stacked `[of, out, in]` tensor, as GGUF stores experts. For vectors, entries of `[of, out]`.
     OfStack { index: usize, of: usize },
@@ -50,9 +50,10 @@ pub(crate) enum Layout {
     RowsOfStack { index: usize, of: usize, start: usize, rows: usize },
     /// Rows `start..` of `[of, out]`, as DBRX stacks its experts' output weights.
     RowsAsIs { start: usize, of: usize },
-    /// `[expert, head * d_head, in]`, kept ordered by head and then by expert; JetMoE's queries.
+    /// `[expert, head * d_head, in]`, as JetMoE stores queries. The model orders them by head, then by expert.
     ExpertHeadsOut { experts: usize, heads: usize },
-    /// `[expert, out, head * d_head]`, kept ordered by head and then by expert; JetMoE's attention output.
+    /// `[expert, out, head * d_head]`, as JetMoE stores the attention output. The model orders it by head, then by
+    /// expert.
     ExpertHeadsIn { experts: usize, heads: usize },
     /// `[head, in, d_head]`, as TransformerLens stores queries, keys and values. Biases are `[head, d_head]`.
     HeadsOut { heads: usize },
@@ -117,8 +118,8 @@ impl Layout {
         matches!(self, Layout::AsIs | Layout::Columns { .. })
     }
 
-    /// Rows of the stored tensor that are the columns of a matrix kept as `[rows, columns]`, and their order; `None` if
-    /// the columns are not rows of the stored tensor.
+    /// Range and order of the stored tensor's rows that become the columns of a matrix kept as `[rows, columns]`;
+    /// `None` if the columns are not stored as rows.
     pub(crate) fn packed_rows(self, [_, columns]: [usize; 2]) -> Option<(Range<usize>, Order)> {
         let (first, order) = match self {
             Layout::Transposed => (0, Order::AsIs),
@@ -315,21 +316,21 @@ pub(crate) struct Source {
     pub(crate) scale: f64,
     /// Whether the files may lack the weight, such as an output head's.
     pub(crate) optional: bool,
-    /// Names of the tensor in adapters: first the module that uses this weight, then the modules that share it. Empty
-    /// if the tensor's own name is the only one.
+    /// Names of the tensor in adapters: first under the module that uses this weight, then under the modules that share
+    /// it. Empty if adapters only use the tensor's own name.
     pub(crate) modules: Vec<String>,
 }
 
 /// Part name under which cross-attention tensors are reported.
 pub(crate) const CROSS_ATTENTION: &str = "cross-attention";
 
-/// A family's weight table: maps each weight, by its TransformerLens name, to its place in the files.
+/// A family's weight table: maps each weight, by its TransformerLens name, to its location in the files.
 #[derive(Debug, Default)]
 pub(crate) struct WeightTable {
     pub(crate) sources: BTreeMap<String, Source>,
     /// Width of the stored token embeddings, if they are projected to and from the residual stream.
     pub(crate) projected: Option<usize>,
-    /// Alternative places of weights, used by some of the family's files.
+    /// Alternative locations of weights, used by some of the family's files.
     pub(crate) others: BTreeMap<String, (String, Layout)>,
     /// Prefix that some of the family's files omit.
     pub(crate) prefix: &'static str,
@@ -337,10 +338,10 @@ pub(crate) struct WeightTable {
     pub(crate) own: Vec<&'static str>,
     /// Name suffixes of tensors that are derived and never needed.
     pub(crate) derived: &'static [&'static str],
-    /// Name suffixes that some files replace by others.
+    /// Name suffixes, each with the suffix that some files use instead.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
-    /// Pairs of names that files may use for the same tensor. It depends on the version of transformers which of the
-    /// two tensors it reads.
+    /// Pairs of names that files may use for the same tensor. Transformers reads one or the other, depending on its
+    /// version.
     pub(crate) twins: Vec<(String, String)>,
     /// Substring of cross-attention tensor names, in files of a decoder that is run without its encoder.
     pub(crate) cross_attention: Option<&'static str>,
@@ -373,7 +374,7 @@ impl WeightTable {
         names.iter().map(String::as_str).chain(bare).find(|n| files.info(n).is_some()).map(str::to_string)
     }
 
-    /// Number of parameters in the files: each tensor counts once, buffers do not count.
+    /// Number of parameters in the files. Each tensor counts once; buffers do not count.
     pub(crate) fn parameters(&self, files: &WeightFiles) -> usize {
         let names: BTreeSet<String> = self
             .sources
@@ -407,7 +408,7 @@ impl WeightTable {
         self.cross_attention.is_some_and(|part| name.contains(part))
     }
 
-    /// Number of tensors in each part other than the text model, keyed by name prefix, and of unused cross-attention
+    /// Counts the tensors in each part other than the text model, keyed by name prefix, and the unused cross-attention
     /// tensors.
     pub(crate) fn other_parts(&self, files: &WeightFiles) -> BTreeMap<String, usize> {
         let mut parts = BTreeMap::new();
@@ -441,12 +442,12 @@ impl WeightTable {
         );
     }
 
-    /// Adds an alternative place for a weight, used if the files lack its main name.
+    /// Adds an alternative location for a weight, used if the files lack the main one.
     pub(crate) fn or(&mut self, weight: &str, name: &str, layout: Layout) {
         self.others.insert(weight.into(), (name.into(), layout));
     }
 
-    /// Chooses, for each weight with an alternative, the place that these files use.
+    /// Chooses the location that these files use for each weight with an alternative.
     pub(crate) fn settle(&mut self, files: &WeightFiles) {
         for (weight, (name, layout)) in std::mem::take(&mut self.others) {
             let Some(there) = self.sources.get(&weight).map(|source| self.find(files, &source.name).is_some()) else {
@@ -475,16 +476,16 @@ impl WeightTable {
         }
     }
 
-    /// Declares token embeddings of this width, with linear maps to the residual stream and back before the
-    /// unembedding.
+    /// Declares token embeddings of this width, with a linear map into the residual stream and another out of it before
+    /// the unembedding.
     pub(crate) fn project(&mut self, width: usize, into: &str, out_of: &str) {
         self.projected = Some(width);
         self.add("embed.projection", into, Layout::Transposed);
         self.add("unembed.projection", out_of, Layout::Transposed);
     }
 
-    /// Fails if the files store a tied unembedding that differs from the embedding, since it depends on the version of
-    /// transformers which of the two tensors it uses.
+    /// Fails if the files store a tied unembedding that differs from the embedding, since transformers uses one or the
+    /// other depending on its version.
     pub(crate) fn check_tied(&self, files: &WeightFiles, unembedding: &str, embedding: &str) -> Result<(), LoadError> {
         match (self.find(files, unembedding), self.find(files, embedding)) {
             (Some(unembedding), Some(embedding)) if !files.same(&unembedding, &embedding)? => {

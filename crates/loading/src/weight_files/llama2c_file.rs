@@ -87,7 +87,7 @@ fn header(path: &Path) -> Option<Header> {
     Header::of(&bytes, len)
 }
 
-/// Whether a `.bin` file is such an export: its length matches its header.
+/// Whether a `.bin` file was exported by llama2.c: its length matches its header.
 pub(crate) fn is_one(path: &Path) -> bool {
     header(path).is_some()
 }

@@ -75,14 +75,14 @@ pub enum Location {
     File {
         /// Index of the file.
         file: usize,
-        /// Range of bytes in it.
+        /// Range of bytes in the file.
         bytes: Range<usize>,
     },
-    /// Tensor of a PyTorch file, which is always read whole.
+    /// Tensor in a PyTorch file; always read whole.
     Torch(torch_file::TorchTensor),
     /// Compressed array in a NumPy archive.
     Npz(npz_file::NpzArray),
-    /// Several tensors of a quantized checkpoint.
+    /// Several tensors of a quantized checkpoint that together form one matrix.
     Joined(Box<Joined>),
 }
 
@@ -97,7 +97,7 @@ impl Location {
     }
 }
 
-/// Tensors of a model's files: headers are read and checked, data stay on disk.
+/// Tensors of a model's files: headers are read and checked, and data stays on disk.
 ///
 /// A safetensors header is rejected unless its tensors fill the file exactly, without gaps or overlaps. PyTorch files
 /// are read by a parser that supports only tensors and plain data and runs no code from the file.
@@ -195,13 +195,15 @@ impl WeightFiles {
         Err(LoadError::not_found(folder.display().to_string(), reason))
     }
 
-    /// Opens a model's folder, or several files together: safetensors by default, or by extension PyTorch (`.bin`, `.pt`,
-    /// `.pth`, `.ckpt`), NumPy (`.npz`) or GGUF. In a folder, these are `model.safetensors` or the shards named in its
-    /// index, else `pytorch_model.bin` or the shards named in its index, else the only `.pt` or `.pth` file.
+    /// Opens a model's folder, or several files together. The extension selects PyTorch (`.bin`, `.pt`, `.pth`,
+    /// `.ckpt`), NumPy (`.npz`) or GGUF; any other file is read as safetensors. In a folder, opens `model.safetensors`
+    /// or the shards named in its index, else `pytorch_model.bin` or the shards named in its index, else the only `.pt`
+    /// or `.pth` file.
     ///
     /// # Errors
-    /// [`LoadError::File`], [`LoadError::MissingShard`] or [`LoadError::Corrupt`]; the latter also if two files contain a
-    /// tensor of the same name. [`LoadError::NotFound`] for a folder without weights.
+    /// [`LoadError::NotFound`] for a folder without weights, [`LoadError::MissingShard`] if a shard named in the index
+    /// is missing, [`LoadError::File`] if a file cannot be read, and [`LoadError::Corrupt`] if a file is invalid or two
+    /// files contain a tensor of the same name.
     pub fn open(paths: &[PathBuf]) -> Result<Self, LoadError> {
         match paths {
             [folder] if folder.is_dir() => Self::open_folder(folder, true),
@@ -284,7 +286,8 @@ impl WeightFiles {
     /// with a different element type, the tensor in both types.
     ///
     /// # Errors
-    /// [`LoadError::MissingTensor`], [`LoadError::DType`], [`LoadError::File`] or [`LoadError::Corrupt`].
+    /// [`LoadError::MissingTensor`] if there is no such tensor, [`LoadError::DType`] if its elements are not floats,
+    /// [`LoadError::File`] if the file cannot be read, and [`LoadError::Corrupt`] if its contents are invalid.
     pub fn read(&self, name: &str, compute: DType) -> Result<TensorData, LoadError> {
         let (info, _) = self.stored(name)?;
         self.read_runs(name, compute, Runs::all(info.shape.iter().product()), info.shape.clone())
@@ -377,7 +380,7 @@ impl WeightFiles {
     }
 }
 
-/// Offset of the data of a safetensors file, and its parsed header. Checks that the tensors fill the file.
+/// Data offset and parsed header of a safetensors file. Checks that the tensors fill the file.
 fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
     let unsound = "its header is invalid or does not match the length of the file";
     let corrupt = |error: SafeTensorError| LoadError::refused(&file.path, unsound, error);
@@ -427,7 +430,7 @@ pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     for shard in map.values() {
         let name = shard.as_str().ok_or_else(|| bad("a shard's file name in `weight_map` is not a string"))?;
         if Path::new(name).file_name().and_then(|n| n.to_str()) != Some(name) {
-            return Err(bad("a shard is outside the folder"));
+            return Err(bad("a shard's file name in `weight_map` points outside the folder"));
         }
         names.push(name.to_string());
     }

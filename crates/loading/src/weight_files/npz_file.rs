@@ -42,7 +42,7 @@ impl NpzArray {
     }
 }
 
-/// Lists the arrays in a file, which is opened as number `file`; only their headers are read.
+/// Lists the arrays in the file with index `file`. Reads only the headers of the arrays.
 pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let mut archive = archive(path)?;
     let length = std::fs::metadata(path).map_err(LoadError::file(path))?.len();
@@ -107,8 +107,8 @@ struct Header {
 /// Reads a header: `\x93NUMPY`, version, length, and a Python dictionary such as
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (8, 32), }`.
 ///
-/// The crates `npyz` and `ndarray-npy` read this dictionary with a general parser of Python literals, whose time
-/// doubles with each level of nested brackets: 20 of them take many seconds.
+/// The crates `npyz` and `ndarray-npy` read this dictionary with a general parser of Python literals, whose running
+/// time doubles with each level of nested brackets: 20 levels take many seconds.
 fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, LoadError> {
     let unsound = |what: &str| LoadError::corrupt(path, format!("the array `{name}` {what}"));
     let mut start = [0; 8];
@@ -154,7 +154,7 @@ fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, Load
     Ok(Header { len: 8 + wide + length, shape, dtype: descr.to_string(), float, size })
 }
 
-/// Bytes per element of other types, such as `|b1`, `<M8[ns]` or `<U12`, which has four bytes per character.
+/// Bytes per element of other NumPy types, such as `|b1`, `<M8[ns]` or `<U12`, which has four bytes per character.
 fn item_size(descr: &str) -> usize {
     let mut rest = descr.trim_start_matches(['<', '>', '|', '=']).chars();
     let kind = rest.next();

@@ -20,7 +20,7 @@ pub fn open_files(paths: &[PathBuf], mmap: bool) -> Result<WeightFiles, LoadErro
     WeightFiles::open_with(paths, mmap)
 }
 
-/// Opens a safetensors file that is embedded in the program.
+/// Opens a safetensors file that is embedded in the binary.
 ///
 /// # Errors
 /// [`LoadError::Corrupt`] if the file is invalid.
@@ -50,7 +50,7 @@ pub fn location(info: &TensorInfo) -> &Location {
     &info.place
 }
 
-/// Parts of tensors, and what headers contain besides tensors.
+/// Access to parts of tensors and to the other contents of file headers.
 pub trait RawTensors {
     /// Metadata value in the safetensors headers under a key.
     fn metadata(&self, key: &str) -> Option<&str>;
@@ -58,7 +58,7 @@ pub trait RawTensors {
     /// Total size of all tensors as stored, in bytes.
     fn stored_bytes(&self) -> usize;
 
-    /// Borrows a tensor without copying: its data stay on disk until used, and in the page cache afterwards. `None` if
+    /// Borrows a tensor without copying: its data stays on disk until used, and in the page cache afterwards. `None` if
     /// the tensor is not stored in the element type `compute`, is not aligned for it, or is in a file that is not in
     /// memory.
     ///
@@ -72,7 +72,7 @@ pub trait RawTensors {
     /// Value of an integer tensor with a single element, whatever its shape; `None` for any other tensor.
     ///
     /// # Errors
-    /// [`LoadError::File`] or [`LoadError::Corrupt`].
+    /// [`LoadError::File`] if the file cannot be read, [`LoadError::Corrupt`] if its contents are invalid.
     fn integer(&self, name: &str) -> Result<Option<i64>, LoadError>;
 
     /// Tensor names in the files that are most similar to `name`.

@@ -17,7 +17,7 @@ use hooklens_io::object_stores::Ranges;
 use hooklens_io::regular;
 use hooklens_model::error::LoadError;
 
-/// A file, an object in a store, or bytes embedded in the program.
+/// A file, an object in a store, or bytes embedded in the binary.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     pub(crate) path: PathBuf,
@@ -32,7 +32,7 @@ enum Content {
     Mapped(File, Arc<Mmap>, SharedBytes),
     /// In a file that is not mapped.
     File(File),
-    /// Embedded in the program.
+    /// Embedded in the binary.
     Static(SharedBytes),
     /// In an object store.
     Object(Ranges),
@@ -42,7 +42,7 @@ impl TensorFile {
     /// Opens a file, and maps it if `mmap` is set.
     ///
     /// # Errors
-    /// [`LoadError::File`]; [`LoadError::Corrupt`] if it is empty.
+    /// [`LoadError::File`] if the file cannot be opened, [`LoadError::Corrupt`] if it is empty.
     pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
         let failed = LoadError::file(path);
         let file = regular::open(path).map_err(&failed)?;
@@ -60,7 +60,7 @@ impl TensorFile {
         Ok(Self { path: path.to_path_buf(), content, len })
     }
 
-    /// Wraps bytes embedded in the program.
+    /// Wraps bytes embedded in the binary.
     pub(crate) fn of_static(name: &str, bytes: &'static [u8]) -> Self {
         Self { path: name.into(), content: Content::Static(SharedBytes::from_static(bytes)), len: bytes.len() as u64 }
     }
@@ -168,8 +168,8 @@ impl AsRef<[u8]> for Owner {
 
 fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to us as far as Rust can tell. `Mmap::map` also requires that nobody
-    // changes the file meanwhile, which no program can ensure, and which every reader of model files (safetensors
-    // itself included) requires of its user. Users who cannot promise it have `LoadOptions::mmap`.
+    // changes the file in the meantime. No program can ensure that; like all readers that map model files, including
+    // safetensors, we require it of users. Users who cannot guarantee it can turn mapping off with `LoadOptions::mmap`.
     // Measured: without mapping, loading copies all weights and takes seconds instead of microseconds.
     #[allow(unsafe_code)]
     unsafe {

@@ -12,7 +12,7 @@ use super::{Location, TensorInfo};
 use hooklens_io::regular;
 use hooklens_model::error::LoadError;
 
-/// Keys under which training programs store the state dict.
+/// Keys under which training code stores the state dict.
 const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 /// Prefixes added to every name by `torch.compile` and data-parallel training.
 const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
@@ -95,7 +95,7 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
     Ok(Some(fields.into()))
 }
 
-/// Reads the plain data beside a checkpoint's tensors into the fields of `D`; other data are ignored.
+/// Reads the plain data beside a checkpoint's tensors into the fields of `D`; other data is ignored.
 pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
     regular::check(path).map_err(LoadError::file(path))?;
     PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))

@@ -41,8 +41,8 @@ pub(super) enum CodeBook {
     E2m1,
 }
 
-/// Zero points of symmetric codes, which must equal `middle`. Accepts `zeros` if all of them differ from it by the same
-/// one of `offsets`.
+/// Zero points of symmetric codes, which must equal `middle`. Accepts `zeros` if all of them differ from `middle` by
+/// the same offset, one of `offsets`.
 ///
 /// # Errors
 /// [`LoadError::Quantized`] if the zero points contradict `setting`.

@@ -8,7 +8,7 @@ use super::{FLOATS, Kind, Made, Parts, check, collect, fp8};
 use crate::weight_files::WeightFiles;
 use hooklens_model::error::LoadError;
 
-/// Setting that any other zero point contradicts, as named in the error message.
+/// Setting that requires symmetric zero points, as worded in error messages.
 const SYMMETRIC: &str = "`symmetric` is true";
 
 /// Settings from the configuration.
@@ -130,7 +130,7 @@ fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, Load
             let of_column = Parts { files, joined: &joined }.words("weight_g_idx")?;
             let unused = of_column.contains(&u32::MAX);
             if !unused && of_column.iter().any(|group| *group as usize >= groups) {
-                return Err(wrong(format!("`weight_g_idx` contains a group index that is not below {groups}")));
+                return Err(wrong(format!("`weight_g_idx` contains a group index that is not less than {groups}")));
             }
             !unused && of_column.iter().enumerate().any(|(column, of_column)| *of_column as usize != column / group)
         }

@@ -15,7 +15,7 @@ pub(crate) struct Rules {
     block: Option<[usize; 2]>,
 }
 
-/// Possible names of the scale. The codes are multiplied by it under either name, despite the `_inv`.
+/// Possible names of the scale. Codes are multiplied by the scale under either name, despite the `_inv`.
 const SCALES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 /// Tensors for activation quantization, which is not applied.
 const OTHERS: [&str; 4] = ["input_scale", "activation_scale", "input_scale_ub", "kv_scale"];

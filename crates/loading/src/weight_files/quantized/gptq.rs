@@ -65,7 +65,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
             if of_column.iter().any(|of_column| *of_column as usize >= groups) {
                 return Err(LoadError::quantized(
                     &name,
-                    format!("`g_idx` contains a group index that is not below {groups}"),
+                    format!("`g_idx` contains a group index that is not less than {groups}"),
                 ));
             }
             of_column.iter().enumerate().any(|(column, of_column)| *of_column as usize != column / group)
@@ -107,7 +107,7 @@ pub(super) fn codes(parts: &Parts<'_>, rules: &Rules) -> Result<Codes, LoadError
         }
     }
     if rules.symmetric {
-        // Some programs omit the offset in a version 1 file, or apply it in a version 2 file.
+        // Some tools omit the offset in version 1 files, or apply it in version 2 files.
         let off_by_one = if rules.first { 1 } else { -1 };
         zeros = symmetric(parts, "`sym` is true", zeros, 1 << (bits - 1), &[0, off_by_one])?;
     }

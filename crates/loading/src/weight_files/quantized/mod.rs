@@ -29,7 +29,7 @@ pub struct Joined {
     /// Name of the matrix.
     name: String,
     kind: Kind,
-    /// Its tensors, keyed by the last part of their names.
+    /// Tensors that form the matrix, keyed by the last part of their names.
     parts: BTreeMap<String, TensorInfo>,
     rows: usize,
     width: usize,
@@ -95,10 +95,10 @@ impl Quantized {
 }
 
 impl WeightFiles {
-    /// Replaces tensors that together form a matrix by that matrix, under the name of an unquantized weight.
+    /// Replaces each group of tensors that form a matrix with the matrix, named as in an unquantized checkpoint.
     ///
     /// # Errors
-    /// [`LoadError::Quantized`] if the tensors do not fit together.
+    /// [`LoadError::Quantized`] if the tensors of a matrix are inconsistent.
     pub(crate) fn joined(mut self, quantized: &Quantized) -> Result<Self, LoadError> {
         // Suffix that identifies a quantized module.
         let marker = match quantized {
@@ -281,7 +281,7 @@ fn collect(
     Ok(joined)
 }
 
-/// Fails if a tensor has another shape or element type.
+/// Fails unless a tensor has this shape and one of these element types.
 fn check(joined: &Joined, part: &str, shape: &[usize], dtypes: &[&str]) -> Result<(), LoadError> {
     let Some(info) = joined.parts.get(part) else { return Ok(()) };
     if info.shape != shape {
