@@ -384,7 +384,7 @@ fn shards_merged_are_the_whole() {
     let third = || dump().resume(true).shard(Shard::new(3, 3).unwrap());
     assert_eq!(counts(&third().run(&model, &rows, of(3)).unwrap()).resumed, 4);
     let other = dump().resume(true).shard(Shard::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
-    assert!(other.contains("different settings (shard: 3/3 there, 2/3 now)"), "{other}");
+    assert!(other.contains("different settings (shard: 3/3 before, 2/3 now)"), "{other}");
     let file = dump().shard(Shard::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));
     assert!(file.unwrap_err().to_string().contains("a shard must be written to a folder"));
     let lost =

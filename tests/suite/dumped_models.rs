@@ -78,7 +78,7 @@ fn edits_parts_and_beginnings_are_recorded() {
     assert_eq!(count("edited", "edits"), Some(1));
     assert!(is_other(&store("edited").check_model(&model).unwrap_err(), "edits"));
     assert_eq!(count("spliced", "parts"), Some(1));
-    assert!(is_other(&store("spliced").check_model(&model).unwrap_err(), "parts in the model"));
+    assert!(is_other(&store("spliced").check_model(&model).unwrap_err(), "spliced parts"));
     store("spliced").check_model(&spliced).unwrap();
     assert_eq!((model_of("some").prepend_bos(), model_of("none").prepend_bos()), (None, Some(false)));
 }
@@ -121,7 +121,7 @@ fn trainings_take_their_own_models_dumps() {
     for (out, more) in [("c", &["--dump", "standard"][..]), ("d", &["--dump", "plain", "--dump", "standard"])] {
         let (code, message, cfg) = train(out, more);
         assert!(
-            code == Some(1) && message.contains("standard come from different model weights") && cfg.is_none(),
+            code == Some(1) && message.contains("standard were computed with different model weights") && cfg.is_none(),
             "{message}"
         );
         assert!(message.contains("fold_ln") && !scratch.path().join(out).exists(), "{message}");

@@ -1,8 +1,8 @@
-//! Internal crate of [hooklens](https://docs.rs/hooklens): corpora of prompts, and activations dumped to files.
+//! Internal crate of [hooklens](https://docs.rs/hooklens): reads corpora of prompts and dumps activations to files.
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
-// Internal crates are read with their private items.
+// Documentation of internal crates includes private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod corpus;

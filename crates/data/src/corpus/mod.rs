@@ -38,13 +38,13 @@ pub enum Prompt {
 ///
 /// A file whose name ends in `.jsonl`, `.ndjson` or `.json` contains one JSON value per line: a string, a list of token
 /// ids, or an object. [`Corpus::field`] names the field of the object to read (by default `text`, `prompt` or
-/// `tokens`); if it is set, any file of lines is read as JSON. With the feature `arrow`, `.parquet` and `.arrow` files
-/// (including those of Hugging Face's `datasets`) contain one prompt per row of the named column, which may be
-/// dictionary-encoded. Any other file contains one prompt per line.
+/// `tokens`); if a field is set, text files with any other extension are read as JSON lines too. With the feature
+/// `arrow`, `.parquet` and `.arrow` files (including those of Hugging Face's `datasets`) contain one prompt per row of
+/// the named column, which may be dictionary-encoded. Any other file contains one prompt per line.
 ///
 /// All but `.parquet` and `.arrow` files may be compressed with gzip or Zstandard, which is detected from the first
-/// bytes. A name with `*`, `?` or `[...]` is a pattern. `-` is standard input, with lines of text or, if a field is
-/// set, of JSON. Empty lines are skipped; a line of more than 16 MiB after decompression is an error.
+/// bytes. A name with `*`, `?` or `[...]` is a pattern. `-` is standard input: lines of text or, if a field is set,
+/// JSON lines. Empty lines are skipped; a line of more than 16 MiB after decompression is an error.
 ///
 /// ```
 /// use hooklens::corpus::{Corpus, Prompt};
@@ -70,7 +70,7 @@ pub struct Corpus {
 /// Iterator over prompts.
 pub type Prompts = Box<dyn Iterator<Item = Result<Prompt, DumpError>>>;
 
-/// Iterator over prompts, each with its place.
+/// Iterator over prompts, each with its location in the corpus.
 pub type PlacedPrompts = Box<dyn Iterator<Item = Result<(Prompt, Place), DumpError>>>;
 
 impl Corpus {
@@ -80,7 +80,8 @@ impl Corpus {
         Self { names, ..Self::default() }
     }
 
-    /// Sets the field of each JSON object, or the column, to read; `meta.title` names a field of a nested object.
+    /// Sets which field of each JSON object, or which column of each table, contains the prompt; `meta.title` names a
+    /// field of a nested object.
     #[must_use]
     pub fn field(mut self, name: impl Into<String>) -> Self {
         self.field = Some(name.into());
@@ -124,13 +125,14 @@ impl Corpus {
     /// files are read immediately.
     ///
     /// # Errors
-    /// [`DumpError::File`] if a file cannot be read or a pattern matches none; [`DumpError::Prompt`], which names the
-    /// line, if a line contains no prompt.
+    /// [`DumpError::File`] if a file cannot be read or a pattern matches no file; [`DumpError::Prompt`], which names
+    /// the line, if a line contains no prompt.
     pub fn prompts(&self) -> Result<Prompts, DumpError> {
         Ok(Box::new(self.placed()?.map(|placed| placed.map(|(prompt, _)| prompt))))
     }
 
-    /// Like [`Corpus::prompts`], with the place of each prompt, so that a caller who rejects one can say which.
+    /// Like [`Corpus::prompts`], but also yields each prompt's location, so that a caller who rejects a prompt can say
+    /// which one it is.
     ///
     /// ```
     /// use hooklens::corpus::{Corpus, Prompt};
@@ -156,7 +158,7 @@ impl Corpus {
             Ok(prompts) => prompts,
             Err(error) => Box::new(std::iter::once(Err(error))),
         });
-        // Errors are reported, not skipped.
+        // Skip prompts, but not errors.
         let all = all.scan(self.skip, |left, prompt| {
             let skipped = prompt.is_ok() && *left > 0;
             *left -= usize::from(skipped);
@@ -170,7 +172,7 @@ impl Corpus {
     }
 }
 
-/// Reports how many bytes of the line-based files were read.
+/// Adds a callback that reports how many bytes of the line-based files were read.
 pub fn watched(corpus: Corpus, watch: Watch) -> Corpus {
     Corpus { watch: Some(watch), ..corpus }
 }
@@ -210,7 +212,8 @@ fn open(path: &Path, field: Option<&str>, watch: Option<Watch>) -> Result<Placed
 /// ```
 ///
 /// # Errors
-/// [`DumpError::File`], or [`DumpError::Prompt`], which names the line.
+/// [`DumpError::File`] if the file cannot be read; [`DumpError::Prompt`], which names the line, if a line contains no
+/// prompt.
 pub fn read_prompts(path: impl AsRef<Path>) -> Result<Vec<Prompt>, DumpError> {
     open(path.as_ref(), None, None)?.map(|placed| placed.map(|(prompt, _)| prompt)).collect()
 }

@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::DumpError;
 
-/// Draws `count` items uniformly at random, in their original order, keeping only these in memory (Vitter's algorithm
-/// R).
+/// Draws `count` items uniformly at random and returns them in their original order. Only drawn items are kept in
+/// memory (Vitter's algorithm R).
 pub(super) fn drawn<P>(
     all: impl Iterator<Item = Result<P, DumpError>>,
     count: usize,

@@ -27,7 +27,7 @@ const USUAL: [&str; 4] = ["text", "prompt", "tokens", "input_ids"];
 /// Error text for a null row.
 const NULL: &str = "is null";
 
-/// Returns why a file could not be read, since table readers keep only the text of an error.
+/// Returns the error that made a read fail, since table readers keep only an error's text.
 type Cause = Box<dyn Fn() -> Option<std::io::Error>>;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>>>;
@@ -116,7 +116,7 @@ struct Rows {
     batches: Batches,
     column: Vec<String>,
     path: Arc<Path>,
-    /// Current batch: the column, preceded by the structs that contain it, and the next row.
+    /// Current batch: the column, preceded by the structs that contain it; and the index of the next row.
     batch: Option<(Vec<ArrayRef>, usize)>,
     /// Row number, counted from one.
     number: usize,
@@ -158,7 +158,8 @@ impl Rows {
     }
 }
 
-/// A column, or a field of a struct column. The structs come first, because a field of a null struct is null.
+/// A column, or a field of a struct column preceded by the structs that contain it, because a field of a null struct is
+/// null.
 fn within(batch: &RecordBatch, column: &[String]) -> Option<Vec<ArrayRef>> {
     let mut way = vec![batch.column_by_name(&column[0])?.clone()];
     for name in &column[1..] {

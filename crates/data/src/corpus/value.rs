@@ -90,13 +90,13 @@ enum Found {
 /// Deserializes a value.
 #[derive(Clone, Copy)]
 struct Reader<'p> {
-    /// Dotted path of the field to find in it.
+    /// Dotted path of the field to find in the value.
     path: Option<&'p str>,
     outermost: bool,
 }
 
 impl<'p> Reader<'p> {
-    /// How to read the field `name`, if it is wanted.
+    /// Reader for the field `name`; `None` if the field is not needed.
     fn field(self, name: &str) -> Option<Reader<'p>> {
         let whole = Reader { path: None, outermost: false };
         let Some(path) = self.path else { return (self.outermost && USUAL.contains(&name)).then_some(whole) };

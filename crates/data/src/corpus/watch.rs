@@ -1,5 +1,5 @@
-//! Progress of reading files, in compressed bytes: a compressed file of blank lines may contain no prompt for
-//! gigabytes.
+//! Progress of reading files. It is counted in compressed bytes rather than prompts, because a compressed file may
+//! contain gigabytes of blank lines without a prompt.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -91,12 +91,12 @@ pub struct Batches {
 #[derive(Debug)]
 struct Chunk {
     pieces: Vec<Piece>,
-    /// Piece and place of each vector, in serving order.
+    /// For each vector, in serving order: index of its piece, and its place in the piece.
     order: Vec<[u32; 2]>,
     served: usize,
 }
 
-/// Consecutive places in a file that are read together.
+/// Consecutive token positions (places) in a file that are read together.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     file: usize,
@@ -120,9 +120,9 @@ struct Reading {
 }
 
 impl ActivationStore {
-    /// Creates a store of these points' vectors from dumps: files, folders, or folders of shards. With the feature
-    /// `object-stores`, dumps may also be in an object store (`s3://bucket/folder`, `gs://`, `az://`).
-    /// The points are named as in every selection; a layer counted from the end requires a model, which a dump is not.
+    /// Creates a store of the vectors at these points. Each dump is a file, a folder, or a folder of shards. With the
+    /// feature `object-stores`, dumps may also be in an object store (`s3://bucket/folder`, `gs://`, `az://`). Points
+    /// are named as in any selection, except that layers cannot be counted from the end, which requires a model.
     pub fn new<P: AsRef<Path>, N: Into<Selection>>(
         dumps: impl IntoIterator<Item = P>,
         points: impl IntoIterator<Item = N>,
@@ -152,7 +152,7 @@ impl ActivationStore {
         self
     }
 
-    /// Sets the random seed of the order.
+    /// Sets the seed that determines the random order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -226,7 +226,8 @@ impl ActivationStore {
     /// Returns the model recorded in the dumps, as [`ActivationStore::model`] does.
     ///
     /// # Errors
-    /// [`DumpError::AnotherModel`]; also fails as [`ActivationStore::model`] does. Dumps that record no model pass;
+    /// [`DumpError::AnotherModel`] if the dumps come from another model, or from this model with other spliced parts or
+    /// with edits. Also fails as [`ActivationStore::model`] does. Dumps that record no model pass;
     /// [`ActivationStore::unidentified`] lists them.
     pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
         let Some(dumped) = self.model()? else { return Ok(None) };
@@ -343,22 +344,22 @@ impl ActivationStore {
     }
 }
 
-/// What training reads of a store before its first batch.
+/// What training needs to know about a store before the first batch.
 pub trait DescribeStore: Sized {
-    /// Describes what each dump still lacks, one line per incomplete dump. A dump that is in progress or failed is read
-    /// as far as it goes.
+    /// Describes what is missing from each incomplete dump, one line per dump. Finished files of a dump that is in
+    /// progress or failed can still be read.
     ///
     /// # Errors
     /// Fails if a manifest cannot be read.
     fn incomplete(&self) -> Result<Vec<String>>;
 
-    /// The first buffer of vectors, as many as are shuffled together.
+    /// Reads the first buffer of vectors, which are shuffled together.
     fn first(&self) -> Result<ActivationBatch>;
 
-    /// Widths of the points' vectors, by name.
+    /// Width of the vectors at each point, by point name.
     fn widths(&self) -> Result<BTreeMap<String, usize>>;
 
-    /// Description that distinguishes this store's vectors from others: models, hash of all tokens, and skipped tokens.
+    /// Description that identifies this store's vectors: models, hash of all tokens, and skipped tokens.
     fn described(&self) -> Result<String>;
 
     /// Replaces the points.
@@ -406,7 +407,8 @@ impl DescribeStore for ActivationStore {
     }
 }
 
-/// Maps all items, `at_once` at a time, because object store requests spend most of their time waiting.
+/// Applies `make` to all items, `at_once` at a time, because requests to an object store spend most of their time
+/// waiting.
 fn together<I: Sync, O: Send>(all: &[I], at_once: usize, make: impl Fn(&I) -> O + Sync) -> Vec<O> {
     let threads = (at_once > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(at_once).build());
     match threads {
@@ -486,7 +488,7 @@ impl Batches {
         self.position
     }
 
-    /// Appends vectors to a batch until it is full or no data are left.
+    /// Appends vectors to a batch until it is full or no data is left.
     fn fill(&mut self, to: &mut ActivationBatch) -> Result<()> {
         while to.tokens.len() < self.batch {
             let chunk = match self.chunk.take().filter(|chunk| chunk.served < chunk.order.len()) {
@@ -538,14 +540,14 @@ impl Iterator for Batches {
 }
 
 impl From<ActivationBatch> for BTreeMap<String, Vec<f32>> {
-    /// The vectors of each point, one after another, in the order of the tokens.
+    /// Returns the vectors of each point, concatenated in token order.
     fn from(batch: ActivationBatch) -> Self {
         batch.points
     }
 }
 
 impl ActivationBatch {
-    /// Token at each vector.
+    /// Token that each vector was computed at.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }

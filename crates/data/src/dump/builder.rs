@@ -140,7 +140,7 @@ impl Dump {
         self
     }
 
-    /// Sets the side on which shorter prompts of a batch are padded.
+    /// Sets the side on which a batch's shorter prompts are padded.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -250,9 +250,9 @@ impl Dump {
         self
     }
 
-    /// Resumes a folder that an earlier run left unfinished. Model, prompts, settings and edits must be the same as in
-    /// that run. A hook's closure is identified only by the hook's name; see [`Hook::named`](hooklens_model::hook::Hook::named).
-    /// Shards are compared in the same way.
+    /// Resumes a folder that an earlier run left unfinished. The model, prompts, settings and edits must be the same as
+    /// in that run; hooks with closures are compared by name (see [`Hook::named`](hooklens_model::hook::Hook::named)).
+    /// [`merge`](super::merge()) compares shards in the same way.
     ///
     /// ```
     /// use hooklens::dump::Dump;

@@ -13,8 +13,8 @@ use hooklens_model::error::Result;
 use hooklens_model::kv_cache::KeyValueCache;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 
-/// Length of the common prefix of a batch's rows, if it is worth the extra forward pass to compute it separately. A
-/// batch of one row may share with its neighbors.
+/// Length of the common prefix of a batch's rows, if computing it separately is worth the extra forward pass. A batch
+/// of one row may share a prefix with the neighboring rows.
 pub(super) fn worth_sharing(rows: &[Vec<u32>], batch: Range<usize>) -> Option<usize> {
     const LEAST_SAVED: usize = 64;
     let (alike, saved) = if batch.len() > 1 {

@@ -11,8 +11,8 @@ use crate::error::DumpError;
 use hooklens_model::error::Result;
 
 /// The model whose activations a dump contains, as recorded in the dump's manifest, or in the header of a single file.
-/// [`ActivationStore::check_model`](super::ActivationStore::check_model) compares it with a model. It serializes to the
-/// JSON in the manifest, which also has the spliced parts and the hooks that edited.
+/// [`ActivationStore::check_model`](super::ActivationStore::check_model) compares it with a model. Its JSON form, which
+/// the manifest stores, also lists the spliced parts and the hooks that edited activations.
 ///
 /// ```
 /// use hooklens::dump::{ActivationStore, Dump};
@@ -39,26 +39,26 @@ pub struct DumpedModel {
     /// resumed, has it only if it has no `identity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fingerprint: Option<String>,
-    /// Processing of the weights, by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
-    /// versions.
+    /// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of
+    /// earlier versions.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(super) processing: Map<String, Value>,
     /// Beginning-of-sequence token of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bos: Option<u32>,
-    /// Whether the dump's prompts begin with that token; `None` if only some do.
+    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) prepend_bos: Option<bool>,
     /// Hooks that edited activations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) edits: Vec<String>,
-    /// Parts spliced into the model, with their places.
+    /// Parts spliced into the model, and where.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) parts: Vec<String>,
 }
 
 impl DumpedModel {
-    /// Key of this record in a file's header, as JSON.
+    /// Key under which a file's header stores this record, as JSON.
     pub(super) const KEY: &str = "hooklens_model";
 
     /// Name that the model was loaded by.
@@ -71,8 +71,8 @@ impl DumpedModel {
         self.fingerprint.as_deref()
     }
 
-    /// Processing of the weights, by TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
-    /// versions.
+    /// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of
+    /// earlier versions.
     pub fn processing(&self) -> &Map<String, Value> {
         &self.processing
     }
@@ -82,12 +82,12 @@ impl DumpedModel {
         self.bos
     }
 
-    /// Whether the dump's prompts begin with that token; `None` if only some do.
+    /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do.
     pub fn prepend_bos(&self) -> Option<bool> {
         self.prepend_bos
     }
 
-    /// Describes the model of a dump of these rows of token ids.
+    /// Describes the model for a dump of these rows of token ids.
     pub(super) fn of<M: DumpModel>(dump: &Dump, model: &M, rows: &[Vec<u32>], edits: Vec<String>) -> Result<Self> {
         let own = Self::of_model(model, edits)?;
         let bos = own.bos;
@@ -150,8 +150,8 @@ impl DumpedModel {
                 (Some(_), Some(_)) => of.identity.clone(),
                 _ => of.fingerprint.clone(),
             };
-            // Two different kinds of hash cannot be compared.
-            hash.unwrap_or_else(|| format!("{} (another kind of hash)", of.identity.as_deref().unwrap_or_default()))
+            // Hashes of different kinds cannot be compared.
+            hash.unwrap_or_else(|| format!("{} (a different kind of hash)", of.identity.as_deref().unwrap_or_default()))
         };
         let is_other = |what, dumped: String, expected: String| {
             Err(DumpError::AnotherModel { path: path.to_path_buf(), what, dumped, expected })
@@ -161,7 +161,7 @@ impl DumpedModel {
             return is_other("model weights", named(self), named(other));
         }
         if self.parts != other.parts {
-            return is_other("parts in the model", list(&self.parts), list(&other.parts));
+            return is_other("spliced parts", list(&self.parts), list(&other.parts));
         }
         if self.edits != other.edits {
             return is_other("edits", list(&self.edits), list(&other.edits));

@@ -13,7 +13,7 @@ use super::{DumpCounts, DumpReport, DumpedModel};
 use crate::error::DumpError;
 
 /// A file whose header is written with the first batch: batches differ only in their number of rows, so each tensor's
-/// place can be computed in advance.
+/// location can be computed in advance.
 pub(super) struct FileSink {
     path: PathBuf,
     unfinished: Unfinished,
@@ -85,7 +85,7 @@ impl Sink for FileSink {
         }
         for slot in &self.tensors {
             let Some(tensor) = tensors.iter().find(|tensor| tensor.name == slot.name) else {
-                return Err(self.refused(format!("`{}` fired in some batches only; dump to a folder", slot.name)));
+                return Err(self.refused(format!("`{}` fired only in some batches; dump to a folder", slot.name)));
             };
             if tensor.bytes.len() as u64 != slot.bytes_a_row * rows as u64 {
                 return Err(self.refused(format!("`{}` has a varying number of rows; dump to a folder", slot.name)));

@@ -82,7 +82,7 @@ impl FolderSink {
         Ok(Self { folder: folder.to_path_buf(), manifest, own, log, tables: dump.tables, _lock: lock })
     }
 
-    /// Number of batches, from the first on, that need not be computed again.
+    /// Number of leading batches that need not be recomputed.
     pub(super) fn finished(&self) -> usize {
         self.manifest.files.len()
     }
@@ -122,7 +122,7 @@ fn check_empty(folder: &Path, of_store: bool) -> Result<(), DumpError> {
     Ok(())
 }
 
-/// The longest run of files, from the first on, that are consecutive and intact.
+/// Leading files that are consecutive and intact.
 fn sound_files(
     folder: &Path,
     mut listed: Vec<BatchFile>,
@@ -150,7 +150,7 @@ fn file_name(batch: usize, tables: bool) -> String {
     format!("shard-{batch:05}.{}", if tables { "parquet" } else { "safetensors" })
 }
 
-/// A batch's tensors in the form that a file stores.
+/// Converts a batch's tensors to the form stored in a file.
 fn tensors_of(tensors: Vec<FileTensor>, batch: &Batch) -> Vec<FileTensor> {
     let placed = tensors.into_iter().zip(&batch.tensors);
     placed.flat_map(|(tensor, named)| by_entries(tensor, named.axes)).collect()

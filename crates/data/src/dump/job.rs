@@ -12,10 +12,10 @@ const LAST: &str = "SLURM_ARRAY_TASK_MAX";
 const TASK: [&str; 2] = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"];
 const INDEX: &str = "JOB_COMPLETION_INDEX";
 
-/// Determines the shard of the task that runs this process: a task of a Slurm job array (`SLURM_ARRAY_TASK_ID`,
-/// `_MIN`, `_STEP`, `_COUNT`), a task started by `srun` (`SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`), or both, ordered
-/// by array index first; or a task of a Kubernetes indexed job (`JOB_COMPLETION_INDEX`). Kubernetes does not
-/// provide the number of tasks, so `of` must.
+/// Determines the shard of the task that runs this process. In a Slurm job array, reads `SLURM_ARRAY_TASK_ID`, `_MIN`,
+/// `_STEP` and `_COUNT`; under `srun`, `SLURM_PROCID` and `SLURM_STEP_NUM_TASKS`; and all of these when an array task
+/// runs `srun`, with shards ordered by array index first. In a Kubernetes indexed job, reads `JOB_COMPLETION_INDEX`;
+/// Kubernetes does not provide the number of tasks, so `of` is required.
 ///
 /// ```
 /// use hooklens_data::{dump::shard_of_job, error::ShardError};
@@ -25,8 +25,8 @@ const INDEX: &str = "JOB_COMPLETION_INDEX";
 /// ```
 ///
 /// # Errors
-/// [`ShardError`] names what is missing or inconsistent: none of these variables are set, the number of tasks differs
-/// from `of`, or the array's task ids are not evenly spaced.
+/// [`ShardError`] if the variables are missing, incomplete or not numbers, if the number of tasks differs from `of`, or
+/// if the array's task ids are not evenly spaced.
 pub fn shard_of_job(of: Option<usize>) -> Result<Shard, ShardError> {
     of_variables(|name| env::var(name).ok(), of)
 }

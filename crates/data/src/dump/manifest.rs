@@ -39,7 +39,7 @@ pub(super) struct Manifest {
     pub(super) model: Option<DumpedModel>,
     #[serde(rename = "shards")]
     pub(super) files: Vec<BatchFile>,
-    /// Shard of the prompts in this folder; `None` for all of them.
+    /// Shard of the prompts in this folder; `None` if the folder contains all of them.
     #[serde(rename = "part", default, skip_serializing_if = "Option::is_none")]
     pub(super) shard: Option<Shard>,
     /// Number of prompts in the shard.
@@ -48,7 +48,7 @@ pub(super) struct Manifest {
     pub(super) complete: bool,
 }
 
-/// One finished file, which contains a batch.
+/// A finished file, which contains one batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BatchFile {
     pub(super) file: String,
@@ -78,7 +78,7 @@ pub(super) enum Log {
 }
 
 impl Log {
-    /// Replaces the folder's log by one with these files.
+    /// Replaces the folder's log with one that lists these files.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         if is_url(folder) {
             return Ok(Self::Objects(ObjectLog::begin(folder, files)?));
@@ -95,7 +95,7 @@ impl Log {
         Ok(Self::File { path, file })
     }
 
-    /// Appends a file that is on disk or in the store.
+    /// Appends an entry for a file that is already on disk or in the store.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
         let (path, file) = match self {
             Self::File { path, file } => (path, file),

@@ -18,13 +18,13 @@ use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output}
 use hooklens_model::processing::processing_options;
 use hooklens_model::tokens::{Tokens, check_ids};
 
-/// A run of a model or of a hooked view of it.
+/// Runs a model or a hooked view of it.
 pub(super) type RunWith<'r, I, O> = &'r dyn Fn(I, ForwardOptions<'_>) -> Result<O>;
 
 /// A model whose activations can be dumped: a decoder, an encoder or an encoder-decoder, including spliced parts and
 /// persistent hooks.
 pub trait DumpModel: HookedModel + private::Sealed {
-    /// Whether the model's logits are aligned with the prompts.
+    /// Whether the model has logits at each token of the prompts.
     #[doc(hidden)]
     const LOGITS: bool = true;
 
@@ -36,7 +36,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn identity_of_weights(&self) -> Option<String>;
 
-    /// Parts spliced into the model, each with its place and the hash of its weights, if it has one.
+    /// Parts spliced into the model, each with its location and, if available, the hash of its weights.
     #[doc(hidden)]
     fn parts(&self) -> Result<Vec<String>>;
 
@@ -44,7 +44,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
     #[doc(hidden)]
     fn name(&self) -> &str;
 
-    /// Processing of the weights, by TransformerLens's names.
+    /// Processing applied to the weights, under TransformerLens's names.
     #[doc(hidden)]
     fn processing_options(&self) -> Map<String, Value> {
         Map::new()
@@ -56,7 +56,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
         None
     }
 
-    /// Tokenizes prompts that follow `before` other tokens; one unpadded row per prompt.
+    /// Tokenizes prompts that follow `before` other tokens. Returns one unpadded row per prompt.
     #[doc(hidden)]
     fn prompts(&self, prompts: Input, before: usize) -> Result<Vec<Vec<u32>>>;
 
@@ -70,7 +70,7 @@ pub trait DumpModel: HookedModel + private::Sealed {
         Err(no_encoder_rows().into())
     }
 
-    /// Fails if a point's positions are not those of the prompts, which are the decoder's tokens if `written`, else the
+    /// Fails unless a point's positions are those of the prompts: the decoder's tokens if `written`, else the
     /// encoder's.
     #[doc(hidden)]
     fn check_point(&self, _point: PointId, _written: bool) -> Result<()> {
@@ -271,7 +271,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
         M::logits(output)
     }
 
-    /// A hook may act differently at each position, so prefixes are not shared under hooks.
+    /// A hook may act differently at each position, so prefixes are not shared if there are hooks.
     fn sharing(&self, _: Record, _: Logits) -> Option<SharedPrefix<'_>> {
         None
     }
@@ -281,7 +281,7 @@ impl<M: DumpModel> DumpModel for Hooked<'_, '_, M> {
     }
 }
 
-/// Dumps the encoder's activations of the prompts, or the decoder's.
+/// Dumps activations of the encoder or, with [`Dump::encoder_rows`](super::Dump::encoder_rows), of the decoder.
 impl DumpModel for HookedEncoderDecoder {
     const LOGITS: bool = false;
 

@@ -34,7 +34,8 @@ pub(super) fn is_own(name: &str) -> bool {
 }
 
 impl ObjectLog {
-    /// Replaces the folder's log by one with these files. From then on, another run's writes to the log are rejected.
+    /// Replaces the folder's log with one that lists these files. From then on, another run's writes to the log are
+    /// rejected.
     pub(super) fn begin(folder: &Path, files: &[BatchFile]) -> Result<Self, DumpError> {
         let mut number = 0;
         let mut parts = files.chunks(LISTED);
@@ -65,7 +66,7 @@ impl ObjectLog {
         Ok(Self { folder: folder.to_path_buf(), number, last, lines, listed: files.len() })
     }
 
-    /// Appends a file that is in the store.
+    /// Appends an entry for a file that is already in the store.
     pub(super) fn add(&mut self, entry: &BatchFile) -> Result<(), DumpError> {
         if self.listed == LISTED {
             self.number += 1;

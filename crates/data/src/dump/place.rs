@@ -127,7 +127,7 @@ impl Files {
         Ok(Self { folder: folder.to_path_buf(), listed })
     }
 
-    /// Whether a file is intact: its length and, if `verify`, its contents.
+    /// Whether a file is intact. Checks its length and, if `verify`, its contents.
     pub(super) fn is_sound(&self, entry: &BatchFile, verify: bool) -> bool {
         let path = self.folder.join(&entry.file);
         let whole = match &self.listed {

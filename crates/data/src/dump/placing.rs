@@ -50,11 +50,11 @@ pub(super) struct Placing {
     prefix: usize,
     /// Number of columns in the batch.
     columns: usize,
-    /// Whether recordings contain every column, rather than only each row's kept ones.
+    /// Whether recordings contain every column rather than only the columns that each row keeps.
     whole: bool,
 }
 
-/// A tensor in the form that a file stores.
+/// A tensor in the form stored in a file.
 #[derive(Debug)]
 pub(super) struct FileTensor {
     pub(super) name: String,
@@ -110,7 +110,8 @@ impl Placing {
         if self.source == PaddingSide::Left { self.columns - row.len } else { 0 }
     }
 
-    /// Columns to record: each row's kept columns, padded with the row's first column to the widest row's count.
+    /// Columns to record: each row's kept columns, padded to the widest row's count by repeating the row's first
+    /// column.
     pub(super) fn recorded(&self) -> Positions {
         if self.whole {
             return Positions::All;
@@ -171,12 +172,12 @@ impl Placing {
         FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) }
     }
 
-    /// Width in the output of an axis that runs over positions.
+    /// Output width of an axis that runs over positions.
     fn width(&self, axis: Axis, len: usize, named: &Named, widths: Widths) -> Option<usize> {
         match axis {
             Axis::Key => Some(self.prefix + widths.len),
             Axis::Pos | Axis::Query if named.whole || !self.whole => Some(widths.kept),
-            // Rotated keys include the prefix's keys first.
+            // Rotated keys start with the prefix's keys.
             Axis::Pos | Axis::Query => Some(widths.len + len - self.columns),
             _ => None,
         }

@@ -29,7 +29,7 @@ pub struct DumpReport {
 pub struct DumpCounts {
     /// Number of tokens in the computed prompts, without padding.
     pub tokens: usize,
-    /// Number of those tokens that did not have to be computed because prompts share a prefix.
+    /// Number of prompt tokens that did not have to be computed because prompts share a prefix.
     pub shared: usize,
     /// Size of the output's tensors in bytes.
     pub bytes: u64,

@@ -21,7 +21,7 @@ use hooklens_model::device::synchronize;
 use hooklens_model::driver::Input;
 use hooklens_model::error::{InputError, Result};
 
-/// What the `dump` command adds to a dump.
+/// Operations on a dump that only commands need.
 pub trait DumpJob: Sized {
     /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
     /// the same setting.
@@ -36,13 +36,13 @@ pub trait DumpJob: Sized {
     /// let dump = |text| Dump::new("z0").setting("prompts", text).resume(true);
     /// dump("animals").run(&model, &[vec![0, 9]], &out)?;
     /// let message = dump("colors").run(&model, &[vec![0, 9]], &out).unwrap_err().to_string();
-    /// assert!(message.contains("different settings (prompts: animals there, colors now)"), "{message}");
+    /// assert!(message.contains("different settings (prompts: animals before, colors now)"), "{message}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     fn setting(self, name: &str, value: &str) -> Self;
 
-    /// Number of prompts that this dump computes.
+    /// Number of prompts, out of `rows`, that this dump computes.
     fn own_rows(&self, rows: usize) -> usize;
 
     /// Like [`Dump::run`], but calls `watcher` with each batch before it is written.
@@ -139,9 +139,9 @@ impl Dump {
     ///
     /// A single file contains one tensor per point, with all rows padded to the longest; each file in a folder contains
     /// these tensors for one batch. Files also contain `tokens` and `attention_mask`, `[row, pos]`, and `logits` if
-    /// requested. Padded elements are zero (minus infinity in scores). A single file appears once it is complete and
-    /// then replaces a file of the same name. A folder's files appear one by one, and a folder that contains a dump can
-    /// only be resumed.
+    /// requested. Padded elements are zero (minus infinity in scores). A single file appears only when it is complete,
+    /// and replaces any file of the same name. A folder's files appear one by one, and a folder that contains a dump
+    /// can only be resumed.
     ///
     /// ```
     /// use hooklens::dump::Dump;
@@ -163,7 +163,8 @@ impl Dump {
         self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
     }
 
-    /// Range of prompts that this dump computes: all, or those of its shard, regardless of the batch size.
+    /// Range of prompts that this dump computes: all prompts, or the prompts of its shard, regardless of the batch
+    /// size.
     pub(super) fn own(&self, rows: usize) -> Range<usize> {
         self.shard.map_or(0..rows, |shard| shard.share_of(rows))
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ShardError;
 
-/// Maximum number of shards. No cluster runs as many jobs, and each missing shard is listed.
+/// Maximum number of shards. No cluster runs that many jobs, and [`shards_in`](super::shards_in) lists every missing
+/// shard.
 const MOST: usize = 1_000_000;
 
 /// A part of a dump's prompts, computed by one of several jobs: shard `index` of `of`, counted from one. Written as
@@ -48,7 +49,8 @@ impl Shard {
     /// Creates shard `index` of `of`.
     ///
     /// # Errors
-    /// [`ShardError::Zero`], [`ShardError::TooMany`], or [`ShardError::Index`] if there is no such shard.
+    /// [`ShardError::Zero`] if `of` is 0, [`ShardError::TooMany`] if it is too large, [`ShardError::Index`] if `index`
+    /// is not between 1 and `of`.
     pub fn new(index: usize, of: usize) -> Result<Self, ShardError> {
         if of == 0 {
             return Err(ShardError::Zero);
@@ -63,7 +65,7 @@ impl Shard {
     }
 }
 
-/// The numbers of a shard, and what it computes, for code that splits work.
+/// A shard's numbers and its range of items, for code that splits work.
 pub trait SplitByShard {
     /// Index of the shard, counted from one.
     fn index(self) -> usize;
@@ -71,7 +73,7 @@ pub trait SplitByShard {
     /// Total number of shards.
     fn of(self) -> usize;
 
-    /// Contiguous range of `count` items that belongs to this shard, as even as possible.
+    /// Range of the `count` items that belong to this shard. Shards differ in size by at most one item.
     fn share_of(self, count: usize) -> Range<usize>;
 }
 

@@ -17,7 +17,7 @@ use hooklens_loading::weight_files::{
 };
 use hooklens_model::error::{Error, LoadError, Result};
 
-/// Files of a dump: a single file, the finished files of a folder, or those of all shards in a folder.
+/// Files of a dump: a single file, the finished files of a folder, or the finished files of all shards in a folder.
 ///
 /// # Errors
 /// Fails if the path is not a dump or cannot be read.
@@ -39,7 +39,7 @@ pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Describes what a dump still lacks, if anything.
+/// Describes what is missing from a dump, if anything.
 pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
     if !is_folder(dump)? {
         return Ok(None);
@@ -92,7 +92,7 @@ fn is_folder(dump: &Path) -> Result<bool> {
     })
 }
 
-/// Manifest of a dump's folder, or of the complete shards in it; empty for a single file.
+/// Manifest of a dump's folder, or manifests of the complete shards in it; empty for a single file.
 fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
     if !is_folder(dump)? {
         return Ok(Vec::new());
@@ -131,7 +131,7 @@ pub(super) struct StoredFile {
     path: PathBuf,
     /// Reader of the object, if the file is in a store.
     object: Option<Ranges>,
-    /// Number of token places, including padding.
+    /// Number of token positions (places) in all rows, including padding.
     pub(super) places: usize,
     tokens: u64,
     mask: u64,
@@ -238,8 +238,8 @@ impl StoredFile {
         Ok(numbers(&tokens).into_iter().zip(numbers(&mask)).map(token).collect())
     }
 
-    /// Tokens of a file, row by row; `None` for padding. For an object, they are in the part read when it was opened,
-    /// which is then released.
+    /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
+    /// object was opened; that part is then released.
     pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
         let tokens = self.tokens_in(&self.opened()?, 0, self.places)?;
         self.object.iter_mut().for_each(Ranges::let_go);

@@ -30,7 +30,7 @@ pub(super) struct Writer {
 /// Name of the queue of batches.
 const BATCHES: &str = "batches";
 
-/// Closes the queue when the thread ends, even by a panic, so that the sending thread never blocks forever.
+/// Closes the queue when the thread ends, even by panicking, so that the sending thread never blocks forever.
 struct Close(ActivationQueue<Batch>);
 
 impl Drop for Close {
@@ -41,7 +41,7 @@ impl Drop for Close {
 
 impl Writer {
     pub(super) fn start(mut sink: Box<dyn Sink>) -> Result<Self, DumpError> {
-        // One batch waits while another is written; with the one being computed, memory contains three.
+        // One batch waits while another is written; with the one being computed, memory holds three.
         let queue = ActivationQueue::bounded(1, WhenFull::Block);
         let reader = Close(queue.clone());
         let thread = std::thread::Builder::new().name("hooklens-dump".into()).spawn(move || {

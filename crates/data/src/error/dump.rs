@@ -27,7 +27,7 @@ pub enum DumpError {
         /// Underlying I/O error.
         source: std::io::Error,
     },
-    /// A point of an encoder-decoder's decoder, or its logits, in a dump of encoder prompts.
+    /// A decoder point or the logits of an encoder-decoder, in a dump of encoder prompts.
     #[error(
         "`{point}` belongs to the decoder, but the prompts of this dump are encoder inputs: choose points of the \
          encoder (`encoder*`), or also pass the tokens of the decoder (`--decoder-prompt`, `Dump::encoder_rows`)"
@@ -36,10 +36,10 @@ pub enum DumpError {
         /// Name of the point.
         point: String,
     },
-    /// A point with the encoder's positions, in a dump of decoder prompts.
+    /// A point with encoder positions, in a dump of decoder prompts.
     #[error(
-        "`{point}` has positions of the encoder, but the prompts of this dump are tokens of the decoder: choose points \
-         of the decoder (`decoder*`) other than cross-attention scores and patterns"
+        "`{point}` has encoder positions, but the prompts of this dump are decoder tokens: choose points of the \
+         decoder (`decoder*`) other than cross-attention scores and patterns"
     )]
     OfEncoder {
         /// Name of the point.
@@ -106,7 +106,7 @@ pub enum DumpError {
         prompt: Option<usize>,
         /// Index among the kept positions, if the tensor has positions.
         position: Option<usize>,
-        /// Whether it was written as `f16`.
+        /// Whether the dump stores `f16`.
         half: bool,
     },
     /// Another process is writing to the folder.
@@ -118,7 +118,7 @@ pub enum DumpError {
         holder: String,
     },
     /// The folder was started with different settings.
-    #[error("{} was started with different settings ({what}: {before} there, {now} now)", path.display())]
+    #[error("{} was started with different settings ({what}: {before} before, {now} now)", path.display())]
     Mismatch {
         /// Path of the manifest.
         path: PathBuf,
@@ -129,8 +129,8 @@ pub enum DumpError {
         /// Value in this run.
         now: String,
     },
-    /// The dump comes from a different model than the given one or than another dump.
-    #[error("the activations in {} come from different {what}: {dumped}, not {expected}", path.display())]
+    /// The dump comes from a different model than the given one, or than another dump.
+    #[error("the activations in {} were computed with different {what}: {dumped}, not {expected}", path.display())]
     AnotherModel {
         /// Path of the dump.
         path: PathBuf,
@@ -170,7 +170,7 @@ pub enum DumpError {
     Prompt {
         /// File, and line or row.
         place: Place,
-        /// Why there is no prompt in it.
+        /// Why the line or row contains no prompt.
         reason: String,
         /// Underlying parse error, if the line is not valid JSON.
         source: Option<serde_json::Error>,

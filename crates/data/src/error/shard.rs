@@ -65,7 +65,7 @@ pub enum ShardError {
         variable: &'static str,
     },
     /// The array's task ids are not evenly spaced.
-    #[error("the array's task ids are not evenly spaced (task {id}; {count} tasks from {min}); use --shard I/N")]
+    #[error("the array's task ids are not evenly spaced (task id {id}; {count} tasks from id {min}); use --shard I/N")]
     Uneven {
         /// The task's id.
         id: usize,
@@ -74,7 +74,7 @@ pub enum ShardError {
         /// The number of tasks.
         count: usize,
     },
-    /// The task's number is not below the number of tasks.
+    /// The task's number is not less than the number of tasks.
     #[error("{variable} is {task}, but {total} is {}; use --shard I/N", count.map_or("not set".into(), |n| n.to_string()))]
     Task {
         /// Name of the variable with the task's number.
@@ -92,8 +92,8 @@ pub enum ShardError {
         /// Name of the variable with the task's number.
         variable: &'static str,
     },
-    /// The job's index is not below the number of shards.
-    #[error("{variable} is {index}, which is not an index of {of} shards, counted from 0")]
+    /// The job's index is not less than the number of shards.
+    #[error("{variable} is {index}; with {of} shards, it must be less than {of}")]
     JobIndex {
         /// Name of the variable.
         variable: &'static str,
@@ -111,7 +111,7 @@ pub enum ShardError {
         /// Names of the variables.
         variables: [&'static str; 3],
     },
-    /// The job has another number of tasks than requested.
+    /// The job does not have the requested number of tasks.
     #[error("the job has {given} tasks, not {expected}; use --shard I/N")]
     Tasks {
         /// The job's number of tasks.
