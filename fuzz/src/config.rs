@@ -1,4 +1,4 @@
-//! A `config.json` of any family is either rejected or gives a valid configuration.
+//! A `config.json` of any family is either rejected or yields a valid configuration.
 
 pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");

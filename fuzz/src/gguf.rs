@@ -1,4 +1,4 @@
-//! A GGUF file is either rejected, or described and its tensors read.
+//! A GGUF file is either rejected, or its metadata and tensors are read.
 
 use hooklens::WeightFiles;
 use hooklens::prelude::DType;

@@ -8,7 +8,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     for entry in fs::read_dir(set).expect("a folder").map(|entry| entry.expect("an entry").path()) {
         if entry.extension().is_some_and(|ending| ending == "safetensors") {
-            // `fs::copy` fails on in-memory file systems when LibFuzzer's timer interrupts it.
+            // `fs::copy` fails on in-memory file systems when libFuzzer's timer interrupts it.
             let weights = fs::read(&entry).expect("weights");
             fs::write(folder.path().join(entry.file_name().expect("a name")), weights).expect("weights");
         }

@@ -1,4 +1,4 @@
-"""`python -m hooklens`: runs the `hooklens` program that is installed with the package."""
+"""`python -m hooklens`: runs the `hooklens` binary installed with the package."""
 
 from __future__ import annotations
 

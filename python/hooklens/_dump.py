@@ -16,7 +16,7 @@ from ._file import File, widened
 from ._latents import Latents
 
 Array = np.ndarray[Any, Any]
-# MoE points that merge the row and position axes, and MoE points with only the tokens routed to an expert.
+# MoE points whose row and position axes are merged, and MoE points that contain only the tokens routed to one expert.
 _TOGETHER = re.compile(r"\.hook_expert_(weights|indices)$")
 _ROUTED = re.compile(r"\.experts\.\d+\.")
 # Points with a head axis between rows and positions.
@@ -28,7 +28,7 @@ _VERSION = 4
 
 
 class Incomplete(UserWarning):
-    """Warns that a dump is still being written, or failed: it does not contain all of its prompts."""
+    """Warns that a dump does not contain all of its prompts, because it is still being written or failed."""
 
 
 class Batch(dict[str, Array]):

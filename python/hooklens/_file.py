@@ -33,7 +33,7 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
             if length > min(size - len(start), _LONGEST_HEADER):
-                raise ValueError(f"{path} is not a .safetensors file: its header would exceed the file")
+                raise ValueError(f"{path} is not a .safetensors file: its header does not fit in the file")
             try:
                 header = json.loads(file.read(length))
             except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ class File(Mapping[str, np.ndarray[Any, Any]]):
         return np.dtype(_TYPES[self.dtype(name)])
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """Reads all values at once, which is faster than through the memory map if all of them are needed."""
+        """Reads all values at once, which is faster than going through the memory map."""
         begin, end = self._tensors[name]["data_offsets"]
         kind = self.kind(name)
         bits = np.fromfile(self.path, kind, (end - begin) // kind.itemsize, offset=self._first + begin).reshape(self.shape(name))

@@ -29,7 +29,7 @@ class State(TypedDict, total=False):
 
 
 def _one_model(models: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any] | None:
-    """The model of all dumps that record one. Raises if they record different models."""
+    """The model recorded in the dumps, if any records one. Raises if they record different models."""
     for path, model in models[1:]:
         first = models[0][1]
         hashed = "identity" if "identity" in model and "identity" in first else "fingerprint"
@@ -37,7 +37,7 @@ def _one_model(models: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any] | Non
             own, other = (", ".join(one.get(what, [])) if what != hashed else one.get(what) for one in (model, first))
             if own != other:
                 names = [f"{one or 'none'} ({of.get('name', '')})" for one, of in ((own, model), (other, first))]
-                raise ValueError(f"the activations in {path} come from a different model: its {what} is {names[0]}, not {names[1]}")
+                raise ValueError(f"the activations in {path} come from a different model ({what}: {names[0]}, not {names[1]})")
     return models[0][1] if models else None
 
 
@@ -75,7 +75,7 @@ class ActivationStore:
         opened = [(path, load(path)) for path in paths]
         files = [file for _, dump in opened for file in dump.files]
         self.model = _one_model([(path, dump.model) for path, dump in opened if dump.model is not None])
-        """The model whose activations the dumps contain. None if none of them records it."""
+        """The model whose activations the dumps contain. None if no dump records it."""
         self.point = point
         self.batch_size = batch_size
         self.mix = mix
@@ -98,9 +98,9 @@ class ActivationStore:
         """Shape of a vector."""
         kinds = [np.dtype("<f4") if file.dtype(point) == "BF16" else file.kind(point) for file in files]
         self.dtype = np.result_type(*kinds)
-        """Dtype of the vectors: the widest one, if dumps have different dtypes."""
+        """Dtype of the vectors: the widest if dumps have different dtypes."""
         self._files = files[reader::readers]
-        # Masks are small, so the number of vectors in each file is known before any is read.
+        # Masks are small: read them now to count the vectors in each file.
         self._counts = [int(file["attention_mask"].sum()) for file in self._files]
         self._of = [seed, batch_size, mix, reader, readers, sum(self._counts)]
         if state is not None:
@@ -117,7 +117,7 @@ class ActivationStore:
         names = ("seed", "batch_size", "mix", "reader", "readers", "number of vectors")
         for name, before, now in zip(names, state.get("of", []), self._of):
             if before != now:
-                raise ValueError(f"the state belongs to a store whose {name} is {before}, but here it is {now}")
+                raise ValueError(f"the state belongs to a different store ({name}: {before} in the state, {now} in this store)")
 
     def _at(self, epoch: int, batch: int) -> State:
         return State(epoch=epoch, batch=batch, of=self._of)

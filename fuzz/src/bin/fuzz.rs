@@ -1,4 +1,4 @@
-//! Fuzzes the target that `FUZZ_TARGET` names; the arguments are LibFuzzer's.
+//! Fuzzes the target that `FUZZ_TARGET` names. Arguments are passed to libFuzzer.
 #![no_main]
 #![allow(clippy::expect_used, clippy::panic)]
 
@@ -8,7 +8,7 @@ use hooklens_fuzz::{TARGETS, Target};
 use libfuzzer_sys::fuzz_target;
 
 static RUN: LazyLock<Target> = LazyLock::new(|| {
-    let name = std::env::var("FUZZ_TARGET").expect("the name of a target in FUZZ_TARGET");
+    let name = std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET must name a target");
     let found = TARGETS.iter().find(|(target, _)| *target == name);
     found.unwrap_or_else(|| panic!("no target is named {name}")).1
 });
