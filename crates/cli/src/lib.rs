@@ -2,7 +2,7 @@
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
-// Internal crates are read with their private items.
+// Documentation of internal crates includes private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod any_model;

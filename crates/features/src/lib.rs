@@ -1,7 +1,7 @@
 //! Dictionaries of features: opening, splicing, training and evaluating sparse autoencoders and transcoders.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
-// Internal crates are read with their private items.
+// Documentation of internal crates includes private items.
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod architecture;
