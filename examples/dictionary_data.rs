@@ -34,7 +34,7 @@ fn main() -> hooklens::Result<()> {
     };
     let held_back = rows.split_off(count);
     let report = Dump::new(point.as_str()).run(&model, &rows, format!("{out}_dump.safetensors"))?;
-    println!("{} prompts, {} tokens", report.rows(), rows.iter().map(Vec::len).sum::<usize>());
+    println!("{} prompts, {} tokens", report.rows, rows.iter().map(Vec::len).sum::<usize>());
     let tensors =
         [("train", &rows), ("test", &held_back)].map(|(part, rows)| Ok((part, activations(&model, point, rows)?)));
     let tensors = tensors.into_iter().collect::<hooklens::Result<Vec<_>>>()?;

@@ -53,11 +53,6 @@ impl Record {
     }
 
     /// Records every point that costs nothing extra to compute.
-    ///
-    /// ```
-    /// use hooklens_hooks::Record;
-    /// assert!(Record::all().keeps_all() && !Record::all().positions(-1).keeps_all());
-    /// ```
     pub fn all() -> Self {
         Self::new(Selection::all())
     }
@@ -211,7 +206,7 @@ pub trait RecordRequest {
     /// Whether nothing is recorded.
     ///
     /// ```
-    /// use hooklens_hooks::Record;
+    /// use hooklens_hooks::{Record, RecordRequest};
     /// assert!(Record::default().selects_nothing() && !Record::all().selects_nothing());
     /// ```
     fn selects_nothing(&self) -> bool;

@@ -70,7 +70,7 @@ proptest! {
             Dump::new(points).batch_size(files).padding_side(side).dtype(dtype)
         };
         let [first, second] = ["first", "second.safetensors"].map(|name| folder.path().join(name));
-        let files = |report: DumpReport| report.files().map(Path::to_path_buf).collect::<Vec<_>>();
+        let files = |report: DumpReport| report.files;
         let mut written = files(dump("*").run(&model, &rows, &first).unwrap());
         written.extend(files(dump("*").run(&model, &rows[..1], &second).unwrap()));
         let store = || ActivationStore::new([&first, &second], [POINT, OTHER]).seed(seed).buffer(buffer);

@@ -10,7 +10,6 @@ use hooklens::dump::{Dump, Shard};
 use hooklens::experiments::SteeringVector;
 use hooklens::prelude::*;
 use hooklens::{ActivationFn, DumpError, Error, HookError, Positional};
-use hooklens_data::dump::counts;
 use hooklens_model::config::{Experts, Layers, Settings};
 use ndarray::{ArrayD, IxDyn};
 use proptest::prelude::*;
@@ -183,7 +182,7 @@ fn folders_are_kept_in_order() {
         fs::write(fresh.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
         fs::write(fresh.join(".tmpAbc123"), "left").unwrap();
         let resumed = dump.clone().resume(true).run(&model, &rows, &fresh).unwrap();
-        assert_eq!((counts(&resumed).resumed, resumed.files().len()), (kept, 3), "{log:?}");
+        assert_eq!((resumed.resumed, resumed.files.len()), (kept, 3), "{log:?}");
         assert!(!fresh.join(".tmpAbc123").exists());
     }
 }
@@ -227,7 +226,7 @@ fn sharing_a_prefix_does_not_show() {
         let run = |share: bool, name: &str| {
             let path = folder.path().join(name);
             let report = dump.clone().share_prefix(share).run(&model, &rows, &path).unwrap();
-            (counts(&report).shared, read(&path))
+            (report.shared, read(&path))
         };
         let ((shared, given), (none, expected)) = (run(true, "a.safetensors"), run(false, "b.safetensors"));
         assert!(shared > 300 && none == 0, "{shared} shared in batches of {batch}");
@@ -282,13 +281,13 @@ fn shards_have_equally_many_prompts() {
         for (index, out) in shards.iter().enumerate() {
             let shard = Shard::new(index + 1, 4).unwrap();
             let report = dump().shard(shard).run(&model, &rows, out).unwrap();
-            assert_eq!((report.rows(), report.files().len()), (5, 5usize.div_ceil(batch_size)));
+            assert_eq!((report.rows, report.files.len()), (5, 5usize.div_ceil(batch_size)));
             // It resumes as the same shard.
-            std::fs::remove_file(report.files().last().unwrap()).unwrap();
+            std::fs::remove_file(report.files.last().unwrap()).unwrap();
             let report = dump().shard(shard).resume(true).run(&model, &rows, out).unwrap();
-            assert_eq!((report.rows(), counts(&report).resumed), (5, 5usize.div_ceil(batch_size) - 1));
+            assert_eq!((report.rows, report.resumed), (5, 5usize.div_ceil(batch_size) - 1));
         }
-        assert_eq!(merge(folder.path(), &shards).unwrap().rows(), 20);
+        assert_eq!(merge(folder.path(), &shards).unwrap().rows, 20);
         let tokens = |file: &std::path::Path| {
             let bytes = std::fs::read(file).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -324,7 +323,7 @@ fn a_watchers_panic_leaves_the_folder_free() {
     }));
     assert!(panicked.is_err());
     let report = Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out).unwrap();
-    assert_eq!((report.rows(), counts(&report).resumed), (6, 3));
+    assert_eq!((report.rows, report.resumed), (6, 3));
     // An incomplete file gets no name.
     let file = folder.path().join("out.safetensors");
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -350,15 +349,12 @@ fn shards_merged_are_the_whole() {
         let shards: Vec<_> = (1..=of).map(|index| merged.join(format!("part-{index}"))).collect();
         let mut made = 0;
         for (index, shard) in shards.iter().enumerate() {
-            made += dump().shard(Shard::new(index + 1, of).unwrap()).run(&model, &rows, shard).unwrap().rows();
+            made += dump().shard(Shard::new(index + 1, of).unwrap()).run(&model, &rows, shard).unwrap().rows;
         }
         assert_eq!(made, rows.len());
         let report = merge(&merged, &shards).unwrap();
-        assert_eq!(
-            (report.rows(), counts(&report).bytes, report.files().len()),
-            (rows.len(), counts(&all).bytes, all.files().len())
-        );
-        for (one, other) in report.files().zip(all.files()) {
+        assert_eq!((report.rows, report.bytes, report.files.len()), (rows.len(), all.bytes, all.files.len()));
+        for (one, other) in report.files.iter().zip(&all.files) {
             assert_eq!(fs::read(one).unwrap(), fs::read(other).unwrap(), "{}", one.display());
         }
         let manifest: serde_json::Value =
@@ -382,7 +378,7 @@ fn shards_merged_are_the_whole() {
     assert!(not_a_shard.contains("a complete dump"), "{not_a_shard}");
     // A shard resumes where it stopped, and only as the shard it was.
     let third = || dump().resume(true).shard(Shard::new(3, 3).unwrap());
-    assert_eq!(counts(&third().run(&model, &rows, of(3)).unwrap()).resumed, 4);
+    assert_eq!(third().run(&model, &rows, of(3)).unwrap().resumed, 4);
     let other = dump().resume(true).shard(Shard::new(2, 3).unwrap()).run(&model, &rows, of(3)).unwrap_err().to_string();
     assert!(other.contains("different settings (shard: 3/3 before, 2/3 now)"), "{other}");
     let file = dump().shard(Shard::new(1, 2).unwrap()).run(&model, &rows, folder.path().join("x.safetensors"));
@@ -505,7 +501,7 @@ fn a_dump_under_other_edits_is_not_continued() {
         let folder = tempfile::tempdir().unwrap();
         dump.run(&model.hooks([hook.borrow_mut().reborrow()]), &rows, folder.path()).unwrap();
         let again = dump.clone().resume(true).run(&model.hooks([hook.borrow_mut().reborrow()]), &rows, folder.path());
-        assert_eq!(counts(&again.unwrap()).resumed, 3, "{made_by}");
+        assert_eq!(again.unwrap().resumed, 3, "{made_by}");
         let plain = dump.clone().resume(true).run(&model, &rows, folder.path()).unwrap_err();
         assert!(
             matches!(plain.downcast_ref(), Some(DumpError::Mismatch { what, .. }) if what == "edits"),
@@ -525,7 +521,7 @@ fn a_dump_under_other_edits_is_not_continued() {
     let out = tempfile::tempdir().unwrap();
     let dump = dump.clone().resume(true);
     dump.run(&model.hooks([z().replace(&one)]), &one_row, out.path()).unwrap();
-    assert_eq!(counts(&dump.run(&model.hooks([z().replace(&same)]), &one_row, out.path()).unwrap()).resumed, 1);
+    assert_eq!(dump.run(&model.hooks([z().replace(&same)]), &one_row, out.path()).unwrap().resumed, 1);
     assert!(dump.run(&model.hooks([z().replace(&other)]), &one_row, out.path()).is_err());
 }
 
@@ -561,7 +557,7 @@ fn points_chosen_by_a_predicate_are_compared() {
     let dump = |layer| Dump::new(Selection::matching(move |point| point.layer == Some(layer))).resume(true);
     let folder = tempfile::tempdir().unwrap();
     dump(0).run(&model, &rows, folder.path()).unwrap();
-    assert_eq!(counts(&dump(0).run(&model, &rows, folder.path()).unwrap()).resumed, 1);
+    assert_eq!(dump(0).run(&model, &rows, folder.path()).unwrap().resumed, 1);
     let error = dump(1).run(&model, &rows, folder.path());
     assert!(matches!(failure(error), Some(DumpError::Mismatch { what, .. }) if what == "hooks"));
 }
@@ -584,7 +580,7 @@ mod once {
 
         fs::write(shard(1), vec![0; before.len()]).unwrap();
         let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
-        assert_eq!((counts(&resumed).resumed, counts(&resumed).tokens), (1, 12));
+        assert_eq!((resumed.resumed, resumed.tokens), (1, 12));
         assert_eq!(fs::read(shard(1)).unwrap(), before);
 
         // Interrupted while writing the log: the truncated line does not count.
@@ -595,7 +591,7 @@ mod once {
         fs::write(out.join("shards.jsonl"), format!("{}\n{half}", line(0))).unwrap();
         fs::write(out.join("manifest.json"), manifest.replace("\"complete\": true", "\"complete\": false")).unwrap();
         let resumed = dump.clone().resume(true).run(&model, &rows, &out).unwrap();
-        assert_eq!(counts(&resumed).resumed, 1);
+        assert_eq!(resumed.resumed, 1);
 
         // Other weights under the same name are a different model.
         let other = random_model(TransformerConfig::new(1, 16, 2, 20, 16), 4);
@@ -614,7 +610,7 @@ mod once {
         let shards = [1, 2].map(|index| folder.path().join(index.to_string()));
         let mut whole = Vec::new();
         for (index, out) in shards.iter().enumerate() {
-            whole.extend(dump(index + 1).run(&model(), &rows, out).unwrap().files().map(Path::to_path_buf));
+            whole.extend(dump(index + 1).run(&model(), &rows, out).unwrap().files);
         }
         for (number, file) in whole.iter().enumerate() {
             let before = fs::read(file).unwrap();
@@ -626,8 +622,8 @@ mod once {
                 assert!(error.contains("missing or was modified") && error.contains("shard-0"), "{error}");
                 let (index, done) = (1 + number / 3, number % 3);
                 let out = &shards[index - 1];
-                assert_eq!(counts(&dump(index).verify(false).run(&model(), &rows, out).unwrap()).resumed, 3);
-                assert_eq!(counts(&dump(index).run(&model(), &rows, out).unwrap()).resumed, done);
+                assert_eq!(dump(index).verify(false).run(&model(), &rows, out).unwrap().resumed, 3);
+                assert_eq!(dump(index).run(&model(), &rows, out).unwrap().resumed, done);
                 assert_eq!(fs::read(file).unwrap(), before);
             }
         }
@@ -635,11 +631,11 @@ mod once {
         let mut damaged = fs::read(last).unwrap();
         *damaged.last_mut().unwrap() ^= 1;
         fs::write(last, damaged).unwrap();
-        assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows(), 6);
+        assert_eq!(merge_unverified(folder.path(), &shards).unwrap().rows, 6);
         // A merged dump can be resumed like one that was written as a whole.
         let all = Dump::new("*hook_z").batch_size(1).resume(true);
-        assert_eq!(counts(&all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap()).resumed, 6);
-        assert_eq!(counts(&all.run(&model(), &rows, folder.path()).unwrap()).resumed, 5);
+        assert_eq!(all.clone().verify(false).run(&model(), &rows, folder.path()).unwrap().resumed, 6);
+        assert_eq!(all.run(&model(), &rows, folder.path()).unwrap().resumed, 5);
     }
 
     /// The same command on a small model writes the same bytes, for any number of threads.

@@ -540,7 +540,7 @@ fn what_is_no_number_is_said() {
     assert!(error.contains("`blocks.1.hook_resid_post` contains NaN at prompt 1, position 0"), "{error}");
     assert!(!out.exists());
     let report = dump.allow_non_finite(true).run(&model, vec![vec![0, 1], vec![0, 2, 3]], &out).unwrap();
-    assert_eq!(report.non_finite(), ["blocks.1.hook_resid_post"]);
+    assert_eq!(report.non_finite, ["blocks.1.hook_resid_post"]);
 
     let no_number = |error: Error| {
         assert!(matches!(&error, Error::NotANumber { .. }), "{error}");

@@ -20,7 +20,7 @@ use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, counts, is_whole};
+use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
@@ -322,38 +322,38 @@ fn dumped<M: DumpModel>(
     let report = report.map_err(|error| given.with_place(error))?;
 
     let printed = print(&report, &findings, start.elapsed().as_secs_f64(), path);
-    if report.left() > 0 {
+    if report.left > 0 {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} prompts are left; continue with {again}", grouped(report.left()))));
+        return Err(Failure::Stopped(format!("{} prompts are left; continue with {again}", grouped(report.left))));
     }
     printed
 }
 
 /// Prints a summary of the dump.
 fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> CliResult {
-    let (mut out, counts) = (stdout(), counts(report));
+    let mut out = stdout();
     let place = path.display();
-    let files = if report.files().len() == 1 { String::new() } else { format!(" in {} files", report.files().len()) };
+    let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
     writeln!(
         out,
         "{} prompts, {} tokens -> {place}{files}, {} ({seconds:.1} s)",
-        grouped(report.rows()),
-        grouped(counts.tokens),
-        bytes(counts.bytes)
+        grouped(report.rows),
+        grouped(report.tokens),
+        bytes(report.bytes)
     )?;
-    if !report.non_finite().is_empty() {
-        note(format!("wrote NaN or infinite values: {}", report.non_finite().join(", ")));
+    if !report.non_finite.is_empty() {
+        note(format!("wrote NaN or infinite values: {}", report.non_finite.join(", ")));
     }
-    if counts.shared > 0 {
-        let share = 100.0 * counts.shared as f64 / counts.tokens.max(1) as f64;
+    if report.shared > 0 {
+        let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
         writeln!(
             out,
             "{} tokens ({share:.0} %) belong to shared prefixes and were not recomputed",
-            grouped(counts.shared)
+            grouped(report.shared)
         )?;
     }
-    if counts.resumed > 0 {
-        writeln!(out, "{} files were already complete; their tokens are not counted", counts.resumed)?;
+    if report.resumed > 0 {
+        writeln!(out, "{} files were already complete; their tokens are not counted", report.resumed)?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;

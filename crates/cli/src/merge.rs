@@ -11,7 +11,7 @@ use super::out::{CsvArg, OutFile, spare};
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
-use hooklens_data::dump::{Shard, Shards, counts, is_whole, merge, merge_unverified, shards_in};
+use hooklens_data::dump::{Shard, Shards, is_whole, merge, merge_unverified, shards_in};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
@@ -68,7 +68,7 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
     };
     let merged = if args.no_verify { merge_unverified } else { merge };
     let report = merged(&args.out, &shards)?;
-    let (rows, files, size) = (grouped(report.rows()), report.files().len(), bytes(counts(&report).bytes));
+    let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
     writeln!(stdout(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
     Ok(())
 }

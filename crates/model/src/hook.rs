@@ -162,7 +162,7 @@ layer_points! {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let cache = model.record("When Mary and John", "blocks.2.attn.hook_{q,k,attn_scores}")?;
     /// let [q, k] = [cache.get(hook::q(2))?.swap_dims(1, 2), cache.get(hook::k(2))?.swap_dims(1, 2)];
-    /// let scores = q.matmul(k.transpose()) / model.config().attn_scale; // before the mask
+    /// let scores = q.matmul(k.transpose()) / (model.config().d_head() as f64).sqrt(); // before the mask
     /// let recorded = cache.get(hook::attn_scores(2))?;
     /// let last = (scores - recorded).narrow(2, 4, 1); // the last query sees all keys
     /// assert!(last.abs().max().into_scalar::<f32>() < 1e-4);

@@ -21,8 +21,9 @@ use hooklens_model::tokens::{Tokenizer, Tokens, text_hash, token_text};
 /// let tokens = model.to_tokens(["king drum sun king", "red fox"])?;
 /// let cache = model.record(&tokens, "*hook_pattern")?;
 /// let second = AttentionPatterns::of(&model, &cache, &tokens, 1)?.layers([1])?;
-/// assert_eq!(second.tokens(), ["<bos>", "red", "fox"]);
-/// assert_eq!(second.heads_shown().len(), 4);
+/// let patterns = second.to_labeled(); // [head, query, key]
+/// assert_eq!(patterns.values().shape(), [4, 3, 3]);
+/// assert_eq!(patterns.axes()[2].labels, ["0: <bos>", "1: red", "2: fox"]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +103,7 @@ impl AttentionPatterns {
     /// use hooklens::plot::AttentionPatterns;
     /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let patterns = AttentionPatterns::run(&model, "king drum sun king drum", &[1])?;
-    /// assert_eq!(patterns.heads_shown()[0].values.dim(), (6, 6));
+    /// assert_eq!(patterns.to_labeled().values().shape(), [4, 6, 6]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

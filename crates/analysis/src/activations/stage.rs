@@ -10,7 +10,7 @@ use hooklens_model::error::InputError;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", Record::all())?;
-/// let count = |stage| Ok::<_, hooklens::Error>(model.analyze(&cache)?.decompose_resid(stage)?.len());
+/// let count = |stage| Ok::<_, hooklens::Error>(model.analyze(&cache)?.decompose_resid(stage)?.labels().len());
 /// // Token and position embeddings, then attention and MLP of each layer before the stage.
 /// assert_eq!(count(Stage::Before(2))?, 2 + 2 * 2);
 /// assert_eq!(count(Stage::BeforeMlp(2))?, 2 + 2 * 2 + 1);
@@ -35,7 +35,7 @@ pub enum Stage {
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", "*hook_resid_{pre,mid,post}")?;
-/// let count = |per| Ok::<_, hooklens::Error>(model.analyze(&cache)?.accumulated_resid(Stage::Final, per)?.len());
+/// let count = |per| Ok::<_, hooklens::Error>(model.analyze(&cache)?.accumulated_resid(Stage::Final, per)?.labels().len());
 /// assert_eq!((count(Per::Layer)?, count(Per::Sublayer)?), (5, 9));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -56,7 +56,7 @@ pub enum Per {
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let cache = model.record("When Mary and John", Record::all())?;
-/// let terms = |of| Ok::<_, hooklens::Error>(model.analyze(&cache)?.full_resid_decomposition(Stage::Final, of)?.len());
+/// let terms = |of| Ok::<_, hooklens::Error>(model.analyze(&cache)?.full_resid_decomposition(Stage::Final, of)?.labels().len());
 /// assert_eq!(terms(Neurons::Apart)? - terms(Neurons::Summed)?, 4 * 256 - 4);
 /// # Ok::<(), hooklens::Error>(())
 /// ```

@@ -34,7 +34,7 @@ use hooklens_model::tokens::{Tokens, mask_token};
 /// // Before the first layer, only the second token differs.
 /// assert!((shares.values()[[0, 1]] - 1.0).abs() < 1e-3 && shares.values()[[0, 0]] == 0.0);
 /// let crossed = patching.sweep(&Sites::new("decoder.*.cross_attn.hook_z").per([Axis::Head]))?; // [layer, head]
-/// assert_eq!(crossed.mean().values().shape(), [2, model.config().n_heads()]);
+/// assert_eq!(crossed.mean().values().shape(), [2, model.decoder_config().n_heads()]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub trait PatchModel: Patchable {

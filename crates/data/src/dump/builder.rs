@@ -196,7 +196,7 @@ impl Dump {
     /// # let out = folder.path().join("out.safetensors");
     /// let instruction = vec![0, 51, 59, 21];
     /// let done = Dump::new("z0").prefix(instruction).run(&model, &[vec![51], vec![9, 50]], &out)?;
-    /// assert_eq!(hooklens_data::dump::counts(&done).tokens, 3); // tokens of the prompts
+    /// assert_eq!(done.tokens, 3); // tokens of the prompts
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -9,7 +9,7 @@ use hooklens_hooks::{SafetensorsHeader, Unfinished};
 use super::batch::Batch;
 use super::placing::{FileTensor, Widths};
 use super::writer::Sink;
-use super::{DumpCounts, DumpReport, DumpedModel};
+use super::{DumpReport, DumpedModel};
 use crate::error::DumpError;
 
 /// A file whose header is written with the first batch: batches differ only in their number of rows, so each tensor's
@@ -106,8 +106,7 @@ impl Sink for FileSink {
         let failed = |source: std::io::Error| DumpError::File { path: path.clone(), source };
         let file = unfinished.finish().map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len() - data_start;
-        let counts = DumpCounts { bytes, ..DumpCounts::default() };
-        Ok(DumpReport { files: vec![path], counts, ..DumpReport::default() })
+        Ok(DumpReport { files: vec![path], bytes, ..DumpReport::default() })
     }
 }
 

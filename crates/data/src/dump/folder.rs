@@ -15,7 +15,7 @@ use super::place::{self, Files, VersionedFile};
 use super::placing::FileTensor;
 use super::sparse::by_entries;
 use super::writer::Sink;
-use super::{Dump, DumpCounts, DumpReport, object_log};
+use super::{Dump, DumpReport, object_log};
 use crate::error::DumpError;
 use hooklens_io::object_stores::Object;
 
@@ -231,7 +231,7 @@ impl Sink for FolderSink {
         }
         let bytes = self.manifest.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add);
         Ok(DumpReport {
-            counts: DumpCounts { bytes, ..DumpCounts::default() },
+            bytes,
             files: self.manifest.files.iter().map(|entry| self.folder.join(&entry.file)).collect(),
             ..DumpReport::default()
         })

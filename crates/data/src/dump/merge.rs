@@ -5,9 +5,9 @@ use std::path::{Component, Path, PathBuf};
 use hooklens_hooks::FolderLock;
 use rayon::prelude::*;
 
+use super::DumpReport;
 use super::manifest::{BatchFile, Manifest, NAME};
 use super::place::{self, Files, VersionedFile};
-use super::{DumpCounts, DumpReport};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Result;
@@ -101,7 +101,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
     let bytes = whole.files.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add);
     Ok(DumpReport {
         rows: whole.rows,
-        counts: DumpCounts { bytes, ..DumpCounts::default() },
+        bytes,
         files: whole.files.iter().map(|entry| folder.join(&entry.file)).collect(),
         ..DumpReport::default()
     })

@@ -35,7 +35,7 @@ pub use manifest::{hash_of_rows, is_whole};
 pub use merge::{merge, merge_unverified};
 pub use model::DumpModel;
 pub use place::folders;
-pub use report::{DumpCounts, DumpReport, counts};
+pub use report::DumpReport;
 pub use run::DumpJob;
 pub use shard::{Shard, SplitByShard};
 pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};

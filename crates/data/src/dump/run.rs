@@ -151,8 +151,8 @@ impl Dump {
     /// # let (file, many) = (folder.path().join("all.safetensors"), folder.path().join("many"));
     /// let rows = vec![vec![0, 51], vec![0, 9]];
     /// let dump = Dump::new("z0").batch_size(1);
-    /// assert_eq!(dump.run(&model, &rows, &file)?.files().len(), 1); // the extension selects a single file
-    /// assert!(dump.run(&model, &rows, &many)?.files().len() > 1 && many.is_dir());
+    /// assert_eq!(dump.run(&model, &rows, &file)?.files.len(), 1); // the extension selects a single file
+    /// assert!(dump.run(&model, &rows, &many)?.files.len() > 1 && many.is_dir());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -240,12 +240,12 @@ impl Dump {
         late?;
         report.rows = own.len() - left;
         report.left = left;
-        report.counts.tokens = tokens_run;
-        report.counts.resumed = finished;
+        report.tokens = tokens_run;
+        report.resumed = finished;
         if let Some(noted) = non_finite {
             report.non_finite = noted.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         }
-        report.counts.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
+        report.shared = shared_prefix.map_or(0, |shared_prefix| shared_prefix.saved());
         Ok(report)
     }
 }

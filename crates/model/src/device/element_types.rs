@@ -12,7 +12,7 @@ const ALL: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 /// ```
 /// use hooklens::DType;
 /// let device = burn::tensor::Device::flex();
-/// assert_eq!(hooklens::element_types(&device), [DType::F32, DType::F16, DType::BF16, DType::F64]);
+/// assert_eq!(hooklens_model::device::element_types(&device), [DType::F32, DType::F16, DType::BF16, DType::F64]);
 /// ```
 pub fn element_types(device: &Device) -> Vec<DType> {
     ALL.into_iter().filter(|dtype| computes_in(device, *dtype)).collect()

@@ -30,7 +30,7 @@ pub use self_test::check_numbers;
 /// Environment variable that names the [`default_device`].
 ///
 /// ```
-/// assert_eq!(hooklens::DEVICE_VARIABLE, "HOOKLENS_DEVICE"); // `HOOKLENS_DEVICE=flex hooklens info gpt2`
+/// assert_eq!(hooklens_model::device::DEVICE_VARIABLE, "HOOKLENS_DEVICE"); // `HOOKLENS_DEVICE=flex hooklens info gpt2`
 /// ```
 pub const DEVICE_VARIABLE: &str = "HOOKLENS_DEVICE";
 

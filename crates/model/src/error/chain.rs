@@ -8,7 +8,7 @@ use std::error::Error;
 /// function instead. Line breaks in the causes' messages are replaced by spaces.
 ///
 /// ```
-/// let error = hooklens::dump::read_prompts("no/such/file").unwrap_err();
+/// let error = hooklens::corpus::Corpus::new(["no/such/file"]).prompts().map(|_| ()).unwrap_err();
 /// assert_eq!(error.to_string(), "can't read or write no/such/file");
 /// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // then the cause
 /// ```
