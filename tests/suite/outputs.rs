@@ -169,6 +169,47 @@ fn ran_into(arguments: &[String], stdout: Stdio) -> Output {
     program().args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
+/// Every command creates the folder of its output.
+#[test]
+fn folders_of_outputs_are_created() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, path) in writers(&folder.path().join("not/yet")) {
+        let output = ran_into(&arguments, Stdio::null());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && path.exists(), "{arguments:?}: {message}");
+    }
+}
+
+/// Outputs are checked before any work: the error is about the output, although the model does not exist either.
+#[test]
+fn outputs_are_checked_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut places = writers(&file);
+    // A folder where a file should be, or the other way around.
+    let others = folder.path().join("others");
+    for (arguments, path) in writers(&others) {
+        match path.extension() {
+            Some(_) => std::fs::create_dir_all(&path).unwrap(),
+            None => std::fs::write(&path, "").unwrap(),
+        }
+        places.push((arguments, path));
+    }
+    for (mut arguments, path) in places {
+        if let Some(at) = arguments.iter().position(|argument| argument == "--model") {
+            arguments[at + 1] = "no-such-model".into();
+        }
+        let output = ran_into(&arguments, Stdio::null());
+        let message = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("error: can't write {}: ", path.display());
+        // A notebook that exists is only replaced if that is requested.
+        let exists = format!("error: {} already exists", path.display());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+        assert!(message.starts_with(&expected) || message.starts_with(&exists), "{arguments:?}: {message}");
+    }
+}
+
 /// If the reader of standard output closes the pipe, files are still written, and the command succeeds.
 #[cfg(unix)]
 #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
-use super::out::{CsvArg, Kind, OutFile, said_file, spare, write};
+use super::out::{CsvArg, Kind, Names, OutFile, prepare, said_file, write};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
@@ -60,7 +60,7 @@ pub(super) struct AttentionArgs {
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
+    prepare(args.out.as_ref().map(|out| &*out.path), Names::File, args.model.inputs())?;
     let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     let (n_layers, n_heads) = match &model {
         AnyModel::Decoder(model) => (model.config().n_layers(), model.config().n_heads()),

@@ -9,7 +9,7 @@ use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, prepare, print_largest, said_file};
 use super::pairs::{PairArgs, Pairs};
 use super::share::{Kind, Part, ShareArgs};
 use super::terminal::stdout;
@@ -64,8 +64,8 @@ pub(super) enum ToArg {
 }
 
 pub(super) fn run(args: &AttributeArgs) -> CliResult {
-    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     args.share.file()?;
+    prepare(args.share.path(), args.share.names(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     if args.share.shard()?.is_some() && args.to != ToArg::Edges {
         return Err(Failure::Usage("--shard requires --to edges; the other attributions use a single prompt".into()));
     }

@@ -12,7 +12,7 @@ use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::given::{Given, GivenRows, to_join};
-use super::out::spare;
+use super::out::{Names, prepare};
 use super::prompt_files::PromptFiles;
 use super::shard_arg::ShardArg;
 use super::signals;
@@ -166,7 +166,11 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.no_verify && !args.resume && !args.shard.is_some_and(ShardArg::resumes) {
         return Err(Failure::Usage("--no-verify requires --resume or --shard auto".into()));
     }
-    spare(Some(&args.out), args.model.inputs().into_iter().chain(args.files.files()))?;
+    prepare(
+        Some(&args.out),
+        if to_file(&args.out) { Names::File } else { Names::Folder },
+        args.model.inputs().into_iter().chain(args.files.files()),
+    )?;
     let shard = args.shard.map(ShardArg::shard).transpose()?;
     if let Some((arg, shard)) = args.shard.zip(shard) {
         arg.check(shard, &args.out)?;

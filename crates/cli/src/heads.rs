@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, said_file, spare};
+use super::out::{CsvArg, Finding, Names, OutFile, check_finite, heatmap, prepare, said_file};
 use super::terminal::stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
@@ -63,7 +63,7 @@ pub(super) enum MeasureArg {
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs())?;
+    prepare(args.out.as_ref().map(|out| &*out.path), Names::File, args.model.inputs())?;
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("--exclude-bos and --exclude-current-token require --measure mul or abs".into()));
     }

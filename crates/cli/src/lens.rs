@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
-use super::out::{CsvArg, Finding, OutFile, said_file, spare};
+use super::out::{CsvArg, Finding, Names, OutFile, prepare, said_file};
 use super::terminal::stdout;
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
@@ -78,7 +78,11 @@ pub(super) enum ShadeArg {
 }
 
 pub(super) fn run(args: &LensArgs) -> CliResult {
-    spare(args.out.as_ref().map(|out| &*out.path), args.model.inputs().into_iter().chain(args.tuned.clone()))?;
+    prepare(
+        args.out.as_ref().map(|out| &*out.path),
+        Names::File,
+        args.model.inputs().into_iter().chain(args.tuned.clone()),
+    )?;
     let model = AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     if !matches!(model, AnyModel::Decoder(_)) && (args.mid || args.tuned.is_some()) {
         return Err(Failure::Usage("--mid and --tuned require a decoder".into()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::out::{CsvArg, OutFile, spare};
+use super::out::{CsvArg, Names, OutFile, prepare};
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
@@ -48,7 +48,11 @@ pub(super) struct MergeArgs {
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
     if let Some(parts) = parts(args)? {
-        spare(args.results.as_ref().map(|results| &*results.path), parts.iter().map(|part| part.path.clone()))?;
+        prepare(
+            args.results.as_ref().map(|results| &*results.path),
+            Names::File,
+            parts.iter().map(|part| part.path.clone()),
+        )?;
         let merged = match parts[0].kind {
             Kind::Patch => patch::merged,
             Kind::FeaturesEval => features::merged_evaluation,

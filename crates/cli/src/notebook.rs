@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::out::{said, spare, write};
+use super::out::{Names, prepare, said, write};
 use super::terminal::stdout;
 use super::{CliResult, Failure};
 use hooklens_loading::loading::sources;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &NotebookArgs) -> CliResult {
             format!("{} already exists; pass --force to overwrite it", args.file.display()).into(),
         ));
     }
-    spare(Some(&args.file), sources(&args.model))?;
+    prepare(Some(&args.file), Names::File, sources(&args.model))?;
     write(&args.file, format!("{:#}\n", notebook(args)).as_bytes())?;
     said(&args.file)?;
     let mut out = stdout();

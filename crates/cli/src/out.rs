@@ -1,6 +1,6 @@
 //! Output of results: a table on the terminal, or a file whose format follows from its extension.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -11,6 +11,7 @@ use super::terminal::{shown, stdout};
 use super::{CliResult, Failure};
 use hooklens_analysis::labeled::{LabeledArray, largest_places};
 use hooklens_io::csv_text::CsvLabels;
+use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
 use hooklens_plot::Heatmap;
 
@@ -61,15 +62,20 @@ impl CsvArg {
     }
 }
 
-/// Fails if the output can't be written, or if it would overwrite an input or a file in an input folder, even through a
-/// symlink.
-pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
-    let Some(out) = out else { return Ok(()) };
+/// What an output path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    File,
+    Folder,
+}
+
+/// Prepares an output before the work begins: creates the folder that it will be in. Fails if the output can't be
+/// written, or if it would overwrite an input or a file in an input folder, even through a symlink.
+pub(super) fn prepare(out: Option<&Path>, names: Names, inputs: impl IntoIterator<Item = PathBuf>) -> CliResult {
+    let Some(out) = out.filter(|out| !is_url(out)) else { return Ok(()) };
+    check_place(out, names).map_err(|error| unwritten(out, &error))?;
     // A path that does not exist yet overwrites nothing.
     let Ok(real) = out.canonicalize() else { return Ok(()) };
-    if !real.is_dir() {
-        hooklens_hooks::check_output(out).map_err(|e| unwritten(out, &e))?;
-    }
     for input in inputs.into_iter().filter_map(|path| path.canonicalize().ok()) {
         // A folder's files may be symlinks to files elsewhere.
         let entries = std::fs::read_dir(&input).into_iter().flatten().flatten();
@@ -80,6 +86,35 @@ pub(super) fn spare(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf
             return Err(Failure::Failed(message.into()));
         }
     }
+    Ok(())
+}
+
+fn check_place(out: &Path, names: Names) -> io::Result<()> {
+    let refused = |reason| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    let folder = match out.canonicalize() {
+        Ok(real) if names == Names::Folder => match real.is_dir() {
+            true => real,
+            false => return refused("it is a file; name a folder"),
+        },
+        Ok(real) => {
+            hooklens_hooks::check_output(out)?;
+            match real.parent() {
+                // Files are replaced, which takes permission to write to their folder. Pipes and devices are not.
+                Some(folder) if real.is_file() => folder.to_path_buf(),
+                _ => return Ok(()),
+            }
+        }
+        Err(_) => {
+            let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            std::fs::create_dir_all(folder)?;
+            if names == Names::File {
+                hooklens_hooks::check_output(out)?;
+            }
+            folder.to_path_buf()
+        }
+    };
+    // The error's own text has the hidden file's name, which means nothing to users.
+    tempfile::Builder::new().prefix(".hooklens-").tempfile_in(folder).map_err(|error| error.kind())?;
     Ok(())
 }
 
@@ -116,7 +151,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> CliResult {
 
 /// Error for a file or folder that can't be written.
 pub(super) fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Failed(format!("{}: {error}", path.display()).into())
+    Failure::Failed(format!("can't write {}: {error}", path.display()).into())
 }
 
 /// Prints where a file was written, if there is one.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, print_largest, said_file, spare};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, prepare, print_largest, said_file};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
 use super::share::{Kind, Part, ShareArgs, setting_name};
 use super::terminal::{note, stdout};
@@ -81,9 +81,9 @@ pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
 }
 
 pub(super) fn run(args: &PatchArgs) -> CliResult {
-    spare(args.share.path(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     args.share.file()?;
     args.share.shard()?;
+    prepare(args.share.path(), args.share.names(), args.model.inputs().into_iter().chain(args.pairs.file().cloned()))?;
     match AnyModel::load(&args.model, args.model.processed(args.dtype.dtype, args.process)?)? {
         AnyModel::Decoder(model) => sweep(args, &model),
         AnyModel::Encoder(model) => sweep(args, &model),

@@ -9,7 +9,7 @@ use hooklens_hooks::{FolderLock, check_own_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::out::{OutFile, said, write};
+use super::out::{Names, OutFile, said, write};
 use super::shard_arg::{ShardArg, name_of, shares_of};
 use super::terminal::note;
 use super::{CliResult, Failure};
@@ -70,6 +70,11 @@ impl ShareArgs {
     /// The path of `--out`.
     pub(super) fn path(&self) -> Option<&Path> {
         self.out.as_deref()
+    }
+
+    /// What `--out` names: a folder for shards, else a file.
+    pub(super) fn names(&self) -> Names {
+        if self.shard.is_some() { Names::Folder } else { Names::File }
     }
 
     /// The output file of `--out`, if there are no shards.

@@ -6,7 +6,7 @@ use clap::Args;
 use hooklens_hooks::Together;
 
 use super::locked::Locked;
-use crate::out::{said, spare, unwritten};
+use crate::out::{Names, prepare, said, unwritten};
 use crate::{CliResult, Failure};
 use hooklens_features::{DictionaryFiles, Labels, Normalization, Opened, open};
 
@@ -31,7 +31,7 @@ pub(super) struct ConvertArgs {
 }
 
 pub(super) fn run(args: &ConvertArgs) -> CliResult {
-    spare(Some(&args.out), [args.path.clone()].into_iter().chain(args.labels.clone()))?;
+    prepare(Some(&args.out), Names::Folder, [args.path.clone()].into_iter().chain(args.labels.clone()))?;
     let _locked = Locked::take([&*args.out])?;
     let mut files = Together::new();
     match open(&args.path)? {

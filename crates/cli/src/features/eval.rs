@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::one::LayerArg;
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::corpus::CorpusArg;
-use crate::out::{CsvArg, Finding, OutFile, said_file, spare};
+use crate::out::{CsvArg, Finding, OutFile, prepare, said_file};
 use crate::share::{Kind, Part, Share, ShareArgs};
 use crate::terminal::{note, print_json, stdout};
 use crate::{CliResult, Failure, any_model};
@@ -72,8 +72,12 @@ pub(super) fn run(args: &EvalArgs) -> CliResult {
     let [path] = &args.model.dictionary[..] else {
         return Err(Failure::Usage("exactly one --dictionary is required".into()));
     };
-    spare(args.share.path(), args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()))?;
     args.share.file()?;
+    prepare(
+        args.share.path(),
+        args.share.names(),
+        args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone()),
+    )?;
     if args.share.shard()?.is_some() && args.labels.is_some() {
         return Err(Failure::Usage("--labels applies to .csv output, which --shard does not write".into()));
     }

@@ -10,7 +10,7 @@ use super::directions::DirectionArgs;
 use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::corpus::CorpusArg;
-use crate::out::{said, spare};
+use crate::out::{Names, prepare, said};
 use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
 use hooklens_features::{DashboardCounts, DashboardOptions, Labels, Units, dashboards};
@@ -67,7 +67,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     }
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.labels.clone());
     let inputs = inputs.chain(args.direction.files());
-    spare(Some(&args.out), inputs)?;
+    prepare(Some(&args.out), Names::File, inputs)?;
     let opened = match &args.model.dictionary[..] {
         [path] => {
             let dictionary = args.layer.one(path, &args.model)?;

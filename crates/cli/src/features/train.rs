@@ -11,7 +11,7 @@ use serde_json::json;
 use super::locked::Locked;
 use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::corpus::CorpusArg;
-use crate::out::{said, spare, unwritten};
+use crate::out::{Names, prepare, said, unwritten};
 use crate::shard_arg::{ShardArg, name_of};
 use crate::terminal::{note, stdout};
 use crate::{CliResult, Failure, any_model, signals};
@@ -236,7 +236,7 @@ impl TrainArgs {
 
 pub(super) fn run(args: &TrainArgs) -> CliResult {
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.dump.clone());
-    spare(Some(&args.out), inputs)?;
+    prepare(Some(&args.out), Names::Folder, inputs)?;
     if args.skip_connection && args.writes.is_none() {
         return Err(Failure::Usage("--skip-connection requires --writes".into()));
     }

@@ -10,7 +10,7 @@ use super::change::{self, Set};
 use super::tell::{self, GraphReport};
 use crate::any_model::{dictionary, without_tokens};
 use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
-use crate::out::{said, spare};
+use crate::out::{Names, prepare, said};
 use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
 use crate::terminal::note;
 use crate::{CliResult, Failure, any_model, direction_file, size};
@@ -148,8 +148,9 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     {
         return Err(Failure::Usage("--out must end in .html or .json".into()));
     }
-    spare(
+    prepare(
         args.out.as_deref(),
+        Names::File,
         args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
     )?;
     let date = date()?;

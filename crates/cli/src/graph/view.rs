@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::CliResult;
-use crate::out::{said, spare, unwritten};
+use crate::out::{Names, prepare, said, unwritten};
 use crate::terminal::{note, stdout};
 use hooklens_hooks::write_file;
 
@@ -28,7 +28,7 @@ pub(crate) struct ViewArgs {
 
 pub(super) fn run(args: &ViewArgs) -> CliResult {
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension("html"));
-    spare(Some(&out), [args.file.clone()])?;
+    prepare(Some(&out), Names::File, [args.file.clone()])?;
     let graph = GraphFile::open(&args.file)?;
     let json = graph.json();
     let list = |key: &str| json[key].as_array().map_or(&[][..], Vec::as_slice);
