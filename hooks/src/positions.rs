@@ -293,8 +293,8 @@ pub trait ResolvePositions {
     /// ```
     ///
     /// # Errors
-    /// [`HookError::Positions`] if a row does not have a position, [`HookError::PositionsOfRows`] if the number of rows
-    /// differs.
+    /// [`HookError::Positions`] if a position is out of range for its row, or [`HookError::PositionsOfRows`] if the
+    /// number of rows does not match the batch.
     fn rows(&self, shape: [usize; 2]) -> Result<Vec<Vec<usize>>, HookError>;
 }
 

@@ -18,13 +18,12 @@ pub enum Keep<'a> {
         /// Whether latents must also be above zero.
         positive: bool,
     },
-    /// The given number of largest latents, if above zero (TopK). Among equal latents, the first are kept.
+    /// The k largest latents, dropping any that are not above zero (TopK). Ties go to the latent that comes first.
     Largest(usize),
-    /// The given number of latents with the largest magnitude, keeping their signs. Among equal magnitudes, the first
-    /// are kept.
+    /// The k latents with the largest magnitude, keeping their signs. Ties go to the latent that comes first.
     Furthest(usize),
-    /// The largest latent of each group, if above zero. The row is divided into the given number of groups of equal
-    /// length.
+    /// The largest latent of each group, dropped if it is not above zero. The row is divided into the given number of
+    /// groups of equal length.
     LargestOfEach(usize),
 }
 

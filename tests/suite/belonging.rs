@@ -839,7 +839,7 @@ fn caches_of_other_models_are_refused() {
     // A recording also belongs to the model that made it.
     let recorded = other.record(vec![ids.clone()], Record::all()).unwrap();
     assert!(matches!(failure(model.analyze(&recorded)), Some(AnalysisError::OtherModel { .. })));
-    // A cache with hidden positions is not that of its text.
+    // A cache with masked positions is not a cache of the whole text.
     let mut hiding = model.prefill(vec![ids.clone()]).unwrap();
     hiding.insert_starts(&[1], 0).unwrap();
     let message = PrefixStore::new(&model).insert(vec![ids.clone()], hiding).unwrap_err();

@@ -459,7 +459,7 @@ fn missing_layers_are_named() {
         let files = "[layer_0.safetensors, other_1.safetensors, layer_2.safetensors]";
         fs::write(path, format!("{config}transcoders: {files}\n")).unwrap();
     };
-    without("listed", &listed, &[], "other_1.safetensors, the file of layer 1, is missing");
+    without("listed", &listed, &[], "other_1.safetensors, the file for layer 1, is missing");
 
     let crossing = |folder: &Path| drop(cross_layer(3, WIDTH, folder, "hook_resid_mid", "hook_mlp_out"));
     let published = |folder: &Path| copy(&case("circuit-tracer-clt"), folder);

@@ -257,7 +257,7 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// Positions count a row's own tokens, wherever the padding is.
+    /// Positions are relative to a row's own tokens, wherever the padding is.
     #[test]
     fn positions_count_real_tokens(config in any_decoder(), seed in 0..1000u64, short in any_row(2..4), long in any_row(4..7), left: bool, last: bool) {
         let model = random_model(config, seed);

@@ -247,7 +247,7 @@ impl Dictionary {
     /// Replaces the metadata, for example to use the dictionary at another point.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
-        // The files say only for the original point whether heads are flattened.
+        // The files specify whether heads are flattened only for the original point.
         if (&metadata.reads, metadata.head) != (&self.metadata.reads, self.metadata.head) {
             self.by_heads = metadata.reads_all_heads();
         }

@@ -163,7 +163,7 @@ impl<'a> Analysis<'a> {
         Ok(self)
     }
 
-    /// Restricts the analysis to these positions, given as one index, a range or a list. Positions count the tokens of
+    /// Restricts the analysis to these positions, given as one index, a range or a list. Positions are relative to
     /// each row's text, without padding, and negative positions count from the end. After an earlier call, positions
     /// are relative to those selected before.
     ///

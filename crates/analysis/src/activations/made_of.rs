@@ -39,8 +39,8 @@ impl MadeOf {
             && self.origin.is_of_the_same_texts(&self.rows, &other.origin, &other.rows)
     }
 
-    /// The columns of each row that `positions` selects. Positions count the tokens of the row's text or, after an
-    /// earlier selection, the positions selected before.
+    /// The columns of each row that `positions` selects. Positions are relative to the row's text or, after an earlier
+    /// selection, to the positions selected before.
     pub(crate) fn choose(&self, positions: &Positions) -> Result<Vec<Vec<usize>>, HookError> {
         match self.chosen {
             true => positions.rows([self.rows.len(), self.positions().first().map_or(0, Vec::len)]),

@@ -15,10 +15,10 @@ pub(super) struct ConvertArgs {
     /// A dictionary file or folder, or a folder with transcoders of all layers
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// The hook point that the dictionary reads, if its files don't say
+    /// The hook point that the dictionary reads, if its files don't specify one
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// The factor that the dictionary's inputs are multiplied by, if its files don't say
+    /// The factor to multiply the dictionary's inputs by, if its files don't specify one
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f32>,
     /// Labels of latents to save with the dictionary: a .csv of `latent,label`, or a .json object; for transcoders of

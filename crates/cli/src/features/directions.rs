@@ -26,7 +26,7 @@ pub(super) struct DirectionArgs {
     /// A file of prompts whose mean activation is subtracted from that of the --more prompts
     #[arg(long, value_name = "FILE", requires = "more")]
     less: Option<PathBuf>,
-    /// The hook point that directions apply to, or that a dictionary reads if its files don't say
+    /// The hook point that directions apply to, or that a dictionary reads if its files don't specify one
     #[arg(long, value_name = "POINT", conflicts_with_all = ["neurons", "heads"])]
     pub(super) at: Option<String>,
 }

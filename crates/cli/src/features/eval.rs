@@ -37,10 +37,10 @@ pub(super) struct EvalArgs {
     layer: LayerArg,
     #[command(flatten)]
     corpus: CorpusArg,
-    /// The hook point that the dictionary reads, if its files don't say
+    /// The hook point that the dictionary reads, if its files don't specify one
     #[arg(long, value_name = "POINT")]
     at: Option<String>,
-    /// Exclude the BOS token from all metrics, whatever the dictionary's configuration says
+    /// Exclude the BOS token from all metrics, regardless of the dictionary's configuration
     #[arg(long, conflicts_with = "all_tokens")]
     without_bos: bool,
     /// Labels of latents to include in a .csv output: a .csv of `latent,label`, or a .json object

@@ -52,8 +52,8 @@ impl LayerArg {
     }
 }
 
-/// Prints notes on mismatches between a dictionary and a model that tokenizes prompts as the dictionary's files say,
-/// and on the tokens to which the dictionary is not applied.
+/// Prints notes on mismatches between a dictionary and a model that tokenizes prompts as recorded in the dictionary's
+/// files, and on the tokens to which the dictionary is not applied.
 pub(super) fn tell(one: &Dictionary, model: &HookedTransformer) -> Result<(), Failure> {
     one.compatibility_warnings(model, one.metadata().prepend_bos).iter().for_each(note);
     without_tokens(one, model)

@@ -14,7 +14,7 @@ use crate::error::DumpError;
 /// A computed batch on its way to disk.
 pub(crate) struct Batch {
     pub(super) number: usize,
-    /// Number of rows of the whole input before this batch.
+    /// Number of input rows that precede this batch.
     pub(super) first_row: usize,
     pub(super) placing: Placing,
     pub(super) tensors: Vec<Named>,

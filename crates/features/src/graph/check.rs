@@ -30,7 +30,8 @@ pub struct GraphCheck {
     tokens: usize,
     /// Number of edges compared, each ending at a feature's pre-activation or a target.
     edges: usize,
-    /// Largest difference between an edge and the measured change, relative to the largest edge from the same source.
+    /// Largest difference between an edge's weight and the measured change, relative to the largest edge weight from
+    /// the same source.
     pub deviation: f32,
 }
 

@@ -180,7 +180,7 @@ impl RowStore {
     }
 }
 
-/// An error of a file in the system's temporary folder.
+/// An error for a file in the system's temporary folder.
 fn temporary(source: std::io::Error) -> hooklens_model::error::Error {
     io(&std::env::temp_dir(), source)
 }

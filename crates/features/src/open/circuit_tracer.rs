@@ -162,8 +162,8 @@ fn missing(folder: &Path, beginning: &str, layer: usize) -> FeatureError {
     FeatureError::Setting { path: folder.into(), reason }
 }
 
-/// Whether files named after layers form a set. They do if `config.yaml` says so, if there is a file for layer 0, or if
-/// several files contain a layer's tensors. A single file may be any dictionary.
+/// Whether files named after layers form a set. They do if `config.yaml` declares one, if there is a file for layer 0,
+/// or if several files contain a layer's tensors. A single file may be any dictionary.
 fn is_set(config: &Config, folder: &Path, device: &Device) -> bool {
     let files = numbered(folder, "layer_");
     let Some((first, file)) = files.first_key_value() else { return false };
@@ -193,7 +193,7 @@ pub(crate) fn open(folder: &Path, device: &Device) -> Result<Option<Layers>> {
         false => config.files.iter().map(|file| folder.join(file)).collect(),
     };
     if let Some((layer, file)) = layers.iter().enumerate().find(|(_, file)| !file.is_file()) {
-        let reason = format!("{}, the file of layer {layer}, is missing", file.display());
+        let reason = format!("{}, the file for layer {layer}, is missing", file.display());
         return Err(FeatureError::Setting { path: config.path, reason }.into());
     }
     if !layers.is_empty() {

@@ -151,8 +151,8 @@ struct Parts {
     skip: Option<Matrix>,
     finetuned: Option<Tensor<1>>,
     by_norms: bool,
-    /// Whether the input consists of flattened heads; `None` if the files do not say, in which case it is inferred from
-    /// the point.
+    /// Whether the input consists of flattened heads; `None` if the files do not specify it, in which case it is
+    /// inferred from the point.
     by_heads: Option<bool>,
 }
 

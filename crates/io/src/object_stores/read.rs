@@ -16,7 +16,7 @@ const BLOCK: u64 = 8 << 20;
 /// Number of blocks kept in memory, besides one being fetched.
 const HELD: usize = 2;
 
-/// Reader of an object. Clones share its blocks, and each has its own position.
+/// Reads an object. Clones share the fetched blocks, but each has its own position.
 #[derive(Clone)]
 pub struct Reader {
     blocks: Arc<Blocks>,

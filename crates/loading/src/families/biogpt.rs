@@ -46,7 +46,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| json!({"pad_token_id": 1}));
 fn biogpt(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = json.sizes(HfConfig::SIZES, json.size_or("max_position_embeddings", 1024)?)?;
     let function = json.text("hidden_act", "gelu")?;
-    // The layer norms use PyTorch's default epsilon, whatever `layer_norm_eps` says.
+    // The layer norms use PyTorch's default epsilon, regardless of `layer_norm_eps`.
     scaled(json, function, base.with_d_mlp(json.size("intermediate_size")?))
 }
 

@@ -39,7 +39,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     Ok(EncoderConfig {
         d_mlp: json.size("intermediate_size")?,
         eps: json.number("layer_norm_eps", 1e-12)?,
-        // Always GELU, whatever `hidden_act` says.
+        // Always GELU, regardless of `hidden_act`.
         activation: ActivationFn::Gelu,
         head_activation: ActivationFn::Gelu,
         token_types: 0,

@@ -1,6 +1,6 @@
 //! Falcon: the 7B model, whose heads share one key/value head; later models, in which each group of heads shares one;
-//! and Falcon-RW, with ALiBi instead of rotary embedding. Also reads configurations for the code that was published
-//! with the first models.
+//! and Falcon-RW, with ALiBi instead of rotary embedding. Also reads configurations in the format of the original
+//! code, which was released with the first models.
 
 use super::hf_config::HfConfig;
 use super::{Family, rope};
@@ -47,7 +47,8 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_default_prepend_bos(false))
 }
 
-/// Whether the files are for the code published with the first models, which has its own names and defaults.
+/// Whether the configuration uses the format of the original Falcon code (released with the first models), which has
+/// its own field names and defaults.
 fn is_first(json: &HfConfig<'_>) -> bool {
     json.architecture().starts_with("RW")
 }

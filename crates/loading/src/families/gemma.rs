@@ -64,7 +64,7 @@ fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config(json)?;
-    // In the first files, `hidden_act` says `gelu` by mistake: the models use the tanh approximation.
+    // In the first files, `hidden_act` is `gelu` by mistake: the models use the tanh approximation.
     let older = Some(json.text("hidden_act", "gelu")?).filter(|function| *function != "gelu");
     let older = older.unwrap_or("gelu_pytorch_tanh");
     let function = match json.is_of(&GEMMA) {

@@ -122,7 +122,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             (true, None) => ActivationFn::Relu,
             _ => ActivationFn::from_name(json.text("act_fn", "")?)?,
         },
-        // TransformerLens's experts are always gated, whatever the file says.
+        // TransformerLens's experts are always gated, regardless of the file.
         gated_mlp: match (experts, json.flag(PLAIN_EXPERTS, false)?) {
             (Some(_), plain) => !plain,
             (None, _) => json.flag("gated_mlp", false)?,

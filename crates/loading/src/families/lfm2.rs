@@ -78,7 +78,8 @@ fn common(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     Ok(base.with_mixers(mixers)?.with_eps(json.number("norm_eps", 1e-5)?).with_qk_norm(QkNorm::HEADS))
 }
 
-/// Mixers of the layers: attention where `layer_types` or `full_attn_idxs` says so, or everywhere if both are absent.
+/// Mixers of the layers: attention where `layer_types` or `full_attn_idxs` specifies it, or everywhere if both are
+/// absent.
 fn mixers(json: &HfConfig<'_>, base: &TransformerConfig) -> Result<Vec<MixerConfig>, ConfigError> {
     let attention = MixerConfig::Attention(AttentionConfig::new(base.n_kv_heads(), base.d_head()));
     let conv = MixerConfig::ShortConvolution(ShortConv { width: json.size("conv_L_cache")? });

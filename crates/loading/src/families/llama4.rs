@@ -93,7 +93,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         rotating_layers: true,
         ..QkNorm::HEADS
     });
-    // The published files say 4, which is not a factor: any nonzero number means true.
+    // The published files have 4 here, which is not a factor: any nonzero number means true.
     let query_growth = match json.truthy("attn_temperature_tuning", true)? {
         true => Some(QueryGrowth {
             rate: json.needed_number("attn_scale")?,

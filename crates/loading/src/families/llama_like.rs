@@ -15,7 +15,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
     config_turning(json, 1.0)
 }
 
-/// Like [`config`], for models that rotate this fraction of each head unless the file says otherwise.
+/// Like [`config`], for models that rotate this fraction of each head unless the file specifies another.
 pub(super) fn config_turning(json: &HfConfig<'_>, turned: f64) -> Result<TransformerConfig, ConfigError> {
     let n_kv_heads = json.maybe_size("num_key_value_heads")?;
     config_of(json, turned, n_kv_heads, json.size("intermediate_size")?, json.number("rms_norm_eps", 1e-6)?)
@@ -145,7 +145,7 @@ pub(super) struct Names {
     /// Whether the final norm has a weight.
     pub(super) last_norm: bool,
     pub(super) mlp: MlpNames,
-    /// Whether the unembedding is tied unless the file says otherwise.
+    /// Whether the unembedding is tied if the file does not specify it.
     pub(super) tied: bool,
 }
 

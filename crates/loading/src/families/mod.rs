@@ -485,7 +485,7 @@ pub(crate) fn as_llama(json: &Value) -> Option<(Described, Vec<String>)> {
         Value::Array(list) => list.is_empty(),
         _ => false,
     };
-    // These models rotate adjacent pairs without a setting that says so; all else is as in Llama.
+    // These models rotate adjacent pairs without a setting that requests it; all else is as in Llama.
     let kind = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
     let turned = ["ernie4_5", "helium"]
         .contains(&kind)

@@ -114,7 +114,7 @@ fn sizes(json: &HfConfig<'_>) -> Result<GatedDelta, ConfigError> {
     })
 }
 
-/// Settings with gated delta nets, and attention in every fourth layer or where `layer_types` says so.
+/// Settings with gated delta nets, and attention in every fourth layer or where `layer_types` specifies it.
 fn hybrid(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let base = llama_like::config_turning(json, 0.25)?;
     if json.text("hidden_act", "silu")? != "silu" {

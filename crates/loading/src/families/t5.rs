@@ -38,7 +38,8 @@ pub(super) static UMT5_ENCODER: Family<EncoderConfig> = Family {
 };
 
 /// Whether transformers 5 wrote the file. In such files, `tie_word_embeddings` is always true: the weights show whether
-/// the unembedding is tied, and a separate setting, which mT5 lacks, says whether the unembedding's input is scaled.
+/// the unembedding is tied, and a separate setting, which mT5 lacks, determines whether the unembedding's input is
+/// scaled.
 fn is_newer(json: &HfConfig<'_>) -> Result<bool, ConfigError> {
     let version = json
         .maybe_text("transformers_version")?
@@ -66,7 +67,7 @@ fn defaults(json: &HfConfig<'_>) -> (&'static str, bool) {
 /// Whether the MLP is gated, and its activation function.
 fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
     Ok(match json.text("feed_forward_proj", defaults(json).0)? {
-        // The first 1.1 files say `gelu` but mean the tanh approximation.
+        // The first 1.1 files specify `gelu`, but the models use the tanh approximation.
         "gated-gelu" => (true, ActivationFn::GeluNew),
         name => match name.strip_prefix("gated-") {
             Some(name) => (true, ActivationFn::from_name(name)?),

@@ -45,7 +45,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderDecoderConfig, ConfigError> {
     }
     let [own, written] = [of_stack(json, "encoder")?, of_stack(json, "decoder")?];
     let ((read, encoder), (writes, decoder)) = (blocks(&own)?, blocks(&written)?);
-    // A top-level vocabulary size applies to both stacks, whatever their own settings say.
+    // A top-level vocabulary size applies to both stacks, regardless of their own settings.
     let d_vocab = json.maybe_size("vocab_size")?.unwrap_or(read.d_vocab());
     let both = |field, same: bool| match same {
         true => Ok(()),

@@ -152,7 +152,8 @@ pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
             (1..=count).map(part).collect()
         }
         None if count > 1 => {
-            let reason = format!("it is one of {count} parts, but is not named name-00001-of-{count:05}.gguf");
+            let reason =
+                format!("it is one of {count} parts, but its name does not match `<name>-<part>-of-{count:05}.gguf`");
             Err(LoadError::corrupt(path, reason))
         }
         _ => Ok(vec![path.to_path_buf()]),

@@ -17,7 +17,7 @@ mod norm;
 pub mod packed_matrix;
 mod pairwise;
 #[cfg(feature = "libtorch")]
-#[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
+#[allow(deprecated, reason = "Burn is pinned to the last release series that supports LibTorch")]
 #[allow(unsafe_code, reason = "LibTorch's memory is accessed through pointers; each access states why it is sound")]
 mod torch;
 mod tracked;

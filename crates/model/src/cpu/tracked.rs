@@ -31,7 +31,7 @@ where
     // The results of `forward` are kept in either case, so the strategies differ only in their types.
     let (plain, keeps) = (device.without_autodiff(), strategy == GradientCheckpointingStrategy::Disabled);
     #[cfg(feature = "libtorch")]
-    #[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
+    #[allow(deprecated, reason = "Burn is pinned to the last release series that supports LibTorch")]
     if plain == Device::libtorch() {
         return match keeps {
             true => on::<burn_tch::LibTorch, NoCheckpointing, N, D, E, F>(inputs, strategy, forward),

@@ -28,7 +28,10 @@ pub struct DeviceInfo {
 /// assert_eq!(devices[0].name, "flex");
 /// assert!(devices[0].dtypes.contains(&hooklens::DType::BF16));
 /// ```
-#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "Burn is pinned to its last series with LibTorch"))]
+#[cfg_attr(
+    feature = "libtorch",
+    allow(deprecated, reason = "Burn is pinned to the last release series that supports LibTorch")
+)]
 pub fn devices() -> Vec<DeviceInfo> {
     let cpu = format!("this machine's CPU, {} threads", rayon::current_num_threads());
     #[cfg_attr(

@@ -57,7 +57,7 @@ pub fn main_memory(device: &Device) -> Device {
 /// Whether a device's tensors are in this machine's main memory.
 pub fn in_main_memory(device: &Device) -> bool {
     #[cfg(feature = "libtorch")]
-    #[allow(deprecated, reason = "Burn is pinned to its last series with LibTorch")]
+    #[allow(deprecated, reason = "Burn is pinned to the last release series that supports LibTorch")]
     if *device == Device::libtorch() {
         return true;
     }

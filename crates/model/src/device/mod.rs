@@ -55,7 +55,10 @@ const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "rem
 /// assert!(hooklens::parse_device("flex").is_ok());
 /// assert!(hooklens::parse_device("abacus").is_err());
 /// ```
-#[cfg_attr(feature = "libtorch", allow(deprecated, reason = "Burn is pinned to its last series with LibTorch"))]
+#[cfg_attr(
+    feature = "libtorch",
+    allow(deprecated, reason = "Burn is pinned to the last release series that supports LibTorch")
+)]
 pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
     let name = name.as_ref();
     let fails = |reason: String| Err(Error::Device { name: name.to_string(), reason });

@@ -23,7 +23,7 @@ pub struct EncoderConfig {
     pub d_vocab: usize,
     /// Maximum sequence length.
     pub n_ctx: usize,
-    /// Kind of every norm.
+    /// Kind of norm used throughout the model.
     pub norm: NormKind,
     /// Epsilon added to the variance or mean square in a norm.
     pub eps: f64,

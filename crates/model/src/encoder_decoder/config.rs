@@ -47,7 +47,7 @@ pub struct EncoderDecoderConfig {
     /// Whether the decoder's embedding norm applies only to the unscaled token embeddings, before positions are added
     /// (Blenderbot Small).
     pub decoder_tokens_normed: bool,
-    /// Kind of every norm.
+    /// Kind of norm used throughout the model.
     pub norm: NormKind,
     /// Whether a norm follows each residual addition (post-norm: Marian, BART). Otherwise, norms precede attention and
     /// the MLP, and each stack has a final norm.

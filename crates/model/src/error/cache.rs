@@ -256,8 +256,8 @@ pub enum CacheError {
         /// The requested operation.
         operation: &'static str,
     },
-    /// A size of the cache is zero or too large.
-    #[error("`{field}` is {given}; it must be at least 1 and of a plausible size")]
+    /// A size is zero, too large, or does not match the cache.
+    #[error("`{field}` is {given}, which is not a valid size for this cache")]
     Size {
         /// Name of the size.
         field: &'static str,
@@ -291,7 +291,7 @@ pub enum CacheError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
-        /// Underlying error of the system or the file format's reader, if any.
+        /// Underlying error from the system or the file format's reader, if any.
         source: Option<BoxError>,
     },
     /// The cache was computed by a different model: other weights, processing, adapters or element types.
@@ -312,8 +312,8 @@ pub enum CacheError {
         /// The given token at that position.
         given: String,
     },
-    /// The cache hides its first positions, but a cache of the whole text is needed.
-    #[error("the cache hides its first positions (`insert_starts`), so it does not continue the whole text")]
+    /// The cache masks its first positions, but a cache of the whole text is needed.
+    #[error("the cache masks its first positions (`insert_starts`), so it can't be used to continue the full text")]
     Hides,
     /// The cached keys and values came without their tokens, which the operation needs.
     #[error("{what} need the tokens of the preceding text, but the cache's keys and values came without their tokens")]

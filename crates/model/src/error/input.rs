@@ -244,7 +244,8 @@ pub enum InputError {
     },
     /// An output was not requested, or the run ended before computing it.
     #[error(
-        "the run computed no {what}; request {what} in the options, or get the other outputs with `run` or `record`"
+        "the run did not compute the {what}; request the {what} in the options, or use `run` or `record` if you only \
+         need other outputs"
     )]
     NoOutput {
         /// Name of the output.
@@ -350,7 +351,7 @@ pub enum InputError {
     /// The tokenizer failed to encode text or decode tokens.
     #[error("the tokenizer failed to encode the text or decode the tokens")]
     Tokenize {
-        /// Underlying error of the `tokenizers` crate.
+        /// Underlying error from the `tokenizers` crate.
         source: BoxError,
     },
     /// A number is not a valid token id.
@@ -397,7 +398,7 @@ pub enum InputError {
     Chat {
         /// What went wrong.
         reason: String,
-        /// Underlying error of the template engine, if it failed.
+        /// Underlying error from the template engine, if it failed.
         source: Option<BoxError>,
     },
     /// A substring does not occur exactly once in a text.

@@ -58,7 +58,7 @@ pub enum LoadError {
         name: String,
         /// What was tried, and what to do instead.
         reason: String,
-        /// Underlying error of the hub or the network, if any.
+        /// Underlying error from the hub or the network, if any.
         source: Option<BoxError>,
     },
     /// A weight file is corrupt or malicious.
@@ -68,7 +68,7 @@ pub enum LoadError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
-        /// Underlying error of the format's parser, if it found the problem.
+        /// Underlying error from the format's parser, if it found the problem.
         source: Option<BoxError>,
     },
     /// A shard named in the index is missing.
@@ -169,7 +169,7 @@ pub enum LoadError {
     Tokenizer {
         /// Path of the file.
         path: PathBuf,
-        /// Underlying error of the `tokenizers` crate.
+        /// Underlying error from the `tokenizers` crate.
         source: BoxError,
     },
 }

@@ -34,7 +34,7 @@ pub struct CacheShape {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) layer_heads: Vec<[[usize; 2]; 2]>,
     /// Shape of each layer's recurrent state, if it has one; empty if no layer has one. A layer with a recurrent state
-    /// has keys and values only if `layer_heads` says so.
+    /// has keys and values only if `layer_heads` includes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) states: Vec<Option<StateShape>>,
     /// Attention window of each layer.

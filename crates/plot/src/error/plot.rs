@@ -218,7 +218,7 @@ pub enum PlotError {
     /// Drawing failed.
     #[error("the picture could not be drawn: {reason}")]
     Draw {
-        /// Error of the drawing library.
+        /// Error from the drawing library.
         reason: String,
     },
     /// Writing failed.

@@ -79,7 +79,7 @@ fn four_bits_of(files: &WeightFiles, name: String, (format, state): (Format, &st
     };
     check(&joined, "weight.quant_map", &[16], &["f32"])?;
     let map = parts.floats("weight.quant_map")?;
-    // CUDA kernels use built-in tables, whatever the file says.
+    // CUDA kernels use built-in tables, regardless of the file.
     if format.table().is_none_or(|table| table.iter().zip(&map).any(|(ours, theirs)| ours != theirs)) {
         return Err(wrong("its `quant_map` differs from the table built into bitsandbytes".into()));
     }

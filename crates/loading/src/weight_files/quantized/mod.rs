@@ -148,7 +148,7 @@ impl WeightFiles {
         }
     }
 
-    /// Packs rows of a joined matrix into blocks.
+    /// Packs rows of a quantized matrix into blocks.
     pub(super) fn packed_codes(
         &self,
         joined: &Joined,
@@ -160,7 +160,7 @@ impl WeightFiles {
         Ok(PackedMatrix::new(bytes.into(), format, joined.width, order))
     }
 
-    /// Dequantizes a subset of a joined matrix's elements.
+    /// Dequantizes a subset of a quantized matrix's elements.
     pub(super) fn decoded_codes(&self, joined: &Joined, compute: DType, runs: Runs) -> Result<Bytes, LoadError> {
         let mut out = Converted::with_capacity(compute, runs.len * runs.count);
         let (rows, width) = (joined.rows, joined.width);
@@ -227,7 +227,7 @@ impl Joined {
     }
 }
 
-/// The tensors of a joined matrix, ready to be read.
+/// The tensors that make up one quantized matrix, ready to be read.
 struct Parts<'p> {
     files: &'p WeightFiles,
     joined: &'p Joined,
@@ -298,5 +298,5 @@ fn check(joined: &Joined, part: &str, shape: &[usize], dtypes: &[&str]) -> Resul
 /// Element types allowed for scales.
 const FLOATS: &[&str] = &["f32", "f16", "bf16"];
 
-/// A joined matrix, its shape, and the block format it can be kept in.
+/// A quantized matrix, its shape, and the block format it can be kept in.
 type Made = (Joined, Vec<usize>, Option<Format>);

@@ -27,7 +27,7 @@ pub trait EasyDelCache {
     /// token.
     fn append_tokens(&mut self, tokens: &[Vec<u32>]) -> Result<Vec<Vec<bool>>, CacheError>;
 
-    /// Hides the columns before `starts[i]` in row `slot + i`. This affects only attention: all tokens keep their
+    /// Masks the columns before `starts[i]` in row `slot + i`. This affects only attention: all tokens keep their
     /// positions, so cached rotated keys remain valid. (To renumber the remaining tokens, run them again.) A smaller
     /// start reveals columns that were hidden before.
     ///
