@@ -8,13 +8,13 @@ use thiserror::Error;
 /// use hooklens::TransformerConfig;
 /// let config = TransformerConfig::new(0, 64, 4, 100, 32);
 /// let message = config.validate().unwrap_err().to_string();
-/// assert_eq!(message, "`n_layers` is 0, which is too small");
+/// assert_eq!(message, "`n_layers` is 0; it must be at least 1");
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A size is too small or too large.
-    #[error("`{field}` is {given}, which is too {}", if *given < 4 { "small" } else { "large" })]
+    #[error("`{field}` is {given}{}", match given { 0 => "; it must be at least 1", 1..4 => ", which is too small", _ => ", which is too large" })]
     BadSize {
         /// The field.
         field: &'static str,
