@@ -286,8 +286,9 @@ fn wrong_usage_is_two_and_failure_is_one() {
     }
     let (code, _, err) = ran(&["info", "--model", "./nothing"]);
     assert!(code == 1 && err.contains("no such folder"), "{err}");
-    let (code, _, err) = dump(folder.path(), "no/such/place/x.safetensors", &["--prompt", "red"]);
-    assert!(code == 1 && err.contains("x.safetensors"), "{err}");
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let (code, _, err) = dump(folder.path(), "file/x.safetensors", &["--prompt", "red"]);
+    assert!(code == 1 && err.contains("file/x.safetensors"), "{err}");
     assert_eq!(ran(&["frobnicate"]).0, 2);
     assert_eq!(ran(&["--help"]).0, 0);
 }

@@ -85,7 +85,7 @@ fn classes_of_dictionary_learning_are_those_that_are_named() {
             match name.starts_with("dl-topk") || name.starts_with("dl-batchtopk") {
                 true => {
                     let message = refused(opened);
-                    assert!(message.contains("Set `dict_class` or `trainer_class` of `trainer`"), "{message}");
+                    assert!(message.contains("Set `dict_class`, or `trainer_class` under `trainer`"), "{message}");
                 }
                 false => assert_golden(name, &opened.unwrap(), name),
             }

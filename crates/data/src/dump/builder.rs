@@ -339,8 +339,8 @@ impl Dump {
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let dump = Dump::new("z0").batch_size(1).stop_when(stop.clone());
     /// let seen = &mut |_: Seen<'_>| stop.store(true, Ordering::Relaxed); // after the first batch
-    /// assert_eq!(dump.run_watched(&model, &rows, &out, seen)?.left(), 2);
-    /// assert_eq!(Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out)?.left(), 0);
+    /// assert_eq!(dump.run_watched(&model, &rows, &out, seen)?.left, 2);
+    /// assert_eq!(Dump::new("z0").batch_size(1).resume(true).run(&model, &rows, &out)?.left, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -28,7 +28,7 @@ use hooklens_model::error::Result;
 /// dump(1, &shards[0])?;
 /// assert!(merge(folder, &shards[..1]).is_err()); // incomplete
 /// dump(2, &shards[1])?;
-/// assert_eq!(merge(folder, &shards)?.rows(), 2);
+/// assert_eq!(merge(folder, &shards)?.rows, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

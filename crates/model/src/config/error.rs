@@ -14,7 +14,14 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ConfigError {
     /// A size is too small or too large.
-    #[error("`{field}` is {given}{}", match given { 0 => "; it must be at least 1", 1..4 => ", which is too small", _ => ", which is too large" })]
+    #[error(
+        "`{field}` is {given}{}",
+        match given {
+            0 => "; it must be at least 1",
+            1..4 => ", which is too small",
+            _ => ", which is too large",
+        }
+    )]
     BadSize {
         /// The field.
         field: &'static str,

@@ -8,7 +8,8 @@ use std::error::Error;
 /// function instead. Line breaks in the causes' messages are replaced by spaces.
 ///
 /// ```
-/// let error = hooklens::corpus::Corpus::new(["no/such/file"]).prompts().map(|_| ()).unwrap_err();
+/// let corpus = hooklens::corpus::Corpus::new(["no/such/file"]);
+/// let error = corpus.prompts().and_then(|mut prompts| prompts.next().transpose()).unwrap_err();
 /// assert_eq!(error.to_string(), "can't read or write no/such/file");
 /// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // then the cause
 /// ```
