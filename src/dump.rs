@@ -18,5 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use hooklens_data::dump::{ActivationBatch, ActivationStore, Batches, Dump, DumpReport, DumpedModel, Shard, merge};
+pub use hooklens_data::dump::{
+    ActivationBatch, ActivationStore, Batches, Dump, DumpReport, DumpedModel, Seen, Shard, merge,
+};
 pub use hooklens_data::error::ShardError;

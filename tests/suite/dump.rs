@@ -309,7 +309,7 @@ fn shards_have_equally_many_prompts() {
 /// If a watcher panics, the dump ends: its folder is unlocked, and finished batches are kept.
 #[test]
 fn a_watchers_panic_leaves_the_folder_free() {
-    use hooklens_data::dump::{DumpJob, Seen};
+    use hooklens::dump::Seen;
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let rows: Vec<Vec<u32>> = (0..6).map(|row| vec![0, row]).collect();
     let folder = tempfile::tempdir().unwrap();

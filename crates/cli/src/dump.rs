@@ -20,7 +20,7 @@ use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, is_whole};
+use hooklens_data::dump::{Dump, DumpModel, DumpReport, Seen, Shard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
@@ -321,6 +321,7 @@ fn dumped<M: DumpModel>(
             findings.look(tokens, recorded);
             bar.inc(tokens.shape()[0] as u64);
         }
+        _ => {}
     });
     bar.finish_and_clear();
     let report = report.map_err(|error| given.with_place(error))?;

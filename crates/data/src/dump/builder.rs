@@ -143,8 +143,7 @@ impl Dump {
     /// Sets the side on which a batch's shorter prompts are padded.
     ///
     /// ```
-    /// use hooklens::dump::Dump;
-    /// use hooklens_data::dump::{DumpJob, Seen};
+    /// use hooklens::dump::{Dump, Seen};
     /// # use hooklens::prelude::*;
     /// # use hooklens::PaddingSide;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
@@ -329,8 +328,7 @@ impl Dump {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use hooklens::dump::Dump;
-    /// use hooklens_data::dump::{DumpJob, Seen};
+    /// use hooklens::dump::{Dump, Seen};
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;

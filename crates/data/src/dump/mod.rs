@@ -36,7 +36,6 @@ pub use merge::{merge, merge_unverified};
 pub use model::DumpModel;
 pub use place::folders;
 pub use report::DumpReport;
-pub use run::DumpJob;
 pub use shard::{Shard, SplitByShard};
 pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};
 pub use watch::{Seen, Watcher};

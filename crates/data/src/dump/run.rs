@@ -21,14 +21,12 @@ use hooklens_model::device::synchronize;
 use hooklens_model::driver::Input;
 use hooklens_model::error::{InputError, Result};
 
-/// Operations on a dump that only commands need.
-pub trait DumpJob: Sized {
+impl Dump {
     /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
     /// the same setting.
     ///
     /// ```
     /// use hooklens::dump::Dump;
-    /// use hooklens_data::dump::DumpJob;
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
@@ -40,15 +38,20 @@ pub trait DumpJob: Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    fn setting(self, name: &str, value: &str) -> Self;
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_string(), value.to_string()));
+        self
+    }
 
     /// Number of prompts, out of `rows`, that this dump computes.
-    fn own_rows(&self, rows: usize) -> usize;
+    pub fn own_rows(&self, rows: usize) -> usize {
+        self.own(rows).len()
+    }
 
     /// Like [`Dump::run`], but calls `watcher` with each batch before it is written.
     ///
     /// ```
-    /// use hooklens_data::dump::{Dump, DumpJob, Seen};
+    /// use hooklens::dump::{Dump, Seen};
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// # let folder = tempfile::tempdir()?;
@@ -65,27 +68,8 @@ pub trait DumpJob: Sized {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`Dump::run`] does.
-    fn run_watched<M: DumpModel>(
-        &self,
-        model: &M,
-        rows: &[Vec<u32>],
-        out: impl AsRef<Path>,
-        watcher: &mut Watcher<'_>,
-    ) -> Result<DumpReport>;
-}
-
-impl DumpJob for Dump {
-    fn setting(mut self, name: &str, value: &str) -> Self {
-        self.settings.push((name.to_string(), value.to_string()));
-        self
-    }
-
-    fn own_rows(&self, rows: usize) -> usize {
-        self.own(rows).len()
-    }
-
-    fn run_watched<M: DumpModel>(
+    /// Same as [`Dump::run`].
+    pub fn run_watched<M: DumpModel>(
         &self,
         model: &M,
         rows: &[Vec<u32>],

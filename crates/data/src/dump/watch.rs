@@ -7,8 +7,7 @@ use hooklens_model::tokens::Tokens;
 /// An event passed to a dump's watcher.
 ///
 /// ```
-/// use hooklens::dump::Dump;
-/// use hooklens_data::dump::{DumpJob, Seen};
+/// use hooklens::dump::{Dump, Seen};
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
@@ -23,6 +22,7 @@ use hooklens_model::tokens::Tokens;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Seen<'b> {
     /// An earlier run finished this many prompts.
     Resumed(usize),
@@ -34,7 +34,7 @@ pub enum Seen<'b> {
 ///
 /// ```
 /// use hooklens::dump::Dump;
-/// use hooklens_data::dump::{DumpJob, Seen, Watcher};
+/// use hooklens_data::dump::{Seen, Watcher};
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// # let folder = tempfile::tempdir()?;
