@@ -113,8 +113,9 @@ fn check_place(out: &Path, names: Names) -> io::Result<()> {
             folder.to_path_buf()
         }
     };
-    // The error's own text has the hidden file's name, which means nothing to users.
-    tempfile::Builder::new().prefix(".hooklens-").tempfile_in(folder).map_err(|error| error.kind())?;
+    // This file has no name (on most file systems), so that a killed process leaves nothing behind. The error's text
+    // has a path that means nothing to users.
+    tempfile::tempfile_in(folder).map_err(|error| error.kind())?;
     Ok(())
 }
 
