@@ -62,7 +62,7 @@ def test_a_state_goes_on(dumps, mix):
 def test_a_state_of_another_store_is_none(dumps):
     state = ActivationStore(dumps, RESID, batch_size=3).state
     for other, words in [
-        (dict(batch_size=4), "batch_size is 3, but here it is 4"),
+        (dict(batch_size=4), "batch_size: 3 in the state, 4 in this store"),
         (dict(batch_size=3, seed=1), "seed"),
         (dict(batch_size=3, readers=2), "readers"),
     ]:
