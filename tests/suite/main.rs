@@ -90,7 +90,7 @@ mod variants;
 mod weights;
 mod writers;
 
-/// Tests that do not depend on the device: those of file formats, commands (each test starts a process) and pages. CI
+/// Tests that do not depend on the device: of file formats, commands (each test starts a process) and pages. CI
 /// runs them on the CPU only. In other files, single tests of this kind are in a module `once`.
 #[path = "."]
 mod once {

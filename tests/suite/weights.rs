@@ -194,7 +194,7 @@ fn a_burn_mapper_sees_the_weights_in_the_order_of_their_names() {
     assert_eq!(shapes.0, expected);
 }
 
-/// Weights of all layers are those of each layer, and a name that isn't one is an error with those that are.
+/// A stacked weight consists of the weights of each layer. The error for an unknown name lists the names that exist.
 #[test]
 fn stacked_weights_are_those_of_each_layer() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();

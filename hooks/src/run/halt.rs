@@ -22,7 +22,7 @@ pub enum Halt {
     Done,
     /// A hook failed or returned an unsuitable tensor.
     Error(HookError),
-    /// Any other failure during the run, such as that of a part, a cache or a device.
+    /// Any other failure during the run, for example in a part, a cache or a device.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 

@@ -150,7 +150,7 @@ impl Corpus {
     /// ```
     ///
     /// # Errors
-    /// Fails as [`Corpus::prompts`] does.
+    /// Same as [`Corpus::prompts`].
     pub fn placed(&self) -> Result<PlacedPrompts, DumpError> {
         let files = files_of(self)?;
         let (field, watch) = (self.field.clone(), self.watch.clone());

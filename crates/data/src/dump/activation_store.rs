@@ -566,7 +566,7 @@ impl ActivationBatch {
     /// Like [`ActivationBatch::vectors`], as a tensor on a device.
     ///
     /// # Errors
-    /// Fails as [`ActivationBatch::vectors`] does.
+    /// Same as [`ActivationBatch::vectors`].
     pub fn tensor(&self, point: impl Into<Selection>, device: &Device) -> Result<Tensor<2>> {
         let vectors = self.numbers(&point.into().full_name())?;
         let shape = [self.tokens.len(), vectors.len() / self.tokens.len().max(1)];

@@ -42,7 +42,7 @@ pub fn merge(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport>
 /// Like [`merge`], but checks only the lengths of files, not their contents.
 ///
 /// # Errors
-/// Fails as [`merge`] does.
+/// Same as [`merge`].
 pub fn merge_unverified(folder: impl AsRef<Path>, shards: &[PathBuf]) -> Result<DumpReport> {
     merged(folder.as_ref(), shards, false)
 }

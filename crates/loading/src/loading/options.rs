@@ -11,8 +11,8 @@ use hooklens_model::device::{Placement, check_element_type, check_numbers, defau
 use hooklens_model::error::{InputError, ProcessingError, Result};
 use hooklens_model::processing::{self, Processing};
 
-/// Options for loading a model: devices, element type, processing and more. `()` stands for the defaults:
-/// [`default_device`], `f32` arithmetic, weights as published.
+/// Options for loading a model: devices, element type, processing and more. The defaults are [`default_device`], `f32`
+/// arithmetic, and weights as published.
 ///
 /// ```
 /// use hooklens::{LoadOptions, Processing, DType};

@@ -57,7 +57,7 @@ pub trait FromPretrained: Sized {
     /// Loads a pretrained model with options; see [`HookedTransformer::from_pretrained`].
     ///
     /// # Errors
-    /// Fails as [`HookedTransformer::from_pretrained`] does, or if the processing would change the model's predictions.
+    /// Same as [`HookedTransformer::from_pretrained`]; also fails if the processing would change the model's predictions.
     ///
     /// ```
     /// # use hooklens::FromPretrained;
@@ -596,7 +596,7 @@ pub struct StoredWeights {
 /// Describes a model without reading its weights. The weights of a hub model are not downloaded.
 ///
 /// # Errors
-/// Fails as [`HookedTransformer::from_pretrained`] does, except for errors in the weights.
+/// Same as [`HookedTransformer::from_pretrained`], except for errors in the weights.
 ///
 /// ```
 /// use hooklens::ModelConfig;

@@ -318,7 +318,7 @@ impl WeightFiles {
     /// Rows of a block-quantized matrix in the file's block format; `None` if the tensor is not block-quantized.
     ///
     /// # Errors
-    /// Fails as [`WeightFiles::read`] does.
+    /// Same as [`WeightFiles::read`].
     pub(crate) fn packed(
         &self,
         name: &str,

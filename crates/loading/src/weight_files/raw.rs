@@ -15,7 +15,7 @@ use super::{Elements, Location, Runs, TensorInfo, WeightFiles, narrowed_in_place
 /// [`LoadOptions::mmap`](crate::loading::LoadOptions::mmap).
 ///
 /// # Errors
-/// Fails as [`WeightFiles::open`] does.
+/// Same as [`WeightFiles::open`].
 pub fn open_files(paths: &[PathBuf], mmap: bool) -> Result<WeightFiles, LoadError> {
     WeightFiles::open_with(paths, mmap)
 }
@@ -63,7 +63,7 @@ pub trait RawTensors {
     /// memory.
     ///
     /// # Errors
-    /// Fails as [`WeightFiles::read`] does.
+    /// Same as [`WeightFiles::read`].
     fn borrow(&self, name: &str, compute: DType) -> Result<Option<TensorData>, LoadError>;
 
     /// Like [`WeightFiles::read`], for a subset of the elements, which form a tensor of this shape.
