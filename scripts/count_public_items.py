@@ -55,11 +55,11 @@ def main():
             of_types[name] += len(FUNCTION.findall(body))
         for body in SETTERS.findall(text):
             of_types["TransformerConfig"] += body.count(";")
-        counts["functions of types"] = of_types.total()
         for name, body in filter(lambda found: public(found[0]), TRAIT.findall(text)):
             counts["functions of traits"] += len(re.findall(r"^    fn \w+", body, re.M))
         for name, body in filter(lambda found: public(found[0]), STRUCT.findall(text)):
             counts["fields"] += len(re.findall(r"^    pub \w+:", body, re.M))
+    counts["functions of types"] = of_types.total()
     counts["items"] = counts.total() - counts["fields"]
     for what, count in counts.items():
         print(f"{count:6} {what}")

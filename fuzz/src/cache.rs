@@ -1,11 +1,8 @@
 //! A saved KV cache is either rejected, or loaded so that a model can run with it.
 
-use std::sync::LazyLock;
-
 use hooklens::prelude::*;
 
-static MODEL: LazyLock<HookedTransformer> =
-    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
+use super::MODEL;
 
 pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");

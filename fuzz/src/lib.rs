@@ -2,6 +2,10 @@
 
 #![allow(clippy::expect_used)]
 
+use std::sync::LazyLock;
+
+use hooklens::prelude::*;
+
 mod adapter;
 mod cache;
 mod chat;
@@ -18,6 +22,10 @@ mod selection;
 mod sentence_piece;
 mod tokenizer;
 mod yaml;
+
+/// The model that targets run.
+static MODEL: LazyLock<HookedTransformer> =
+    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
 
 /// A function that reads untrusted bytes.
 pub type Target = fn(&[u8]);

@@ -1,13 +1,10 @@
 //! A dump's manifest and log, given as one input, are either rejected, or the dump is resumed and completed.
 
 use std::fs;
-use std::sync::LazyLock;
 
 use hooklens::dump::{Dump, merge};
-use hooklens::prelude::*;
 
-static MODEL: LazyLock<HookedTransformer> =
-    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
+use super::MODEL;
 
 pub(crate) fn run(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");

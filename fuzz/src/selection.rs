@@ -1,11 +1,8 @@
 //! Selections of hook points and positions, and device names, are either rejected or resolved.
 
-use std::sync::LazyLock;
-
 use hooklens::prelude::*;
 
-static MODEL: LazyLock<HookedTransformer> =
-    LazyLock::new(|| HookedTransformer::from_pretrained("embedded:induction").expect("a model"));
+use super::MODEL;
 
 pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };

@@ -123,10 +123,10 @@ impl Circuits for HookedTransformer {
         let (device, dtype) = (self.device(), self.dtype().burn());
         let mut sum = Tensor::zeros([self.config().d_model()], (&device, dtype));
         for (layer, block) in self.parts().blocks.iter().enumerate() {
-            if layer < attn_layers {
-                for (_, output) in block.mixer_outputs() {
-                    sum = sum + output.bias_or_zeros(dtype).to_device(&device);
-                }
+            if layer < attn_layers
+                && let Some(bias) = block.mixer_bias(dtype)
+            {
+                sum = sum + bias.to_device(&device);
             }
             if let Some(mlp) = block.dense_mlp().filter(|_| biases == Biases::All && layer < mlp_layers) {
                 sum = sum + mlp.output.bias_or_zeros(dtype).to_device(&device);

@@ -3,8 +3,7 @@
 use hooklens_model::config::Layers;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{CacheError, InputError, Result};
-use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::kv_cache::{check_model, hides};
+use hooklens_model::kv_cache::{KeyValueCache, check_model, hides};
 use hooklens_model::model::{DecoderInput, HookedTransformer, Identified};
 use hooklens_model::tokens::Tokens;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Densities above which latents count as dense and very dense.
 const DENSE: [f64; 2] = [0.01, 0.1];
@@ -121,29 +121,51 @@ impl Evaluation {
     /// }
     /// # Ok::<(), hooklens::Error>(())
     /// ```
-    pub fn metrics(&self) -> [(&'static str, f64); 20] {
+    pub fn metrics(&self) -> Vec<(&'static str, f64)> {
+        self.groups().into_iter().flat_map(|(_, metrics)| metrics).collect()
+    }
+
+    /// Metrics over all tokens, in the groups of SAELens's files.
+    fn groups(&self) -> [(&'static str, Vec<(&'static str, f64)>); 6] {
         let [dense, very_dense] = self.dense();
         [
-            ("ce_loss_score", self.loss_recovered),
-            ("ce_loss_with_ablation", self.loss_with_zeros),
-            ("ce_loss_with_sae", self.loss_with_dictionary),
-            ("ce_loss_without_sae", self.loss),
-            ("kl_div_score", self.kl_score),
-            ("kl_div_with_ablation", self.kl_with_zeros),
-            ("kl_div_with_sae", self.kl_with_dictionary),
-            ("explained_variance", self.explained_variance),
-            ("explained_variance_legacy", self.explained_variance_legacy),
-            ("mse", self.mse),
-            ("cossim", self.cosine),
-            ("l2_norm_in", self.l2_norm_in),
-            ("l2_norm_out", self.l2_norm_out),
-            ("l2_ratio", self.l2_ratio),
-            ("relative_reconstruction_bias", self.relative_reconstruction_bias),
-            ("l0", self.l0),
-            ("l1", self.l1),
-            ("dead", self.dead()),
-            ("dense", dense),
-            ("very_dense", very_dense),
+            (
+                "model_performance_preservation",
+                vec![
+                    ("ce_loss_score", self.loss_recovered),
+                    ("ce_loss_with_ablation", self.loss_with_zeros),
+                    ("ce_loss_with_sae", self.loss_with_dictionary),
+                    ("ce_loss_without_sae", self.loss),
+                ],
+            ),
+            (
+                "model_behavior_preservation",
+                vec![
+                    ("kl_div_score", self.kl_score),
+                    ("kl_div_with_ablation", self.kl_with_zeros),
+                    ("kl_div_with_sae", self.kl_with_dictionary),
+                ],
+            ),
+            (
+                "reconstruction_quality",
+                vec![
+                    ("explained_variance", self.explained_variance),
+                    ("explained_variance_legacy", self.explained_variance_legacy),
+                    ("mse", self.mse),
+                    ("cossim", self.cosine),
+                ],
+            ),
+            (
+                "shrinkage",
+                vec![
+                    ("l2_norm_in", self.l2_norm_in),
+                    ("l2_norm_out", self.l2_norm_out),
+                    ("l2_ratio", self.l2_ratio),
+                    ("relative_reconstruction_bias", self.relative_reconstruction_bias),
+                ],
+            ),
+            ("sparsity", vec![("l0", self.l0), ("l1", self.l1)]),
+            ("latents", vec![("dead", self.dead()), ("dense", dense), ("very_dense", very_dense)]),
         ]
     }
 
@@ -164,36 +186,14 @@ impl Evaluation {
 
     /// All metrics as JSON, under SAELens's names where they exist. Non-finite numbers become null.
     pub fn to_json(&self) -> Value {
-        let [dense, very_dense] = self.dense();
+        let object = |metrics: Vec<(&str, f64)>| {
+            metrics.into_iter().map(|(name, value)| (name.to_string(), value.into())).collect::<Map<_, _>>()
+        };
+        let mut metrics: Map<String, Value> =
+            self.groups().into_iter().map(|(group, metrics)| (group.into(), object(metrics).into())).collect();
+        metrics.insert("token_stats".into(), json!({ "total_tokens": self.tokens, "left_out": self.left_out }));
         json!({
-            "metrics": {
-                "model_performance_preservation": {
-                    "ce_loss_score": self.loss_recovered,
-                    "ce_loss_with_ablation": self.loss_with_zeros,
-                    "ce_loss_with_sae": self.loss_with_dictionary,
-                    "ce_loss_without_sae": self.loss,
-                },
-                "model_behavior_preservation": {
-                    "kl_div_score": self.kl_score,
-                    "kl_div_with_ablation": self.kl_with_zeros,
-                    "kl_div_with_sae": self.kl_with_dictionary,
-                },
-                "reconstruction_quality": {
-                    "explained_variance": self.explained_variance,
-                    "explained_variance_legacy": self.explained_variance_legacy,
-                    "mse": self.mse,
-                    "cossim": self.cosine,
-                },
-                "shrinkage": {
-                    "l2_norm_in": self.l2_norm_in,
-                    "l2_norm_out": self.l2_norm_out,
-                    "l2_ratio": self.l2_ratio,
-                    "relative_reconstruction_bias": self.relative_reconstruction_bias,
-                },
-                "sparsity": { "l0": self.l0, "l1": self.l1 },
-                "latents": { "dead": self.dead(), "dense": dense, "very_dense": very_dense },
-                "token_stats": { "total_tokens": self.tokens, "left_out": self.left_out },
-            },
+            "metrics": metrics,
             "feature_metrics": {
                 "feature_density": self.density,
                 "consistent_activation_heuristic": self.tokens_a_prompt,
@@ -286,7 +286,7 @@ impl SetEvaluation {
     pub fn to_json(&self) -> Value {
         const OF_MODEL: [&str; 2] = ["model_performance_preservation", "model_behavior_preservation"];
         let mut layers: Vec<Value> = self.layers.iter().map(Evaluation::to_json).collect();
-        let mut metrics = serde_json::Map::new();
+        let mut metrics = Map::new();
         for layer in &mut layers {
             let Some(Value::Object(own)) = layer.get_mut("metrics") else { continue };
             metrics.extend(OF_MODEL.iter().filter_map(|name| Some((name.to_string(), own.remove(*name)?))));

@@ -23,7 +23,7 @@ use super::site::{ATTENTION, Coder, FeatureSite, MID, MLP, POST, PRE, STEPS, Sor
 use super::stacked::Stacked;
 use crate::error::GraphError;
 use crate::{Dictionary, check_processing};
-use hooklens_model::config::{ActivationFn, Layers, NormKind, Positional, ResidualScheme, Settings};
+use hooklens_model::config::{Layers, NormKind, Positional, ResidualScheme, Settings, keeps_zero};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::Result;
 use hooklens_model::hook;
@@ -187,7 +187,7 @@ pub(super) fn capture(
     model.check_plain_layers("an attribution graph")?;
     let config = model.config();
     let held = !matches!(replacement.kind, Kind::Transcoders(_));
-    if held && matches!(config.activation(), ActivationFn::Sigmoid | ActivationFn::Laplace) {
+    if held && !keeps_zero(config.activation()) {
         let reason = format!(
             "the activation function {} is not zero at zero, so it cannot be replaced by a ratio",
             config.activation().name()

@@ -53,6 +53,11 @@ pub enum ActivationFn {
     SoluLn,
 }
 
+/// Whether an activation function maps zero to zero.
+pub fn keeps_zero(activation: ActivationFn) -> bool {
+    !matches!(activation, ActivationFn::Sigmoid | ActivationFn::Laplace)
+}
+
 impl ActivationFn {
     /// Parses a TransformerLens or Hugging Face name.
     ///

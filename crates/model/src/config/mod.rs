@@ -27,7 +27,7 @@ mod transformer;
 mod validate;
 mod window;
 
-pub use activation_fn::ActivationFn;
+pub use activation_fn::{ActivationFn, keeps_zero};
 pub use attention::{AttentionConfig, LayerRotary};
 pub use error::ConfigError;
 pub use experts::{AttnExperts, ClippedGate, ExpertGroups, Experts, RouterFn, SharedExpert};

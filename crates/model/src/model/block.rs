@@ -1,7 +1,7 @@
 //! One block: a token mixer and an MLP around the residual stream.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use hooklens_hooks::{Halt, Run};
 
 use super::attention::{Attention, AttentionInputs, ProjectionInput};
@@ -116,6 +116,11 @@ impl Block {
     /// d_head]`. The name does not include the layer.
     pub fn mixer_outputs(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
         self.mixer.iter().flat_map(|mixer| mixer.of_kind().outputs()).map(|(site, map)| (site.suffix(), map))
+    }
+
+    /// The bias of the mixer's output, which is the sum of its output projections' biases. `None` if there is no mixer.
+    pub fn mixer_bias(&self, dtype: DType) -> Option<Tensor<1>> {
+        self.mixer_outputs().map(|(_, map)| map.bias_or_zeros(dtype)).reduce(|all, bias| all + bias)
     }
 
     /// The mixer's output projections, mutably.

@@ -1,10 +1,10 @@
 //! Weights of all layers and heads, stacked as in TransformerLens.
 
-use crate::config::Layers;
 use burn::tensor::Tensor;
 
 use super::named::of_rank;
 use super::{Attention, Block, DenseMlp, HookedTransformer, Linear, narrowed};
+use crate::config::Layers;
 use crate::error::WeightError;
 
 /// Names of the weights that are stacked.
@@ -249,8 +249,8 @@ impl HookedTransformer {
 
     /// The output bias of a block's token mixer.
     fn output_bias(&self, block: &Block) -> Tensor<1> {
-        let biases = block.mixer_outputs().map(|(_, map)| self.bias(map));
-        biases.reduce(|all, bias| all + bias).unwrap_or_else(|| self.nothing(block, [self.config().d_model]))
+        let bias = block.mixer_bias(self.compute_type());
+        bias.unwrap_or_else(|| self.nothing(block, [self.config().d_model]))
     }
 
     fn bias(&self, linear: &Linear) -> Tensor<1> {

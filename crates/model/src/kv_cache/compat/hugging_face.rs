@@ -1,9 +1,8 @@
 //! Methods of Hugging Face's caches, under their Hugging Face names.
 
-use crate::config::Layers;
 use burn::tensor::Tensor;
 
-use crate::config::TransformerConfig;
+use crate::config::{Layers, TransformerConfig};
 use crate::error::CacheError;
 use crate::kv_cache::{CacheKind, KeyValueCache};
 
