@@ -9,7 +9,9 @@ use hooklens::prelude::*;
 use hooklens_hooks::AutodiffLeaf;
 use proptest::prelude::*;
 
-use crate::support::{any_config, cases, distance, fixtures, has, precise, random_model, smooth, values, widened};
+use crate::support::{
+    any_config, cases, distance, fixtures, has, jumps, precise, random_model, smooth, values, widened,
+};
 use hooklens_model::config::{Layers, Settings};
 
 const TOKENS: [[u32; 5]; 2] = [[3, 9, 1, 7, 9], [2, 2, 8, 0, 5]];
@@ -63,9 +65,11 @@ fn check_slopes(cache: &ActivationCache, number: impl Fn(Vec<Hook<'_>>) -> Tenso
         // Richardson extrapolation, with an error of fourth order.
         let quotient = |step: f64| (at_step(step) - at_step(-step)) / (2.0 * step);
         let step = 2e-5;
-        let slope = (4.0 * quotient(step / 2.0) - quotient(step)) / 3.0;
+        let (wide, near) = (quotient(step), quotient(step / 2.0));
+        let slope = (4.0 * near - wide) / 3.0;
         let scale = slope.abs().max(gradient_size(gradient) * 0.1).max(1e-3);
-        assert!((along - slope).abs() <= 1e-5 * scale, "{name}: {along} for {slope}");
+        let close = (along - slope).abs() <= 1e-5 * scale;
+        assert!(close || jumps(wide, near, 1e-5 * scale), "{name}: {along} for {slope}");
     }
 }
 

@@ -223,8 +223,15 @@ pub(crate) fn precise(config: TransformerConfig, seed: u64) -> HookedTransformer
     random_model(config, seed).map_weights(widened)
 }
 
-/// Avoids kinks, near which finite differences are meaningless: smooth activation functions, no clipped gates, and no
-/// routing to experts.
+/// Whether a function jumps within a step, judged by its difference quotients over the step and half the step. They
+/// differ by more than `tolerance` if the step changes which experts a token is routed to; there, the function has no
+/// slope.
+pub(crate) fn jumps(wide: f64, near: f64, tolerance: f64) -> bool {
+    (wide - near).abs() > tolerance
+}
+
+/// Avoids kinks, near which finite differences are meaningless: smooth activation functions, no clipped gates, and
+/// attention by all experts. MLPs still choose experts; see [`jumps`].
 pub(crate) fn smooth(config: TransformerConfig) -> TransformerConfig {
     let activation =
         if config.activation() == ActivationFn::Relu { ActivationFn::GeluNew } else { config.activation() };
