@@ -404,14 +404,14 @@ fn patch_says_what_it_lacks() {
         (
             &["--clean", CLEAN, "--corrupted", "When Mary", "--answer", "Mary", "--wrong", "John"],
             1,
-            "15 clean and 3 corrupted",
+            "the clean prompt has 15 tokens but the corrupted one has 3",
         ),
         (
             &["--clean", CLEAN, "--corrupted", CORRUPTED, "--answer", "Mary and", "--wrong", "John"],
             1,
             "2 tokens, not one",
         ),
-        (&["--ioi", "2", "--per", "head"], 1, "no axis `head`"),
+        (&["--ioi", "2", "--per", "head"], 2, "--per head does not apply"),
         (&["--ioi", "2", "--at", "*hook_resid_per"], 1, "did you mean"),
         (&["--ioi", "2", "--out", "map.gif"], 2, ".svg, .png or .html"),
         (&["--ioi", "0"], 2, "at least 1"),
@@ -581,7 +581,7 @@ fn shards_are_dumped_apart_and_merged() {
             &["--tokens", "1,2;3,4;5,6", "--batch-size", "1", "--shard", &shard],
         );
         assert_eq!(code, 0, "{error}");
-        assert!(out.starts_with(&format!("{index} prompts")), "{out}");
+        assert!(out.starts_with(&format!("{index} prompt")), "{out}");
     }
     let (code, out, error) = ran(&["merge", "--out", folder.path().to_str().unwrap(), &part(2), &part(1)]);
     assert_eq!(code, 0, "{error}");

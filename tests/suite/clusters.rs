@@ -129,10 +129,12 @@ fn some_tasks_again_are_told_apart() {
     assert!(said.contains("missing: 3/4, 4/4"), "{said}");
 }
 
-/// A task that receives SIGTERM finishes its batch and exits with code 75. It resumes to the same result.
+/// A task that receives SIGTERM or Ctrl+C finishes its batch. It exits with code 75, or as interrupted, so that a shell's
+/// loop ends. It resumes to the same result, and says from where.
 #[cfg(unix)]
 #[test]
 fn a_task_that_is_told_to_end_goes_on_later() {
+    use std::os::unix::process::ExitStatusExt;
     let folder = workshop(400);
     let path = folder.path();
     assert_eq!(ran(path, &[&DUMP[..], &["--no-share-prefix", "--out", "alone"]].concat(), &[]).0, 0);
@@ -149,13 +151,20 @@ fn a_task_that_is_told_to_end_goes_on_later() {
         while fs::read(&log).map_or(0, |log| log.len()) <= before && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+        let signal = if stopped % 2 == 0 { libc::SIGTERM } else { libc::SIGINT };
+        let kill = [format!("-{signal}"), child.id().to_string()];
+        Command::new("kill").args(kill).stderr(Stdio::null()).status().unwrap();
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         if output.status.success() {
             break;
         }
-        assert!(output.status.code() == Some(75) && said.contains("continue with the same command"), "{said}");
+        assert!(said.contains("continue with the same command"), "{said}");
+        assert_eq!(said.contains("resuming after"), stopped > 0, "{said}");
+        match signal {
+            libc::SIGTERM => assert_eq!(output.status.code(), Some(75)),
+            _ => assert_eq!(output.status.signal(), Some(libc::SIGINT), "{said}"),
+        }
         stopped += 1;
         if stopped == 3 {
             let (code, said) = ran(path, &["merge", "--out", "all"], &[]);
@@ -283,8 +292,13 @@ fn shares_of_results_are_joined() {
         let before = fs::metadata(path.join(name).join("00002-of-00003.json")).unwrap().modified().unwrap();
         let (code, said) = share("1");
         assert!(code == 0 && said.contains("shard 2/3 is already complete"), "{said}");
-        let numbers =
-            |file: &str| -> serde_json::Value { serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap() };
+        // The result, without what says which command computed it.
+        let numbers = |file: &str| {
+            let mut result: serde_json::Value = serde_json::from_slice(&fs::read(path.join(file)).unwrap()).unwrap();
+            let fields = result.as_object_mut().unwrap();
+            ["command", "settings", "shards"].iter().for_each(|name| drop(fields.remove(*name)));
+            result
+        };
         if name == "patch" {
             let (alone, all) = ("patch.json", "patch-merged.json");
             assert_eq!(ran(path, &[asked, &["--out", alone]].concat(), &[]).0, 0);
@@ -323,7 +337,7 @@ fn shares_of_results_are_joined() {
         (vec!["--shard", "1/3", "--out", "file.csv"], "requires a folder"),
         (vec!["--shard", "1/3"], "--out"),
         (vec!["--shard", "auto", "--out", "x"], "SLURM_ARRAY_TASK_ID"),
-        (vec!["--out", "folder"], "the file name must end in .json"),
+        (vec!["--out", "folder"], "must end in .json"),
     ] {
         let (code, said) = ran(path, &[&patch[..], &wrong].concat(), &[]);
         assert!(code == 2 && said.contains(words), "{said}");

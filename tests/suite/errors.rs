@@ -47,7 +47,7 @@ fn a_missing_file_keeps_what_the_system_says() {
     assert!(matches!(error, DumpError::File { .. }), "{error:?}");
     let io = cause::<std::io::Error>(&error).unwrap();
     assert_eq!(io.kind(), std::io::ErrorKind::NotFound);
-    assert_eq!(links(&error), ["can't read or write /no/such/prompts.txt".to_string(), io.to_string()]);
+    assert_eq!(links(&error), ["can't access /no/such/prompts.txt".to_string(), io.to_string()]);
     // The chain is the same through the crate's error type.
     let error = Error::from(error);
     assert_eq!((links(&error).len(), cause::<std::io::Error>(&error).is_some()), (2, true));
@@ -126,6 +126,6 @@ fn the_program_tells_the_cause_once() {
     let said = String::from_utf8(output.stderr).unwrap();
     let why = std::io::Error::from_raw_os_error(2).to_string();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: can't read or write /no/such/prompts.txt: "), "{said}");
+    assert!(said.contains("error: can't access /no/such/prompts.txt: "), "{said}");
     assert_eq!(said.matches(&why).count(), 1, "{said}");
 }

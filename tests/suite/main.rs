@@ -72,6 +72,7 @@ mod readme;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
+mod results;
 mod seeded;
 #[cfg(feature = "remote")]
 mod serve_guard;

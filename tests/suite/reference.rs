@@ -17,7 +17,7 @@ fn path(case: &str) -> String {
 }
 
 /// A fixture's golden file in the format of `scripts/reference_dump.py`.
-fn reference(case: &str, out: &Path, rename: impl Fn(&str) -> Option<String>) {
+pub(crate) fn reference(case: &str, out: &Path, rename: impl Fn(&str) -> Option<String>) {
     let file = if fixtures().join(case).join("golden.safetensors").is_file() { "golden" } else { "encoder" };
     let bytes = fs::read(fixtures().join(case).join(format!("{file}.safetensors"))).unwrap();
     let stored = SafeTensors::deserialize(&bytes).unwrap();
@@ -30,7 +30,7 @@ fn layer_of(name: &str, before: &str) -> Option<usize> {
     name.strip_prefix(before)?.parse().ok()
 }
 
-fn decoder(layers: usize) -> impl Fn(&str) -> Option<String> {
+pub(crate) fn decoder(layers: usize) -> impl Fn(&str) -> Option<String> {
     move |name| match name {
         "tokens" | "logits" => Some(name.to_string()),
         _ => match (layer_of(name, "hf.hidden."), layer_of(name, "hf.attn.")) {

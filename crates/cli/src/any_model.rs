@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::Failure;
 use super::args::ModelArg;
+use super::json_result::ModelId;
 use super::terminal::note;
 use hooklens_features::{Dictionary, Opened, SpliceDictionary, open};
 use hooklens_loading::loading::LoadOptions;
@@ -54,6 +55,15 @@ impl AnyModel {
             AnyModel::Encoder(own) => AnyModel::Encoder(with_dictionaries(own, model)?),
             AnyModel::EncoderDecoder(own) => AnyModel::EncoderDecoder(with_dictionaries(own, model)?),
         })
+    }
+
+    /// What results say about the model.
+    pub(super) fn id(&self, name: &str) -> Result<ModelId, Error> {
+        match self {
+            AnyModel::Decoder(model) => ModelId::of(name, model),
+            AnyModel::Encoder(model) => ModelId::of(name, model),
+            AnyModel::EncoderDecoder(model) => ModelId::of(name, model),
+        }
     }
 
     /// The model's tokenizer.

@@ -14,11 +14,14 @@ use hooklens_loading::loading::{LoadOptions, sources};
 use hooklens_model::device::{DEVICE_VARIABLE, parse_device};
 use hooklens_model::processing::Processing;
 
+/// Environment variable that names the model if `--model` is not given.
+pub(super) const MODEL_VARIABLE: &str = "HOOKLENS_MODEL";
+
 #[derive(Debug, Args)]
 pub(super) struct NameArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision), or
-    /// embedded:NAME
-    #[arg(long, value_name = "MODEL")]
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision),
+    /// embedded:induction or embedded:ioi
+    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE)]
     pub(super) model: String,
 }
 
@@ -66,9 +69,9 @@ impl ProcessArg {
 
 #[derive(Debug, Args)]
 pub(super) struct ModelArg {
-    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision), or
-    /// embedded:NAME
-    #[arg(long, value_name = "MODEL")]
+    /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision),
+    /// embedded:induction or embedded:ioi
+    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE)]
     pub(super) model: String,
     /// Folder of a LoRA adapter to merge into the weights
     #[arg(long, value_name = "FOLDER")]
@@ -81,8 +84,8 @@ pub(super) struct ModelArg {
     /// Read weight files into memory instead of mapping them, for files that may be overwritten while in use
     #[arg(long)]
     pub(super) no_mmap: bool,
-    /// Splice a sparse autoencoder or transcoders (a file or folder) into the model, adding back the reconstruction
-    /// error; may be given several times
+    /// Splice a sparse autoencoder or transcoders into the model, adding back the reconstruction error: a file, a folder,
+    /// embedded:ioi-sae or embedded:ioi-transcoders; may be given several times
     #[arg(long, value_name = "PATH")]
     pub(super) dictionary: Vec<PathBuf>,
     /// Apply the dictionary at every token, including special tokens that it was not trained on (usually the BOS token)

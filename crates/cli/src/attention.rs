@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::Path;
 
 use clap::{ArgGroup, Args};
 use hooklens_hooks::{Positions, Record, ResolvePositions};
@@ -10,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
-use super::out::{CsvArg, Kind, Names, OutFile, prepare, said_file, write};
-use super::terminal::{note, stdout};
+use super::json_result::with_header;
+use super::out::{CsvArg, Finding, Kind, Names, OutFile, prepare};
+use super::terminal::{Stdout, note};
 use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
 use hooklens_analysis::labeled::CsvText;
@@ -55,6 +57,9 @@ pub(super) struct AttentionArgs {
     /// Write the patterns to a file: an interactive page (.html), a picture (.svg, .png) or all values (.json, .csv)
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
 }
@@ -80,13 +85,13 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
     let len = args.positions.resolve(row.len())?.len();
     let count = layers.len() * heads.len();
     // Fail before the forward pass if the result is too large to show.
-    match args.out.as_ref().map(|out| out.kind) {
-        Some(Kind::Page) => check_attention_view(count, len, true)?,
-        Some(Kind::Json | Kind::Csv) if count * len * len > MOST_VALUES => {
-            let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
-            return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());
-        }
-        _ => {}
+    let kind = args.out.as_ref().map(|out| out.kind);
+    if kind == Some(Kind::Page) {
+        check_attention_view(count, len, true)?;
+    }
+    if (args.json || matches!(kind, Some(Kind::Json | Kind::Csv))) && count * len * len > MOST_VALUES {
+        let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
+        return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());
     }
     let tokens = Tokens::new(vec![row])?;
     let (patterns, by_layer) = match &model {
@@ -103,27 +108,21 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
     }
     let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
-    if let Some(out) = &args.out {
-        written(args, out, &patterns, &found)?;
-    }
-    print(found, args.top)?;
-    said_file(args.out.as_ref())
-}
-
-/// Writes the `--out` file in the format given by its extension.
-fn written(args: &AttentionArgs, out: &OutFile, patterns: &AttentionPatterns, found: &[HeadSummary]) -> CliResult {
-    let title = args.model.model.clone();
-    match out.kind {
-        Kind::Page => AttentionView::of(patterns)?.title(title).save(&out.path)?,
-        Kind::Picture => PatternGrid::of(patterns)?.title(title).save(&out.path)?,
-        Kind::Csv => write(&out.path, patterns.to_labeled().csv(args.csv.labels()).as_bytes())?,
-        Kind::Json => {
+    let title = &args.model.model;
+    Finding {
+        json: || {
             let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
-            let json = json!({"model": title, "tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
-            write(&out.path, format!("{json}\n").as_bytes())?;
-        }
+            let body = json!({"tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
+            Ok(with_header(Some(&model.id(title)?), body))
+        },
+        csv: || patterns.to_labeled().csv(args.csv.labels()),
+        picture: |path: &Path| match kind {
+            Some(Kind::Page) => Ok(AttentionView::of(&patterns)?.title(title).save(path)?),
+            _ => Ok(PatternGrid::of(&patterns)?.title(title).save(path)?),
+        },
+        text: |to: &mut Stdout| print(to, &found, args.top),
     }
-    Ok(())
+    .report(args.out.as_ref(), args.json)
 }
 
 /// Records the attention patterns of the given layers in the stack named `stack`, with the head scores of each layer.
@@ -211,13 +210,13 @@ fn mostly(pattern: &Array2<f32>) -> (String, f32) {
     best
 }
 
-fn print(mut found: Vec<HeadSummary>, top: usize) -> CliResult {
+fn print(out: &mut Stdout, found: &[HeadSummary], top: usize) -> CliResult {
     let all = found.len();
+    let mut found = found.to_vec();
     if all > top {
         found.sort_by(|a, b| b.most().total_cmp(&a.most()));
         found.truncate(top);
     }
-    let mut out = stdout();
     writeln!(out, "{:<8}previous  duplicate  induction  attends most to", "head")?;
     for one in &found {
         let (HeadScores { previous_token, duplicate_token, induction, .. }, (place, share)) = (one.scores, &one.mostly);

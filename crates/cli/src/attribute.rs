@@ -9,10 +9,11 @@ use ndarray::{ArrayD, IxDyn};
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, prepare, print_largest, said_file};
-use super::pairs::{PairArgs, Pairs};
-use super::share::{Kind, Part, ShareArgs};
-use super::terminal::stdout;
+use super::json_result::{ModelId, with_header};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, plural, prepare, print_largest};
+use super::pairs::{Line, PairArgs, PairPrompt, PairToken, Pairs};
+use super::share::{Kind, Part, ShareArgs, described};
+use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::activations::{Components, Direction, Stage};
 use hooklens_analysis::attribution::{EdgeScores, Gradient};
@@ -34,7 +35,7 @@ pub(super) struct AttributeArgs {
     #[arg(long, value_enum, default_value = "heads")]
     pub(super) to: ToArg,
     /// The prompt that the answer follows (not for edges)
-    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "clean", "pairs", "ioi"])]
     pub(super) prompt: Option<String>,
     #[command(flatten)]
     pub(super) pairs: PairArgs,
@@ -44,6 +45,9 @@ pub(super) struct AttributeArgs {
     /// How many of the largest scores to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
+    /// Print JSON
+    #[arg(long, conflicts_with = "shard")]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
     /// Shards apply to edges only
@@ -73,44 +77,88 @@ pub(super) fn run(args: &AttributeArgs) -> CliResult {
     if args.to == ToArg::Edges { edges(args, &model) } else { direct(args, &model) }
 }
 
-/// Direct logit attribution at the last position.
-fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
-    let row = match (&args.prompt, args.pairs.one_row()?) {
-        (Some(text), _) => model.prompt_row(text, None)?,
-        (None, Some(row)) => row,
-        (None, None) => {
-            let message =
-                "direct attribution requires one --prompt (or --tokens) with an --answer (and optionally --wrong)";
-            return Err(Failure::Usage(message.into()));
-        }
-    };
-    let (answer, wrong) = args.pairs.answers()?;
-    let recorded = model.record(&row, Record::all().positions(-1))?;
-    let analysis = model.analyze(&recorded)?;
-    let components: Components = match args.to {
-        ToArg::Layers => analysis.decompose_resid(Stage::Final)?,
-        ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
-        _ => analysis.stack_head_results(Stage::Final)?,
-    };
-    let direction = Direction::token(answer.choice());
-    let direction = wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
-    let shares = analysis.logit_attrs(&components, direction)?;
-    let shares = Activation::from(shares).to_ndarray()?;
-    let values = ArrayD::from_shape_fn(IxDyn(&[components.labels().len()]), |at| f64::from(shares[[at[0], 0, 0]]));
-    let flat = labeled::matching([LabeledAxis::new("component", components.labels())], values);
-    let answer = answer.label(model);
-    let asked = wrong.map_or(answer.clone(), |wrong| format!("{answer} - {}", wrong.label(model)));
-    check_finite(&flat)?;
-    let file = args.share.file()?;
-    if let Some(out) = &file {
-        let json = json!({"model": args.model.model, "prompt": args.prompt, "tokens": row, "logit": asked, "attribution": flat});
-        let picture = by_layer(&flat, args.to, model);
-        let title = format!("logit of {asked}");
-        Finding { json, csv: flat.csv(args.csv.labels()) }.write(out, heatmap(&picture, title))?;
+/// A prompt whose next token is attributed.
+struct Asked {
+    row: Vec<u32>,
+    answer: PairToken,
+    wrong: Option<PairToken>,
+}
+
+impl Asked {
+    /// The logit, or difference of logits, that is attributed.
+    fn label(&self, model: &HookedTransformer) -> String {
+        let answer = self.answer.label(model);
+        self.wrong.as_ref().map_or(answer.clone(), |wrong| format!("{answer} - {}", wrong.label(model)))
     }
-    writeln!(stdout(), "{} components of the logit of {asked}:", components.labels().len())?;
-    print_largest(&flat, args.top)?;
-    said_file(file.as_ref())
+}
+
+/// The prompts of a direct attribution: one with `--prompt`, or the clean prompts of pairs.
+fn asked(args: &AttributeArgs, model: &HookedTransformer) -> Result<Vec<Asked>, Failure> {
+    if let Some(text) = &args.prompt {
+        let (answer, wrong) = args.pairs.answers()?;
+        return Ok(vec![Asked { row: model.prompt_row(text, None)?, answer, wrong }]);
+    }
+    if !args.pairs.are_given() {
+        let message = "--prompt with --answer is required, or several prompts with --clean, --tokens, --pairs or --ioi";
+        return Err(Failure::Usage(message.into()));
+    }
+    let one = |line: Line| {
+        let row = match line.clean {
+            PairPrompt::Text(text) => model.prompt_row(&text, None)?,
+            PairPrompt::Tokens(ids) => ids,
+        };
+        Ok(Asked { row, answer: line.answer, wrong: line.wrong })
+    };
+    args.pairs.lines()?.into_iter().map(one).collect()
+}
+
+/// Direct logit attribution at the last position, `[component]`: the mean over the prompts.
+fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
+    let asked = asked(args, model)?;
+    let mut names: Vec<String> = Vec::new();
+    let mut sums: Vec<f64> = Vec::new();
+    for one in &asked {
+        let recorded = model.record(&one.row, Record::all().positions(-1))?;
+        let analysis = model.analyze(&recorded)?;
+        let components: Components = match args.to {
+            ToArg::Layers => analysis.decompose_resid(Stage::Final)?,
+            ToArg::Neurons => analysis.stack_neuron_results(Stage::Final)?,
+            _ => analysis.stack_head_results(Stage::Final)?,
+        };
+        let direction = Direction::token(one.answer.choice());
+        let direction = one.wrong.iter().fold(direction, |direction, wrong| direction.minus(wrong.choice()));
+        let shares = Activation::from(analysis.logit_attrs(&components, direction)?).to_ndarray()?;
+        names = components.labels().to_vec();
+        sums.resize(names.len(), 0.0);
+        sums.iter_mut().enumerate().for_each(|(at, sum)| *sum += f64::from(shares[[at, 0, 0]]));
+    }
+    let values = ArrayD::from_shape_fn(IxDyn(&[names.len()]), |at| sums[at[0]] / asked.len() as f64);
+    let flat = labeled::matching([LabeledAxis::new("component", &names)], values);
+    check_finite(&flat)?;
+    let mut labels: Vec<String> = asked.iter().map(|one| one.label(model)).collect();
+    let logits = labels.clone();
+    labels.dedup();
+    let of_what = match &labels[..] {
+        [label] => format!("the logit of {label}"),
+        _ if asked.iter().any(|one| one.wrong.is_some()) => "the logits of answer - wrong".to_string(),
+        _ => "the logits of the answers".to_string(),
+    };
+    let of_prompts = if asked.len() == 1 { String::new() } else { format!(", mean of {} prompts", asked.len()) };
+    let rows: Vec<&Vec<u32>> = asked.iter().map(|one| &one.row).collect();
+    let picture = by_layer(&flat, args.to, model);
+    Finding {
+        json: || {
+            let body = json!({"prompts": asked.len(), "tokens": rows, "logits": logits, "attribution": flat});
+            Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
+        },
+        csv: || flat.csv(args.csv.labels()),
+        picture: heatmap(&picture, format!("{of_what}{of_prompts}")),
+        text: |to: &mut Stdout| {
+            writeln!(to, "{} of {of_what}{of_prompts}:", plural(names.len(), "component"))?;
+            print_largest(to, &[("logits", &flat)], args.top)
+        },
+    }
+    .report(args.share.file()?.as_ref(), args.json)
 }
 
 /// Reshapes heads and neurons to one row per layer, for the heatmap; other components make a single row.
@@ -132,19 +180,24 @@ fn by_layer(flat: &LabeledArray, to: ToArg, model: &HookedTransformer) -> Labele
     labeled::matching([first, columns], values)
 }
 
-/// Keys of the settings in a shard's file that the merged report needs.
-const MODEL: &str = "model";
+/// Key of the setting in a shard's file that the merged report needs.
 const INTEGRATED: &str = "integrated";
 
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     if args.share.shard()?.is_none() {
         let scores = scores(args, model, args.pairs.read(model)?)?;
-        let report_options =
-            ReportOptions { model: &args.model.model, integrated: args.integrated, top: args.top, csv: args.csv };
+        let report_options = ReportOptions {
+            model: &|| Ok(ModelId::of(&args.model.model, model)?),
+            shards: None,
+            integrated: args.integrated,
+            top: args.top,
+            json: args.json,
+            csv: args.csv,
+        };
         return report(&scores, &report_options, args.share.file()?.as_ref());
     }
     let settings = [
-        (MODEL, args.model.model.clone()),
+        ("model", args.model.model.clone()),
         ("weights", model.fingerprint_of_weights()?),
         ("dictionary", model.parts()?.join(", ")),
         ("prompts", args.pairs.described()?),
@@ -163,7 +216,7 @@ fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) 
 }
 
 /// Merges the shards of an edge attribution and reports the result.
-pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut shares: Vec<EdgeScores> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
@@ -171,36 +224,49 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let scores = EdgeScores::joined(shares).map_err(hooklens_model::error::Error::from)?;
-    let report_options =
-        ReportOptions { model: setting(MODEL), integrated: setting(INTEGRATED).parse().ok(), top: 10, csv };
+    let report_options = ReportOptions {
+        model: &|| Ok(first.model()),
+        shards: Some(parts),
+        integrated: setting(INTEGRATED).parse().ok(),
+        top: 10,
+        json,
+        csv,
+    };
     report(&scores, &report_options, out)
 }
 
 /// Data that the report needs besides the scores.
 struct ReportOptions<'t> {
-    model: &'t str,
+    model: &'t dyn Fn() -> Result<ModelId, Failure>,
+    /// The shards that the scores were merged from.
+    shards: Option<&'t [Part]>,
     integrated: Option<usize>,
     top: usize,
+    json: bool,
     csv: CsvArg,
 }
 
-fn report(scores: &EdgeScores, report_options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(scores: &EdgeScores, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
     let count = scores.values().values().shape()[2];
-    if let Some(out) = out {
-        let mean = scores.mean();
-        let json = json!({"model": report_options.model, "prompts": count, "integrated": report_options.integrated, "edges": mean});
-        Finding { json, csv: mean.csv(report_options.csv.labels()) }.write(out, heatmap(&mean, "edges"))?;
+    let mean = scores.mean();
+    Finding {
+        json: || {
+            let body = json!({
+                "shards": options.shards.map(described), "prompts": count, "integrated": options.integrated,
+                "edges": mean,
+            });
+            Ok(with_header(Some(&(options.model)()?), body))
+        },
+        csv: || mean.csv(options.csv.labels()),
+        picture: heatmap(&mean, "edges"),
+        text: |to: &mut Stdout| {
+            writeln!(to, "{}; estimated effect of each edge on the metric:", plural(count, "prompt"))?;
+            for (sender, receiver, score) in scores.largest(options.top) {
+                let (sender, receiver) = (sender.to_string(), receiver.to_string());
+                writeln!(to, "{sender:<8} -> {receiver:<8} {score:+.3}")?;
+            }
+            Ok(())
+        },
     }
-    let mut to = stdout();
-    writeln!(to, "{count} prompts; edges:")?;
-    for (sender, receiver, score) in scores.largest(report_options.top) {
-        writeln!(
-            to,
-            "{sender:<8} -> {receiver:<8} {score:+.3}",
-            sender = sender.to_string(),
-            receiver = receiver.to_string()
-        )?;
-    }
-    drop(to);
-    said_file(out)
+    .report(out, options.json)
 }

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::CliResult;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg};
-use super::terminal::{is_unread, print_json, stdout};
+use super::json_result::{ModelId, print_result};
+use super::terminal::{is_unread, stdout};
 use crate::benchmark::{BenchModel, Machine, Work, measure};
 use hooklens_model::device::in_main_memory;
 
@@ -75,10 +76,9 @@ fn bench<M: BenchModel>(args: &BenchArgs, model: &M) -> CliResult {
         }
     }
     if args.json {
-        let value = json!({"model": args.model.model, "device": args.model.device,
-            "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(), "machine": machine,
+        let body = json!({"device": args.model.device, "dtype": args.dtype.dtype.unwrap_or(DType::F32).to_string(), "machine": machine,
             "rounds": args.rounds, "threads": rayon::current_num_threads(), "timings": all});
-        print_json(&value)?;
+        print_result(Some(&ModelId::named(&args.model.model)), body)?;
     }
     Ok(())
 }

@@ -32,6 +32,9 @@ use super::vocabulary::VocabularyArgs;
     max_term_width = 100
 )]
 pub(super) struct Cli {
+    /// Print only results and errors: no notes, progress bars or names of written files
+    #[arg(long, short, global = true)]
+    pub(super) quiet: bool,
     #[command(subcommand)]
     pub(super) command: Command,
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::CliResult;
 use super::info::{cached_token, device_json, types};
+use super::json_result::print_result;
 use super::memory::{free, may_take};
-use super::terminal::{print_json, stdout};
+use super::terminal::stdout;
 use hooklens_io::numerals::bytes;
 use hooklens_loading::loading::{ModelConfig, inspect};
 use hooklens_loading::weight_files::RawTensors;
@@ -93,7 +94,7 @@ pub(super) fn run(args: &DoctorArgs) -> CliResult {
     };
     let advice = found.advice(Path::new(CARD).exists());
     if args.json {
-        return Ok(print_json(&found.json(&advice))?);
+        return print_result(None, found.json(&advice));
     }
     found.print(&advice)
 }

@@ -2,17 +2,20 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::HumanDuration;
+use serde_json::{Value, json};
 
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
 use super::findings::Findings;
 use super::given::{Given, GivenRows, to_join};
-use super::out::{Names, prepare};
+use super::json_result::{ModelId, print_result};
+use super::out::{Names, plural, prepare};
+use super::progress::progress;
 use super::prompt_files::PromptFiles;
 use super::shard_arg::ShardArg;
 use super::signals;
@@ -20,12 +23,12 @@ use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{Dump, DumpModel, DumpReport, Seen, Shard, is_whole};
+use hooklens_data::dump::{Dump, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
 use hooklens_model::encoder_decoder::{HookedEncoderDecoder, decoder_tokens};
-use hooklens_model::error::{Error, Result as LibResult};
+use hooklens_model::error::{Error, InputError, Result as LibResult, error_chain};
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 use hooklens_model::tokens::PaddingSide;
 
@@ -111,6 +114,12 @@ pub(super) struct DumpArgs {
     /// With --resume or --shard auto: compare the lengths of finished files only, not their bytes
     #[arg(long)]
     no_verify: bool,
+    /// Write nothing; estimate the size of the files and the time, from a few batches
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
     /// Output: a name ending in .safetensors for one file (an existing one is replaced), else a folder with one file
     /// per batch; in a build with the feature `object-stores`, also a folder in an object store: s3://bucket/folder,
     /// gs://, az://
@@ -146,6 +155,37 @@ fn file_dtype(text: &str) -> Result<DType, String> {
 }
 
 pub(super) fn run(args: &DumpArgs) -> CliResult {
+    checked(args).map_err(|failure| match failure {
+        Failure::Failed(error) => match context_exceeded(&*error) {
+            Some(n_ctx) => {
+                let reason = error_chain(&*error);
+                let advice = format!("`--truncate {n_ctx}` keeps the first {n_ctx} tokens of each prompt");
+                Failure::Failed(format!("{reason}; {advice}").into())
+            }
+            None => Failure::Failed(error),
+        },
+        other => other,
+    })
+}
+
+/// The model's number of positions, if an error says that a prompt exceeds it.
+fn context_exceeded(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
+    let of_input = |error: &InputError| match error {
+        InputError::TooLong { n_ctx, .. } | InputError::TextTooLong { n_ctx, .. } => Some(*n_ctx),
+        _ => None,
+    };
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let input = error.downcast_ref().or_else(|| error.downcast_ref::<Error>().and_then(Error::downcast_ref));
+        if let Some(n_ctx) = input.and_then(of_input) {
+            return Some(n_ctx);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn checked(args: &DumpArgs) -> CliResult {
     let globs = split_globs(&args.hooks);
     if globs.is_empty() {
         return Err(Failure::Usage("--hooks must name at least one hook point".into()));
@@ -166,11 +206,10 @@ pub(super) fn run(args: &DumpArgs) -> CliResult {
     if args.no_verify && !args.resume && !args.shard.is_some_and(ShardArg::resumes) {
         return Err(Failure::Usage("--no-verify requires --resume or --shard auto".into()));
     }
-    prepare(
-        Some(&args.out),
-        if to_file(&args.out) { Names::File } else { Names::Folder },
-        args.model.inputs().into_iter().chain(args.files.files()),
-    )?;
+    if !args.dry_run {
+        let names = if to_file(&args.out) { Names::File } else { Names::Folder };
+        prepare(Some(&args.out), names, args.model.inputs().into_iter().chain(args.files.files()))?;
+    }
     let shard = args.shard.map(ShardArg::shard).transpose()?;
     if let Some((arg, shard)) = args.shard.zip(shard) {
         arg.check(shard, &args.out)?;
@@ -282,7 +321,7 @@ fn dumped<M: DumpModel>(
         .padding_side(args.padding_side)
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
-        .encoder_rows(read)
+        .encoder_rows(read.clone())
         .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
         .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
@@ -300,38 +339,102 @@ fn dumped<M: DumpModel>(
     if args.tables {
         return Err(Failure::Usage("--tables requires a build with --features arrow".into()));
     }
+    if args.dry_run {
+        let own = shard.map_or(0..given.rows.len(), |shard| shard.share_of(given.rows.len()));
+        let read = if read.is_empty() { read } else { read[own.clone()].to_vec() };
+        return estimate(args, &dump.resume(false), model, &given.rows[own], &read);
+    }
     let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
     let dump = match shard {
         Some(shard) => dump.shard(shard),
         None => dump,
     };
 
-    let bar = ProgressBar::new(dump.own_rows(given.rows.len()) as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let of = dump.own_rows(given.rows.len());
+    let bar = progress(of as u64, "{bar:30} {pos}/{len} prompts {msg} {eta}");
     let mut findings = Findings::default();
-    let start = Instant::now();
+    let (start, mut done) = (Instant::now(), 0);
     let report = dump.run_watched(model, &given.rows, path, &mut |seen| match seen {
         Seen::Resumed(rows) => {
+            if rows > 0 {
+                note(format!("resuming after {} of {of}", plural(rows, "prompt")));
+            }
             bar.set_position(rows as u64);
             bar.reset_eta();
         }
         Seen::Batch(tokens, recorded) => {
             findings.look(tokens, recorded);
+            done += tokens
+                .mask()
+                .map_or_else(|| tokens.shape().iter().product(), |mask| mask.iter().filter(|real| **real).count());
             bar.inc(tokens.shape()[0] as u64);
+            bar.set_message(format!("{} tokens/s", grouped((done as f64 / start.elapsed().as_secs_f64()) as usize)));
         }
         _ => {}
     });
     bar.finish_and_clear();
     let report = report.map_err(|error| given.with_place(error))?;
 
-    let printed = print(&report, &findings, start.elapsed().as_secs_f64(), path);
+    let seconds = start.elapsed().as_secs_f64();
+    let printed = match args.json {
+        true => print_result(Some(&ModelId::of(&args.model.model, model)?), json(&report, &findings, seconds, path)),
+        false => print(&report, &findings, seconds, path),
+    };
     if report.left > 0 {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} prompts are left; continue with {again}", grouped(report.left))));
+        return Err(Failure::Stopped(format!("{} left; continue with {again}", plural(report.left, "prompt"))));
     }
     printed
+}
+
+/// Number of batches that an estimate is based on.
+const SAMPLED: usize = 4;
+
+/// Dumps a few batches to a temporary folder, and prints what the whole dump would take.
+fn estimate<M: DumpModel>(args: &DumpArgs, dump: &Dump, model: &M, rows: &[Vec<u32>], read: &[Vec<u32>]) -> CliResult {
+    let size = args.batch_size as usize;
+    let batches = rows.len().div_ceil(size);
+    let positions = |rows: &[Vec<u32>]| rows.len() * rows.iter().map(Vec::len).max().unwrap_or(0);
+    let (mut bytes_of_sample, mut sampled, mut seconds_of_sample) = (0, 0, 0.0);
+    let chosen = (0..SAMPLED.min(batches)).map(|number| number * batches / SAMPLED.min(batches));
+    // The first run also sets up memory and threads, so it is not timed.
+    for (number, batch) in std::iter::once(0).filter(|_| batches > 0).chain(chosen).enumerate() {
+        let own = batch * size..(batch * size + size).min(rows.len());
+        let folder = tempfile::tempdir()?;
+        let dump = if read.is_empty() { dump.clone() } else { dump.clone().encoder_rows(read[own.clone()].to_vec()) };
+        let start = Instant::now();
+        let report = dump.run(model, &rows[own.clone()], folder.path().join("sample"))?;
+        if number > 0 {
+            seconds_of_sample += start.elapsed().as_secs_f64();
+            bytes_of_sample += report.bytes;
+            sampled += positions(&rows[own]);
+        }
+    }
+    let all: usize = rows.chunks(size).map(positions).sum();
+    let scale = all as f64 / sampled.max(1) as f64;
+    let (size, seconds) = ((bytes_of_sample as f64 * scale) as u64, seconds_of_sample * scale);
+    let files = if to_file(&args.out) { 1 } else { batches };
+    let tokens: usize = rows.iter().map(Vec::len).sum();
+    if args.json {
+        let body = json!({
+            "dry_run": true, "out": args.out, "prompts": rows.len(), "tokens": tokens, "files": files, "bytes": size,
+            "seconds": seconds,
+        });
+        return print_result(Some(&ModelId::of(&args.model.model, model)?), body);
+    }
+    let (prompts, tokens) = (plural(rows.len(), "prompt"), plural(tokens, "token"));
+    let (files, size, time) = (plural(files, "file"), bytes(size), HumanDuration(Duration::from_secs_f64(seconds)));
+    writeln!(stdout(), "{prompts}, {tokens}: about {size} in {files}, about {time} on this machine")?;
+    Ok(())
+}
+
+/// The summary as the body of a JSON result.
+fn json(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> Value {
+    json!({
+        "out": path, "prompts": report.rows, "tokens": report.tokens, "files": report.files, "bytes": report.bytes,
+        "seconds": seconds, "shared_tokens": report.shared, "resumed_files": report.resumed,
+        "prompts_left": report.left, "non_finite": report.non_finite, "heads": findings.json(),
+    })
 }
 
 /// Prints a summary of the dump.
@@ -339,26 +442,19 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     let mut out = stdout();
     let place = path.display();
     let files = if report.files.len() == 1 { String::new() } else { format!(" in {} files", report.files.len()) };
-    writeln!(
-        out,
-        "{} prompts, {} tokens -> {place}{files}, {} ({seconds:.1} s)",
-        grouped(report.rows),
-        grouped(report.tokens),
-        bytes(report.bytes)
-    )?;
+    let (prompts, tokens) = (plural(report.rows, "prompt"), plural(report.tokens, "token"));
+    writeln!(out, "{prompts}, {tokens} -> {place}{files}, {} ({seconds:.1} s)", bytes(report.bytes))?;
     if !report.non_finite.is_empty() {
         note(format!("wrote NaN or infinite values: {}", report.non_finite.join(", ")));
     }
     if report.shared > 0 {
         let share = 100.0 * report.shared as f64 / report.tokens.max(1) as f64;
-        writeln!(
-            out,
-            "{} tokens ({share:.0} %) belong to shared prefixes and were not recomputed",
-            grouped(report.shared)
-        )?;
+        let tokens = plural(report.shared, "token");
+        writeln!(out, "{tokens} ({share:.0} %) in shared prefixes, computed once")?;
     }
     if report.resumed > 0 {
-        writeln!(out, "{} files were already complete; their tokens are not counted", report.resumed)?;
+        let were = if report.resumed == 1 { "was" } else { "were" };
+        writeln!(out, "{} {were} already complete; their tokens are not counted", plural(report.resumed, "file"))?;
     }
     for line in findings.lines() {
         writeln!(out, "  {line}")?;

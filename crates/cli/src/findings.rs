@@ -1,6 +1,7 @@
 //! A summary of the attention patterns that a dump recorded.
 
 use hooklens_hooks::ActivationCache;
+use serde_json::{Value, json};
 
 use hooklens_analysis::experiments::HeadSums;
 use hooklens_model::tokens::Tokens;
@@ -30,27 +31,47 @@ impl Findings {
         }
     }
 
-    /// One line for each head with a high score.
-    pub(super) fn lines(&self) -> Vec<String> {
+    /// The heads with a high score.
+    fn found(&self) -> Vec<Found> {
         const MOSTLY: f32 = 0.5;
-        let mut lines = Vec::new();
+        let mut found = Vec::new();
         for (layer, sums) in &self.layers {
             for (head, score) in sums.means().iter().enumerate() {
                 let kinds = [
-                    (
-                        score.induction,
-                        "induction head: attends to the token after the current token's earlier occurrence",
-                    ),
-                    (score.previous_token, "previous-token head: attends to the previous token"),
-                    (score.duplicate_token, "duplicate-token head: attends to the current token's earlier occurrence"),
+                    ("induction", score.induction),
+                    ("previous token", score.previous_token),
+                    ("duplicate token", score.duplicate_token),
                 ];
-                if let Some((score, what)) =
-                    kinds.into_iter().filter(|(s, _)| *s > MOSTLY).max_by(|a, b| a.0.total_cmp(&b.0))
-                {
-                    lines.push(format!("L{layer}H{head}  {score:.2}  {what}"));
-                }
+                let best = kinds.into_iter().filter(|(_, s)| *s > MOSTLY).max_by(|a, b| a.1.total_cmp(&b.1));
+                found.extend(best.map(|(pattern, score)| Found { head: format!("L{layer}H{head}"), pattern, score }));
             }
         }
-        lines
+        found
     }
+
+    /// One line for each head with a high score.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let line = |found: Found| {
+            let what = match found.pattern {
+                "induction" => "induction head: attends to the token after the current token's earlier occurrence",
+                "previous token" => "previous-token head: attends to the previous token",
+                _ => "duplicate-token head: attends to the current token's earlier occurrence",
+            };
+            format!("{}  {:.2}  {what}", found.head, found.score)
+        };
+        self.found().into_iter().map(line).collect()
+    }
+
+    /// The same as JSON.
+    pub(super) fn json(&self) -> Vec<Value> {
+        let one = |found: Found| json!({"head": found.head, "pattern": found.pattern, "score": found.score});
+        self.found().into_iter().map(one).collect()
+    }
+}
+
+/// A head with a high score.
+struct Found {
+    head: String,
+    pattern: &'static str,
+    score: f32,
 }

@@ -5,18 +5,25 @@ use std::io::Write;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::json;
 
-use super::any_model::{AnyModel, past_context};
+use super::any_model::{AnyModel, past_context, plain_decoder};
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
-use super::terminal::{is_unread, print_json, stdout};
+use super::feature_edit::{FeatureEditArg, feature_edit};
+use super::given::Given;
+use super::json_result::{ModelId, print_result};
+use super::prompt_files::PromptFiles;
+use super::replacement::replacement;
+use super::terminal::{is_unread, stdout};
 use super::{CliResult, Failure};
+use hooklens_data::corpus::Prompt;
+use hooklens_features::graph::{FeatureEdit, generate_edited};
 use hooklens_model::driver::HookedModel;
-use hooklens_model::generation::{GenerateOptions, Generation, Sampling, Stop};
+use hooklens_model::generation::{GenerateOptions, GeneratedRow, Sampling, Stop};
 use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens, decode_generated};
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("input").required(true).args(["prompt", "tokens"])))]
+#[command(group(ArgGroup::new("input").required(true).args(["prompt", "prompts", "tokens"])))]
 pub(super) struct GenerateArgs {
     #[command(flatten)]
     model: ModelArg,
@@ -27,15 +34,20 @@ pub(super) struct GenerateArgs {
     /// A prompt; may be given several times. For a prompt that starts with a dash: --prompt='- so'
     #[arg(long, value_name = "TEXT", num_args = 1..)]
     prompt: Vec<String>,
+    #[command(flatten)]
+    files: PromptFiles,
     /// Token ids, separated by commas within a prompt and semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     tokens: Option<TokenRows>,
     /// Maximum number of tokens to generate for each prompt
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 20)]
     max_new_tokens: usize,
     /// Pick the most likely token at each step (the default)
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     greedy: bool,
+    /// Number of texts to sample for each prompt
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    samples: u32,
     /// Sample with this temperature; 0 is greedy
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
@@ -71,6 +83,11 @@ pub(super) struct GenerateArgs {
     /// Kind of KV cache; several kinds can be combined, as in `sliding,8bit`
     #[arg(long, value_enum, value_delimiter = ',', default_value = "growing")]
     kv: Vec<KvArg>,
+    /// Change a feature of the dictionary while generating, without splicing the dictionary in: 3:14+:12=0 (layer 3,
+    /// from position 14 on, latent 12); x2 doubles its activation, and without + only that position of the prompt
+    /// changes; may be given several times
+    #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = feature_edit)]
+    set: Vec<FeatureEditArg>,
     /// Whether prompts get a beginning-of-sequence token (default: as the model was trained)
     #[arg(long, value_name = "true|false", num_args = 1)]
     prepend_bos: Option<bool>,
@@ -116,13 +133,24 @@ impl KvArg {
 
 pub(super) fn run(args: &GenerateArgs) -> CliResult {
     let options = args.model.processed(args.dtype.dtype, args.process)?;
-    let model = AnyModel::load_for(&args.model, options, args.prepend_bos)?;
-    let rows = match &args.tokens {
+    let chance = args.temperature.is_some() || args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some();
+    if args.samples > 1 && !chance {
+        let message = "--samples requires sampling, such as --temperature 1; otherwise all samples would be the same";
+        return Err(Failure::Usage(message.into()));
+    }
+    let edited = (!args.set.is_empty()).then(|| replacement(&args.model, None)).transpose()?;
+    let model = match &edited {
+        // The dictionary's features are changed, but it is not spliced in.
+        Some(_) => AnyModel::Decoder(plain_decoder("generate --set", &args.model, options)?),
+        None => AnyModel::load_for(&args.model, options, args.prepend_bos)?,
+    };
+    let prompts = match &args.tokens {
         Some(rows) => rows.0.clone(),
         None => rows_of(&model, args)?,
     };
+    let samples = args.samples as usize;
+    let rows: Vec<Vec<u32>> = prompts.into_iter().flat_map(|row| std::iter::repeat_n(row, samples)).collect();
     let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
-    let chance = args.temperature.is_some() || args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some();
     let sampling = Sampling {
         temperature: args.temperature.unwrap_or(if chance { 1.0 } else { 0.0 }),
         top_k: args.top_k,
@@ -131,40 +159,46 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         frequency_penalty: args.frequency_penalty,
         repetition_penalty: args.repetition_penalty,
     };
-    let options = GenerateOptions::new()
-        .max_new_tokens(args.max_new_tokens)
-        .sampling(sampling)
-        .seed(args.seed)
-        .cache_kind(KvArg::kind(
-            &args.kv,
-            rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens),
-        ))
-        .stop_strings(args.stop.clone());
-    let options = match &args.first_token {
-        Some(token) => options.first_token(one_token(&model, token)?),
-        None => options,
+    let longest = rows.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_new_tokens);
+    let first_token = args.first_token.as_ref().map(|token| one_token(&model, token)).transpose()?;
+    let options = |seed: u64| {
+        let options = GenerateOptions::new()
+            .max_new_tokens(args.max_new_tokens)
+            .sampling(sampling)
+            .seed(seed)
+            .cache_kind(KvArg::kind(&args.kv, longest))
+            .stop_strings(args.stop.clone());
+        first_token.into_iter().fold(options, GenerateOptions::first_token)
     };
     if let AnyModel::Decoder(model) = &model {
-        let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
-        past_context(model, longest.saturating_add(args.max_new_tokens));
+        past_context(model, longest);
     }
-    let (made, before) = match &model {
-        AnyModel::Decoder(model) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {
-            return stream(model, &input, options);
+    let (made, before) = match (&model, &edited) {
+        (AnyModel::Decoder(model), Some((replacement, _))) => {
+            let edits: Vec<FeatureEdit> = args.set.iter().map(|set| set.edit).collect();
+            let mut made = Vec::new();
+            // Edits apply to one prompt at a time. Samples of a prompt need different seeds.
+            for (row, seed) in rows.iter().zip(args.seed..) {
+                made.extend(generate_edited(model, row.clone(), replacement, &edits, options(seed))?.rows);
+            }
+            (made, true)
         }
-        AnyModel::Decoder(model) => (model.generate_with(&input, options)?, true),
+        (AnyModel::Decoder(model), None) if !args.json && rows.len() == 1 && model.tokenizer().is_ok() => {
+            return stream(model, &input, options(args.seed));
+        }
+        (AnyModel::Decoder(model), None) => (model.generate_with(&input, options(args.seed))?.rows, true),
         // An encoder-decoder's output does not include its input.
-        AnyModel::EncoderDecoder(model) => (model.generate_with(&input, options)?, false),
-        AnyModel::Encoder(_) => {
+        (AnyModel::EncoderDecoder(model), _) => (model.generate_with(&input, options(args.seed))?.rows, false),
+        (AnyModel::Encoder(_), _) => {
             let message = "an encoder predicts masked tokens and cannot generate text; `hooklens info` lists its heads";
             return Err(Failure::Failed(message.into()));
         }
     };
     if args.json {
-        return print_generation(&made);
+        return print_generation(&model.id(&args.model.model)?, &made);
     }
     let mut out = stdout();
-    for row in &made.rows {
+    for row in &made {
         match &row.text {
             Some(_) if !before => writeln!(out, "{}", decode_generated(model.tokenizer()?, &row.new, true)?)?,
             Some(_) => {
@@ -178,12 +212,22 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
 
 /// Tokenizes the prompts.
 fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failure> {
-    let rows = |text: &String| match (&args.source_language, model) {
-        (None, model) => Ok(model.prompt_row(text, args.prepend_bos)?),
+    if args.source_language.is_some() && !matches!(model, AnyModel::EncoderDecoder(_)) {
+        return Err(Failure::Failed("--source-language requires an encoder-decoder".into()));
+    }
+    let row = |text: &str| match (&args.source_language, model) {
         (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
-        (Some(_), _) => Err(Failure::Failed("--source-language requires an encoder-decoder".into())),
+        _ => model.prompt_row(text, args.prepend_bos),
     };
-    args.prompt.iter().map(rows).collect()
+    let given = args.files.read()?.map_or_else(|| Given::texts(&args.prompt), Given::Files);
+    let given = given.rows(|prompt| match prompt {
+        Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) => row(&text),
+    })?;
+    match given.rows.is_empty() {
+        true => Err(Failure::Failed("there are no prompts".into())),
+        false => Ok(given.rows),
+    }
 }
 
 /// Id of a token given by its text or id.
@@ -228,8 +272,8 @@ fn stream(model: &HookedTransformer, input: &Tokens, options: GenerateOptions<'_
     Ok(())
 }
 
-fn print_generation(made: &Generation) -> CliResult {
-    let rows: Vec<_> = (made.rows.iter())
+fn print_generation(model: &ModelId, made: &[GeneratedRow]) -> CliResult {
+    let rows: Vec<_> = (made.iter())
         .map(|row| {
             let stop = match &row.stop {
                 Stop::Length => json!("length"),
@@ -242,5 +286,5 @@ fn print_generation(made: &Generation) -> CliResult {
             })
         })
         .collect();
-    Ok(print_json(&json!({ "rows": rows }))?)
+    print_result(Some(model), json!({ "rows": rows }))
 }

@@ -9,14 +9,18 @@ use rand::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, Names, OutFile, check_finite, heatmap, prepare, said_file};
-use super::terminal::stdout;
+use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
+use super::given::Given;
+use super::json_result::{ModelId, with_header};
+use super::out::{CsvArg, Finding, Names, OutFile, check_finite, heatmap, prepare};
+use super::prompt_files::PromptFiles;
+use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
 use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
+use hooklens_data::corpus::Prompt;
 use hooklens_model::driver::Input;
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{DecoderInput, HookedTransformer};
 
 #[derive(Debug, Args)]
 pub(super) struct HeadsArgs {
@@ -27,8 +31,13 @@ pub(super) struct HeadsArgs {
     #[command(flatten)]
     pub(super) process: ProcessArg,
     /// A prompt; may be given several times (default: repeated random tokens)
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", num_args = 1.., conflicts_with_all = ["prompts", "tokens"])]
     pub(super) prompt: Vec<String>,
+    #[command(flatten)]
+    pub(super) files: PromptFiles,
+    /// Token ids, separated by commas within a prompt and semicolons between prompts
+    #[arg(long, value_name = "IDS", value_parser = token_rows, conflicts_with = "prompts")]
+    pub(super) tokens: Option<TokenRows>,
     /// How scores are computed: `mean`, as printed by `dump` and `attention`, is the mean attention to the target over
     /// the queries that have one; `mul` and `abs` are the measures of TransformerLens's detect_head, over all queries
     #[arg(long, value_enum, default_value = "mean")]
@@ -48,6 +57,9 @@ pub(super) struct HeadsArgs {
     /// Write all scores to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
 }
@@ -63,34 +75,52 @@ pub(super) enum MeasureArg {
 }
 
 pub(super) fn run(args: &HeadsArgs) -> CliResult {
-    prepare(args.out.as_ref().map(|out| &*out.path), Names::File, args.model.inputs())?;
+    prepare(
+        args.out.as_ref().map(|out| &*out.path),
+        Names::File,
+        args.model.inputs().into_iter().chain(args.files.files()),
+    )?;
     if args.measure == MeasureArg::Mean && (args.exclude_bos || args.exclude_current_token) {
         return Err(Failure::Usage("--exclude-bos and --exclude-current-token require --measure mul or abs".into()));
     }
     let model = load("heads", &args.model, &args.dtype, args.process)?;
-    let input: Input = match &args.prompt[..] {
-        [] => Input::Rows(repeated(&model, args.seed)),
-        texts => texts.to_vec().into(),
+    let given = args.files.read()?.map(Given::Files);
+    let given = given.or((!args.prompt.is_empty()).then(|| Given::texts(&args.prompt)));
+    let rows = match (&args.tokens, given) {
+        (Some(rows), _) => rows.0.clone(),
+        (None, None) => repeated(&model, args.seed),
+        (None, Some(given)) => {
+            given
+                .rows(|prompt| match prompt {
+                    Prompt::Tokens(ids) => Ok(ids),
+                    Prompt::Text(text) => model.prompt_row(&text, None),
+                })?
+                .rows
+        }
     };
+    let input = Input::Rows(rows);
     let all = match args.measure {
         MeasureArg::Mean => model.head_scores(input)?,
         MeasureArg::Mul => detected(&model, &input, HeadError::Mul, args)?,
         MeasureArg::Abs => detected(&model, &input, HeadError::Abs, args)?,
     };
     check_finite(&all)?;
-    if let Some(file) = &args.out {
-        let json = json!({"model": args.model.model, "scores": all});
-        Finding { json, csv: all.csv(args.csv.labels()) }.write(file, heatmap(&all, &args.model.model))?;
+    Finding {
+        json: || Ok(with_header(Some(&ModelId::of(&args.model.model, &model)?), json!({"scores": all}))),
+        csv: || all.csv(args.csv.labels()),
+        picture: heatmap(&all, &args.model.model),
+        text: |to: &mut Stdout| {
+            for (place, name) in all.axes()[0].labels.iter().enumerate() {
+                let own = all.at("pattern", place as isize)?;
+                let best: Vec<String> = (own.largest(args.top).iter())
+                    .map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1]))
+                    .collect();
+                writeln!(to, "{name:<16}{}", best.join("   "))?;
+            }
+            Ok(())
+        },
     }
-    let mut out = stdout();
-    for (place, name) in all.axes()[0].labels.iter().enumerate() {
-        let own = all.at("pattern", place as isize)?;
-        let best: Vec<String> =
-            (own.largest(args.top).iter()).map(|(at, score)| format!("L{}H{} {score:.2}", at[0], at[1])).collect();
-        writeln!(out, "{name:<16}{}", best.join("   "))?;
-    }
-    drop(out);
-    said_file(args.out.as_ref())
+    .report(args.out.as_ref(), args.json)
 }
 
 /// Head scores as TransformerLens's `detect_head` computes them, `[pattern, layer, head]`.

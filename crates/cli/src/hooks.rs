@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
-use super::terminal::{print_json, stdout};
+use super::json_result::{ModelId, print_result};
+use super::terminal::stdout;
 use hooklens_loading::loading::{ModelConfig, inspect};
 use hooklens_model::driver::length;
 use hooklens_model::encoder::{self, OutputHeads};
@@ -46,7 +47,7 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
                 })
             })
             .collect();
-        return Ok(print_json(&json!({"model": args.model.model, "points": points}))?);
+        return print_result(Some(&ModelId::named(&args.model.model)), json!({"points": points}));
     }
     print(&catalog, &info.config, &mut out)?;
     Ok(())

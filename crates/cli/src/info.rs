@@ -8,9 +8,11 @@ use hooklens_hooks::DType;
 use serde_json::json;
 
 use super::CliResult;
-use super::args::NameArg;
-use super::terminal::{print_json, stdout};
+use super::args::MODEL_VARIABLE;
+use super::json_result::{ModelId, print_result};
+use super::terminal::stdout;
 use hooklens_io::numerals::{bytes, grouped};
+use hooklens_loading::embedded::{embedded_dictionaries, embedded_models};
 use hooklens_loading::loading::{ModelConfig, StoredWeights, inspect};
 use hooklens_loading::weight_files::RawTensors;
 use hooklens_model::config::{
@@ -25,8 +27,10 @@ use hooklens_model::tokens::Tokenizer;
 
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
-    #[command(flatten)]
-    model: Option<NameArg>,
+    /// The model to describe (without a model: lists embedded models, dictionaries and devices)
+    // Read from the environment below, because other options take precedence over the variable.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
     /// List this machine's devices: names for --device, memory, and supported dtypes
     #[arg(long, conflicts_with = "model")]
     devices: bool,
@@ -39,11 +43,39 @@ pub(super) struct InfoArgs {
 }
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
-    match &args.model {
-        Some(model) if !args.devices && !args.families => about(&model.model, args.json),
-        _ if args.families => families(args.json),
-        _ => devices(args.json),
+    if args.families {
+        return families(args.json);
     }
+    if args.devices {
+        return devices(args.json);
+    }
+    let model = args.model.clone().or_else(|| std::env::var(MODEL_VARIABLE).ok().filter(|model| !model.is_empty()));
+    match model {
+        Some(model) => about(&model, args.json),
+        None => overview(args.json),
+    }
+}
+
+/// Prints what can be used on this machine without any download.
+fn overview(as_json: bool) -> CliResult {
+    let embedded = |name: &str| format!("embedded:{name}");
+    let models: Vec<String> = embedded_models().map(embedded).collect();
+    let dictionaries: Vec<String> = embedded_dictionaries().map(embedded).collect();
+    let devices = hooklens_model::device::devices();
+    if as_json {
+        let devices: Vec<_> = devices.iter().map(device_json).collect();
+        let body = json!({"embedded_models": models, "embedded_dictionaries": dictionaries, "devices": devices});
+        return print_result(None, body);
+    }
+    let mut out = stdout();
+    writeln!(out, "hooklens {}\n", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "models (--model)              {}", models.join(", "))?;
+    writeln!(out, "dictionaries (--dictionary)   {}", dictionaries.join(", "))?;
+    let names: Vec<String> = devices.into_iter().map(|device| device.name).collect();
+    writeln!(out, "devices (--device)            {}\n", names.join(", "))?;
+    writeln!(out, "`hooklens info --model MODEL` describes a model: an embedded one, a folder, a file or a hub id.")?;
+    writeln!(out, "`--families` lists the supported model families, and `--devices` describes the devices.")?;
+    Ok(())
 }
 
 /// Prints the supported model families.
@@ -52,7 +84,7 @@ fn families(as_json: bool) -> CliResult {
     if as_json {
         let each =
             all.map(|(kind, name, architectures)| json!({"kind": kind, "name": name, "architectures": architectures}));
-        return Ok(print_json(&json!({ "families": each.collect::<Vec<_>>() }))?);
+        return print_result(None, json!({ "families": each.collect::<Vec<_>>() }));
     }
     let mut out = stdout();
     for (kind, name, architectures) in all {
@@ -77,7 +109,7 @@ pub(super) fn device_json(device: &DeviceInfo) -> serde_json::Value {
 fn devices(as_json: bool) -> CliResult {
     let all = hooklens_model::device::devices();
     if as_json {
-        return Ok(print_json(&json!({ "devices": all.iter().map(device_json).collect::<Vec<_>>() }))?);
+        return print_result(None, json!({ "devices": all.iter().map(device_json).collect::<Vec<_>>() }));
     }
     let mut out = stdout();
     for device in &all {
@@ -110,7 +142,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
             ModelConfig::EncoderDecoder(config) => ("encoder-decoder", json!(config), None),
         };
         let value = json!({
-            "model": model, "family": info.family, "architecture": info.architecture, "kind": kind,
+            "family": info.family, "architecture": info.architecture, "kind": kind,
             "config": config, "heads": heads, "parameters": stored.map(|s| s.parameters), "tensors": tensors,
             "elements": by_dtype, "stored_bytes": stored.map(|s| s.files.stored_bytes()),
             "text_part": info.text_part, "other_parts": stored.map(|s| &s.other_parts),
@@ -118,8 +150,7 @@ fn about(model: &str, as_json: bool) -> CliResult {
             "tokenizer": tokenizer_size.is_some(), "tokenizer_size": tokenizer_size,
             "processing_left_out": left_out.iter().map(|(step, why)| json!({"step": step, "reason": why})).collect::<Vec<_>>(),
         });
-        print_json(&value)?;
-        return Ok(());
+        return print_result(Some(&ModelId::named(model)), value);
     }
     let mut line = |name: &str, value: String| writeln!(out, "{name:14} {value}");
     line("model", model.to_string())?;

@@ -3,7 +3,7 @@
 use hooklens_analysis::activations::Analyze;
 use hooklens_analysis::lens::LogitLens;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{Positions, Record, ResolvePositions};
@@ -11,13 +11,15 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
-use super::out::{CsvArg, Finding, Names, OutFile, prepare, said_file};
-use super::terminal::stdout;
+use super::json_result::{ModelId, with_header};
+use super::out::{CsvArg, Finding, Names, OutFile, prepare};
+use super::terminal::Stdout;
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_analysis::activations::Per;
 use hooklens_analysis::lens::{LensReading, TunedLens};
 use hooklens_analysis::patching::position_labels;
+use hooklens_data::dump::DumpModel;
 use hooklens_io::csv_text::CsvTable;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::single_token;
@@ -65,6 +67,9 @@ pub(super) struct LensArgs {
     /// Write the table to a file: .json, .csv, .svg, .png or .html
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<OutFile>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
 }
@@ -119,11 +124,17 @@ pub(super) fn run(args: &LensArgs) -> CliResult {
 }
 
 /// Prints the lens at the last position, and writes all positions to a file.
-fn report<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
+fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &LensReading) -> CliResult {
     let answer = match &args.answer {
         Some(text) => Some(single_token(model.tokenizer()?.target(), text)?),
         None => args.answer_token,
     };
+    let d_vocab = reading.logits().dims()[3];
+    if let Some(id) = args.answer_token.filter(|id| *id as usize >= d_vocab) {
+        let message =
+            format!("--answer-token {id} is outside the vocabulary; ids are 0 to {}", d_vocab.saturating_sub(1));
+        return Err(Failure::Usage(message));
+    }
     let range = args.positions.resolve(tokens.len())?;
     let top = reading.top(args.top.max(1))?;
     let text = |id: u32| {
@@ -132,50 +143,57 @@ fn report<M: HookedModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &
     };
     let rank = answer.map(|id| reading.rank(id)).transpose()?;
 
-    if let Some(file) = &args.out {
-        let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
-        let shape = [reading.labels().len(), range.len()];
-        let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
-        let entry = |(stage, pos): (usize, usize)| {
-            let tokens: Vec<_> = top[stage][0][pos]
-                .iter()
-                .map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p}))
-                .collect();
-            let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
-            json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
-        };
-        let json = json!({"model": args.model.model, "prompt": args.prompt, "tokens": tokens, "places": places().map(entry).collect::<Vec<_>>()});
-        let mut table = CsvTable::new(["stage", "pos", "place", "token", "probability"], args.csv.labels());
-        for (stage, pos) in places() {
-            for (place, (id, p)) in top[stage][0][pos].iter().enumerate() {
-                table.labels([reading.labels()[stage].as_str(), &labels[pos]]);
-                table.values([place.to_string()]);
-                table.labels([text(*id).as_str()]);
-                table.values([p.to_string()]);
-                table.end_row();
+    let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
+    let shape = [reading.labels().len(), range.len()];
+    let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
+    Finding {
+        json: || {
+            let entry = |(stage, pos): (usize, usize)| {
+                let tokens: Vec<_> = top[stage][0][pos]
+                    .iter()
+                    .map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p}))
+                    .collect();
+                let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
+                json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
+            };
+            let places: Vec<_> = places().map(entry).collect();
+            let body = json!({"prompt": args.prompt, "tokens": tokens, "places": places});
+            Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
+        },
+        csv: || {
+            let mut table = CsvTable::new(["stage", "pos", "place", "token", "probability"], args.csv.labels());
+            for (stage, pos) in places() {
+                for (place, (id, p)) in top[stage][0][pos].iter().enumerate() {
+                    table.labels([reading.labels()[stage].as_str(), &labels[pos]]);
+                    table.values([place.to_string()]);
+                    table.labels([text(*id).as_str()]);
+                    table.values([p.to_string()]);
+                    table.end_row();
+                }
             }
-        }
-        let csv = table.finish();
-        let shade = match (args.shade, answer) {
-            (Some(ShadeArg::Entropy), _) => LensShade::Entropy,
-            (Some(ShadeArg::Kl), _) => LensShade::KlToFinal,
-            (None, Some(answer)) => LensShade::ProbabilityOf(answer),
-            _ => LensShade::Probability,
-        };
-        Finding { json, csv }.write(file, |path| {
+            table.finish()
+        },
+        picture: |path: &Path| {
+            let shade = match (args.shade, answer) {
+                (Some(ShadeArg::Entropy), _) => LensShade::Entropy,
+                (Some(ShadeArg::Kl), _) => LensShade::KlToFinal,
+                (None, Some(answer)) => LensShade::ProbabilityOf(answer),
+                _ => LensShade::Probability,
+            };
             let table = LensTable::of(model, reading, &tokens[range.clone()], 0, shade)?;
             Ok(table.first(range.start).title("logit lens").save(path)?)
-        })?;
+        },
+        text: |to: &mut Stdout| {
+            let last = range.len() - 1;
+            writeln!(to, "after {:?}:", text(tokens[range.end - 1]))?;
+            for (stage, label) in reading.labels().iter().enumerate() {
+                let said: Vec<String> =
+                    top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();
+                let rank = rank.as_ref().map_or(String::new(), |rank| format!("rank {:<6}", rank[[stage, 0, last]]));
+                writeln!(to, "{label:>10}  {rank}{}", said.join("  "))?;
+            }
+            Ok(())
+        },
     }
-    let mut out = stdout();
-    let last = range.len() - 1;
-    writeln!(out, "after {:?}:", text(tokens[range.end - 1]))?;
-    for (stage, label) in reading.labels().iter().enumerate() {
-        let said: Vec<String> =
-            top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();
-        let rank = rank.as_ref().map_or(String::new(), |rank| format!("rank {:<6}", rank[[stage, 0, last]]));
-        writeln!(out, "{label:>10}  {rank}{}", said.join("  "))?;
-    }
-    drop(out);
-    said_file(args.out.as_ref())
+    .report(args.out.as_ref(), args.json)
 }

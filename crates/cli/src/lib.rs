@@ -17,6 +17,7 @@ mod corpus;
 mod direction_file;
 mod doctor;
 mod dump;
+mod feature_edit;
 mod features;
 mod findings;
 mod generate;
@@ -25,6 +26,7 @@ mod graph;
 mod heads;
 mod hooks;
 mod info;
+mod json_result;
 mod lens;
 mod loading_bar;
 mod man;
@@ -36,7 +38,9 @@ mod pairs;
 mod parity;
 pub mod parity_check;
 mod patch;
+mod progress;
 mod prompt_files;
+mod replacement;
 #[cfg(feature = "remote")]
 mod serve;
 mod shard_arg;
@@ -50,7 +54,7 @@ mod written;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{DtypeArg, ModelArg, ProcessArg};
 use command::{Cli, Command};
@@ -89,8 +93,8 @@ pub fn main() -> ExitCode {
         say(format_args!("error: {message}"));
         return ExitCode::from(2);
     }
-    let command = match Cli::try_parse() {
-        Ok(cli) => cli.command,
+    let command = match parse() {
+        Ok(command) => command,
         Err(error) => return report_clap_error(&error),
     };
     if let Err(message) = start_threads() {
@@ -130,6 +134,7 @@ pub fn main() -> ExitCode {
         }
         Err(Failure::Stopped(reason)) => {
             say(format_args!("stopped: {reason}"));
+            signals::end_if_interrupted();
             ExitCode::from(75)
         }
         Err(Failure::Failed(error)) => {
@@ -137,6 +142,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Parses the arguments, and records the settings for results.
+fn parse() -> Result<Command, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+    json_result::record(&matches);
+    terminal::set_quiet(cli.quiet);
+    Ok(cli.command)
 }
 
 /// Prints help or a usage error. Arguments may contain control characters, so errors are escaped before printing.

@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+
+use super::progress::progress;
 
 /// Time before the bar appears.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -26,10 +28,7 @@ impl LoadingBar {
         if self.bar.get().is_none() && self.began.elapsed() < PATIENCE {
             return;
         }
-        let bar = self.bar.get_or_init(|| {
-            let style = ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} {eta}");
-            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
+        let bar = self.bar.get_or_init(|| progress(total as u64, "loading [{bar:30}] {bytes}/{total_bytes} {eta}"));
         bar.set_position(done as u64);
         if done >= total {
             bar.finish_and_clear();

@@ -6,8 +6,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
-use super::out::{CsvArg, Names, OutFile, prepare};
+use super::json_result::print_result;
+use super::out::{CsvArg, Names, OutFile, plural, prepare};
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
@@ -36,6 +38,9 @@ pub(super) struct MergeArgs {
     /// .png or .html
     #[arg(long, value_name = "FILE", conflicts_with = "shards")]
     pub(super) results: Option<OutFile>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
     /// Wait until all shards exist and are complete
@@ -58,7 +63,7 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
             Kind::FeaturesEval => features::merged_evaluation,
             Kind::AttributeEdges => attribute::merged,
         };
-        return merged(&parts, args.csv, args.results.as_ref());
+        return merged(&parts, args.json, args.csv, args.results.as_ref());
     }
     if args.results.is_some() {
         return Err(Failure::Usage(format!(
@@ -72,8 +77,12 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
     };
     let merged = if args.no_verify { merge_unverified } else { merge };
     let report = merged(&args.out, &shards)?;
-    let (rows, files, size) = (grouped(report.rows), report.files.len(), bytes(report.bytes));
-    writeln!(stdout(), "{rows} prompts in {files} files, {size}: {}", args.out.display())?;
+    if args.json {
+        let body = json!({"out": args.out, "prompts": report.rows, "files": report.files, "bytes": report.bytes});
+        return print_result(None, body);
+    }
+    let (prompts, files) = (plural(report.rows, "prompt"), plural(report.files.len(), "file"));
+    writeln!(stdout(), "{prompts} in {files}, {}: {}", bytes(report.bytes), args.out.display())?;
     Ok(())
 }
 

@@ -7,10 +7,12 @@ use std::str::FromStr;
 use clap::Args;
 use serde_json::Value;
 
-use super::terminal::{shown, stdout};
+use super::json_result::file_text;
+use super::terminal::{Stdout, is_quiet, print_json, shown, stdout};
 use super::{CliResult, Failure};
 use hooklens_analysis::labeled::{LabeledArray, largest_places};
 use hooklens_io::csv_text::CsvLabels;
+use hooklens_io::numerals::grouped;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
 use hooklens_plot::Heatmap;
@@ -41,7 +43,7 @@ impl FromStr for OutFile {
             Some("csv") => Kind::Csv,
             Some("svg" | "png") => Kind::Picture,
             Some("html" | "htm") => Kind::Page,
-            _ => return Err("the file name must end in .json, .csv, .svg, .png or .html".into()),
+            _ => return Err(format!("`{text}` must end in .json, .csv, .svg, .png or .html")),
         };
         Ok(Self { path, kind })
     }
@@ -119,21 +121,42 @@ fn check_place(out: &Path, names: Names) -> io::Result<()> {
     Ok(())
 }
 
-/// A result in the formats it can be written in.
-pub(super) struct Finding {
-    pub(super) json: Value,
-    pub(super) csv: String,
+/// A result in all forms in which it can be reported. Each is made only if it is needed.
+pub(super) struct Finding<J, C, P, T> {
+    /// The result as JSON, with its header (see [`with_header`](super::json_result::with_header)).
+    pub(super) json: J,
+    pub(super) csv: C,
+    /// Draws a picture or page to a file.
+    pub(super) picture: P,
+    /// Prints the result for people.
+    pub(super) text: T,
 }
 
-impl Finding {
-    /// Writes the file atomically; a picture is drawn only if requested. Call this before printing, so that a failing
-    /// standard output does not lose the file.
-    pub(super) fn write(self, out: &OutFile, picture: impl FnOnce(&Path) -> CliResult) -> CliResult {
-        match out.kind {
-            Kind::Json => write(&out.path, format!("{:#}\n", self.json).as_bytes()),
-            Kind::Csv => write(&out.path, self.csv.as_bytes()),
-            Kind::Picture | Kind::Page => picture(&out.path),
+impl<J, C, P, T> Finding<J, C, P, T>
+where
+    J: FnOnce() -> Result<Value, Failure>,
+    C: FnOnce() -> String,
+    P: FnOnce(&Path) -> CliResult,
+    T: FnOnce(&mut Stdout) -> CliResult,
+{
+    /// Writes the file, if there is one, and then prints the result as JSON or text. The file comes first, so that a
+    /// reader of standard output that goes away does not cost it.
+    pub(super) fn report(self, out: Option<&OutFile>, as_json: bool) -> CliResult {
+        let kind = out.map(|out| out.kind);
+        let json = if as_json || kind == Some(Kind::Json) { (self.json)()? } else { Value::Null };
+        if let Some(OutFile { path, kind }) = out {
+            match kind {
+                Kind::Json => write(path, file_text(&json).as_bytes())?,
+                Kind::Csv => write(path, (self.csv)().as_bytes())?,
+                Kind::Picture | Kind::Page => (self.picture)(path)?,
+            }
         }
+        if as_json {
+            // The name of the file would not be JSON.
+            return Ok(print_json(&json)?);
+        }
+        (self.text)(&mut stdout())?;
+        said_file(out)
     }
 }
 
@@ -160,10 +183,17 @@ pub(super) fn said_file(out: Option<&OutFile>) -> CliResult {
     out.map_or(Ok(()), |out| said(&out.path))
 }
 
-/// Prints where output was written.
+/// Prints where output was written, unless `--quiet` is given.
 pub(super) fn said(path: &Path) -> CliResult {
-    writeln!(stdout(), "-> {}", path.display())?;
+    if !is_quiet() {
+        writeln!(stdout(), "-> {}", path.display())?;
+    }
     Ok(())
+}
+
+/// A count with its noun: `1 prompt`, `2 prompts`.
+pub(super) fn plural(count: usize, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// Fails on NaN or infinite values, naming the position of the first one.
@@ -174,21 +204,26 @@ pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
     Err(Error::NotANumber { what }.into())
 }
 
-/// Prints the `count` values of largest magnitude, largest first.
-pub(super) fn print_largest(array: &LabeledArray, count: usize) -> CliResult {
-    let mut out = stdout();
-    let names: Vec<&str> = array.axes().iter().map(|axis| axis.name.as_str()).collect();
-    writeln!(out, "{}", names.join("  "))?;
+/// Prints the `count` places where the first column is largest in magnitude, largest first, with the values of all
+/// columns. Columns are arrays with the same axes, under a name with a unit.
+pub(super) fn print_largest(out: &mut Stdout, columns: &[(&str, &LabeledArray)], count: usize) -> CliResult {
+    let Some((_, array)) = columns.first() else { return Ok(()) };
     let sized = array.map(|value| value.abs());
     // Line breaks in labels would break the table.
     let on_line = |label: &str| shown(label).replace('\n', "↵").replace('\t', "\\t");
     let width = |label: &String| on_line(label).chars().count();
     let widths: Vec<usize> =
         array.axes().iter().map(|axis| axis.labels.iter().map(width).max().unwrap_or(0).max(axis.name.len())).collect();
+    let names = array.axes().iter().zip(&widths).map(|(axis, width)| format!("{:<width$}", axis.name));
+    let values = columns.iter().map(|(name, _)| format!("{name:>9}"));
+    writeln!(out, "{}", names.chain(values).collect::<Vec<_>>().join("  "))?;
     for (labels, place) in largest_places(&sized, count) {
-        let cells: Vec<String> =
-            labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label))).collect();
-        writeln!(out, "{}  {:+.3}", cells.join("  "), array.values()[&place])?;
+        let cells = labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label)));
+        let values = columns.iter().map(|(name, array)| {
+            let width = name.len().max(9);
+            format!("{:>+width$.3}", array.values()[&place])
+        });
+        writeln!(out, "{}", cells.chain(values).collect::<Vec<_>>().join("  "))?;
     }
     Ok(())
 }

@@ -7,7 +7,10 @@ use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
+
+use hooklens_hooks::nearest;
 
 use super::Failure;
 use super::args::{TokenRows, token_rows};
@@ -69,6 +72,16 @@ pub(super) struct PairArgs {
 }
 
 impl PairArgs {
+    /// Unit of the metric.
+    pub(super) fn unit(&self) -> &'static str {
+        unit_of(&setting_name(&self.metric))
+    }
+
+    /// Whether any prompts are given.
+    pub(super) fn are_given(&self) -> bool {
+        !self.clean.is_empty() || self.tokens.is_some() || self.pairs.is_some() || self.ioi.is_some()
+    }
+
     /// The file that the pairs are read from.
     pub(super) fn file(&self) -> Option<&PathBuf> {
         self.pairs.as_ref()
@@ -83,6 +96,11 @@ enum MetricArg {
     Logit,
     /// Log probability of the answer
     LogProb,
+}
+
+/// Unit of a metric, from its name on the command line or a [description](PairArgs::described) that begins with it.
+pub(super) fn unit_of(metric: &str) -> &'static str {
+    if metric.starts_with("log-prob") { "log probability" } else { "logits" }
 }
 
 /// Inputs for patching, with their metric.
@@ -159,10 +177,23 @@ pub(super) fn file_lines(path: &Path) -> Result<Vec<Line>, Failure> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let lines = lines.map(|(number, line)| {
         let read: Line = serde_json::from_str(line).map_err(|e| failed(number + 1, e.to_string()))?;
+        check_keys(line).map_err(|reason| failed(number + 1, reason))?;
         Ok(Line { place: Some(format!("{}, line {}", path.display(), number + 1)), ..read })
     });
     let lines = lines.collect::<Result<Vec<Line>, Failure>>()?;
     if lines.is_empty() { Err(failed(1, "the file contains no pairs".into())) } else { Ok(lines) }
+}
+
+/// Fails on a key that is probably a misspelled one. Other keys, such as a line's own id, are allowed.
+fn check_keys(line: &str) -> Result<(), String> {
+    const KEYS: [&str; 4] = ["clean", "corrupted", "answer", "wrong"];
+    let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Ok(()) };
+    for key in object.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+        if let Some(known) = nearest(key, KEYS).first() {
+            return Err(format!("unknown key `{key}`; did you mean `{known}`?"));
+        }
+    }
+    Ok(())
 }
 
 fn text(path: &Path) -> std::io::Result<String> {
@@ -281,12 +312,8 @@ impl PairArgs {
         }
     }
 
-    /// The single prompt given with `--tokens`.
-    pub(super) fn one_row(&self) -> Result<Option<Vec<u32>>, Failure> {
-        self.tokens.as_ref().map(|rows| rows.one("--tokens")).transpose()
-    }
-
-    fn lines(&self) -> Result<Vec<Line>, Failure> {
+    /// The pairs, in the order given.
+    pub(super) fn lines(&self) -> Result<Vec<Line>, Failure> {
         if let Some(count) = self.ioi {
             return ioi_lines(count);
         }
@@ -370,9 +397,13 @@ impl<I: Clone> Pairs<I> {
             Failure::Usage("patching requires a corrupted prompt for each clean one; pass --corrupted".into())
         })?;
         Patching::new(model, self.clean, corrupted, self.metric).map_err(|error| match error.downcast_ref() {
-            Some(PatchError::Lengths { example, .. }) => {
-                let place = self.places.get(*example);
-                placed(error, place)
+            Some(PatchError::Lengths { example, clean, corrupted }) => {
+                let place = self.places.get(*example).cloned().unwrap_or_else(|| format!("pair {}", example + 1));
+                let message = format!(
+                    "{place}: the clean prompt has {clean} tokens but the corrupted one has {corrupted}; the prompts of \
+                     a pair must have the same number of tokens"
+                );
+                Failure::Failed(message.into())
             }
             _ => error.into(),
         })

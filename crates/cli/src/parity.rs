@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::terminal::{print_json, stdout};
+use super::json_result::{ModelId, print_result};
+use super::terminal::stdout;
 use super::{CliResult, Failure};
 use crate::parity_check::compare;
 
@@ -43,9 +44,9 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
             json!({"name": one.name, "shape": one.shape, "largest": one.largest, "difference": one.difference,
                 "relative": one.relative()})
         });
-        let value = json!({"model": args.model.model, "reference": args.reference, "tolerance": args.tolerance,
-            "agrees": beyond.is_none(), "compared": rows.collect::<Vec<_>>()});
-        print_json(&value)?;
+        let body = json!({"reference": args.reference, "tolerance": args.tolerance, "agrees": beyond.is_none(),
+            "compared": rows.collect::<Vec<_>>()});
+        print_result(Some(&ModelId::named(&args.model.model)), body)?;
     } else {
         write!(out, "{report}")?;
         if let Some(worst) = report.worst() {

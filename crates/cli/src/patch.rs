@@ -1,22 +1,25 @@
 //! `hooklens patch`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use clap::{Args, ValueEnum};
 use hooklens_hooks::Axis;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, prepare, print_largest, said_file};
-use super::pairs::{AblateArg, PairArgs, PairModel, Pairs};
-use super::share::{Kind, Part, ShareArgs, setting_name};
-use super::terminal::{note, stdout};
+use super::json_result::{ModelId, with_header};
+use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, plural, prepare, print_largest};
+use super::pairs::{AblateArg, PairArgs, PairModel, Pairs, unit_of};
+use super::progress::progress;
+use super::share::{Kind, Part, ShareArgs, described, setting_name};
+use super::terminal::{Stdout, note};
 use super::{CliResult, Failure};
+use hooklens_analysis::error::PatchError;
 use hooklens_analysis::labeled::CsvText;
 use hooklens_analysis::patching::{PatchingResult, Sites};
 use hooklens_data::dump::DumpModel;
+use hooklens_model::error::Error;
 
 #[derive(Debug, Args)]
 pub(super) struct PatchArgs {
@@ -46,6 +49,9 @@ pub(super) struct PatchArgs {
     /// How many of the largest effects to print
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(super) top: usize,
+    /// Print JSON
+    #[arg(long, conflicts_with = "shard")]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
     #[command(flatten)]
@@ -68,7 +74,7 @@ pub(super) enum PerArg {
     Neuron,
 }
 
-pub(super) fn axes(per: &[PerArg]) -> Vec<Axis> {
+fn axes_of(per: &[PerArg]) -> Vec<Axis> {
     let axis = |per: &PerArg| match per {
         PerArg::None => None,
         PerArg::Pos => Some(Axis::Pos),
@@ -106,15 +112,20 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             (PICTURE, args.ablate.is_none().to_string()),
         ])
     };
-    let report_options = ReportOptions {
-        model: &args.model.model,
-        at: &args.at,
-        estimate: args.estimate,
-        shares: args.ablate.is_none(),
-    };
     if args.share.shard()?.is_none() {
         let pairs = args.pairs.read(model)?;
-        return report(&swept(args, model, pairs)?, &report_options, args.top, args.csv, args.share.file()?.as_ref());
+        let report_options = ReportOptions {
+            model: &|| Ok(ModelId::of(&args.model.model, model)?),
+            shards: None,
+            at: &args.at,
+            unit: args.pairs.unit(),
+            estimate: args.estimate,
+            shares: args.ablate.is_none(),
+            top: args.top,
+            json: args.json,
+            csv: args.csv,
+        };
+        return report(&swept(args, model, pairs)?, &report_options, args.share.file()?.as_ref());
     }
     let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
         return Ok(());
@@ -124,13 +135,7 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
 }
 
 fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> Result<PatchingResult, Failure> {
-    let bar = ProgressBar::new(1);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} patches {per_sec} {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
+    let bar = progress(1, "{bar:30} {pos}/{len} patches {per_sec} {eta}");
     let mut patching = pairs.patching(model, args.ablate)?.on_progress(|done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -138,22 +143,37 @@ fn swept<M: PairModel>(args: &PatchArgs, model: &M, pairs: Pairs<M::Input>) -> R
     if args.reverse {
         patching = patching.reversed();
     }
-    let sites = Sites::new(args.at.as_str()).per(axes(&args.per));
+    let sites = Sites::new(args.at.as_str()).per(axes_of(&args.per));
     let found = match args.estimate {
-        true => patching.attribution(args.at.as_str())?.sweep(&sites)?,
-        false => patching.sweep(&sites)?,
+        true => patching.attribution(args.at.as_str()).and_then(|estimates| estimates.sweep(&sites)),
+        false => patching.sweep(&sites),
     };
     bar.finish_and_clear();
-    Ok(found)
+    found.map_err(|error| as_typed(error, &args.per))
+}
+
+/// Names the value of `--per`, not the axis, in an error about an axis that a point lacks.
+fn as_typed(error: Error, per: &[PerArg]) -> Failure {
+    let Some(PatchError::Axis { point, axis, axes }) = error.downcast_ref() else { return error.into() };
+    let value = per.iter().find(|per| axes_of(&[**per]).iter().any(|own| own.name() == *axis));
+    let Some(value) = value.map(setting_name) else { return error.into() };
+    Failure::Usage(format!("--per {value} does not apply to `{point}`, whose axes are {axes}"))
 }
 
 /// Data that the report shows besides the result.
 struct ReportOptions<'t> {
-    model: &'t str,
+    model: &'t dyn Fn() -> Result<ModelId, Failure>,
+    /// The shards that the result was merged from.
+    shards: Option<&'t [Part]>,
     at: &'t str,
+    /// Unit of the metric.
+    unit: &'static str,
     estimate: bool,
     /// Whether to plot normalized effects instead of raw ones.
     shares: bool,
+    top: usize,
+    json: bool,
+    csv: CsvArg,
 }
 
 /// Keys of the settings in a shard's file that the merged report needs.
@@ -161,7 +181,7 @@ const ESTIMATE: &str = "estimate";
 const PICTURE: &str = "shares of the way are pictured";
 
 /// Merges the shards of a sweep and reports the result.
-pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut results: Vec<PatchingResult> = Vec::new();
     for part in parts {
         results.extend(part.result()?);
@@ -169,40 +189,54 @@ pub(super) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliR
     let Some(first) = parts.first() else { return Ok(()) };
     let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let is = |name: &str| setting(name) == "true";
-    let report_options =
-        ReportOptions { model: setting("model"), at: setting("at"), estimate: is(ESTIMATE), shares: is(PICTURE) };
-    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &report_options, 10, csv, out)
+    let report_options = ReportOptions {
+        model: &|| Ok(first.model()),
+        shards: Some(parts),
+        at: setting("at"),
+        unit: unit_of(setting("prompts")),
+        estimate: is(ESTIMATE),
+        shares: is(PICTURE),
+        top: 10,
+        json,
+        csv,
+    };
+    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &report_options, out)
 }
 
-fn report(
-    found: &PatchingResult,
-    report_options: &ReportOptions<'_>,
-    top: usize,
-    csv: CsvArg,
-    out: Option<&OutFile>,
-) -> CliResult {
+fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
     let count = found.baseline().len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
     check_finite(&effect)?;
-    if let Some(out) = out {
-        let normalized = found.normalized();
-        if let Err(none) = &normalized {
-            note(format!("{none}; writing unnormalized effects instead"));
-        }
-        let normalized = normalized.ok();
-        let picture = normalized.as_ref().filter(|_| report_options.shares).unwrap_or(&effect);
-        let json = json!({
-            "model": report_options.model, "at": report_options.at, "estimate": report_options.estimate, "prompts": count,
-            "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
-            "effect": effect, "normalized": normalized, "standard_error": found.standard_error(), "values": found.values(),
-        });
-        let title = format!("{}{}", if report_options.estimate { "estimated: " } else { "" }, report_options.at);
-        Finding { json, csv: found.csv(csv.labels()) }.write(out, heatmap(picture, title))?;
+    let normalized = found.normalized();
+    if let (Some(_), Err(none)) = (out, &normalized) {
+        note(format!("{none}; writing unnormalized effects instead"));
     }
-    let what = if report_options.estimate { "estimated effect" } else { "effect" };
-    let source = found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
-    writeln!(stdout(), "{count} prompts; metric {:+.3} unpatched{source}; {what}:", mean(found.baseline()))?;
-    print_largest(&effect, top)?;
-    said_file(out)
+    let normalized = normalized.ok();
+    let picture = normalized.as_ref().filter(|_| options.shares).unwrap_or(&effect);
+    let what = if options.estimate { "estimated effect" } else { "effect" };
+    Finding {
+        json: || {
+            let body = json!({
+                "shards": options.shards.map(described), "at": options.at, "estimate": options.estimate,
+                "prompts": count, "unit": options.unit, "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
+                "effect": effect, "normalized": normalized, "standard_error": found.standard_error(),
+                "values": found.values(),
+            });
+            Ok(with_header(Some(&(options.model)()?), body))
+        },
+        csv: || found.csv(options.csv.labels()),
+        picture: heatmap(picture, format!("{}{}", if options.estimate { "estimated: " } else { "" }, options.at)),
+        text: |to: &mut Stdout| {
+            let source =
+                found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
+            let prompts = plural(count, "prompt");
+            writeln!(to, "{prompts}; metric {:+.3} unpatched{source} ({})", mean(found.baseline()), options.unit)?;
+            let effect_name = format!("{what} ({})", options.unit);
+            let share = normalized.as_ref().map(|share| ("share of the gap", share));
+            let columns: Vec<_> = [(&*effect_name, &effect)].into_iter().chain(share).collect();
+            print_largest(to, &columns, options.top)
+        },
+    }
+    .report(out, options.json)
 }

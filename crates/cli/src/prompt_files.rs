@@ -4,8 +4,9 @@ use std::fs::Metadata;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish};
 
+use super::progress::styled;
 use super::{Failure, signals};
 use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
 
@@ -89,10 +90,7 @@ impl PromptFiles {
             None => ProgressBar::new_spinner(),
         };
         let form = if all.is_some() { "{bar:30} {bytes}/{total_bytes} read {eta}" } else { "{spinner} {bytes} read" };
-        if let Ok(style) = ProgressStyle::with_template(form) {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        let bar = bar.with_finish(ProgressFinish::AndClear);
+        let bar = styled(bar, form).with_finish(ProgressFinish::AndClear);
         Watch::new(move |bytes| {
             bar.inc(bytes as u64);
             !signals::stopped()

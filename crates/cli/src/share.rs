@@ -8,7 +8,9 @@ use clap::{Args, ValueEnum};
 use hooklens_hooks::{FolderLock, check_own_file};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::json_result::ModelId;
 use super::out::{Names, OutFile, said, write};
 use super::shard_arg::{ShardArg, name_of, shares_of};
 use super::terminal::note;
@@ -79,7 +81,7 @@ impl ShareArgs {
 
     /// The output file of `--out`, if there are no shards.
     pub(super) fn file(&self) -> Result<Option<OutFile>, Failure> {
-        let file = |path: &PathBuf| path.to_string_lossy().parse().map_err(Failure::Usage);
+        let file = |path: &PathBuf| path.to_string_lossy().parse().map_err(|e| Failure::Usage(format!("--out: {e}")));
         match self.shard {
             Some(_) => Ok(None),
             None => self.out.as_ref().map(file).transpose(),
@@ -207,10 +209,21 @@ impl Part {
         Ok(())
     }
 
+    /// The model that the shard was computed with.
+    pub(super) fn model(&self) -> ModelId {
+        let name = self.settings.get("model").cloned().unwrap_or_default();
+        ModelId { name, fingerprint: self.settings.get("weights").cloned() }
+    }
+
     /// Deserializes the results.
     pub(super) fn result<T: DeserializeOwned>(&self) -> Result<Option<T>, Failure> {
         Ok(self.result.clone().map(serde_json::from_value).transpose()?)
     }
+}
+
+/// What JSON results say about the shards that they were merged from.
+pub(super) fn described(parts: &[Part]) -> Value {
+    json!({"count": parts.len(), "settings": parts.first().map(|part| &part.settings)})
 }
 
 /// Shards of results found in a folder: all shards, or the list of missing ones.

@@ -3,17 +3,30 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-/// Set by the first `SIGTERM`, if the command supports stopping.
+/// Set by the first `SIGTERM` or Ctrl+C, if the command supports stopping.
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Returns the flag that tells a resumable command to stop. From now on, the first `SIGTERM` only sets this flag.
+/// Whether Ctrl+C set [`STOP`].
+static BY_CTRL_C: AtomicBool = AtomicBool::new(false);
+
+/// Returns the flag that tells a resumable command to stop. From now on, the first `SIGTERM` or Ctrl+C only sets this
+/// flag.
 pub(super) fn stop() -> Arc<AtomicBool> {
     STOP.get_or_init(Arc::default).clone()
 }
 
-/// Whether a `SIGTERM` has asked the command to stop.
+/// Whether a signal has asked the command to stop.
 pub(super) fn stopped() -> bool {
     STOP.get().is_some_and(|stop| stop.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+/// Ends the process as Ctrl+C does, if Ctrl+C asked the command to stop, so that a shell's loop ends too.
+pub(super) fn end_if_interrupted() {
+    #[cfg(unix)]
+    if BY_CTRL_C.load(std::sync::atomic::Ordering::Relaxed) {
+        // If it can't be ended, the exit code tells that it stopped.
+        signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGINT).ok();
+    }
 }
 
 /// Whether a `SIGTERM` should exit with code 75, for commands that write nothing before they end.
@@ -42,15 +55,23 @@ pub(super) fn watch() {
     let Ok(mut signals) = Signals::new(watched) else { return };
     let watcher = std::thread::Builder::new().spawn(move || {
         for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
-            let waited_for = STOP.get().filter(|_| signal == SIGTERM);
+            let waited_for = STOP.get().filter(|_| matches!(signal, SIGTERM | SIGINT));
             if waited_for.is_some_and(|stop| !stop.swap(true, Ordering::Relaxed)) {
+                if signal == SIGINT {
+                    BY_CTRL_C.store(true, Ordering::Relaxed);
+                    super::terminal::note("stopping after this step; press Ctrl+C again to stop at once");
+                }
                 continue;
             }
             #[cfg(feature = "object-stores")]
             hooklens_io::object_stores::abandon_uploads();
             Unfinished::abandon_all(|| {
-                if signal == SIGTERM && AGAIN.load(Ordering::Relaxed) {
-                    super::terminal::note("terminated before writing results; run the same command again to restart");
+                let again = AGAIN.load(Ordering::Relaxed);
+                if again || signal == SIGINT {
+                    let advice = if again { "; run the same command again to restart" } else { "" };
+                    super::terminal::note(format_args!("stopped before writing results{advice}"));
+                }
+                if signal == SIGTERM && again {
                     signal_hook::low_level::exit(75);
                 }
                 // Process 1 of a container has no default signal handlers to end it.

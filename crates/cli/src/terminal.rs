@@ -64,9 +64,24 @@ pub(super) fn print_json(json: &Value) -> io::Result<()> {
     stdout().write_exactly(escaped_json(&format!("{json:#}\n")).as_bytes())
 }
 
-/// Prints a note to standard error.
+/// Whether `--quiet` is given.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Turns off notes, progress bars and the names of written files.
+pub(super) fn set_quiet(quiet: bool) {
+    IS_QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether `--quiet` is given.
+pub(super) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Prints a note to standard error, unless `--quiet` is given.
 pub(super) fn note(text: impl Display) {
-    say(format_args!("note: {text}"));
+    if !is_quiet() {
+        say(format_args!("note: {text}"));
+    }
 }
 
 /// Prints a line to standard error.

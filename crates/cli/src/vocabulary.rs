@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
-use super::terminal::{print_json, stdout};
+use super::json_result::{ModelId, print_result};
+use super::terminal::stdout;
 use hooklens_loading::loading::inspect;
 use hooklens_model::error::InputError;
 use hooklens_model::tokens::token_text;
@@ -38,7 +39,8 @@ pub(super) fn run(args: &VocabularyArgs) -> CliResult {
     if args.json {
         let entry = |(id, token, text): &(u32, &String, String)| json!({"id": id, "token": token, "text": text});
         let listed: Vec<_> = listed.iter().map(entry).collect();
-        return Ok(print_json(&json!({"model": args.model.model, "size": tokens.len(), "tokens": listed}))?);
+        let body = json!({"size": tokens.len(), "tokens": listed});
+        return print_result(Some(&ModelId::named(&args.model.model)), body);
     }
     let width = tokens.last().map_or(0, |(id, _)| id.to_string().len());
     for (id, _, text) in &listed {

@@ -4,14 +4,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
 use super::one::LayerArg;
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::corpus::CorpusArg;
-use crate::out::{CsvArg, Finding, OutFile, prepare, said_file};
-use crate::share::{Kind, Part, Share, ShareArgs};
-use crate::terminal::{note, print_json, stdout};
+use crate::json_result::{ModelId, with_header};
+use crate::out::{CsvArg, Finding, OutFile, prepare};
+use crate::progress::of_prompts;
+use crate::share::{Kind, Part, Share, ShareArgs, described};
+use crate::terminal::{Stdout, note};
 use crate::{CliResult, Failure, any_model};
 use hooklens_data::dump::{DumpModel, hash_of_rows};
 use hooklens_features::{
@@ -53,7 +55,7 @@ pub(super) struct EvalArgs {
     #[arg(long)]
     cosines: bool,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shard")]
     json: bool,
     #[command(flatten)]
     csv: CsvArg,
@@ -63,8 +65,8 @@ pub(super) struct EvalArgs {
 }
 
 impl EvalArgs {
-    fn report_options(&self) -> ReportOptions {
-        ReportOptions { json: self.json, csv: self.csv }
+    fn report_options<'t>(&self, model: &'t dyn Fn() -> Result<ModelId, Failure>) -> ReportOptions<'t> {
+        ReportOptions { model, shards: None, json: self.json, csv: self.csv }
     }
 }
 
@@ -136,15 +138,6 @@ fn asked(
     Ok(Some(Asked { prompts, left_out, options, share: Some(share) }))
 }
 
-/// A progress bar over prompts.
-fn bar(prompts: usize) -> ProgressBar {
-    let bar = ProgressBar::new(prompts as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
-}
-
 fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> CliResult {
     if let Some(point) = &args.at {
         one = one.at(point);
@@ -155,13 +148,16 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
     let Some(Asked { prompts, left_out, options, share }) = asked(args, model, &one, || one.fingerprint())? else {
         return Ok(());
     };
-    let bar = bar(prompts.len());
+    let bar = of_prompts(prompts.len());
     let one = one.exclude_tokens(left_out);
     let measured = EvaluationShard::of(model, &one, &prompts, &options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     match share {
         Some(share) => share.write(Some(&measured?)),
-        None => report(measured?.evaluation()?, one.labels(), args.report_options(), args.share.file()?.as_ref()),
+        None => {
+            let id = || Ok(ModelId::of(&args.model.model, model)?);
+            report(measured?.evaluation()?, one.labels(), &args.report_options(&id), args.share.file()?.as_ref())
+        }
     }
 }
 
@@ -173,7 +169,7 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
     let Some(Asked { prompts, left_out, options, share }) = asked(args, model, first, || all.fingerprint())? else {
         return Ok(());
     };
-    let bar = bar(prompts.len());
+    let bar = of_prompts(prompts.len());
     let measured =
         EvaluationShard::of_transcoders(model, &all.clone().exclude_tokens(left_out), &prompts, &options, |done| {
             bar.set_position(done as u64)
@@ -183,62 +179,69 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
         Some(share) => share.write(Some(&measured?)),
         None => {
             let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
-            report_all(&measured?.set_evaluation()?, &labels, args.report_options(), args.share.file()?.as_ref())
+            let id = || Ok(ModelId::of(&args.model.model, model)?);
+            let options = args.report_options(&id);
+            report_all(&measured?.set_evaluation()?, &labels, &options, args.share.file()?.as_ref())
         }
     }
 }
 
 /// Merges the shards of an evaluation and reports the result.
-pub(crate) fn merged(parts: &[Part], csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(crate) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
     let mut shares: Vec<EvaluationShard> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
     }
+    let Some(first) = parts.first() else { return Ok(()) };
     let all = EvaluationShard::joined(shares)?;
-    let (none, how) = (Labels::default(), ReportOptions { json: false, csv });
+    let none = Labels::default();
+    let options = ReportOptions { model: &|| Ok(first.model()), shards: Some(parts), json, csv };
     match all.layers() {
-        1 => report(all.evaluation()?, &none, how, out),
-        layers => report_all(&all.set_evaluation()?, &vec![&none; layers], how, out),
+        1 => report(all.evaluation()?, &none, &options, out),
+        layers => report_all(&all.set_evaluation()?, &vec![&none; layers], &options, out),
     }
 }
 
 /// How an evaluation is reported.
-#[derive(Clone, Copy)]
-struct ReportOptions {
+struct ReportOptions<'t> {
+    model: &'t dyn Fn() -> Result<ModelId, Failure>,
+    /// The shards that the evaluation was merged from.
+    shards: Option<&'t [Part]>,
     json: bool,
     csv: CsvArg,
 }
 
-fn report(measured: Evaluation, labels: &Labels, options: ReportOptions, out: Option<&OutFile>) -> CliResult {
-    if let Some(file) = out {
-        Finding { json: measured.to_json(), csv: csv([(&measured, labels)], false, options.csv.labels()) }
-            .write(file, |path| picture([&measured], path))?;
+impl ReportOptions<'_> {
+    /// The measures as a JSON result.
+    fn json(&self, mut measures: Value) -> Result<Value, Failure> {
+        measures["shards"] = json!(self.shards.map(described));
+        Ok(with_header(Some(&(self.model)()?), measures))
     }
-    if options.json {
-        // Naming the output file here would make the output invalid JSON.
-        return Ok(print_json(&measured.to_json())?);
+}
+
+fn report(measured: Evaluation, labels: &Labels, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+    Finding {
+        json: || options.json(measured.to_json()),
+        csv: || csv([(&measured, labels)], false, options.csv.labels()),
+        picture: |path: &Path| picture([&measured], path),
+        text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
     }
-    write!(stdout(), "{measured}")?;
-    said_file(out)
+    .report(out, options.json)
 }
 
 fn report_all(
     measured: &SetEvaluation,
     labels: &[&Labels],
-    options: ReportOptions,
+    options: &ReportOptions<'_>,
     out: Option<&OutFile>,
 ) -> CliResult {
-    if let Some(file) = out {
-        let each = measured.layers.iter().zip(labels.iter().copied());
-        Finding { json: measured.to_json(), csv: csv(each, true, options.csv.labels()) }
-            .write(file, |path| picture(&measured.layers, path))?;
+    Finding {
+        json: || options.json(measured.to_json()),
+        csv: || csv(measured.layers.iter().zip(labels.iter().copied()), true, options.csv.labels()),
+        picture: |path: &Path| picture(&measured.layers, path),
+        text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
     }
-    if options.json {
-        // Naming the output file here would make the output invalid JSON.
-        return Ok(print_json(&measured.to_json())?);
-    }
-    write!(stdout(), "{measured}")?;
-    said_file(out)
+    .report(out, options.json)
 }
 
 /// Saves a histogram of the densities of all active latents.

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
-use crate::terminal::{print_json, stdout};
+use crate::json_result::{ModelId, print_result};
+use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
 use hooklens_data::corpus::{Prompt, read_prompts};
 use hooklens_features::{
@@ -134,7 +135,9 @@ fn report(
                 "label": dictionary.labels().get(one.latent), "promotes": promoted,
             })
         };
-        return Ok(print_json(&listed.iter().map(line).collect::<Vec<_>>().into())?);
+        let latents: Vec<_> = listed.iter().map(line).collect();
+        let id = ModelId::of(&args.model.model, model)?;
+        return print_result(Some(&id), json!({"dictionary": dictionary.name(), "latents": latents}));
     }
     let mut out = stdout();
     if listed.is_empty() && args.top > 0 {

@@ -6,30 +6,37 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::CliResult;
-use crate::terminal::{print_json, stdout};
+use crate::json_result::print_result;
+use crate::terminal::stdout;
+use crate::{CliResult, Failure};
 use hooklens_features::{Dictionary, Opened, Transcoders, is_cross_layer, open, summary};
 use hooklens_io::numerals::grouped;
 
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
-    /// A dictionary file or folder, or a folder with transcoders of all layers
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    /// A dictionary file or folder, a folder with transcoders of all layers, or embedded:NAME
+    #[arg(value_name = "DICTIONARY", required_unless_present = "dictionary", conflicts_with = "dictionary")]
+    path: Option<PathBuf>,
+    /// The same as the argument, as other commands take it
+    #[arg(long, value_name = "PATH")]
+    dictionary: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &InfoArgs) -> CliResult {
-    let described = match open(&args.path)? {
+    let Some(path) = args.path.as_ref().or(args.dictionary.as_ref()) else {
+        return Err(Failure::Usage("a dictionary is required".into()));
+    };
+    let described = match open(path)? {
         Opened::Dictionary(one) => of_one(&one),
         Opened::Transcoders(all) => of_all(&all),
     };
     if args.json {
         let object =
             described.into_iter().map(|(name, value)| (name.to_string(), value)).collect::<serde_json::Map<_, _>>();
-        return Ok(print_json(&object.into())?);
+        return print_result(None, object.into());
     }
     let mut out = stdout();
     for (name, value) in described {

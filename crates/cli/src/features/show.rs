@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::directions::DirectionArgs;
 use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::corpus::CorpusArg;
 use crate::out::{Names, prepare, said};
+use crate::progress::of_prompts;
 use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
 use hooklens_features::{DashboardCounts, DashboardOptions, Labels, Units, dashboards};
@@ -105,10 +105,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     let options = options
         .dataset(args.corpus.files().iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" "));
     let options = args.query.iter().fold(options, |options, text| options.query(text));
-    let bar = ProgressBar::new(prompts.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} prompts {per_sec} {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let bar = of_prompts(prompts.len());
     let all = dashboards(&model, units, &prompts, options, |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     let all = all?;

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use hooklens_hooks::{Together, check_own_file};
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::locked::Locked;
 use crate::args::{DtypeArg, ModelArg, ProcessArg, given_twice};
 use crate::corpus::CorpusArg;
-use crate::out::{Names, prepare, said, unwritten};
+use crate::json_result::{ModelId, print_result};
+use crate::out::{Names, plural, prepare, said, unwritten};
+use crate::progress::progress;
 use crate::shard_arg::{ShardArg, name_of};
 use crate::terminal::{note, stdout};
 use crate::{CliResult, Failure, any_model, signals};
@@ -20,7 +21,6 @@ use hooklens_features::{
     DictionaryFiles, Difference, JumpReluSparsity, Objective, Opened, Step, Trained, Training, TrainingIdentity,
     TrainingJob, TrainingRecord, TrainingRun, check_point,
 };
-use hooklens_io::numerals::grouped;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::model::HookedTransformer;
 use hooklens_plot::{Line, LinePlot, Picture};
@@ -108,6 +108,9 @@ pub(super) struct TrainArgs {
     /// or (as auto/N) from a Kubernetes indexed job, and resumes what an earlier run left
     #[arg(long, value_name = "I/N|auto[/N]", conflicts_with_all = ["cross_layer", "writes"])]
     shard: Option<ShardArg>,
+    /// Print measures of the trained dictionaries as JSON
+    #[arg(long)]
+    json: bool,
     /// The output folder, for the dictionary, training.csv and training.svg; with several points, one subfolder per
     /// point
     #[arg(long, value_name = "FOLDER")]
@@ -297,6 +300,9 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     // Held until everything is saved, so that only one process checks for and resumes a checkpoint.
     let locked = Locked::take(folders.iter().chain([&place.out]).map(PathBuf::as_path))?;
     nothing_lost(&place, &folders)?;
+    if place.resume && TrainingRun::checkpoint_in(&place.out).is_file() {
+        note(format!("resuming from the checkpoint in {}", place.out.display()));
+    }
     let stop = signals::stop();
     let every = args.checkpoint_every.unwrap_or(if place.resume { args.tokens / 10 } else { usize::MAX });
     // Short training runs log every step.
@@ -309,11 +315,8 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
         .resume(place.resume)
         .locked()
         .stop_when(stop);
-    let bar = ProgressBar::new(args.tokens as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} tokens {msg} {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    let progress = |dictionary: usize, step: &Step| {
+    let bar = progress(args.tokens as u64, "{bar:30} {pos}/{len} tokens {per_sec} {msg} {eta}");
+    let show = |dictionary: usize, step: &Step| {
         if dictionary == 0 {
             bar.set_position(step.tokens as u64);
             bar.set_message(format!(
@@ -328,7 +331,7 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     let none: [&str; 0] = [];
     ActivationStore::new(&args.dump, none).incomplete()?.iter().for_each(note);
     let trained = match args.dump.is_empty() {
-        false => run.on_dumps(&args.dump, progress),
+        false => run.on_dumps(&args.dump, show),
         true => {
             let prompts = prompts()?;
             let tokens: usize = prompts.iter().map(Vec::len).sum();
@@ -338,14 +341,14 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
                     args.tokens as f64 / tokens as f64
                 ));
             }
-            run.on_model(&model, &prompts, progress)
+            run.on_model(&model, &prompts, show)
         }
     };
     bar.finish_and_clear();
     let trained = trained?;
     if let Some(left) = trained.iter().map(|one| one.left).max().filter(|left| *left > 0) {
         let again = if args.shard.is_some_and(ShardArg::resumes) { "the same command" } else { "--resume" };
-        return Err(Failure::Stopped(format!("{} tokens are left; continue with {again}", grouped(left))));
+        return Err(Failure::Stopped(format!("{} left; continue with {again}", plural(left, "token"))));
     }
     for (one, folder) in trained.iter().zip(&folders) {
         save(one, folder)?;
@@ -355,6 +358,11 @@ pub(super) fn run(args: &TrainArgs) -> CliResult {
     if args.shard.is_some() {
         // A shard's checkpoint folder is used for nothing else. It may never have been created.
         std::fs::remove_dir(&place.out).ok();
+    }
+    if args.json {
+        let dictionaries: Vec<Value> =
+            trained.iter().zip(&folders).map(|(one, folder)| described(one, folder)).collect();
+        return print_result(Some(&ModelId::of(&args.model.model, &model)?), json!({"dictionaries": dictionaries}));
     }
     trained.iter().zip(&folders).try_for_each(|(one, folder)| report(one, folder))
 }
@@ -466,18 +474,29 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
     files.finish().map_err(|e| unwritten(folder, &e))
 }
 
-/// Prints statistics of the trained dictionary and where it was saved.
-fn report(one: &Trained, folder: &Path) -> CliResult {
-    let latents: usize = match &one.dictionary {
+/// Number of latents of a trained dictionary, in all layers.
+fn latents(one: &Trained) -> usize {
+    match &one.dictionary {
         Opened::Dictionary(own) => own.latents(),
         Opened::Transcoders(all) => all.layers().iter().map(hooklens_features::Dictionary::latents).sum(),
-    };
+    }
+}
+
+/// A trained dictionary as JSON.
+fn described(one: &Trained, folder: &Path) -> Value {
     let steps = one.log.last().map_or(0, |last| last.step);
+    json!({"out": folder, "latents": latents(one), "steps": steps, "held_out": one.held_out})
+}
+
+/// Prints measures of the trained dictionary and where it was saved.
+fn report(one: &Trained, folder: &Path) -> CliResult {
+    let latents = plural(latents(one), "latent");
+    let steps = plural(one.log.last().map_or(0, |last| last.step), "step");
     let mut out = stdout();
     match &one.held_out[..] {
-        [own] => writeln!(out, "{latents} latents, {steps} steps: {own}")?,
+        [own] => writeln!(out, "{latents}, {steps}: {own}")?,
         layers => {
-            writeln!(out, "{latents} latents, {steps} steps")?;
+            writeln!(out, "{latents}, {steps}")?;
             layers.iter().enumerate().try_for_each(|(layer, own)| writeln!(out, "layer {layer}: {own}"))?;
         }
     }

@@ -4,21 +4,24 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hooklens_hooks::DType;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::change::{self, Set};
+use super::change;
 use super::tell::{self, GraphReport};
-use crate::any_model::{dictionary, without_tokens};
+use crate::any_model::without_tokens;
 use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
+use crate::feature_edit::{FeatureEditArg, feature_edit};
+use crate::json_result::{ModelId, print_result};
 use crate::out::{Names, prepare, said};
 use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
+use crate::progress::progress;
+use crate::replacement::replacement;
 use crate::terminal::note;
 use crate::{CliResult, Failure, any_model, direction_file, size};
+use hooklens_features::Dictionary;
 use hooklens_features::graph::{
     AttributionGraph, GraphDetails, GraphFile, GraphFileParts, GraphOptions, GraphTarget, NodeKind, Replacement,
     difference_of_ids, feature_tokens, groups, weighted_target,
 };
-use hooklens_features::{Dictionary, Opened, is_cross_layer, open};
 use hooklens_io::numerals;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result as LibResult;
@@ -110,14 +113,14 @@ pub(crate) struct MakeArgs {
     /// Show which attention heads carried each printed effect
     #[arg(long, conflicts_with_all = ["against", "ioi", "pairs"])]
     heads: bool,
-    /// Decompose a head's attention score from a position to an earlier one into pairs of query-side and key-side
-    /// sources
-    #[arg(long, value_name = "LAYER.HEAD:FROM:TO", value_parser = change::looks, conflicts_with_all = ["against", "ioi", "pairs"])]
+    /// Decompose a head's attention score from a position to an earlier one, such as L3H0:14:2, into pairs of
+    /// query-side and key-side sources
+    #[arg(long, value_name = "HEAD:FROM:TO", value_parser = change::looks, conflicts_with_all = ["against", "ioi", "pairs"])]
     looks: Option<change::ScoreQuery>,
     /// Change a feature without freezing anything, and show how the output changes: 3:14:12=0 (layer 3, position 14,
     /// latent 12); x2 doubles its activation, 14+ also changes all later positions; may be given several times
-    #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = change::set, conflicts_with_all = ["against", "ioi", "pairs"])]
-    set: Vec<Set>,
+    #[arg(long, value_name = "LAYER:POS:LATENT=VALUE", value_parser = feature_edit, conflicts_with_all = ["against", "ioi", "pairs"])]
+    set: Vec<FeatureEditArg>,
     /// Generate N tokens without and with the changes
     #[arg(long, value_name = "N", requires = "set")]
     generate: Option<usize>,
@@ -154,7 +157,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         args.model.inputs().into_iter().chain(args.pairs.clone()).chain(args.direction.clone()),
     )?;
     let date = date()?;
-    let (replacement, dictionaries) = replacement(args)?;
+    let (replacement, dictionaries) = replacement(&args.model, args.neurons)?;
     let model = any_model::plain_decoder("graph", &args.model, args.model.processed(args.dtype.dtype, args.process)?)?;
     // The first dictionary decides whether prompts start with a BOS token.
     let prepend_bos = dictionaries.first().and_then(|first| first.metadata().prepend_bos);
@@ -199,7 +202,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
         file.save(out)?;
     }
     if args.json {
-        report.json()?
+        print_result(Some(&ModelId::of(&args.model.model, &model)?), report.json())?;
     } else {
         report.text()?;
         args.out.iter().try_for_each(|out| said(out))?;
@@ -228,7 +231,7 @@ fn report_left_out(
     let each = each.collect::<LibResult<Vec<_>>>()?;
     // Whether every dictionary excludes this token.
     let is_excluded = |id: &u32| !each.is_empty() && each.iter().all(|ids| ids.contains(id));
-    let at = |set: &Set| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
+    let at = |set: &FeatureEditArg| set.one_position().and_then(|pos| graph.tokens().get(pos)).copied();
     for (set, id) in args.set.iter().filter_map(|set| Some((set, at(set).filter(is_excluded)?))) {
         let text = token_text(model.tokenizer().ok(), id);
         note(format!("--set {set} has no effect: the dictionary is not applied at {text:?}"));
@@ -241,53 +244,6 @@ fn report_left_out(
         ));
     }
     Ok(())
-}
-
-/// The replacement for the model's activations, and the first dictionary of each `--dictionary`.
-fn replacement(args: &MakeArgs) -> Result<(Replacement, Vec<Dictionary>), Failure> {
-    if let Some(count) = args.neurons {
-        return Ok((Replacement::neurons(count), Vec::new()));
-    }
-    if args.model.dictionary.is_empty() {
-        return match &*args.model.model {
-            "embedded:ioi" => Ok(opened(open("embedded:ioi-transcoders")?)),
-            _ => {
-                let message = "--dictionary (transcoders or autoencoders, whose latents become features) or --neurons N \
-                            (neurons of the MLPs) is required";
-                Err(Failure::Usage(message.into()))
-            }
-        };
-    }
-    if let [path] = &args.model.dictionary[..] {
-        return Ok(opened(dictionary(path, &args.model)?));
-    }
-    let (mut all, mut firsts) = (Vec::new(), Vec::new());
-    for path in &args.model.dictionary {
-        let place = all.len();
-        match dictionary(path, &args.model)? {
-            Opened::Dictionary(one) => all.push(one),
-            Opened::Transcoders(own) if is_cross_layer(&own) => {
-                let message = format!(
-                    "{} is a cross-layer transcoder and cannot be combined with other dictionaries",
-                    path.display()
-                );
-                return Err(Failure::Usage(message));
-            }
-            Opened::Transcoders(own) => all.extend(own.layers().iter().cloned()),
-        }
-        firsts.extend(all.get(place).cloned());
-    }
-    Ok((Replacement::dictionaries(all), firsts))
-}
-
-fn opened(opened: Opened) -> (Replacement, Vec<Dictionary>) {
-    match opened {
-        Opened::Dictionary(one) => (Replacement::dictionaries([one.clone()]), vec![one]),
-        Opened::Transcoders(all) => {
-            let first = all.layers().first().cloned();
-            (Replacement::transcoders(all), first.into_iter().collect())
-        }
-    }
 }
 
 fn graph(
@@ -387,10 +343,7 @@ fn one(
     replacement: &Replacement,
     options: &GraphOptions,
 ) -> LibResult<AttributionGraph> {
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} features {eta}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let bar = progress(0, "{bar:30} {pos}/{len} features {eta}");
     let graph = AttributionGraph::with_progress(model, row, replacement, options, |update| {
         if update.done == 0 && update.damaged > 0 {
             let damaged = numerals::bytes(update.damaged);

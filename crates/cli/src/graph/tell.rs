@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::change::{Changed, ScoreQuery};
 use crate::CliResult;
-use crate::terminal::{print_json, stdout};
+use crate::terminal::stdout;
 use hooklens_features::graph::{
     AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, GraphDetails, HeadEffects, NodeKind, PrunedGraph,
     Replacement,
@@ -77,7 +77,7 @@ impl GraphReport<'_> {
         let mut parts: Vec<String> = heads
             .strongest(source, HEADS)
             .into_iter()
-            .map(|(layer, head, carried)| format!("head {layer}.{head} {carried:+.3}"))
+            .map(|(layer, head, carried)| format!("L{layer}H{head} {carried:+.3}"))
             .collect();
         parts.extend(
             heads.direct(source).filter(|direct| *direct != 0.0).map(|direct| format!("directly {direct:+.3}")),
@@ -228,7 +228,8 @@ impl GraphReport<'_> {
         node.map_or("a constant".to_string(), |node| self.graph.words(node))
     }
 
-    pub(super) fn json(&self) -> CliResult {
+    /// The results as the body of a JSON result.
+    pub(super) fn json(&self) -> Value {
         let (graph, scores) = (self.graph, self.graph.scores());
         let first = self.targets().first().map(|(node, _)| *node);
         let target = |(node, weight): (usize, f32)| -> Value {
@@ -275,7 +276,7 @@ impl GraphReport<'_> {
                 json!({ "name": name, "features": members })
             })
             .collect();
-        Ok(print_json(&json!({
+        json!({
             "tokens": graph.token_texts(), "prompts": graph.prompts(),
             "active": graph.active(), "left_out": graph.left_out(), "deviation": graph.deviation(),
             "replacement": scores.replacement, "completeness": scores.completeness,
@@ -283,6 +284,6 @@ impl GraphReport<'_> {
             "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
             "groups": groups, "check": self.check, "looks": looks,
             "changed": self.changed.as_ref().map(Changed::json),
-        }))?)
+        })
     }
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::CliResult;
 use crate::out::{Names, prepare, said, unwritten};
 use crate::terminal::{note, stdout};
+use crate::{CliResult, Failure};
 use hooklens_hooks::write_file;
 
 use hooklens_features::graph::{GraphFile, GraphFileParts};
@@ -28,6 +28,9 @@ pub(crate) struct ViewArgs {
 
 pub(super) fn run(args: &ViewArgs) -> CliResult {
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension("html"));
+    if !matches!(out.extension().and_then(|ending| ending.to_str()), Some("html" | "htm")) {
+        return Err(Failure::Usage("--out must end in .html".into()));
+    }
     prepare(Some(&out), Names::File, [args.file.clone()])?;
     let graph = GraphFile::open(&args.file)?;
     let json = graph.json();
@@ -49,7 +52,6 @@ pub(super) fn run(args: &ViewArgs) -> CliResult {
         let some = named(unknown.iter().copied());
         note(format!("{ids} pinned, grouped or labeled, but no node has that `node_id`; left out: {some}"));
     }
-    // A page, whatever the extension.
     write_file(&out, graph.page().as_bytes()).map_err(|e| unwritten(&out, &e))?;
     let mut to = stdout();
     if let Some(prompt) = json["metadata"]["prompt"].as_str() {

@@ -61,7 +61,7 @@ pub enum DumpError {
         what: &'static str,
     },
     /// A file could not be read or written.
-    #[error("can't read or write {}", path.display())]
+    #[error("can't access {}", path.display())]
     File {
         /// Path of the file or folder.
         path: PathBuf,

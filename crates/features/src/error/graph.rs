@@ -45,7 +45,7 @@ pub enum GraphError {
         wanted: &'static str,
     },
     /// The graph has no such node.
-    #[error("the graph has no node {node}; available: {}", near.join(", "))]
+    #[error("the graph has no node {node}; it has {}", near.join(", "))]
     Node {
         /// The requested node.
         node: String,

@@ -331,12 +331,13 @@ impl<'m> Intervention<'m> {
     /// Resolves the site of an edit. The edit's position must be less than `positions`.
     fn site(&self, edit: &FeatureEdit, positions: usize) -> Result<usize> {
         let missing = |reason: String| GraphError::Node {
-            node: format!("layer {} position {} latent {}", edit.layer, edit.position, edit.latent),
+            node: format!("at layer {}, position {}, latent {}", edit.layer, edit.position, edit.latent),
             near: vec![reason],
         };
         let sites = &self.captured.sites;
         let of_layer = || sites.iter().position(|site| site.layer == edit.layer);
-        let layers = || missing(format!("layers {:?}", sites.iter().map(|site| site.layer).collect::<Vec<_>>()));
+        let numbers = || sites.iter().map(|site| site.layer.to_string()).collect::<Vec<_>>().join(", ");
+        let layers = || missing(format!("layers {}", numbers()));
         let site = edit.site.or_else(of_layer).ok_or_else(layers)?;
         if edit.position >= positions {
             return Err(missing(format!("positions 0 to {}", positions - 1)).into());

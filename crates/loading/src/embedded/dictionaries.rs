@@ -31,10 +31,15 @@ static DICTIONARIES: &[EmbeddedDictionary] = &[
     },
 ];
 
+/// Names of the embedded dictionaries, which can be opened as `embedded:NAME`.
+pub fn embedded_dictionaries() -> impl Iterator<Item = &'static str> {
+    DICTIONARIES.iter().map(|one| one.name)
+}
+
 /// Finds the dictionary with this name.
 pub fn find_dictionary(name: &str) -> Result<&'static EmbeddedDictionary, LoadError> {
     DICTIONARIES.iter().find(|one| one.name == name).ok_or_else(|| {
-        let names: Vec<&str> = DICTIONARIES.iter().map(|one| one.name).collect();
+        let names: Vec<&str> = embedded_dictionaries().collect();
         let reason = format!("embedded dictionaries are {}", names.join(", "));
         LoadError::not_found(format!("embedded:{name}"), reason)
     })

@@ -4,7 +4,7 @@ mod dictionaries;
 
 use hooklens_model::error::LoadError;
 
-pub use dictionaries::{EmbeddedDictionary, find_dictionary};
+pub use dictionaries::{EmbeddedDictionary, embedded_dictionaries, find_dictionary};
 
 /// An embedded model: configuration, weights and tokenizer.
 pub(crate) struct EmbeddedModel {

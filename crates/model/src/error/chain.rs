@@ -10,8 +10,8 @@ use std::error::Error;
 /// ```
 /// let corpus = hooklens::corpus::Corpus::new(["no/such/file"]);
 /// let error = corpus.prompts().and_then(|mut prompts| prompts.next().transpose()).unwrap_err();
-/// assert_eq!(error.to_string(), "can't read or write no/such/file");
-/// assert!(hooklens::error_chain(&error).starts_with("can't read or write no/such/file: ")); // then the cause
+/// assert_eq!(error.to_string(), "can't access no/such/file");
+/// assert!(hooklens::error_chain(&error).starts_with("can't access no/such/file: ")); // then the cause
 /// ```
 pub fn error_chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
