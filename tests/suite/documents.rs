@@ -17,7 +17,7 @@ fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// The repository's documents.
-fn documents() -> Vec<PathBuf> {
+pub(crate) fn documents() -> Vec<PathBuf> {
     let mut found = ["README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG"]
         .map(|name| root().join(name).with_extension("md"))
         .to_vec();
@@ -29,7 +29,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 /// A document's text outside fenced code blocks.
-fn prose(text: &str) -> String {
+pub(crate) fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 

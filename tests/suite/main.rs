@@ -68,7 +68,6 @@ mod prelude;
 mod processed_dictionaries;
 mod published;
 mod quantized;
-mod readme;
 mod reference;
 #[cfg(feature = "remote")]
 mod remote;
@@ -102,6 +101,9 @@ mod once {
     mod dictionary_training;
     mod gguf;
     mod graph_command;
+    // Runs Bash.
+    #[cfg(unix)]
+    mod guide_commands;
     mod hostile;
     #[cfg(feature = "hub")]
     mod hub;
@@ -115,7 +117,7 @@ mod once {
     // Null settings are read alike on every device.
     mod nulls;
     mod pictures;
-    mod shell;
+    pub(crate) mod shell;
     mod special_files;
 }
 // The notebooks' twins import from this path.

@@ -5,16 +5,17 @@ use std::fs;
 use crate::support::program;
 
 /// Returns exit code, standard output and standard error.
-fn ran(arguments: &[&str]) -> (i32, String, String) {
-    let output = program().args(arguments).output().unwrap();
+pub(crate) fn ran(arguments: &[&str]) -> (i32, String, String) {
+    // As in a terminal of 80 columns, where long lines are wrapped.
+    let output = program().args(arguments).env("COLUMNS", "80").output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The program's commands, as listed by its help.
-fn commands() -> Vec<String> {
-    let (_, help, _) = ran(&["--help"]);
-    let listed = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+/// The commands of the program, or the subcommands of a command, as listed by its help.
+pub(crate) fn commands(of: &[&str]) -> Vec<String> {
+    let (_, help, _) = ran(&[of, &["--help"]].concat());
+    let listed = help.split_once("Commands:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap());
     let named = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
     names.map(String::from).collect()
@@ -43,10 +44,10 @@ fn man_has_a_page_for_the_program_and_for_each_command() {
     let (code, said, err) = ran(&["man", "--out", out.to_str().unwrap()]);
     assert_eq!((code, err.as_str()), (0, ""));
     let pages = fs::read_dir(&out).unwrap().count();
-    assert!(pages > commands().len() + 1 && said.contains(&format!("{pages} pages")), "{said}");
+    assert!(pages > commands(&[]).len() + 1 && said.contains(&format!("{pages} pages")), "{said}");
     assert!(out.join("hooklens-features-train.1").is_file());
     assert_eq!(fs::read_to_string(out.join("hooklens.1")).unwrap(), page);
-    for command in commands() {
+    for command in commands(&[]) {
         let page = fs::read_to_string(out.join(format!("hooklens-{command}.1"))).unwrap();
         assert!(page.contains(&format!(".TH hooklens-{command} 1")) && page.contains("Example"), "{page}");
     }
@@ -57,7 +58,7 @@ fn man_has_a_page_for_the_program_and_for_each_command() {
 
 #[test]
 fn every_help_has_an_example() {
-    let commands = commands();
+    let commands = commands(&[]);
     assert!(commands.len() >= 15, "{commands:?}");
     for command in commands {
         let (code, help, _) = ran(&[&command, "--help"]);

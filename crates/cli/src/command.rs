@@ -50,36 +50,46 @@ pub(super) enum Command {
     /// List a model's tokens with their ids
     #[command(after_help = "Examples:
   hooklens vocabulary --model embedded:ioi
-  hooklens vocabulary --model ./gpt2 --contains Mary")]
+  hooklens vocabulary --model embedded:ioi --contains Mary")]
     Vocabulary(VocabularyArgs),
     /// Write activations of prompts to safetensors
     #[command(after_help = "Examples:
-  hooklens dump --model embedded:induction --prompt 'red fox blue red' --hooks '*hook_pattern' --out patterns.safetensors
-  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/
-  hooklens dump --model ./gpt2 --prompts corpus.jsonl --concatenate 1024 --hooks 'blocks.6.hook_resid_pre' --out activations/
-  hooklens dump --model ./gpt2 --prompts corpus.txt --hooks 'blocks.*.hook_resid_post' --dtype bf16 --out activations/ --resume")]
+  hooklens dump --model embedded:induction --prompt 'red fox blue red' \\
+    --hooks '*hook_pattern' --out patterns.safetensors
+  hooklens dump --model embedded:ioi --prompts prompts.txt --dtype bf16 \\
+    --hooks 'blocks.*.hook_resid_post' --out activations/
+  hooklens dump --model embedded:ioi --prompts prompts.txt --dtype bf16 \\
+    --hooks 'blocks.*.hook_resid_post' --out activations/ --resume
+  hooklens dump --model ./gpt2 --prompts corpus.jsonl --concatenate 1024 \\
+    --hooks 'blocks.6.hook_resid_pre' --out rows/")]
     Dump(Box<DumpArgs>),
     /// Generate text from prompts, token by token
     #[command(after_help = "Examples:
-  hooklens generate --model embedded:induction --prompt 'king drum sun star king drum' --max-new-tokens 2
-  hooklens generate --model ./stories --prompt 'Once upon a time' --max-new-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7")]
+  hooklens generate --model embedded:induction \\
+    --prompt 'king drum sun star king drum' --max-new-tokens 2
+  hooklens generate --model embedded:ioi --prompt 'When Mary and John' \\
+    --max-new-tokens 9 --temperature 0.8 --top-p 0.95 --seed 7")]
     Generate(Box<GenerateArgs>),
     /// Activation patching: replace activations in one prompt's run with activations from another's
     #[command(after_help = "Examples:
   hooklens patch --model embedded:ioi --ioi 20 --out patch.svg
   hooklens patch --model embedded:ioi --ioi 20 --at '*attn.hook_z' --per head
-  hooklens patch --model embedded:ioi --at '*hook_z' --per head,pos --answer Mary --wrong John \\
+  hooklens patch --model embedded:ioi --at '*hook_z' --per head,pos \\
+    --answer Mary --wrong John --estimate \\
     --clean 'When Mary and John went to the store, John gave a drink to' \\
-    --corrupted 'When Mary and John went to the store, Mary gave a drink to' --estimate")]
+    --corrupted 'When Mary and John went to the store, Mary gave a drink to'")]
     Patch(Box<PatchArgs>),
     /// Attribute a logit to layers, heads or neurons, or a metric to edges
     #[command(after_help = "Examples:
-  hooklens attribute --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John
-  hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 --out edges.csv")]
+  hooklens attribute --model embedded:ioi --answer Mary --wrong John \\
+    --prompt 'When Mary and John went to the store, John gave a drink to'
+  hooklens attribute --model embedded:ioi --to edges --ioi 10 --integrated 5 \\
+    --out edges.csv")]
     Attribute(Box<AttributeArgs>),
     /// Logit lens: decode each layer's residual stream with the model's unembedding
     #[command(after_help = "Example:
-  hooklens lens --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --out lens.svg")]
+  hooklens lens --model embedded:ioi --answer Mary --out lens.svg \\
+    --prompt 'When Mary and John went to the store, John gave a drink to'")]
     Lens(Box<LensArgs>),
     /// Score attention heads as previous-token, duplicate-token and induction heads
     #[command(after_help = "Example:
@@ -87,29 +97,34 @@ pub(super) enum Command {
     Heads(Box<HeadsArgs>),
     /// Show the attention patterns of a text: an interactive page, a picture, or numbers
     #[command(after_help = "Examples:
-  hooklens attention --model embedded:induction --prompt 'king drum sun star king drum sun' --out attention.html
-  hooklens attention --model ./gpt2 --prompt 'When Mary and John went' --layers 5..8 --heads 1,5 --out attention.svg")]
+  hooklens attention --model embedded:induction --out attention.html \\
+    --prompt 'king drum sun star king drum sun'
+  hooklens attention --model embedded:ioi --prompt 'When Mary and John went' \\
+    --layers 1..3 --heads 0,2 --out attention.svg")]
     Attention(Box<AttentionArgs>),
     /// Sparse autoencoders and transcoders: describe, convert, train and evaluate them, make dashboards, find latents
     #[command(after_help = "Examples:
   hooklens features info embedded:ioi-sae
   hooklens features find --model embedded:ioi --dictionary embedded:ioi-sae \\
-    --prompt 'When Mary and John went to the store, John gave a drink to' --answer Mary --wrong John")]
+    --answer Mary --wrong John \\
+    --prompt 'When Mary and John went to the store, John gave a drink to'")]
     Features(FeaturesArgs),
     /// Attribution graphs: which features led the model to its output
     #[command(after_help = "Examples:
-  hooklens graph --model embedded:ioi --prompt 'When Mary and John went to the store, John gave a drink to' --out graph.html
-  hooklens graph --model ./gemma-2-2b --dictionary ./gemma-scope-transcoders --prompt 'The capital of the state containing Dallas is' \\
-    --out graph.json
-  hooklens graph --model ./gpt2 --neurons 32 --prompt 'When Mary and John went to the store, John gave a drink to' \\
-    --answer Mary --wrong John --check
-  hooklens graph view graph.json --out graph.html
+  hooklens graph --model embedded:ioi --out graph.html \\
+    --prompt 'When Mary and John went to the store, John gave a drink to'
+  hooklens graph --model embedded:ioi --neurons 32 \\
+    --answer Mary --wrong John --check \\
+    --prompt 'When Mary and John went to the store, John gave a drink to'
+  hooklens graph --model ./gemma-2-2b --dictionary ./gemma-scope-transcoders \\
+    --prompt 'The capital of the state containing Dallas is' --out graph.json
 
 Exit code 1 if the contributions do not sum to the model's values, or if --check fails.")]
     Graph(Box<GraphArgs>),
     /// Compare a run with another implementation's activations, point by point
     #[command(after_help = "Example:
-  python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' --out reference.safetensors
+  python scripts/reference_dump.py ./gpt2 --prompt 'When Mary and John went' \\
+    --out reference.safetensors
   hooklens parity --model ./gpt2 --reference reference.safetensors
 
 Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
@@ -117,7 +132,7 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
     /// Measure a model's speed and memory on this machine
     #[command(after_help = "Examples:
   hooklens bench --model embedded:ioi
-  hooklens bench --model ./gpt2 --work forward,decode --rounds 9 --json")]
+  hooklens bench --model embedded:ioi --work forward,decode --rounds 9 --json")]
     Bench(BenchArgs),
     /// Check this machine and this build, report what a model needs, and give advice
     #[command(after_help = "Examples:
@@ -126,18 +141,23 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
     Doctor(DoctorArgs),
     /// Merge the shards that several jobs wrote with `dump --shard`
     #[command(after_help = "Example:
-  for i in 1 2 3; do hooklens dump --model ./gpt2 --prompts corpus.txt --shard $i/3 --out activations/$i; done
-  hooklens merge --out activations
-  hooklens merge --out activations --wait   # while the jobs are still running")]
+  for i in 1 2 3; do \\
+    hooklens dump --model embedded:ioi --prompts prompts.txt \\
+      --hooks '*resid_post' --shard $i/3 --out activations/$i; \\
+  done
+  hooklens merge --out activations")]
     Merge(MergeArgs),
     /// Write a notebook that opens a model and shows its attention patterns
     #[command(after_help = "Examples:
   hooklens notebook first.ipynb
-  hooklens notebook gpt2.ipynb --model gpt2 --prompt 'When Mary and John went to the store'")]
+  hooklens notebook ioi.ipynb --model embedded:ioi \\
+    --prompt 'When Mary and John went to the store'")]
     Notebook(NotebookArgs),
     /// Print a shell completion script
     #[command(after_help = "Examples:
-  hooklens completions bash > ~/.local/share/bash-completion/completions/hooklens
+  mkdir -p ~/.local/share/bash-completion/completions ~/.config/fish/completions
+  hooklens completions bash \\
+    > ~/.local/share/bash-completion/completions/hooklens
   hooklens completions fish > ~/.config/fish/completions/hooklens.fish")]
     Completions(CompletionsArgs),
     /// Print the man page, or write it to a folder with one page per command
@@ -150,7 +170,8 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
     #[command(after_help = "Example, with the same token on both machines:
   export HOOKLENS_TOKEN=$(openssl rand -hex 16)
   hooklens serve --device cuda:0 --listen 0.0.0.0:3000
-  hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello --out dump")]
+  hooklens dump --device remote:ws://gpu:3000 --model ./gpt2 --prompt Hello \\
+    --hooks '*resid_post' --out dump")]
     Serve(ServeArgs),
 }
 

@@ -37,7 +37,13 @@ impl FromArgMatches for GraphArgs {
 impl Args for GraphArgs {
     fn augment_args(command: Command) -> Command {
         let view = Command::new("view")
-            .about("Summarize a graph file written by any tool, and write an HTML page that shows it");
+            .about("Summarize a graph file written by any tool, and write an HTML page that shows it")
+            .after_help(
+                "Example:
+  hooklens graph --model embedded:ioi --prompt 'When Mary and John went to' \\
+    --out graph.json
+  hooklens graph view graph.json --out graph.html",
+            );
         MakeArgs::augment_args(command)
             .subcommand(ViewArgs::augment_args(view))
             .subcommand_negates_reqs(true)
