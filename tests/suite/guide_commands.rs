@@ -7,8 +7,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use hooklens::prelude::*;
 use tempfile::TempDir;
@@ -33,6 +37,9 @@ const REASONS: [&str; 13] = [
     "needs transformers",
     "needs TransformerLens",
 ];
+
+/// How long the commands of a block may take.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Languages of blocks that contain no commands.
 const NO_COMMANDS: [&str; 6] = ["rust", "rust,ignore", "rust,no_run", "text", "toml", "yaml"];
@@ -125,7 +132,19 @@ impl Reader {
         bash.args(options).args(["-c", code]).current_dir(self.folder.path().join(working));
         bash.env("HOME", self.folder.path().join("home")).env("HF_HUB_OFFLINE", "1");
         bash.env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
-        bash.stdin(std::process::Stdio::null()).output().unwrap()
+        bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let child = bash.spawn().unwrap();
+        let (group, (done, finished)) = (format!("-{}", child.id()), mpsc::channel::<()>());
+        // Ends commands that wait for something, so that the test fails instead of waiting with them.
+        let limit = thread::spawn(move || {
+            if finished.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+                Command::new("kill").args(["-9", "--", &group]).status().unwrap();
+            }
+        });
+        let output = child.wait_with_output().unwrap();
+        drop(done);
+        limit.join().unwrap();
+        output
     }
 
     /// What commands print, or the message of the one that fails.
@@ -133,7 +152,11 @@ impl Reader {
         let code = format!("PATH='{}':\"$PATH\"\n{code}", self.folder.path().join("bin").display());
         let output = self.bash(&["-e", "-o", "pipefail"], &code, "page");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(format!("{}: {}", output.status, text(&output.stderr)))
+        }
     }
 
     fn run_python(&self, code: &str) -> Result<String, String> {
