@@ -134,11 +134,11 @@ impl Reader {
         bash.env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
         bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = bash.spawn().unwrap();
-        let (group, (done, finished)) = (format!("-{}", child.id()), mpsc::channel::<()>());
+        let (end, (done, finished)) = (format!("kill -9 -- -{}", child.id()), mpsc::channel::<()>());
         // Ends commands that wait for something, so that the test fails instead of waiting with them.
         let limit = thread::spawn(move || {
             if finished.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
-                Command::new("kill").args(["-9", "--", &group]).status().unwrap();
+                Command::new("bash").args(["-c", &end]).status().unwrap();
             }
         });
         let output = child.wait_with_output().unwrap();
