@@ -91,15 +91,15 @@ fn pictures_show_themselves() {
     // A picture too large for SVG in a notebook is shown as a bitmap.
     let svg = PatternGrid::of(&patterns).unwrap();
     let kind = svg.shown().unwrap()[1].mime;
-    assert_eq!(kind, if svg.to_svg().unwrap().len() > 200_000 { "image/png" } else { "image/svg+xml" });
+    assert_eq!(kind, if svg.to_svg().unwrap().len() > 400_000 { "image/png" } else { "image/svg+xml" });
     let labeled = |shape: &[usize]| {
         let axes = shape.iter().enumerate().map(|(at, len)| LabeledAxis::numbered(format!("a{at}"), *len));
         LabeledArray::new(axes.collect::<Vec<_>>(), ArrayD::ones(shape)).unwrap()
     };
     assert!(form(&Heatmap::of(&labeled(&[300, 300])).unwrap().shown().unwrap(), "image/png").starts_with("iVBOR"));
     assert!(form(&labeled(&[4]).shown().unwrap(), "image/svg+xml").contains("<svg"));
-    let message = labeled(&[2, 2, 2, 2]).shown().unwrap_err().to_string();
-    assert!(message.contains("two axes") && message.contains("a0, a1, a2, a3"), "{message}");
+    let message = labeled(&[2, 2, 2, 2, 2]).shown().unwrap_err().to_string();
+    assert!(message.contains("two axes") && message.contains("a0, a1, a2, a3, a4"), "{message}");
     let lines = LinePlot::new("step", "loss", [Line::new("train", [(0.0, 1.0), (1.0, 0.5)])]).unwrap();
     assert!(form(&lines.shown().unwrap(), "image/svg+xml").contains("loss"));
     let text = ColoredText::new(["a"]).row("loss", [1.0]).unwrap();
@@ -175,7 +175,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     let last = table.clone().positions(-1).unwrap();
     assert_eq!(last.shades().axes()[1].labels, [format!("{} to", shape[1] - 1)]);
     assert!(last.to_svg().unwrap().contains("probability"));
-    assert!(last.to_png().unwrap().starts_with(b"\x89PNG"));
+    assert!(last.to_png(2).unwrap().starts_with(b"\x89PNG"));
     assert!(table.clone().positions(shape[1] as isize..).is_err());
 
     // Invalid input: a number of tokens that differs from the positions, a missing row, text that is too long.

@@ -30,15 +30,15 @@ fn drawn(svg: Result<String, PlotError>, png: Result<Vec<u8>, PlotError>) -> Ele
 }
 
 fn scatter(picture: &Scatter) -> Element {
-    drawn(picture.to_svg(), picture.to_png())
+    drawn(picture.to_svg(), picture.to_png(2))
 }
 
 fn histogram(picture: &Histogram) -> Element {
-    drawn(picture.to_svg(), picture.to_png())
+    drawn(picture.to_svg(), picture.to_png(2))
 }
 
 fn bars(picture: &Bars) -> Element {
-    drawn(picture.to_svg(), picture.to_png())
+    drawn(picture.to_svg(), picture.to_png(2))
 }
 
 /// Minimum and maximum of each coordinate.
@@ -114,6 +114,8 @@ fn labels_of_points_never_meet() {
             assert!((one.1 - other.1).abs() >= 47.0 || (one.0 - other.0).abs() >= 100.0, "{one:?} {other:?}");
         }
     }
+    let note = format!("{} of 60 labels fit", shown.len());
+    assert!(picture.texts().contains(&note.as_str()), "{:?}", picture.texts());
     let one = Scatter::new("x", "y", [(0.0, 0.0), (1.0, 1.0)]).unwrap().labels([HOSTILE, ""]).unwrap().title(HOSTILE);
     let picture = scatter(&one);
     assert!(picture.texts().iter().any(|text| text.starts_with("a <b> & \"c\" 'd'")), "{:?}", picture.texts());

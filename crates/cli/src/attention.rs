@@ -13,6 +13,7 @@ use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::json_result::with_header;
 use super::out::{CsvArg, Finding, Kind, Names, OutFile, prepare};
+use super::picture_args::PngArg;
 use super::terminal::{Stdout, note};
 use super::{CliResult, Failure};
 use hooklens_analysis::experiments::{HeadScores, head_scores};
@@ -62,6 +63,8 @@ pub(super) struct AttentionArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) png: PngArg,
 }
 
 pub(super) fn run(args: &AttentionArgs) -> CliResult {
@@ -118,7 +121,10 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         csv: || patterns.to_labeled().csv(args.csv.labels()),
         picture: |path: &Path| match kind {
             Some(Kind::Page) => Ok(AttentionView::of(&patterns)?.title(title).save(path)?),
-            _ => Ok(PatternGrid::of(&patterns)?.title(title).save(path)?),
+            _ => {
+                let grid = PatternGrid::of(&patterns)?.title(title);
+                args.png.save(&grid, path, |path| grid.save(path))
+            }
         },
         text: |to: &mut Stdout| print(to, &found, args.top),
     }

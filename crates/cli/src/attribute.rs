@@ -10,8 +10,9 @@ use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, plural, prepare, print_largest};
-use super::pairs::{Line, PairArgs, PairPrompt, PairToken, Pairs};
+use super::out::{CsvArg, Finding, OutFile, check_finite, plural, prepare, print_largest};
+use super::pairs::{Line, PairArgs, PairPrompt, PairToken, Pairs, metric_and_unit};
+use super::picture_args::PictureArgs;
 use super::share::{Kind, Part, ShareArgs, described};
 use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
@@ -50,6 +51,8 @@ pub(super) struct AttributeArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) picture: PictureArgs,
     /// Shards apply to edges only
     #[command(flatten)]
     pub(super) share: ShareArgs,
@@ -152,7 +155,7 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
             Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
         },
         csv: || flat.csv(args.csv.labels()),
-        picture: heatmap(&picture, format!("{of_what}{of_prompts}")),
+        picture: args.picture.heatmap(&picture, format!("{of_what}, n = {}", asked.len()), "contribution (logits)"),
         text: |to: &mut Stdout| {
             writeln!(to, "{} of {of_what}{of_prompts}:", plural(names.len(), "component"))?;
             print_largest(to, &[("logits", &flat)], args.top)
@@ -189,6 +192,8 @@ fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
         let report_options = ReportOptions {
             model: &|| Ok(ModelId::of(&args.model.model, model)?),
             shards: None,
+            metric: args.pairs.metric_name(),
+            picture: args.picture,
             integrated: args.integrated,
             top: args.top,
             json: args.json,
@@ -216,7 +221,13 @@ fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) 
 }
 
 /// Merges the shards of an edge attribution and reports the result.
-pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(
+    parts: &[Part],
+    json: bool,
+    csv: CsvArg,
+    picture: PictureArgs,
+    out: Option<&OutFile>,
+) -> CliResult {
     let mut shares: Vec<EdgeScores> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
@@ -227,6 +238,9 @@ pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFi
     let report_options = ReportOptions {
         model: &|| Ok(first.model()),
         shards: Some(parts),
+        // The description of the prompts begins with the metric.
+        metric: setting("prompts").split(' ').next().unwrap_or_default().to_string(),
+        picture,
         integrated: setting(INTEGRATED).parse().ok(),
         top: 10,
         json,
@@ -240,6 +254,8 @@ struct ReportOptions<'t> {
     model: &'t dyn Fn() -> Result<ModelId, Failure>,
     /// The shards that the scores were merged from.
     shards: Option<&'t [Part]>,
+    metric: String,
+    picture: PictureArgs,
     integrated: Option<usize>,
     top: usize,
     json: bool,
@@ -249,6 +265,7 @@ struct ReportOptions<'t> {
 fn report(scores: &EdgeScores, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
     let count = scores.values().values().shape()[2];
     let mean = scores.mean();
+    let (metric, unit) = metric_and_unit(&options.metric);
     Finding {
         json: || {
             let body = json!({
@@ -258,9 +275,13 @@ fn report(scores: &EdgeScores, options: &ReportOptions<'_>, out: Option<&OutFile
             Ok(with_header(Some(&(options.model)()?), body))
         },
         csv: || mean.csv(options.csv.labels()),
-        picture: heatmap(&mean, "edges"),
+        picture: options.picture.heatmap(
+            &mean,
+            format!("edges, {metric}, n = {count}"),
+            format!("effect on {metric} ({unit})"),
+        ),
         text: |to: &mut Stdout| {
-            writeln!(to, "{}; estimated effect of each edge on the metric:", plural(count, "prompt"))?;
+            writeln!(to, "{}; estimated effects of edges on the {metric} ({unit}):", plural(count, "prompt"))?;
             for (sender, receiver, score) in scores.largest(options.top) {
                 let (sender, receiver) = (sender.to_string(), receiver.to_string());
                 writeln!(to, "{sender:<8} -> {receiver:<8} {score:+.3}")?;

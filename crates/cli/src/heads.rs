@@ -12,7 +12,8 @@ use serde_json::json;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use super::given::Given;
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, Names, OutFile, check_finite, heatmap, prepare};
+use super::out::{CsvArg, Finding, Names, OutFile, check_finite, prepare};
+use super::picture_args::PictureArgs;
 use super::prompt_files::PromptFiles;
 use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
@@ -62,6 +63,8 @@ pub(super) struct HeadsArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) picture: PictureArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -98,6 +101,8 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
                 .rows
         }
     };
+    let is_random = args.tokens.is_none() && args.prompt.is_empty() && args.files.prompts.is_empty();
+    let texts = if is_random { "random repeated tokens".into() } else { format!("n = {}", rows.len()) };
     let input = Input::Rows(rows);
     let all = match args.measure {
         MeasureArg::Mean => model.head_scores(input)?,
@@ -108,7 +113,15 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
     Finding {
         json: || Ok(with_header(Some(&ModelId::of(&args.model.model, &model)?), json!({"scores": all}))),
         csv: || all.csv(args.csv.labels()),
-        picture: heatmap(&all, &args.model.model),
+        picture: args.picture.heatmap(
+            &all,
+            format!("{}, {texts}", args.model.model),
+            match args.measure {
+                MeasureArg::Mean => "mean attention to the target",
+                MeasureArg::Mul => "fraction of attention (mul)",
+                MeasureArg::Abs => "similarity to the pattern (abs)",
+            },
+        ),
         text: |to: &mut Stdout| {
             for (place, name) in all.axes()[0].labels.iter().enumerate() {
                 let own = all.at("pattern", place as isize)?;

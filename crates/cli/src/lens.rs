@@ -13,6 +13,7 @@ use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, positions, token_rows};
 use super::json_result::{ModelId, with_header};
 use super::out::{CsvArg, Finding, Names, OutFile, prepare};
+use super::picture_args::PngArg;
 use super::terminal::Stdout;
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
@@ -72,6 +73,8 @@ pub(super) struct LensArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) png: PngArg,
 }
 
 /// What the colors of the table show. By default, the answer's probability or else the displayed token's.
@@ -181,7 +184,9 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
                 _ => LensShade::Probability,
             };
             let table = LensTable::of(model, reading, &tokens[range.clone()], 0, shade)?;
-            Ok(table.first(range.start).title("logit lens").save(path)?)
+            let name = if args.tuned.is_some() { "tuned lens" } else { "logit lens" };
+            let table = table.first(range.start).title(format!("{name}, {}", args.model.model));
+            args.png.save(&table, path, |path| table.save(path))
         },
         text: |to: &mut Stdout| {
             let last = range.len() - 1;

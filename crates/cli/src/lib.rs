@@ -38,6 +38,7 @@ mod pairs;
 mod parity;
 pub mod parity_check;
 mod patch;
+mod picture_args;
 mod progress;
 mod prompt_files;
 mod replacement;

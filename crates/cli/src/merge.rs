@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::json_result::print_result;
 use super::out::{CsvArg, Names, OutFile, plural, prepare};
+use super::picture_args::PictureArgs;
 use super::share::{Found, Kind, Part, shares_in};
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
@@ -43,6 +44,8 @@ pub(super) struct MergeArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) picture: PictureArgs,
     /// Wait until all shards exist and are complete
     #[arg(long, conflicts_with = "shards")]
     pub(super) wait: bool,
@@ -63,7 +66,7 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
             Kind::FeaturesEval => features::merged_evaluation,
             Kind::AttributeEdges => attribute::merged,
         };
-        return merged(&parts, args.json, args.csv, args.results.as_ref());
+        return merged(&parts, args.json, args.csv, args.picture, args.results.as_ref());
     }
     if args.results.is_some() {
         return Err(Failure::Usage(format!(

@@ -15,7 +15,6 @@ use hooklens_io::csv_text::CsvLabels;
 use hooklens_io::numerals::grouped;
 use hooklens_io::object_stores::is_url;
 use hooklens_model::error::Error;
-use hooklens_plot::Heatmap;
 
 /// A file to write results to.
 #[derive(Debug, Clone)]
@@ -158,14 +157,6 @@ where
         (self.text)(&mut stdout())?;
         said_file(out)
     }
-}
-
-/// A closure that draws a heatmap to a file.
-pub(super) fn heatmap<'f>(
-    array: &'f LabeledArray,
-    title: impl Into<String> + 'f,
-) -> impl FnOnce(&Path) -> CliResult + 'f {
-    move |path| Ok(Heatmap::of(array)?.title(title).save(path)?)
 }
 
 /// Writes a file atomically.

@@ -72,9 +72,9 @@ pub(super) struct PairArgs {
 }
 
 impl PairArgs {
-    /// Unit of the metric.
-    pub(super) fn unit(&self) -> &'static str {
-        unit_of(&setting_name(&self.metric))
+    /// The name of the metric on the command line.
+    pub(super) fn metric_name(&self) -> String {
+        setting_name(&self.metric)
     }
 
     /// Whether any prompts are given.
@@ -98,9 +98,13 @@ enum MetricArg {
     LogProb,
 }
 
-/// Unit of a metric, from its name on the command line or a [description](PairArgs::described) that begins with it.
-pub(super) fn unit_of(metric: &str) -> &'static str {
-    if metric.starts_with("log-prob") { "log probability" } else { "logits" }
+/// A metric's name in tables and pictures, and its unit, from its name on the command line.
+pub(super) fn metric_and_unit(name: &str) -> (&str, &'static str) {
+    match name {
+        "logit-diff" => ("logit difference", "logits"),
+        "log-prob" => ("log probability", "nats"),
+        other => (other, "logits"),
+    }
 }
 
 /// Inputs for patching, with their metric.

@@ -9,8 +9,9 @@ use serde_json::json;
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, OutFile, check_finite, heatmap, plural, prepare, print_largest};
-use super::pairs::{AblateArg, PairArgs, PairModel, Pairs, unit_of};
+use super::out::{CsvArg, Finding, OutFile, check_finite, plural, prepare, print_largest};
+use super::pairs::{AblateArg, PairArgs, PairModel, Pairs, metric_and_unit};
+use super::picture_args::PictureArgs;
 use super::progress::progress;
 use super::share::{Kind, Part, ShareArgs, described, setting_name};
 use super::terminal::{Stdout, note};
@@ -54,6 +55,8 @@ pub(super) struct PatchArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) csv: CsvArg,
+    #[command(flatten)]
+    pub(super) picture: PictureArgs,
     #[command(flatten)]
     pub(super) share: ShareArgs,
 }
@@ -118,7 +121,8 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
             model: &|| Ok(ModelId::of(&args.model.model, model)?),
             shards: None,
             at: &args.at,
-            unit: args.pairs.unit(),
+            metric: args.pairs.metric_name(),
+            picture: args.picture,
             estimate: args.estimate,
             shares: args.ablate.is_none(),
             top: args.top,
@@ -166,8 +170,8 @@ struct ReportOptions<'t> {
     /// The shards that the result was merged from.
     shards: Option<&'t [Part]>,
     at: &'t str,
-    /// Unit of the metric.
-    unit: &'static str,
+    metric: String,
+    picture: PictureArgs,
     estimate: bool,
     /// Whether to plot normalized effects instead of raw ones.
     shares: bool,
@@ -181,7 +185,13 @@ const ESTIMATE: &str = "estimate";
 const PICTURE: &str = "shares of the way are pictured";
 
 /// Merges the shards of a sweep and reports the result.
-pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(super) fn merged(
+    parts: &[Part],
+    json: bool,
+    csv: CsvArg,
+    picture: PictureArgs,
+    out: Option<&OutFile>,
+) -> CliResult {
     let mut results: Vec<PatchingResult> = Vec::new();
     for part in parts {
         results.extend(part.result()?);
@@ -193,7 +203,9 @@ pub(super) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFi
         model: &|| Ok(first.model()),
         shards: Some(parts),
         at: setting("at"),
-        unit: unit_of(setting("prompts")),
+        // The description of the prompts begins with the metric.
+        metric: setting("prompts").split(' ').next().unwrap_or_default().to_string(),
+        picture,
         estimate: is(ESTIMATE),
         shares: is(PICTURE),
         top: 10,
@@ -213,26 +225,35 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutF
         note(format!("{none}; writing unnormalized effects instead"));
     }
     let normalized = normalized.ok();
-    let picture = normalized.as_ref().filter(|_| options.shares).unwrap_or(&effect);
+    let (metric, unit) = metric_and_unit(&options.metric);
+    let (picture, value) = match normalized.as_ref().filter(|_| options.shares) {
+        Some(normalized) => (normalized, format!("share of the gap in {metric}")),
+        None => (&effect, format!("effect on {metric} ({unit})")),
+    };
+    let estimated = if options.estimate { "estimated: " } else { "" };
     let what = if options.estimate { "estimated effect" } else { "effect" };
     Finding {
         json: || {
             let body = json!({
                 "shards": options.shards.map(described), "at": options.at, "estimate": options.estimate,
-                "prompts": count, "unit": options.unit, "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
+                "prompts": count, "metric": metric, "unit": unit, "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
                 "effect": effect, "normalized": normalized, "standard_error": found.standard_error(),
                 "values": found.values(),
             });
             Ok(with_header(Some(&(options.model)()?), body))
         },
         csv: || found.csv(options.csv.labels()),
-        picture: heatmap(picture, format!("{}{}", if options.estimate { "estimated: " } else { "" }, options.at)),
+        picture: options.picture.heatmap(
+            picture,
+            format!("{estimated}{}, {metric}, n = {count}", options.at),
+            value,
+        ),
         text: |to: &mut Stdout| {
             let source =
                 found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
             let prompts = plural(count, "prompt");
-            writeln!(to, "{prompts}; metric {:+.3} unpatched{source} ({})", mean(found.baseline()), options.unit)?;
-            let effect_name = format!("{what} ({})", options.unit);
+            writeln!(to, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(found.baseline()))?;
+            let effect_name = format!("{what} ({unit})");
             let share = normalized.as_ref().map(|share| ("share of the gap", share));
             let columns: Vec<_> = [(&*effect_name, &effect)].into_iter().chain(share).collect();
             print_largest(to, &columns, options.top)

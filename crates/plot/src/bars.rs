@@ -146,7 +146,9 @@ impl Bars {
         let letters = if self.horizontal { LETTERS_BESIDE } else { LETTERS_BELOW };
         let labels: Vec<String> = self.bars.iter().map(|(label, _)| cut(label, letters)).collect();
         let values = FrameAxis { name: &self.value, span: along, ticks: Ticks::Numbers { whole: false }, ruled: true };
-        let of_labels = |span| FrameAxis { name: &self.name, span, ticks: Ticks::Labels(&labels), ruled: false };
+        let strengths: Vec<f64> = self.bars.iter().map(|(_, value)| value.abs()).collect();
+        let ticks = Ticks::Labels(&labels, &strengths);
+        let of_labels = |span| FrameAxis { name: &self.name, span, ticks, ruled: false };
         if self.horizontal {
             let beside = of_labels(Span { least: 0.4 - count, most: 0.6 });
             let height = (count * PITCH.1).clamp(60.0, MOST_ROOM.1);

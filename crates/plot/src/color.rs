@@ -2,19 +2,35 @@
 
 use plotters::style::RGBColor;
 
-use super::draw::short;
+use super::number_text::short;
+
+/// The colors of a [`Heatmap`](crate::Heatmap). All are suitable for color-blind readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Colormap {
+    /// Blue, white, red (ColorBrewer's RdBu), with white at the middle of the range, which is zero by default.
+    RdBu,
+    /// White to dark blue (ColorBrewer's Blues).
+    Blues,
+    /// Matplotlib's viridis: dark blue, green, yellow.
+    Viridis,
+    /// White to black, for print.
+    Grays,
+}
+
+type Stops = [[u8; 3]; 9];
 
 /// A color scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Scale {
-    /// Blue below zero, white at zero, red above; the largest magnitude is darkest.
-    Diverging { most: f64 },
-    /// White at zero, dark blue at the maximum.
-    Rising { most: f64 },
+pub(super) struct Scale {
+    /// Values at the two ends.
+    least: f64,
+    most: f64,
+    map: Colormap,
 }
 
 /// ColorBrewer's RdBu, from blue to red.
-const DIVERGING: [[u8; 3]; 9] = [
+const RDBU: Stops = [
     [33, 102, 172],
     [67, 147, 195],
     [146, 197, 222],
@@ -27,7 +43,7 @@ const DIVERGING: [[u8; 3]; 9] = [
 ];
 
 /// ColorBrewer's Blues.
-pub(super) const RISING: [[u8; 3]; 9] = [
+pub(super) const BLUES: Stops = [
     [247, 251, 255],
     [222, 235, 247],
     [198, 219, 239],
@@ -39,35 +55,80 @@ pub(super) const RISING: [[u8; 3]; 9] = [
     [8, 48, 107],
 ];
 
+const VIRIDIS: Stops = [
+    [68, 1, 84],
+    [71, 44, 122],
+    [59, 81, 139],
+    [44, 113, 142],
+    [33, 144, 141],
+    [39, 173, 129],
+    [92, 200, 99],
+    [170, 220, 50],
+    [253, 231, 37],
+];
+
+const GRAYS: Stops = [
+    [255, 255, 255],
+    [240, 240, 240],
+    [217, 217, 217],
+    [189, 189, 189],
+    [150, 150, 150],
+    [115, 115, 115],
+    [82, 82, 82],
+    [37, 37, 37],
+    [0, 0, 0],
+];
+
 /// The color of NaN.
-const NONE: RGBColor = RGBColor(190, 190, 190);
+pub(super) const NONE: RGBColor = RGBColor(190, 190, 190);
 
 impl Scale {
-    /// The scale that covers all these values.
+    /// The scale that covers all these values: diverging around zero if any is negative, otherwise from zero.
     pub(super) fn of<'v>(values: impl Iterator<Item = &'v f64>) -> Self {
         let (mut least, mut most) = (0.0f64, 0.0f64);
         for value in values.filter(|value| value.is_finite()) {
             (least, most) = (least.min(*value), most.max(*value));
         }
-        let some = |most: f64| if most > 0.0 { most } else { 1.0 };
-        if least < 0.0 { Self::Diverging { most: some(most.max(-least)) } } else { Self::Rising { most: some(most) } }
+        if least < 0.0 {
+            let most = most.max(-least);
+            return Self { least: -most, most, map: Colormap::RdBu };
+        }
+        Self::rising(if most > 0.0 { most } else { 1.0 })
+    }
+
+    /// White at zero, dark blue at `most`.
+    pub(super) fn rising(most: f64) -> Self {
+        Self { least: 0.0, most, map: Colormap::Blues }
+    }
+
+    /// The scale with other values at its ends.
+    pub(super) fn between(self, (least, most): (f64, f64)) -> Self {
+        let map = if least >= 0.0 && self.map == Colormap::RdBu { Colormap::Blues } else { self.map };
+        let map = if least < 0.0 && most > 0.0 { Colormap::RdBu } else { map };
+        Self { least, most, map }
+    }
+
+    /// The scale in other colors.
+    pub(super) fn with(self, map: Colormap) -> Self {
+        Self { map, ..self }
     }
 
     /// The values at the two ends.
     pub(super) fn ends(self) -> (f64, f64) {
-        match self {
-            Self::Diverging { most } => (-most, most),
-            Self::Rising { most } => (0.0, most),
-        }
+        (self.least, self.most)
     }
 
     pub(super) fn color(self, value: f64) -> RGBColor {
         if value.is_nan() {
             return NONE;
         }
-        let (least, most) = self.ends();
-        let stops = if least < 0.0 { &DIVERGING } else { &RISING };
-        let place = ((value - least) / (most - least)).clamp(0.0, 1.0) * (stops.len() - 1) as f64;
+        let stops = match self.map {
+            Colormap::RdBu => &RDBU,
+            Colormap::Blues => &BLUES,
+            Colormap::Viridis => &VIRIDIS,
+            Colormap::Grays => &GRAYS,
+        };
+        let place = ((value - self.least) / (self.most - self.least)).clamp(0.0, 1.0) * (stops.len() - 1) as f64;
         let below = (place as usize).min(stops.len() - 2);
         let share = place - below as f64;
         let mix = |channel: usize| {
@@ -96,10 +157,14 @@ impl Scale {
         )
     }
 
-    /// Whether text on this color should be white.
+    /// Whether text on this color should be white rather than black, for the higher contrast (WCAG 2).
     pub(super) fn is_dark(self, value: f64) -> bool {
-        let RGBColor(r, g, b) = self.color(value);
-        299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b) < 128_000
+        let RGBColor(red, green, blue) = self.color(value);
+        let linear = |part: u8| {
+            let part = f64::from(part) / 255.0;
+            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue) < 0.179
     }
 }
 
@@ -115,5 +180,16 @@ mod tests {
         assert_eq!(scale.color(3.0), RGBColor(178, 24, 43));
         assert_eq!(Scale::of([0.0, 2.0].iter()).ends(), (0.0, 2.0));
         assert_eq!(Scale::of([f64::NAN, 0.0].iter()).ends(), (0.0, 1.0));
+    }
+
+    #[test]
+    fn values_outside_a_range_have_the_colors_of_its_ends() {
+        for map in [Colormap::RdBu, Colormap::Blues, Colormap::Viridis, Colormap::Grays] {
+            let scale = Scale::of([5.0].iter()).between((-1.0, 1.0)).with(map);
+            assert_eq!((scale.color(5.0), scale.color(-5.0)), (scale.color(1.0), scale.color(-1.0)));
+            assert_ne!(scale.color(1.0), scale.color(-1.0));
+        }
+        assert_eq!(Scale::of([-1.0].iter()).between((0.0, 1.0)).color(0.0), RGBColor(247, 251, 255));
+        assert_eq!(Scale::of([1.0].iter()).between((-1.0, 1.0)).color(0.0), RGBColor(247, 247, 247));
     }
 }

@@ -159,7 +159,7 @@ impl ColoredText {
 /// HTML for an escaped token, with the value's color as background.
 fn colored(token: &str, value: f64, scale: Scale) -> String {
     let color = scale.hex(value);
-    let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
+    let ink = if scale.is_dark(value) { "#fff" } else { "#000" };
     format!(
         "<span title=\"{token}: {}\" style=\"display: inline-block; max-width: 100%; margin: 0 1px; padding: 0 3px; \
          border-radius: 3px; line-height: 1.5; overflow-wrap: anywhere; unicode-bidi: isolate; background: {color}; \

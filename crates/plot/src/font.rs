@@ -18,5 +18,6 @@ pub(super) fn ready() {
 
 /// Approximate width of a text in pixels.
 pub(super) fn width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.56
+    let wide = |letter: char| matches!(letter, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{1f300}'..='\u{3fffd}');
+    text.chars().map(|letter| if wide(letter) { 1.0 } else { 0.56 }).sum::<f64>() * size
 }

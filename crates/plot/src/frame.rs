@@ -4,8 +4,9 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::draw::{BLACK_INK, FINE, LABELS, NAMES, TITLE, every, failed};
+use super::draw::{BLACK_INK, FINE, LABELS, NAMES, TITLE, failed};
 use super::font;
+use super::label_choice::LabelChoice;
 use super::pen::{cut, path, text, wide};
 use super::ticks::Span;
 use crate::error::PlotError;
@@ -36,11 +37,13 @@ pub(super) struct FrameAxis<'a> {
 }
 
 /// The labels of an axis.
+#[derive(Clone, Copy)]
 pub(super) enum Ticks<'a> {
     /// Round numbers, or only integers.
     Numbers { whole: bool },
-    /// Texts at 0, 1, ... from left to right or from top to bottom; some are skipped if they do not fit.
-    Labels(&'a [String]),
+    /// Texts at 0, 1, ... from left to right or from top to bottom, and how strong each is. If they do not fit, the
+    /// strongest are drawn, and the axis name says so.
+    Labels(&'a [String], &'a [f64]),
 }
 
 /// Positions and sizes, in units.
@@ -62,6 +65,8 @@ pub(super) struct Frame {
     ruled: (bool, bool),
     /// Upper left corner and name of each legend entry.
     legend: Vec<((f64, f64), String)>,
+    /// A remark at the bottom.
+    note: String,
     pub(super) size: (u32, u32),
 }
 
@@ -75,20 +80,25 @@ impl Frame {
         legend: &[&str],
     ) -> Self {
         let (across, up) = (x.span, y.span);
+        let (mut x_name, mut y_name) = (x.name.to_string(), y.name.to_string());
         let y_ticks = match y.ticks {
             Ticks::Numbers { whole } => up.ticks(8, whole),
-            Ticks::Labels(labels) => {
-                let pitch = height / (up.most - up.least);
-                spaced(labels, pitch, LABELS + 1.0).map(|(at, label)| (-at, label)).collect()
+            Ticks::Labels(labels, strength) => {
+                let choice = LabelChoice::of(labels, height / (up.most - up.least), LABELS + 1.0, |at| strength[at]);
+                y_name = choice.axis_name(&y_name);
+                choice.shown.iter().map(|at| (-(*at as f64), labels[*at].clone())).collect()
             }
         };
         let left = widest(y_ticks.iter().map(|(_, text)| text)) + NAMES + 24.0;
         let (x_ticks, upright, below) = match x.ticks {
             Ticks::Numbers { whole } => (across.ticks(8, whole), false, LABELS),
-            Ticks::Labels(labels) => {
+            Ticks::Labels(labels, strength) => {
                 let (pitch, room) = (width / (across.most - across.least), widest(labels.iter()));
-                let upright = labels.len() > 1 && room + 6.0 > pitch && room > 16.0;
-                let ticks = spaced(labels, pitch, if upright { LABELS + 1.0 } else { room + 6.0 });
+                let upright = labels.len() > 1 && room + 6.0 > pitch && room > LABELS;
+                let room_of_one = if upright { LABELS + 1.0 } else { room + 6.0 };
+                let choice = LabelChoice::of(labels, pitch, room_of_one, |at| strength[at]);
+                x_name = choice.axis_name(&x_name);
+                let ticks = choice.shown.iter().map(|at| (*at as f64, labels[*at].clone()));
                 (ticks.collect(), upright, if upright { room } else { LABELS })
             }
         };
@@ -113,8 +123,8 @@ impl Frame {
         let size = ((left + width + 16.0).max(title_width).ceil() as u32, (top + height + below).ceil() as u32);
         Self {
             title: title.into(),
-            x: x.name.into(),
-            y: y.name.into(),
+            x: x_name,
+            y: y_name,
             left,
             top,
             inner,
@@ -126,8 +136,16 @@ impl Frame {
             y_ticks,
             ruled: (x.ruled, y.ruled),
             legend: corners.into_iter().zip(names).collect(),
+            note: String::new(),
             size,
         }
+    }
+
+    /// Adds a remark at the bottom.
+    pub(super) fn with_note(mut self, note: String) -> Self {
+        self.size.1 += ROW as u32;
+        self.size.0 = self.size.0.max((self.left + wide(&note, LABELS) + 16.0).ceil() as u32);
+        Self { note, ..self }
     }
 
     /// The horizontal position of a value.
@@ -176,6 +194,10 @@ impl Frame {
         }
         let under = bottom + self.below - NAMES - 8.0;
         text(area, &self.x, ((left + right) / 2.0, under), NAMES, (HPos::Center, VPos::Top), false)?;
+        if !self.note.is_empty() {
+            let last = (left, bottom + self.below);
+            text(area, &self.note, last, LABELS, (HPos::Left, VPos::Top), false)?;
+        }
         let beside = (13.0, top + self.inner.1 / 2.0);
         text(area, &self.y, beside, NAMES, (HPos::Center, VPos::Center), true)
     }
@@ -203,12 +225,6 @@ fn widest<'t>(texts: impl Iterator<Item = &'t String>) -> f64 {
     texts.map(|text| wide(text, LABELS)).fold(0.0, f64::max)
 }
 
-/// Returns as many labels as fit at this spacing, with their positions.
-fn spaced(labels: &[String], pitch: f64, room: f64) -> impl Iterator<Item = (f64, String)> {
-    let step = every(labels.len(), pitch, room);
-    labels.iter().enumerate().step_by(step).map(|(at, label)| (at as f64, label.clone()))
-}
-
 /// Implements the common methods of pictures with a [`Frame`]. The picture type must have a field `title` and methods
 /// `frame()` and `draw(area, frame)`.
 macro_rules! framed {
@@ -228,8 +244,8 @@ macro_rules! framed {
             /// the file cannot be written.
             pub fn save(&self, path: impl AsRef<std::path::Path>) -> Result<(), PlotError> {
                 use $crate::picture::Picture as _;
-                let page = || Ok($crate::page::whole(&self.title, &self.to_svg()?));
-                $crate::draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), page)
+                let page = || Ok($crate::page::of_picture(&self.title, &self.to_svg()?));
+                $crate::draw::save(path.as_ref(), || self.to_svg(), || self.to_png(2), page)
             }
         }
 
@@ -239,10 +255,9 @@ macro_rules! framed {
                 $crate::draw::fine_svg(frame.size, |area| self.draw(&area, &frame))
             }
 
-            // Antialiased, with two pixels per unit of the SVG.
-            fn to_png(&self) -> Result<Vec<u8>, PlotError> {
+            fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
                 let frame = self.frame();
-                $crate::draw::fine_png(frame.size, |area| self.draw(&area, &frame))
+                $crate::draw::fine_png(frame.size, scale, |area| self.draw(&area, &frame))
             }
         }
     };

@@ -9,6 +9,7 @@ use ndarray::{ArrayD, Axis, IxDyn};
 use super::color::Scale;
 use super::draw;
 use super::heatmap::Heatmap;
+use super::number_text::short;
 use super::page::{self, escaped};
 use super::token_text::{drawn, visible};
 use crate::error::PlotError;
@@ -179,11 +180,7 @@ impl LensTable {
 
     fn picture(&self) -> Result<Heatmap<'_>, PlotError> {
         let texts = self.texts().into_iter().flatten().map(|text| drawn(text, LETTERS)).collect();
-        let title = match self.title.as_str() {
-            "" => self.shown.clone(),
-            title => format!("{title} ({})", self.shown),
-        };
-        Ok(Heatmap::of(&self.shade)?.texts(texts).title(title))
+        Ok(Heatmap::of(&self.shade)?.texts(texts).title(&self.title).value(&self.shown))
     }
 
     /// The table as an HTML fragment that can be inserted into any page. Hovering over a cell lists its most likely
@@ -203,10 +200,10 @@ impl LensTable {
         }
         html.push_str(&format!("<div style=\"font-size: 12px\">{} {}</div>\n", escaped(&self.shown), scale.legend()));
         html.push_str(
-            "<div style=\"overflow: auto\"><table style=\"border-collapse: separate; border-spacing: 1px\">\n",
+            "<div style=\"overflow: auto\" role=\"region\" aria-label=\"Lens table\" tabindex=\"0\"><table style=\"border-collapse: separate; border-spacing: 1px\">\n",
         );
         let head = "position: sticky; left: 0; background: #fff; text-align: right; font-weight: 400; padding: 1px 6px";
-        html.push_str(&format!("<tr><th scope=\"col\" style=\"{head}\"></th>"));
+        html.push_str(&format!("<tr><th scope=\"col\" style=\"{head}\">stage</th>"));
         for place in &places.labels {
             let column = "font-weight: 400; padding: 1px 6px; text-align: center; white-space: nowrap";
             html.push_str(&format!("<th scope=\"col\" style=\"{column}\">{}</th>", escaped(place)));
@@ -227,8 +224,8 @@ impl LensTable {
     fn cell(&self, scale: Scale, value: f64, tokens: &[(String, f32)]) -> String {
         let line = |(text, share): &(String, f32)| format!("{:.1} %  {}", share * 100.0, escaped(&visible(text)));
         let mut listed: Vec<String> = tokens.iter().map(line).collect();
-        listed.push(escaped(&format!("{}: {}", self.shown, draw::short(value))));
-        let ink = if scale.is_dark(value) { "#fff" } else { "#1a1a1a" };
+        listed.push(escaped(&format!("{}: {}", self.shown, short(value))));
+        let ink = if scale.is_dark(value) { "#fff" } else { "#000" };
         let best = escaped(&drawn(best(tokens), LETTERS));
         format!(
             "<td title=\"{}\" style=\"padding: 1px 6px; text-align: center; white-space: nowrap; unicode-bidi: isolate; \
@@ -253,7 +250,7 @@ impl LensTable {
     /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::TooLarge`] for a
     /// page of more than 16 MB; [`PlotError::Write`] if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || self.to_page())
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(2), || self.to_page())
     }
 }
 
@@ -302,7 +299,7 @@ impl Picture for LensTable {
         self.picture()?.to_svg()
     }
 
-    fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-        self.picture()?.to_png()
+    fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
+        self.picture()?.to_png(scale)
     }
 }

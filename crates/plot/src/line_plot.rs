@@ -119,10 +119,17 @@ impl LinePlot {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let bands = points().flat_map(|place| place.band).flat_map(|(low, high)| [low, high]);
         let whole = points().filter(|place| place.x.is_finite()).all(|place| place.x.fract() == 0.0);
+        // Labeled positions are at 0, 1, ...
+        let mut strengths = vec![0.0f64; self.labels.as_ref().map_or(0, Vec::len)];
+        for (at, value) in points().map(|place| (place.x as usize, place.y.abs())) {
+            if let Some(strength) = strengths.get_mut(at) {
+                *strength = strength.max(value);
+            }
+        }
         let x = FrameAxis {
             name: &self.x,
             span: Span::of(points().map(|place| place.x)).widened(0.03),
-            ticks: self.labels.as_deref().map_or(Ticks::Numbers { whole }, Ticks::Labels),
+            ticks: self.labels.as_deref().map_or(Ticks::Numbers { whole }, |labels| Ticks::Labels(labels, &strengths)),
             ruled: false,
         };
         let y = FrameAxis {

@@ -36,14 +36,24 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// A complete page around a fragment. It loads no other resources, and its content security policy forbids loading any.
 pub(super) fn whole(title: &str, fragment: &str) -> String {
+    let title = escaped(if title.is_empty() { "hooklens" } else { title });
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
          script-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n</head>\n\
-         <body style=\"margin: 0; background: #fff\">\n{fragment}</body>\n</html>\n",
-        escaped(title)
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n</head>\n\
+         <body style=\"margin: 0; background: #fff\">\n<main>\n\
+         <h1 style=\"position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%)\">{title}</h1>\n\
+         {fragment}</main>\n</body>\n</html>\n"
     )
+}
+
+/// A complete page that shows an SVG. A picture wider than the window can be scrolled.
+pub(super) fn of_picture(title: &str, svg: &str) -> String {
+    let scrolled = format!(
+        "<div role=\"region\" aria-label=\"Picture\" tabindex=\"0\" style=\"overflow-x: auto\">\n{svg}</div>\n"
+    );
+    whole(title, &scrolled)
 }
 
 /// Saves a page to a file with an `.html` extension.

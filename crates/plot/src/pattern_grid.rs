@@ -8,10 +8,13 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::color::Scale;
-use super::draw::{self, BLACK_INK, LABELS, NAMES, TITLE, every, failed, write};
+use super::color_bar::ColorBar;
+use super::draw::{self, BLACK_INK, FINE, LABELS, NAMES, TITLE, failed};
 use super::font;
+use super::label_choice::LabelChoice;
 use super::page;
-use super::patterns::{AttentionPatterns, ShownHeads};
+use super::patterns::{AttentionPatterns, HeadAttention, ShownHeads};
+use super::pen::{path, polygon, text};
 use super::token_text::drawn;
 use crate::error::PlotError;
 use crate::picture::Picture;
@@ -123,7 +126,8 @@ impl<'a> PatternGrid<'a> {
     /// [`PlotError::Kind`] for another extension; [`PlotError::Draw`] if drawing fails; [`PlotError::Write`] if the
     /// file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), PlotError> {
-        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(), || Ok(page::whole(&self.title, &self.to_svg()?)))
+        let page = || Ok(page::of_picture(&self.title, &self.to_svg()?));
+        draw::save(path.as_ref(), || self.to_svg(), || self.to_png(2), page)
     }
 
     fn size(&self) -> (u32, u32) {
@@ -131,25 +135,44 @@ impl<'a> PatternGrid<'a> {
         let (right, bottom) =
             (layout.corner(layout.columns - 1).0, layout.corner((layout.rows - 1) * layout.columns).1);
         let across = (right + layout.side() + BAR).max(font::width(&self.title, TITLE) as i32 + 24);
-        let down = (bottom + layout.side() + layout.labels + AXIS + 4).max(layout.top + 150);
+        let down = (bottom + layout.side() + layout.labels + AXIS + 4).max(layout.top + 190);
         (across as u32, down as u32)
     }
 
-    fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<(), PlotError> {
-        draw::begin(&area, &self.title)?;
+    fn bar(&self) -> ColorBar<'_> {
         let most = self.patterns.heads_shown().iter().flat_map(|head| &head.values).fold(0.0, |m: f32, v| m.max(*v));
-        let scale = Scale::Rising { most: f64::from(most).max(1.0) };
+        let scale = Scale::rising(f64::from(most).max(1.0));
+        ColorBar { scale, name: "attention weight", beyond: [false; 2], none: false }
+    }
+
+    /// The labels that are drawn: those of the tokens that get the most attention.
+    fn labels_shown(&self) -> LabelChoice {
+        let pitch = f64::from(self.layout.side()) / self.labels.len() as f64;
+        let heads = self.patterns.heads_shown();
+        let most = |head: &HeadAttention, key: usize| head.values.column(key).iter().fold(0.0, |m: f32, v| m.max(*v));
+        let strength = |key: usize| f64::from(heads.iter().fold(0.0, |most_of, head| most(head, key).max(most_of)));
+        LabelChoice::of(&self.labels, pitch, LABELS + 1.0, strength)
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<(), PlotError> {
+        font::ready();
+        area.fill(&WHITE).map_err(failed)?;
+        if !self.title.is_empty() {
+            text(area, &self.title, (12.0, 12.0), TITLE, (HPos::Left, VPos::Top), false)?;
+        }
+        let (bar, shown) = (self.bar(), self.labels_shown());
         for panel in 0..self.patterns.heads_shown().len() {
-            self.draw_panel(&area, scale, panel)?;
+            self.draw_panel(area, bar.scale, &shown, panel)?;
         }
         let layout = &self.layout;
         let (first, last) = (layout.corner(0), layout.corner(layout.columns * layout.rows - 1));
-        let (right, bottom) = (last.0 + layout.side(), last.1 + layout.side());
-        let middle = (10, (first.1 + bottom) / 2);
-        write(&area, "query", middle, NAMES, HPos::Center, VPos::Center, true, &BLACK_INK)?;
-        let under = ((first.0 + right) / 2, bottom + layout.labels + 2);
-        write(&area, "key", under, NAMES, HPos::Center, VPos::Top, false, &BLACK_INK)?;
-        draw::bar(&area, scale, (right + 12, first.1))?;
+        let (right, bottom) = (f64::from(last.0 + layout.side()), f64::from(last.1 + layout.side()));
+        let (left, top) = (f64::from(first.0), f64::from(first.1));
+        let middle = (10.0, (top + bottom) / 2.0);
+        text(area, &shown.axis_name("query"), middle, NAMES, (HPos::Center, VPos::Center), true)?;
+        let under = ((left + right) / 2.0, bottom + f64::from(layout.labels) + 2.0);
+        text(area, &shown.axis_name("key"), under, NAMES, (HPos::Center, VPos::Top), false)?;
+        bar.draw(area, (right + 12.0, top))?;
         area.present().map_err(failed)
     }
 
@@ -157,36 +180,34 @@ impl<'a> PatternGrid<'a> {
         &self,
         area: &DrawingArea<B, Shift>,
         scale: Scale,
+        shown: &LabelChoice,
         panel: usize,
     ) -> Result<(), PlotError> {
         let (layout, head) = (&self.layout, &self.patterns.heads_shown()[panel]);
         let (left, top) = layout.corner(panel);
-        let (side, cell) = (layout.side(), layout.cell);
-        write(area, &head.name(), (left, top - 4), LABELS, HPos::Left, VPos::Bottom, false, &BLACK_INK)?;
-        area.draw(&Rectangle::new([(left, top), (left + side, top + side)], scale.color(0.0).filled()))
-            .map_err(failed)?;
+        let (left, top) = (f64::from(left), f64::from(top));
+        let (side, cell) = (f64::from(layout.side()), f64::from(layout.cell));
+        let square = |x: f64, y: f64, side: f64| [(x, y), (x + side, y), (x + side, y + side), (x, y + side)];
+        text(area, &head.name(), (left, top - 4.0), LABELS, (HPos::Left, VPos::Bottom), false)?;
+        polygon(area, square(left, top, side), scale.color(0.0).mix(1.0))?;
         for ((row, column), value) in pooled(&head.values, layout.cells).indexed_iter() {
             let color = scale.color(f64::from(*value));
             if color != scale.color(0.0) {
-                let (x, y) = (left + column as i32 * cell, top + row as i32 * cell);
-                area.draw(&Rectangle::new([(x, y), (x + cell, y + cell)], color.filled())).map_err(failed)?;
+                polygon(area, square(left + column as f64 * cell, top + row as f64 * cell, cell), color.mix(1.0))?;
             }
         }
-        let frame = Rectangle::new([(left, top), (left + side, top + side)], BLACK_INK.stroke_width(1));
-        area.draw(&frame).map_err(failed)?;
+        let [a, b, c, d] = square(left, top, side);
+        path(area, &[a, b, c, d, a], BLACK_INK, FINE)?;
 
         // Labels left of each row of panels, and below the last panel of each column.
-        let pitch = f64::from(side) / self.labels.len() as f64;
-        let step = every(self.labels.len(), pitch, LABELS + 1.0);
-        let place = |at: usize| (pitch * (at as f64 + 0.5)) as i32;
-        for (at, label) in self.labels.iter().enumerate().step_by(step) {
+        let pitch = side / self.labels.len() as f64;
+        for at in &shown.shown {
+            let (label, middle) = (&self.labels[*at], pitch * (*at as f64 + 0.5));
             if panel.is_multiple_of(layout.columns) {
-                let end = (left - 5, top + place(at));
-                write(area, label, end, LABELS, HPos::Right, VPos::Center, false, &BLACK_INK)?;
+                text(area, label, (left - 5.0, top + middle), LABELS, (HPos::Right, VPos::Center), false)?;
             }
             if panel + layout.columns >= self.patterns.heads_shown().len() {
-                let end = (left + place(at), top + side + 5);
-                write(area, label, end, LABELS, HPos::Right, VPos::Center, true, &BLACK_INK)?;
+                text(area, label, (left + middle, top + side + 5.0), LABELS, (HPos::Right, VPos::Center), true)?;
             }
         }
         Ok(())
@@ -206,10 +227,10 @@ fn pooled(values: &Array2<f32>, side: usize) -> Array2<f32> {
 
 impl Picture for PatternGrid<'_> {
     fn to_svg(&self) -> Result<String, PlotError> {
-        draw::svg(self.size(), |area| self.draw(area))
+        draw::fine_svg(self.size(), |area| self.draw(&area))
     }
 
-    fn to_png(&self) -> Result<Vec<u8>, PlotError> {
-        draw::png(self.size(), |area| self.draw(area))
+    fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
+        draw::fine_png(self.size(), scale, |area| self.draw(&area))
     }
 }

@@ -59,7 +59,23 @@ pub(super) fn text<B: DrawingBackend>(
     (across, down): (HPos, VPos),
     upright: bool,
 ) -> Result<(), PlotError> {
-    write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &BLACK_INK)
+    text_in(area, text, at, size, (across, down), upright, BLACK_INK)
+}
+
+/// Draws a text in this color.
+pub(super) fn text_in<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    text: &str,
+    at: (f64, f64),
+    size: f64,
+    (across, down): (HPos, VPos),
+    upright: bool,
+    ink: RGBColor,
+) -> Result<(), PlotError> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    write(area, text, dot(at), size * f64::from(FINE), across, down, upright, &ink)
 }
 
 /// Approximate width of a text, either in the font of PNG images or in a browser's font, whichever is larger. The

@@ -9,7 +9,7 @@ use crate::error::PlotError;
 /// use hooklens::prelude::*;
 /// let loss = Line::new("loss", [(0.0, 2.0), (1.0, 1.0)]);
 /// let plot = LinePlot::new("step", "loss", [loss])?;
-/// assert!(plot.to_svg()?.starts_with("<svg") && plot.to_png()?.starts_with(b"\x89PNG"));
+/// assert!(plot.to_svg()?.starts_with("<svg") && plot.to_png(2)?.starts_with(b"\x89PNG"));
 /// # Ok::<(), hooklens::plot::PlotError>(())
 /// ```
 pub trait Picture {
@@ -19,10 +19,9 @@ pub trait Picture {
     /// [`PlotError`] if the picture cannot be drawn.
     fn to_svg(&self) -> Result<String, PlotError>;
 
-    /// The picture as PNG. Plots with axes are antialiased and have two pixels per unit of the SVG; pictures made of
-    /// cells have one pixel per unit. For print, use the SVG.
+    /// The picture as PNG with `scale` pixels per unit of the SVG: 1, 2 (as `save` writes it) or 4.
     ///
     /// # Errors
-    /// Same as [`Picture::to_svg`].
-    fn to_png(&self) -> Result<Vec<u8>, PlotError>;
+    /// [`PlotError::Scale`] for another scale; otherwise, same as [`Picture::to_svg`].
+    fn to_png(&self, scale: u32) -> Result<Vec<u8>, PlotError>;
 }

@@ -115,7 +115,7 @@ impl Scatter {
     }
 
     /// Adds a label to each point. An empty text adds no label. Labels that would cover another label, a point or the
-    /// edge are omitted.
+    /// edge are omitted, beginning with those in the middle, and the picture says how many.
     ///
     /// # Errors
     /// [`PlotError::Lengths`] for the wrong number of labels; [`PlotError::TooMany`] for more than 2,000 labels.
@@ -142,7 +142,22 @@ impl Scatter {
         };
         let (x, y) = (axis(&self.x, |point| point.0), axis(&self.y, |point| point.1));
         let names: Vec<&str> = self.groups.iter().map(String::as_str).collect();
-        Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names)
+        let frame = Frame::new(&self.title, (WIDTH, HEIGHT), &x, &y, &names);
+        let (places, labels) = (self.labels_on(&frame), self.labels.iter().filter(|label| !label.is_empty()).count());
+        match places.iter().flatten().count() {
+            shown if shown < labels => frame.with_note(format!("{shown} of {labels} labels fit")),
+            _ => frame,
+        }
+    }
+
+    /// The places of the points.
+    fn places(&self, frame: &Frame) -> Vec<(f64, f64)> {
+        self.points.iter().map(|(x, y)| (frame.x(*x), frame.y(*y))).collect()
+    }
+
+    /// The places of the labels that fit.
+    fn labels_on(&self, frame: &Frame) -> Vec<Option<(f64, f64)>> {
+        free(&self.labels, &Obstacles { edges: frame.edges(), points: &self.places(frame), radius: self.radius() })
     }
 
     /// Radius of the markers.
@@ -156,13 +171,10 @@ impl Scatter {
 
     fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, frame: &Frame) -> Result<(), PlotError> {
         frame.begin(area)?;
-        let places: Vec<(f64, f64)> = self.points.iter().map(|(x, y)| (frame.x(*x), frame.y(*y))).collect();
-        for (place, group) in places.iter().zip(&self.group_of) {
+        for (place, group) in self.places(frame).iter().zip(&self.group_of) {
             mark(area, *place, *group, self.radius())?;
         }
-        let around = Obstacles { edges: frame.edges(), points: &places, radius: self.radius() };
-        for (label, (x, y)) in self.labels.iter().zip(free(&self.labels, &around)).filter_map(|(l, at)| Some((l, at?)))
-        {
+        for (label, (x, y)) in self.labels.iter().zip(self.labels_on(frame)).filter_map(|(l, at)| Some((l, at?))) {
             text(area, label, (x, y), LABELS, (HPos::Left, VPos::Center), false)?;
         }
         frame.end(area, |group, (x, y)| mark(area, (x + SWATCH / 2.0, y), group, 4.0))

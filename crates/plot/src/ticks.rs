@@ -51,12 +51,13 @@ impl Span {
     }
 }
 
-/// Formats a tick's number with enough digits to distinguish it from the next.
+/// Formats a tick's number with enough digits to distinguish it from the next. Numbers of ordinary size have no
+/// exponent.
 fn written(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).max(0.0) as usize;
     match value.abs() {
         0.0 => "0".into(),
-        size if size >= 1e5 || digits > 4 => {
+        size if size >= 1e7 || digits > 6 => {
             let kept = (size.log10().floor() - step.log10().floor()).clamp(0.0, 6.0) as usize;
             format!("{value:.kept$e}")
         }
@@ -78,7 +79,12 @@ mod tests {
         assert_eq!(texts(-1.0, 1.0, false), ["-1.0", "-0.5", "0", "0.5", "1.0"]);
         assert_eq!(texts(0.0, 2.0, true), ["0", "1", "2"]);
         assert_eq!(texts(0.0, 11.0, true), ["0", "5", "10"]);
-        assert_eq!(texts(0.0, 2.1e6, false), ["0", "5e5", "1.0e6", "1.5e6", "2.0e6"]);
+        assert_eq!(texts(0.0, 2.1e6, false), ["0", "500000", "1000000", "1500000", "2000000"]);
+        assert_eq!(
+            texts(0.1, 0.10001, false),
+            ["0.100000", "0.100002", "0.100004", "0.100006", "0.100008", "0.100010"]
+        );
+        assert_eq!(texts(0.0, 2.1e8, false), ["0", "5e7", "1.0e8", "1.5e8", "2.0e8"]);
         assert_eq!(texts(0.0, 3e-7, false), ["0", "1e-7", "2e-7", "3e-7"]);
     }
 

@@ -11,6 +11,7 @@ use crate::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::corpus::CorpusArg;
 use crate::json_result::{ModelId, with_header};
 use crate::out::{CsvArg, Finding, OutFile, prepare};
+use crate::picture_args::{PictureArgs, PngArg};
 use crate::progress::of_prompts;
 use crate::share::{Kind, Part, Share, ShareArgs, described};
 use crate::terminal::{Stdout, note};
@@ -59,6 +60,8 @@ pub(super) struct EvalArgs {
     json: bool,
     #[command(flatten)]
     csv: CsvArg,
+    #[command(flatten)]
+    png: PngArg,
     /// The --out file can be .json; .csv with one row per latent; or .svg, .png or .html with a histogram of densities
     #[command(flatten)]
     share: ShareArgs,
@@ -66,7 +69,7 @@ pub(super) struct EvalArgs {
 
 impl EvalArgs {
     fn report_options<'t>(&self, model: &'t dyn Fn() -> Result<ModelId, Failure>) -> ReportOptions<'t> {
-        ReportOptions { model, shards: None, json: self.json, csv: self.csv }
+        ReportOptions { model, shards: None, json: self.json, csv: self.csv, png: self.png }
     }
 }
 
@@ -187,7 +190,13 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
 }
 
 /// Merges the shards of an evaluation and reports the result.
-pub(crate) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFile>) -> CliResult {
+pub(crate) fn merged(
+    parts: &[Part],
+    json: bool,
+    csv: CsvArg,
+    picture: PictureArgs,
+    out: Option<&OutFile>,
+) -> CliResult {
     let mut shares: Vec<EvaluationShard> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
@@ -195,7 +204,8 @@ pub(crate) fn merged(parts: &[Part], json: bool, csv: CsvArg, out: Option<&OutFi
     let Some(first) = parts.first() else { return Ok(()) };
     let all = EvaluationShard::joined(shares)?;
     let none = Labels::default();
-    let options = ReportOptions { model: &|| Ok(first.model()), shards: Some(parts), json, csv };
+    let options =
+        ReportOptions { model: &|| Ok(first.model()), shards: Some(parts), json, csv, png: picture.png_only()? };
     match all.layers() {
         1 => report(all.evaluation()?, &none, &options, out),
         layers => report_all(&all.set_evaluation()?, &vec![&none; layers], &options, out),
@@ -209,6 +219,7 @@ struct ReportOptions<'t> {
     shards: Option<&'t [Part]>,
     json: bool,
     csv: CsvArg,
+    png: PngArg,
 }
 
 impl ReportOptions<'_> {
@@ -223,7 +234,7 @@ fn report(measured: Evaluation, labels: &Labels, options: &ReportOptions<'_>, ou
     Finding {
         json: || options.json(measured.to_json()),
         csv: || csv([(&measured, labels)], false, options.csv.labels()),
-        picture: |path: &Path| picture([&measured], path),
+        picture: |path: &Path| picture([&measured], options.png, path),
         text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
     }
     .report(out, options.json)
@@ -238,17 +249,19 @@ fn report_all(
     Finding {
         json: || options.json(measured.to_json()),
         csv: || csv(measured.layers.iter().zip(labels.iter().copied()), true, options.csv.labels()),
-        picture: |path: &Path| picture(&measured.layers, path),
+        picture: |path: &Path| picture(&measured.layers, options.png, path),
         text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
     }
     .report(out, options.json)
 }
 
 /// Saves a histogram of the densities of all active latents.
-fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, path: &Path) -> CliResult {
+fn picture<'e>(measured: impl IntoIterator<Item = &'e Evaluation>, png: PngArg, path: &Path) -> CliResult {
     let all = measured.into_iter().flat_map(|one| &one.density).filter(|density| **density > 0.0);
-    let active = all.map(|density| density.log10());
-    Ok(Histogram::of("log10 of the share of tokens", active)?.title("density of latents").save(path)?)
+    let active: Vec<f64> = all.map(|density| density.log10()).collect();
+    let title = format!("density of {} active latents", active.len());
+    let histogram = Histogram::of("density (log10 of the fraction of tokens)", active)?.title(title);
+    png.save(&histogram, path, |path| histogram.save(path))
 }
 
 /// CSV with one row per latent, starting with a layer column if there are several layers, and with labels if there are

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::color::RISING;
+use super::color::BLUES;
 use super::page;
 use super::patterns::{AttentionPatterns, HeadAttention, ShownHeads};
 use super::token_text::visible;
@@ -126,7 +126,7 @@ impl<'a> AttentionView<'a> {
             "first": self.patterns.first(),
             "tokens": self.patterns.tokens().iter().map(|token| visible(token)).collect::<Vec<_>>(),
             "causal": self.causal,
-            "colors": RISING,
+            "colors": BLUES,
             "start": self.start.map(|(layer, head)| [layer, head]),
             "heads": self.patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
         })

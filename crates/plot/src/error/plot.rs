@@ -9,8 +9,8 @@ use thiserror::Error;
 /// ```
 /// use hooklens::plot::{Heatmap, PlotError};
 /// use hooklens::{LabeledArray, LabeledAxis};
-/// let axes = ["batch", "layer", "query", "key"].map(|name| LabeledAxis::numbered(name, 2));
-/// let array = LabeledArray::from_values(axes, [0.0; 16])?;
+/// let axes = ["batch", "layer", "head", "query", "key"].map(|name| LabeledAxis::numbered(name, 2));
+/// let array = LabeledArray::from_values(axes, [0.0; 32])?;
 /// let error = Heatmap::of(&array).unwrap_err();
 /// assert!(matches!(error, PlotError::Axes { .. }));
 /// assert!(error.to_string().ends_with(r#"choose an index with `.at("batch", ..)`"#));
@@ -26,7 +26,7 @@ pub enum PlotError {
         reason: String,
     },
     /// The array has too many or too few axes for a heatmap.
-    #[error("a heatmap needs two axes, or three (as panels); this array has {}", choice(axes, 3))]
+    #[error("a heatmap needs two axes, or up to four (with panels); this array has {}", choice(axes, 4))]
     Axes {
         /// Names of the array's axes.
         axes: Vec<String>,
@@ -206,6 +206,20 @@ pub enum PlotError {
         positions: usize,
         /// Number of tokens given.
         tokens: usize,
+    },
+    /// The ends of a color scale are not in order, or not finite.
+    #[error("the color range is {least} to {most}; expected two finite numbers, with the smaller one first")]
+    Range {
+        /// Value at the lower end.
+        least: f64,
+        /// Value at the upper end.
+        most: f64,
+    },
+    /// A PNG cannot be drawn at this scale.
+    #[error("a PNG has 1, 2 or 4 pixels per unit; {given} was given")]
+    Scale {
+        /// Pixels per unit.
+        given: u32,
     },
     /// The file name does not end in a supported extension.
     #[error("{}: the file name must end in {endings}", path.display())]

@@ -13,7 +13,7 @@ use hooklens_analysis::labeled::LabeledArray;
 use hooklens_analysis::patching::PatchingResult;
 
 /// Maximum length of an SVG in a notebook. Larger pictures are shown as PNG.
-const MOST: usize = 200_000;
+const MOST: usize = 400_000;
 
 /// A picture as SVG if it is small, otherwise as PNG.
 fn image(svg: String, png: impl FnOnce() -> Result<Vec<u8>, PlotError>) -> Result<Shown, PlotError> {
@@ -25,37 +25,37 @@ fn image(svg: String, png: impl FnOnce() -> Result<Vec<u8>, PlotError>) -> Resul
 
 impl Show for Heatmap<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("heatmap"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("heatmap"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
 impl Show for LinePlot {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("line plot"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("line plot"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
 impl Show for Scatter {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("scatter plot"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("scatter plot"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
 impl Show for Histogram {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("histogram"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("histogram"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
 impl Show for Bars {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("bars"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("bars"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 
 impl Show for PatternGrid<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        Ok(vec![Shown::text("attention patterns"), image(self.to_svg()?, || self.to_png())?])
+        Ok(vec![Shown::text("attention patterns"), image(self.to_svg()?, || self.to_png(2))?])
     }
 }
 

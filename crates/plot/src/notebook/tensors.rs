@@ -8,8 +8,9 @@ use hooklens_hooks::Activation;
 use super::tables::framed;
 use super::{Show, Shown};
 use crate::color::Scale;
-use crate::draw::{dot_png, failed, short};
+use crate::draw::{dot_png, failed};
 use crate::error::PlotError;
+use crate::number_text::short;
 use hooklens_io::numerals::grouped;
 
 /// Maximum number of elements to summarize. Only the shape is shown for larger tensors.

@@ -16,15 +16,19 @@ pub(super) struct Obstacles<'a> {
 type Corners = [f64; 4];
 
 /// Positions of the labels, as the middle of their left edges. A label is placed to the right of its point, to the
-/// left, above or below, in this order of preference. `None` if there is no free place.
+/// left, above or below, in this order of preference. `None` if there is no free place. Points far from the middle
+/// come first, because readers look for outliers.
 pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64, f64)>> {
     let mut taken: Vec<Corners> = Vec::new();
-    let place = |(label, point): (&String, &(f64, f64))| {
-        if label.is_empty() {
-            return None;
-        }
-        let (width, gap) = (wide(label, LABELS) + 2.0, around.radius + 2.0);
-        let (x, y) = *point;
+    let mut places = vec![None; labels.len()];
+    let count = around.points.len().max(1) as f64;
+    let middle = around.points.iter().fold((0.0, 0.0), |sum, (x, y)| (sum.0 + x / count, sum.1 + y / count));
+    let apart = |at: usize| (around.points[at].0 - middle.0).hypot(around.points[at].1 - middle.1);
+    let mut order: Vec<usize> = (0..labels.len()).filter(|at| !labels[*at].is_empty()).collect();
+    order.sort_by(|a, b| apart(*b).total_cmp(&apart(*a)));
+    for place in order {
+        let (width, gap) = (wide(&labels[place], LABELS) + 2.0, around.radius + 2.0);
+        let (x, y) = around.points[place];
         let beside = [
             (x + gap, y),
             (x - gap - width, y),
@@ -37,12 +41,10 @@ pub(super) fn free(labels: &[String], around: &Obstacles<'_>) -> Vec<Option<(f64
         ];
         let corners = |(left, middle): (f64, f64)| [left, middle - LABELS / 2.0, left + width, middle + LABELS / 2.0];
         let alone = |at: &(f64, f64)| !taken.iter().any(|other| meet(*other, corners(*at)));
-        let at = beside.into_iter().find(|at| alone(at) && around.is_free(corners(*at)))?;
-        let corners = corners(at);
-        taken.push(corners);
-        Some(at)
-    };
-    labels.iter().zip(around.points).map(place).collect()
+        places[place] = beside.into_iter().find(|at| alone(at) && around.is_free(corners(*at)));
+        taken.extend(places[place].map(corners));
+    }
+    places
 }
 
 impl Obstacles<'_> {

@@ -1,0 +1,81 @@
+//! The color bar of pictures made of cells.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::color::{NONE, Scale};
+use super::draw::{BLACK_INK, FINE, LABELS, NAMES};
+use super::number_text::short;
+use super::pen::{path, polygon, text, wide};
+use crate::error::PlotError;
+
+const HEIGHT: f64 = 140.0;
+const WIDTH: f64 = 14.0;
+const STEPS: usize = 140;
+
+/// The colors of a scale, the numbers that they stand for, and what the numbers are.
+pub(super) struct ColorBar<'a> {
+    pub(super) scale: Scale,
+    /// What the numbers are, with their unit.
+    pub(super) name: &'a str,
+    /// Whether there are values below and above the ends of the scale.
+    pub(super) beyond: [bool; 2],
+    /// Whether there are values without a number.
+    pub(super) none: bool,
+}
+
+impl ColorBar<'_> {
+    /// The texts beside the bar, from the top.
+    fn ticks(&self) -> [String; 3] {
+        let (least, most) = self.scale.ends();
+        let [below, above] = self.beyond;
+        let end = |value: f64, beyond: bool, sign: &str| format!("{}{}", if beyond { sign } else { "" }, short(value));
+        [end(most, above, "≥ "), short(least / 2.0 + most / 2.0), end(least, below, "≤ ")]
+    }
+
+    /// Width including the texts.
+    pub(super) fn width(&self) -> f64 {
+        let ticks = self.ticks().iter().map(|tick| wide(tick, LABELS)).fold(24.0, f64::max);
+        WIDTH + 6.0 + ticks + if self.name.is_empty() { 4.0 } else { NAMES + 10.0 }
+    }
+
+    /// Height including the texts.
+    pub(super) fn height(&self) -> f64 {
+        let none = if self.none { 26.0 } else { 0.0 };
+        (HEIGHT + none).max(wide(self.name, NAMES)) + LABELS
+    }
+
+    /// Draws the bar with its upper left corner here.
+    pub(super) fn draw<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+        (x, y): (f64, f64),
+    ) -> Result<(), PlotError> {
+        let (least, most) = self.scale.ends();
+        let part = HEIGHT / STEPS as f64;
+        let block = |top: f64, height: f64| [(x, top), (x + WIDTH, top), (x + WIDTH, top + height), (x, top + height)];
+        for step in 0..STEPS {
+            let share = step as f64 / (STEPS - 1) as f64;
+            let color = self.scale.color(most - (most - least) * share);
+            polygon(area, block(y + step as f64 * part, part), color.mix(1.0))?;
+        }
+        let outline = |corners: [(f64, f64); 4]| {
+            path(area, &[corners[0], corners[1], corners[2], corners[3], corners[0]], BLACK_INK, FINE)
+        };
+        outline(block(y, HEIGHT))?;
+        for (place, tick) in self.ticks().iter().enumerate() {
+            let middle = y + HEIGHT * place as f64 / 2.0;
+            path(area, &[(x + WIDTH, middle), (x + WIDTH + 3.0, middle)], BLACK_INK, FINE)?;
+            text(area, tick, (x + WIDTH + 6.0, middle), LABELS, (HPos::Left, VPos::Center), false)?;
+        }
+        if self.none {
+            let corners = block(y + HEIGHT + 12.0, 12.0);
+            polygon(area, corners, NONE.mix(1.0))?;
+            outline(corners)?;
+            text(area, "NaN", (x + WIDTH + 6.0, y + HEIGHT + 18.0), LABELS, (HPos::Left, VPos::Center), false)?;
+        }
+        let middle = (x + self.width() - NAMES / 2.0, y + HEIGHT.max(wide(self.name, NAMES)) / 2.0);
+        text(area, self.name, middle, NAMES, (HPos::Center, VPos::Center), true)
+    }
+}
