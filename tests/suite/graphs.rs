@@ -975,6 +975,29 @@ fn graph_files() {
     for link in linked {
         assert!(ids.contains(&link["source"].as_str().unwrap()) && ids.contains(&link["target"].as_str().unwrap()));
     }
+    // The values that the page adds up: links, bias and what pruning left out.
+    let own = &json["metadata"]["hooklens"];
+    let number = |of: &str, id: &str| own[of][id].as_f64();
+    let linked = |node: usize| pruned.edges().iter().any(|edge| edge.source == node || edge.target == node);
+    let inner = |node: usize| graph.nodes()[node].is_feature() || graph.nodes()[node].kind == NodeKind::Error;
+    let written: Vec<usize> = pruned.nodes().iter().copied().filter(|node| linked(*node) || !inner(*node)).collect();
+    assert_eq!(written.len(), ids.len());
+    for (node, id) in written.iter().zip(&ids) {
+        let Some(effects) = graph.effects_on(*node) else { continue };
+        let all: f64 = effects.iter().map(|x| f64::from(*x)).sum();
+        let scale = effects.iter().fold(1.0f64, |most, x| most.max(f64::from(x.abs())));
+        let left = number("value", id).unwrap() - all - number("bias", id).unwrap();
+        assert!(left.abs() < 1e-4 * scale, "{id}: {left}");
+    }
+    // Own influences of all nodes that have as much as the last one add up to its cumulative influence.
+    let influences =
+        |node: &Value| Some((number("own_influence", node["node_id"].as_str()?)?, node["influence"].as_f64()?));
+    let mut influences: Vec<(f64, f64)> = json["nodes"].as_array().unwrap().iter().filter_map(influences).collect();
+    influences.sort_by(|a, b| b.0.total_cmp(&a.0));
+    assert!(influences.is_sorted_by(|a, b| a.1 <= b.1), "the more influence, the smaller the cumulative one");
+    let sum: f64 = influences.iter().map(|(own, _)| own).sum();
+    assert!(sum > 0.5 && sum <= influences.last().unwrap().1 + 1e-4);
+
     let page = file.page();
     assert!(!page.contains("__HOOKLENS_GRAPH__") && !page.contains("<b>"));
 
