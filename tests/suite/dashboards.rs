@@ -37,6 +37,37 @@ pub(crate) fn data(page: &str) -> Value {
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
+/// Whether nine tenths of the tokens around two positions are the same, from 12 before to 6 after.
+fn repeats(prompts: &[Vec<u32>], one: (usize, usize), other: (usize, usize)) -> bool {
+    let token = |(prompt, pos): (usize, usize), by: isize| prompts[prompt].get(pos.checked_add_signed(by)?).copied();
+    let pairs: Vec<_> =
+        (-12..=6).map(|by| (token(one, by), token(other, by))).filter(|pair| *pair != (None, None)).collect();
+    pairs.iter().filter(|(one, other)| one == other).count() * 10 >= pairs.len() * 9
+}
+
+#[test]
+fn units_active_in_the_query_come_first() {
+    let (model, sae, prompts) = setting();
+    let options = DashboardOptions::new().query("When Mary and John went to the store");
+    let all = dashboards(&model, Units::latents(&sae).unwrap(), &prompts, options, |_| {}).unwrap();
+    let (order, page) = (all.by_query(), data(&page(&all, &[0])));
+    let acts = page["query"]["acts"].as_object().unwrap();
+    let peak = |unit: &usize| {
+        let own = acts.get(&unit.to_string()).and_then(Value::as_array).into_iter().flatten();
+        own.filter_map(Value::as_f64).fold(0.0, f64::max)
+    };
+    let peaks: Vec<f64> = order.iter().map(peak).collect();
+    let active = peaks.iter().filter(|peak| **peak > 0.0).count();
+    assert!(
+        active > 3 && peaks[..active].is_sorted_by(|a, b| a >= b) && peaks[active..].iter().all(|peak| *peak == 0.0)
+    );
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    let mut dense = all.by_density();
+    dense.sort_unstable();
+    assert_eq!(sorted, dense, "the same units in another order");
+}
+
 #[test]
 fn pages_show_what_is_computed() {
     let (model, sae, prompts) = setting();
@@ -80,17 +111,34 @@ fn pages_show_what_is_computed() {
         assert!((number(&own["max"]) - most).abs() < 1e-4, "{latent}");
         let counts: u64 = own["histogram"]["counts"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
         assert_eq!(counts, (own["density"].as_f64().unwrap() * tokens as f64).round() as u64);
-        // Each prompt's largest activation, in descending order.
-        let mut best: Vec<f32> = (0..prompts.len())
-            .map(|prompt| (1..prompts[prompt].len()).map(|pos| at(prompt, pos, *latent)).fold(0f32, f32::max))
-            .filter(|best| *best > 0.0)
-            .collect();
-        best.sort_by(|a, b| b.total_cmp(a));
+        // Each prompt's largest activation and its position, in descending order.
+        let largest_of = |prompt: usize| {
+            let each = (1..prompts[prompt].len()).map(|pos| (at(prompt, pos, *latent), pos));
+            each.fold((0f32, 0), |most, one| if one.0 > most.0 { one } else { most })
+        };
+        let mut best: Vec<(f32, usize, usize)> =
+            (0..prompts.len()).map(|prompt| (largest_of(prompt).0, prompt, largest_of(prompt).1)).collect();
+        best.retain(|(value, ..)| *value > 0.0);
+        best.sort_by(|a, b| b.0.total_cmp(&a.0));
         let largest = own["groups"][0]["examples"].as_array().unwrap();
-        assert_eq!(largest.len(), best.len().min(20));
-        for (example, best) in largest.iter().zip(&best) {
+        // Near-identical contexts are shown once, and others are not left out.
+        let alike = |one: (usize, usize), other: (usize, usize)| repeats(&prompts, one, other);
+        let shown: Vec<(usize, usize)> = (largest.iter())
+            .map(|one| (one["prompt"].as_u64().unwrap() as usize, one["at"].as_u64().unwrap() as usize))
+            .collect();
+        for (place, one) in shown.iter().enumerate() {
+            assert!(!shown[..place].iter().any(|other| alike(*one, *other)), "{latent}: {one:?} is shown twice");
+        }
+        assert_eq!(shown[0], (best[0].1, best[0].2));
+        for (value, prompt, pos) in best.iter().filter(|(_, prompt, _)| !shown.iter().any(|(one, _)| one == prompt)) {
+            let larger = best.iter().filter(|other| other.1 != *prompt && other.0 >= *value - 1e-4);
+            let mut larger = larger.map(|other| (other.1, other.2));
+            assert!(shown.len() == 20 || larger.any(|other| alike((*prompt, *pos), other)), "{latent}: {prompt}");
+        }
+        for example in largest {
             let of = |key: &str| example[key].as_u64().unwrap() as usize;
             let (prompt, first, pos) = (of("prompt"), of("first"), of("at"));
+            let (best, _) = largest_of(prompt);
             assert!((number(&example["acts"][pos - first]) - best).abs() < 1e-4);
             for (offset, (act, token)) in
                 example["acts"].as_array().unwrap().iter().zip(example["tokens"].as_array().unwrap()).enumerate()
@@ -100,7 +148,9 @@ fn pages_show_what_is_computed() {
                 assert_eq!(strings[token.as_u64().unwrap() as usize].as_str().unwrap().trim(), text.trim());
             }
         }
-        // Examples of an interval lie within it.
+        // Examples of an interval lie within it, and intervals end at the largest activation.
+        let ends = own["groups"].as_array().unwrap().iter().skip(1).map(|group| number(&group["high"]));
+        assert!((ends.fold(0f32, f32::max) - most).abs() < 1e-4, "{latent}");
         for group in own["groups"].as_array().unwrap().iter().skip(1) {
             let (low, high) = (number(&group["low"]), number(&group["high"]));
             for example in group["examples"].as_array().unwrap() {
@@ -109,6 +159,15 @@ fn pages_show_what_is_computed() {
                 assert!(act >= low - 1e-4 && act <= high + 1e-4, "{low} {act} {high}");
             }
         }
+    }
+    // Latents without examples on the page show what they promote.
+    let others = page["others"].as_object().unwrap();
+    assert_eq!(others.len(), 256 - shown.len());
+    let alone = data(&self::page(&all, &[7]));
+    let text = |page: &Value, index: &Value| page["strings"][index.as_u64().unwrap() as usize].clone();
+    for place in 0..5 {
+        let [other, own] = [&others["7"]["promoted"][place], &alone["latents"][0]["logits"]["promoted"][place]];
+        assert_eq!((text(&page, &other[0]), &other[1]), (text(&alone, &own[0]), &own[1]));
     }
     // Latent 153 promotes Mary.
     let promoted = page["latents"][1]["logits"]["promoted"][0][0].as_u64().unwrap() as usize;

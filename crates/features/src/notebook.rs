@@ -1,7 +1,7 @@
 //! Display of dictionaries and dashboards in notebooks.
 
 use super::dictionary::Dictionary;
-use super::show::Dashboards;
+use super::show::{DashboardCounts, Dashboards};
 use hooklens_io::numerals::grouped;
 use hooklens_model::error::Result;
 use hooklens_plot::error::PlotError;
@@ -24,7 +24,7 @@ impl Show for Dictionary {
 
 impl Show for Dashboards<'_> {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        let units: Vec<usize> = self.by_density().into_iter().take(SHOWN).collect();
+        let units: Vec<usize> = self.by_query().into_iter().take(SHOWN).collect();
         Ok(text_and_page(format!("{self:?}"), &self.page(&units).map_err(unread)?))
     }
 }

@@ -38,7 +38,8 @@ pub(super) struct ShowArgs {
     heads: Option<usize>,
     #[command(flatten)]
     direction: DirectionArgs,
-    /// The latents to show, separated by commas (default: the 50 with the highest density)
+    /// The latents to show, separated by commas (default: the 50 with the highest density, or with the
+    /// largest activation in the --query)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     latents: Vec<usize>,
     /// Also show the activations on this text; the list can be sorted by them
@@ -110,7 +111,7 @@ pub(super) fn run(args: &ShowArgs) -> CliResult {
     bar.finish_and_clear();
     let all = all?;
     let shown: Vec<usize> = match args.latents.is_empty() {
-        true => all.by_density().into_iter().take(SHOWN).collect(),
+        true => all.by_query().into_iter().take(SHOWN).collect(),
         false => args.latents.clone(),
     };
     all.save(shown.iter().copied(), &args.out)?;

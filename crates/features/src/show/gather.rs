@@ -22,6 +22,14 @@ pub(super) struct Example {
     pub(super) acts: Vec<f32>,
 }
 
+impl Example {
+    /// The tokens of the window, and the place of the active one.
+    pub(super) fn context<'p>(&self, prompts: &'p [Vec<u32>]) -> (&'p [u32], usize) {
+        let first = self.first as usize;
+        (&prompts[self.prompt as usize][first..first + self.acts.len()], self.pos as usize - first)
+    }
+}
+
 /// Number of examples to keep, and the size of their window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Amount {
@@ -39,9 +47,10 @@ pub(super) struct Gathered {
     pub(super) positive: u64,
     pub(super) sum: f64,
     pub(super) square: f64,
-    /// The activation with the largest magnitude, with its sign, and the largest positive activation.
+    /// The activation with the largest magnitude, with its sign, and the largest positive and negative activation.
     pub(super) most: f32,
     pub(super) highest: f32,
+    lowest: f32,
     pub(super) histogram: Histogram<BINS>,
     /// Positive activations in descending order, at most one per prompt.
     pub(super) largest: Vec<Example>,
@@ -61,6 +70,7 @@ impl Gathered {
         amount: Amount,
         random: &mut ChaCha8Rng,
         window: impl Fn() -> Example,
+        is_repeat: impl Fn(&Example, &Example) -> bool,
     ) {
         self.nonzero += 1;
         self.positive += u64::from(value > 0.0);
@@ -70,9 +80,10 @@ impl Gathered {
             self.most = value;
         }
         self.highest = self.highest.max(value);
+        self.lowest = self.lowest.min(value);
         self.histogram.add(value);
         let kept = if value > 0.0 { &mut self.largest } else { &mut self.least };
-        keep_largest(kept, (value, prompt), amount.largest, &window);
+        keep_largest(kept, (value, prompt), amount.largest, &window, is_repeat);
         self.sample(value, amount.each_interval, random, &window);
     }
 
@@ -110,11 +121,14 @@ impl Gathered {
     /// The intervals with examples, highest first: bounds, fraction of nonzero activations, and examples.
     pub(super) fn intervals(&self) -> impl Iterator<Item = ([f32; 2], f64, &[Example])> {
         let width = self.intervals.limit / INTERVALS as f32;
-        let bounds = move |bin: usize| [bin as f32 * width, (bin + 1) as f32 * width];
-        let above = (0..INTERVALS).rev().map(move |bin| (bounds(bin), self.intervals.counts[bin], &self.samples[bin]));
+        // The range may extend beyond the largest activation.
+        let (highest, lowest) = (self.highest, self.lowest);
+        let bounds = move |bin: usize, most: f32| [bin as f32 * width, ((bin + 1) as f32 * width).min(most)];
+        let above =
+            (0..INTERVALS).rev().map(move |bin| (bounds(bin, highest), self.intervals.counts[bin], &self.samples[bin]));
         let below = self.intervals.below.iter().zip(&self.below).enumerate();
         let below = below.map(move |(bin, (count, samples))| {
-            let [near, far] = bounds(bin);
+            let [near, far] = bounds(bin, -lowest);
             ([-far, -near], *count, samples)
         });
         let all = above.chain(below).filter(|(_, count, _)| *count > 0);
@@ -123,18 +137,28 @@ impl Gathered {
 }
 
 /// Inserts an example if the magnitude of its activation is among the largest.
-fn keep_largest(kept: &mut Vec<Example>, (value, prompt): (f32, u32), count: usize, window: &impl Fn() -> Example) {
+fn keep_largest(
+    kept: &mut Vec<Example>,
+    (value, prompt): (f32, u32),
+    count: usize,
+    window: &impl Fn() -> Example,
+    is_repeat: impl Fn(&Example, &Example) -> bool,
+) {
     let full = kept.len() >= count;
     if full && kept.last().is_none_or(|least| value.abs() <= least.value.abs()) {
         return;
     }
-    // Keeps only the largest of each prompt, because other windows would repeat the same text.
-    match kept.iter().position(|other| other.prompt == prompt) {
-        Some(same) if kept[same].value.abs() >= value.abs() => return,
-        Some(same) => drop(kept.remove(same)),
-        None if full => drop(kept.pop()),
-        None => {}
+    if kept.iter().any(|other| other.prompt == prompt && other.value.abs() >= value.abs()) {
+        return;
     }
+    // Keeps only the largest of each prompt and of near-identical contexts, because others would repeat the same text.
+    let example = window();
+    let repeats = |other: &Example| other.prompt == prompt || is_repeat(other, &example);
+    if kept.iter().any(|other| repeats(other) && other.value.abs() >= value.abs()) {
+        return;
+    }
+    kept.retain(|other| !repeats(other));
+    kept.truncate(count - 1);
     let at = kept.partition_point(|other| other.value.abs() >= value.abs());
-    kept.insert(at, window());
+    kept.insert(at, example);
 }

@@ -1,12 +1,13 @@
 //! Dashboards of units: what activates a latent, and how it affects the next token.
 
+mod context;
 mod correlations;
 mod gather;
 mod histogram;
 mod neuronpedia;
 mod units;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use burn::tensor::{DType, Tensor};
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::compatibility_warnings::check_processing;
 use crate::error::FeatureError;
+use context::is_repeat;
 use gather::{Amount, BINS, Example, Gathered};
 use hooklens_io::script_json::script_json;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
@@ -33,6 +35,11 @@ const PLACE: &str = "__HOOKLENS_DATA__";
 const TOKENS: usize = 10;
 /// Number of related units listed.
 const RELATED: usize = 8;
+/// Number of units without examples on a page whose promoted tokens are listed, and the number of tokens.
+const OTHERS: usize = 2_000;
+const TOKENS_OF_OTHERS: usize = 5;
+/// Number of units whose logits are held in memory at once.
+const AT_ONCE: usize = 100;
 
 /// Options of dashboards.
 ///
@@ -193,7 +200,8 @@ pub fn dashboards<'m>(
                     let acts = (first..last).map(|pos| values[(first_row + pos) * count + unit]).collect();
                     Example { value: *value, prompt, pos: pos as u32, first: first as u32, acts }
                 };
-                own.add((*value, prompt), options.amount, &mut random, window);
+                let repeats = |one: &Example, other: &Example| is_repeat(one.context(prompts), other.context(prompts));
+                own.add((*value, prompt), options.amount, &mut random, window, repeats);
             }
         }
         done += batch.len();
@@ -348,7 +356,7 @@ impl Dashboards<'_> {
             let logits = effects.as_ref().map(|(all, vocabulary)| {
                 let row = &all[place * vocabulary..][..*vocabulary];
                 let mut histogram = binned(row);
-                let [promoted, suppressed] = extremes(row)
+                let [promoted, suppressed] = extremes(row, TOKENS)
                     .map(|ids| ids.iter().map(|id| json!([strings.of(*id as u32), row[*id]])).collect::<Vec<_>>());
                 histogram["promoted"] = promoted.into();
                 histogram["suppressed"] = suppressed.into();
@@ -364,10 +372,23 @@ impl Dashboards<'_> {
                         .push(json!({"title": title, "low": null, "high": null, "share": null, "examples": examples}));
                 }
             }
+            // Each context is shown once, in the first group that has it.
+            let mut shown_before: Vec<&Example> = own.largest.iter().chain(&own.least).collect();
             for ([low, high], share, examples) in own.intervals() {
-                let title = format!("{low:.2} to {high:.2}").replace('-', "−");
-                let examples = self.examples(examples, &mut strings);
-                groups.push(json!({"title": title, "low": low, "high": high, "share": share, "examples": examples}));
+                let title = interval_title(low, high);
+                let mut first_seen = Vec::new();
+                for example in examples {
+                    let context = example.context(self.prompts);
+                    if !shown_before.iter().any(|other| is_repeat(other.context(self.prompts), context)) {
+                        shown_before.push(example);
+                        first_seen.push(example);
+                    }
+                }
+                let repeated = examples.len() - first_seen.len();
+                let examples = self.examples(first_seen, &mut strings);
+                groups.push(json!({
+                    "title": title, "low": low, "high": high, "share": share, "examples": examples, "repeated": repeated,
+                }));
             }
             let histogram = (own.nonzero > 0).then(|| {
                 let ([from, to], counts) = own.histogram.range();
@@ -379,6 +400,17 @@ impl Dashboards<'_> {
                 "histogram": histogram, "logits": logits, "related": related[place],
                 "groups": groups,
             }));
+        }
+        let mut others = serde_json::Map::new();
+        for units in self.others(units, &related).chunks(AT_ONCE) {
+            let Some(effects) = logit_effects(self.model, &self.units, units)? else { break };
+            let [_, vocabulary] = effects.dims();
+            let all: Vec<f32> = effects.to_data().iter().collect();
+            for (unit, row) in units.iter().zip(all.chunks_exact(vocabulary)) {
+                let [promoted, suppressed] = extremes(row, TOKENS_OF_OTHERS)
+                    .map(|ids| ids.iter().map(|id| json!([strings.of(*id as u32), row[*id]])).collect::<Vec<_>>());
+                others.insert(unit.to_string(), json!({"promoted": promoted, "suppressed": suppressed}));
+            }
         }
         let query = self.query.as_ref().map(|(row, acts)| {
             let acts: serde_json::Map<String, Value> =
@@ -397,6 +429,7 @@ impl Dashboards<'_> {
                 "label": (0..self.len()).map(|unit| self.units.labels.get(unit)).collect::<Vec<_>>(),
             },
             "latents": shown,
+            "others": others,
             "query": query,
             "spaced": self.spaced(),
             "strings": strings.texts,
@@ -420,14 +453,24 @@ impl Dashboards<'_> {
         said.unwrap_or_default()
     }
 
-    fn examples(&self, examples: &[Example], strings: &mut Strings<'_>) -> Vec<Value> {
+    fn examples<'e>(&self, examples: impl IntoIterator<Item = &'e Example>, strings: &mut Strings<'_>) -> Vec<Value> {
         let one = |example: &Example| {
             let row = &self.prompts[example.prompt as usize];
             let first = example.first as usize;
             let tokens: Vec<usize> = row[first..first + example.acts.len()].iter().map(|id| strings.of(*id)).collect();
             json!({"prompt": example.prompt, "first": first, "at": example.pos, "tokens": tokens, "acts": example.acts})
         };
-        examples.iter().map(one).collect()
+        examples.into_iter().map(one).collect()
+    }
+
+    /// The units without examples on a page of `units` whose promoted tokens are listed: units that are active in the
+    /// query or related to those on the page come first, then the densest.
+    fn others(&self, units: &[usize], related: &[Vec<(usize, f32)>]) -> Vec<usize> {
+        let active = self.query.iter().flat_map(|(_, acts)| acts.keys().copied());
+        let near = related.iter().flatten().map(|(unit, _)| *unit);
+        let mut seen: BTreeSet<usize> = units.iter().copied().collect();
+        let order = active.chain(near).chain(self.by_density()).chain(0..self.len());
+        order.filter(|unit| seen.insert(*unit)).take(OTHERS).collect()
     }
 
     /// For each unit, the other units with the nearest directions by cosine similarity.
@@ -449,11 +492,21 @@ impl Dashboards<'_> {
     }
 }
 
+/// The bounds of an interval, with enough decimals to tell them apart.
+fn interval_title(low: f32, high: f32) -> String {
+    let decimals = (1.0 - (high - low).log10().floor()).clamp(2.0, 12.0) as usize;
+    let end = |value: f32| match format!("{value:.decimals$}").trim_start_matches('-') {
+        zero if zero.trim_start_matches(['0', '.']).is_empty() => "0".to_string(),
+        size => format!("{}{size}", if value < 0.0 { "−" } else { "" }),
+    };
+    format!("{} to {}", end(low), end(high))
+}
+
 /// The tokens with the largest and with the smallest logits.
-fn extremes(row: &[f32]) -> [Vec<usize>; 2] {
+fn extremes(row: &[f32], count: usize) -> [Vec<usize>; 2] {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-    let count = TOKENS.min(row.len());
+    let count = count.min(row.len());
     [order[..count].to_vec(), order.iter().rev().take(count).copied().collect()]
 }
 
@@ -482,6 +535,10 @@ pub trait DashboardCounts {
 
     /// Fraction of tokens at which each unit is active, as defined in [`Units`].
     fn density(&self) -> Vec<f64>;
+
+    /// The active units in the order in which a page should show them: with a query, first the units that are active in
+    /// it, those with the largest activation first; then by density.
+    fn by_query(&self) -> Vec<usize>;
 }
 
 impl DashboardCounts for Dashboards<'_> {
@@ -491,5 +548,18 @@ impl DashboardCounts for Dashboards<'_> {
 
     fn density(&self) -> Vec<f64> {
         self.gathered.iter().map(|own| self.units.active(own) / self.tokens as f64).collect()
+    }
+
+    fn by_query(&self) -> Vec<usize> {
+        let peak = |acts: &[f32]| acts.iter().fold(0.0f32, |most, act| most.max(act.abs()));
+        let active = self.query.iter().flat_map(|(_, acts)| acts).map(|(unit, acts)| (peak(acts), *unit));
+        let mut active: Vec<(f32, usize)> = active.collect();
+        active.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut seen = BTreeSet::new();
+        let by_density = self.by_density();
+        // Units that are active in the query only have no examples.
+        let known: BTreeSet<usize> = by_density.iter().copied().collect();
+        let in_query = active.into_iter().map(|(_, unit)| unit).filter(|unit| known.contains(unit));
+        in_query.chain(by_density.iter().copied()).filter(|unit| seen.insert(*unit)).collect()
     }
 }

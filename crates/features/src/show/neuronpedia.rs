@@ -5,7 +5,7 @@ use hooklens_hooks::Record;
 use serde_json::{Value, json};
 
 use super::correlations::{Correlations, ROWS, Similar};
-use super::{Dashboards, Example, extremes, logit_effects};
+use super::{Dashboards, Example, TOKENS, extremes, logit_effects};
 use crate::dictionary::Dictionary;
 use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
@@ -35,7 +35,7 @@ impl Dashboards<'_> {
         let text = |id: u32| token_text(self.model.tokenizer().ok(), id);
         let effects = logit_effects(self.model, &self.units, &[unit])?;
         let effects: Vec<f32> = effects.map(|effects| effects.to_data().iter().collect()).unwrap_or_default();
-        let [promoted, suppressed] = extremes(&effects);
+        let [promoted, suppressed] = extremes(&effects, TOKENS);
         let named = |ids: &[usize]| ids.iter().map(|id| text(*id as u32)).collect::<Vec<_>>();
         let valued = |ids: &[usize]| ids.iter().map(|id| effects[*id]).collect::<Vec<_>>();
         let centers = |from: f32, to: f32, count: usize| {
