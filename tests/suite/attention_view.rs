@@ -110,6 +110,23 @@ fn no_token_leaves_its_place() {
 }
 
 #[test]
+fn a_page_shows_several_texts() {
+    let [one, other] = [hostile(1), AttentionPatterns::new(["a", "b"], [(3, causal(5, 2))]).unwrap()];
+    let page = saved(|path| AttentionView::of(&one)?.and(&other)?.title("two").save(path));
+    assert_eq!(page.matches("<script").count(), 2);
+    let data = data(&page);
+    assert_eq!((data["tokens"].as_array().unwrap().len(), data["heads"].as_array().unwrap().len()), (8, 2));
+    let [other] = &data["others"].as_array().unwrap()[..] else { panic!("{}", data["others"]) };
+    assert_eq!(other["tokens"], Value::from(vec!["a", "b"]));
+    let heads = other["heads"].as_array().unwrap();
+    assert!(heads.len() == 5 && heads.iter().all(|head| head["layer"] == 3 && head["cells"].is_string()));
+    // Each of these texts fits into a page, but not both.
+    let long = AttentionPatterns::new((0..1024).map(|n| n.to_string()), [(0, causal(14, 1024))]).unwrap();
+    let view = AttentionView::of(&long).unwrap();
+    assert!(matches!(view.and(&long), Err(PlotError::TooLarge { most: 16_000_000, .. })));
+}
+
+#[test]
 fn values_are_kept_within_a_255th() {
     for (is_causal, factor) in [(true, 1.0), (true, 0.01), (false, 1.0)] {
         let mut values = causal(3, 9) * factor;

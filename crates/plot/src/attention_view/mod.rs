@@ -37,7 +37,8 @@ const SCRIPT: &str = include_str!("view.js");
 #[derive(Debug, Clone)]
 pub struct AttentionView<'a> {
     patterns: &'a AttentionPatterns,
-    causal: bool,
+    /// Further texts, which the page offers to select.
+    others: Vec<&'a AttentionPatterns>,
     title: String,
     start: Option<(usize, usize)>,
 }
@@ -48,9 +49,33 @@ impl<'a> AttentionView<'a> {
     /// # Errors
     /// [`PlotError::TooLong`] for more than 2,048 tokens; [`PlotError::TooLarge`] for a page of more than 16 MB.
     pub fn of(patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
-        let causal = patterns.is_causal();
-        check_attention_view(patterns.heads_shown().len(), patterns.tokens().len(), causal)?;
-        Ok(Self { patterns, causal, title: String::new(), start: None })
+        check_attention_view(patterns.heads_shown().len(), patterns.tokens().len(), patterns.is_causal())?;
+        Ok(Self { patterns, others: Vec::new(), title: String::new(), start: None })
+    }
+
+    /// Adds the patterns of another text. The page has a list to select the text that it shows.
+    ///
+    /// ```
+    /// use hooklens::plot::{AttentionPatterns, AttentionView};
+    /// use hooklens::prelude::*;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("attention.html");
+    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// let one = AttentionPatterns::run(&model, "king drum sun king drum", &[1])?;
+    /// let other = AttentionPatterns::run(&model, "red fox sun red fox", &[1])?;
+    /// AttentionView::of(&one)?.and(&other)?.save(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`AttentionView::of`], for all texts together.
+    pub fn and(mut self, patterns: &'a AttentionPatterns) -> Result<Self, PlotError> {
+        check_attention_view(patterns.heads_shown().len(), patterns.tokens().len(), patterns.is_causal())?;
+        self.others.push(patterns);
+        let size = |one: &AttentionPatterns| one.heads_shown().len() * encoded_len(one.tokens().len(), one.is_causal());
+        let bytes = size(self.patterns) + self.others.iter().map(|one| size(one)).sum::<usize>();
+        page::fits(bytes, (self.others.len() + 1, "text"), patterns.tokens().len())?;
+        Ok(self)
     }
 
     /// Sets the title, shown above the view.
@@ -115,22 +140,30 @@ impl<'a> AttentionView<'a> {
     }
 
     fn data(&self) -> Value {
-        let head = |head: &HeadAttention| {
-            let most = head.values.iter().fold(0.0f32, |most, value| most.max(*value));
-            let most = if most > 0.0 { most } else { 1.0 };
-            let cells = encoded(&head.values, most, self.causal);
-            json!({"layer": head.layer, "head": head.head, "most": most, "cells": cells})
-        };
-        json!({
-            "title": shown(&self.title),
-            "first": self.patterns.first(),
-            "tokens": self.patterns.tokens().iter().map(|token| visible(token)).collect::<Vec<_>>(),
-            "causal": self.causal,
-            "colors": BLUES,
-            "start": self.start.map(|(layer, head)| [layer, head]),
-            "heads": self.patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
-        })
+        let mut data = of_text(self.patterns);
+        data["title"] = shown(&self.title).into();
+        data["colors"] = json!(BLUES);
+        data["start"] = json!(self.start.map(|(layer, head)| [layer, head]));
+        data["others"] = self.others.iter().map(|patterns| of_text(patterns)).collect();
+        data
     }
+}
+
+/// The tokens and heads of one text.
+fn of_text(patterns: &AttentionPatterns) -> Value {
+    let causal = patterns.is_causal();
+    let head = |head: &HeadAttention| {
+        let most = head.values.iter().fold(0.0f32, |most, value| most.max(*value));
+        let most = if most > 0.0 { most } else { 1.0 };
+        let cells = encoded(&head.values, most, causal);
+        json!({"layer": head.layer, "head": head.head, "most": most, "cells": cells})
+    };
+    json!({
+        "first": patterns.first(),
+        "tokens": patterns.tokens().iter().map(|token| visible(token)).collect::<Vec<_>>(),
+        "causal": causal,
+        "heads": patterns.heads_shown().iter().map(head).collect::<Vec<_>>(),
+    })
 }
 
 /// Checks that this number of heads and tokens can be shown. Call this before running a model, to fail early.

@@ -15,11 +15,33 @@
   function view(host) {
     const data = JSON.parse(host.querySelector("script").textContent);
     const root = host.attachShadow({ mode: "open" });
-    root.append(host.querySelector("template").content.cloneNode(true));
+    show(0);
+
+    /** Shows one of the texts. */
+    function show(number) {
+      root.replaceChildren(host.querySelector("template").content.cloneNode(true));
+      const texts = [data, ...data.others];
+      const select = root.querySelector("select");
+      select.parentElement.hidden = texts.length === 1;
+      texts.forEach(({ tokens }, at) => {
+        const words = tokens.join(" ").slice(0, 60);
+        select.append(new Option(`${at + 1}: ${words}`, at, at === number, at === number));
+      });
+      const stop = text(root, data, texts[number]);
+      select.addEventListener("change", () => {
+        stop();
+        show(Number(select.value));
+        root.querySelector("select").focus();
+      });
+    }
+  }
+
+  /** Shows one text, and returns a function that stops following the size of the view. */
+  function text(root, data, { tokens, causal, first, heads: given }) {
     const part = (name) => root.querySelector(name);
-    const { tokens, causal, first } = data;
     const count = tokens.length;
-    const heads = data.heads.map((head) => ({ ...head, cells: bytes(head.cells), name: `L${head.layer}H${head.head}` }));
+    const labels = tokens.map((text, index) => `${first + index} ${text}`);
+    const heads = given.map((head) => ({ ...head, cells: bytes(head.cells), name: `L${head.layer}H${head.head}` }));
     const layers = [...new Set(heads.map((head) => head.layer))];
     const numbers = [...new Set(heads.map((head) => head.head))].sort((a, b) => a - b);
     const most = heads.reduce((most, head) => Math.max(most, head.most), 1);
@@ -75,7 +97,7 @@
       button.type = "button";
       button.className = "head";
       button.append(canvas, name);
-      button.setAttribute("aria-label", `Layer ${head.layer}, head ${head.head}`);
+      button.setAttribute("aria-label", `${head.name}: layer ${head.layer}, head ${head.head}`);
       button.style.gridRow = layers.indexOf(head.layer) + 1;
       button.style.gridColumn = numbers.indexOf(head.head) + 1;
       button.addEventListener("click", () => chooseHead(index));
@@ -89,7 +111,9 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "token";
-      button.textContent = text;
+      const position = document.createElement("small");
+      position.textContent = first + index;
+      button.append(position, text);
       button.title = `${first + index}: ${text}`;
       button.addEventListener("click", () => chooseToken(index));
       button.addEventListener("focus", () => chooseToken(index));
@@ -198,7 +222,7 @@
       const context = large.getContext("2d");
       context.scale(dots, dots);
       context.font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif";
-      const widest = tokens.reduce((most, text) => Math.max(most, context.measureText(text.slice(0, 40)).width), 0);
+      const widest = labels.reduce((most, text) => Math.max(most, context.measureText(text.slice(0, 40)).width), 0);
       const margin = Math.min(widest, plot.side * 0.22) + 8;
       const length = plot.side - margin - EDGE - 1;
       Object.assign(plot, { left: margin, cell: length / count });
@@ -229,7 +253,7 @@
       context.textAlign = "right";
       const every = Math.max(1, Math.ceil(13 / plot.cell));
       const label = (index, strong) => {
-        const text = fit(tokens[index]);
+        const text = fit(labels[index]);
         const at = (index + 0.5) * plot.cell;
         const draw = (x, y) => {
           if (strong) {
@@ -250,6 +274,7 @@
           },
         };
       };
+      part(".thinned").textContent = every > 1 ? `${Math.ceil(count / every)} of ${count} tokens are labeled beside the pattern.` : "";
       for (let index = 0; index < count; index += every) {
         label(index).query();
         label(index).key();
@@ -307,18 +332,24 @@
 
     function layout() {
       const width = part(".frame").clientWidth - 24;
-      plot.side = Math.round(Math.min(LARGE, width * 0.55));
-      const room = width - plot.side - 24 - 8 - 16;
+      // In a narrow window, the large pattern is below the thumbnails.
+      const narrow = width < 520;
+      part(".frame").classList.toggle("narrow", narrow);
+      plot.side = Math.round(Math.min(LARGE, narrow ? width : width * 0.55));
+      const room = narrow ? width - 8 : width - plot.side - 24 - 8 - 16;
       // Fill the width; fit the height, too, if thumbnails stay large enough to read.
       const [across, down] = [room / numbers.length - 12, plot.side / layers.length - 26];
       const thumb = Math.floor(Math.max(Math.min(across, Math.max(down, 48), 150), 34));
       part(".heads").style.setProperty("--thumb", `${thumb}px`);
-      part(".heads").style.height = `${plot.side}px`;
+      part(".heads").style.height = narrow ? "auto" : `${plot.side}px`;
+      part(".heads").style.maxHeight = narrow ? "220px" : "none";
       show();
     }
     paintThumbs();
     layout();
-    new ResizeObserver(layout).observe(part(".frame"));
+    const observer = new ResizeObserver(layout);
+    observer.observe(part(".frame"));
+    return () => observer.disconnect();
   }
 
   function bytes(text) {
@@ -335,7 +366,8 @@
   }
 
   function ink([red, green, blue]) {
-    return 299 * red + 587 * green + 114 * blue < 128000 ? "#fff" : INK;
+    const linear = (part) => (part <= 10 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue) < 0.179 ? "#fff" : "#000";
   }
 
   /** Truncates text to a width in pixels. */
