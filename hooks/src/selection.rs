@@ -205,6 +205,9 @@ pub trait SelectionText {
     /// [`HookError::NoMatch`] if no point satisfies a predicate.
     fn spelled_out(&self, catalog: &Catalog) -> Result<Selection, HookError>;
 
+    /// The names, patterns and shorthands of the selection, as the user wrote them.
+    fn texts(&self) -> Vec<&str>;
+
     /// The full name of the selected point, with shorthands spelled out, for code that has no catalog. A layer counted
     /// from the end stays negative, because its number depends on the model. For several names, a pattern or a
     /// predicate, this is a description, which is not the name of any point.
@@ -234,6 +237,10 @@ impl SelectionText for Selection {
             }
         }
         Ok(Selection { asked })
+    }
+
+    fn texts(&self) -> Vec<&str> {
+        self.asked.iter().map(Asked::word).collect()
     }
 
     fn full_name(&self) -> String {

@@ -23,8 +23,12 @@ _ROUTED = re.compile(r"\.experts\.\d+\.")
 _BY_HEAD = re.compile(r"\.hook_(pattern|attn_scores)$")
 _PARTS = (".shape", ".offsets", ".indices", ".values")
 _BESIDE = ("tokens", "attention_mask")
-# Supported manifest version.
-_VERSION = 4
+# `positions` is present only in dumps of selected positions.
+_INTEGERS = (*_BESIDE, "positions")
+# Newest supported manifest version.
+_VERSION = 5
+# Settings that version 4 stored as JSON in strings.
+_AS_TEXT = ("hooks", "batch_size", "prefix_tokens")
 
 
 class Incomplete(UserWarning):
@@ -50,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> Dump:
         file = File(place)
         if any(name not in file for name in _BESIDE):
             raise ValueError(f"{place} does not contain `tokens` and `attention_mask`, so it is not a dump")
-        return Dump([file], {}, _model(place, file.metadata.get("hooklens_model"), {}))
+        return Dump([file], _header(place, file.metadata))
     manifest = place / "manifest.json"
     if not place.is_dir():
         raise FileNotFoundError(f"{place} does not exist")
@@ -76,26 +80,47 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 break
         rows, done = content.get("part_rows") or content["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
-    model = _model(manifest, content.get("model"), content["settings"])
-    return Dump([File(place / one["file"]) for one in listed], content["settings"], model)
+    return Dump([File(place / one["file"]) for one in listed], content)
 
 
-def _model(path: Path, recorded: object, settings: Mapping[str, str]) -> dict[str, Any] | None:
-    """The model recorded in a dump. Manifests of earlier versions identify the weights in `settings` instead."""
-    if isinstance(recorded, str):
-        try:
-            recorded = json.loads(recorded)
-        except ValueError as error:
-            raise ValueError(f"{path}: its model record is not valid JSON: {error}") from error
-    if recorded is None and "weights" in settings:
-        parts = {"edits": "edits", "parts": "part"}
-        recorded = {"name": settings.get("model", ""), "fingerprint": settings["weights"]}
-        recorded = {**recorded, **{name: [settings[key]] for name, key in parts.items() if key in settings}}
-    if recorded is None:
-        return None
-    if not isinstance(recorded, dict) or not any(isinstance(recorded.get(key), str) for key in ("identity", "fingerprint")):
+def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The manifest in the header of a single file. Earlier versions recorded only the model."""
+    for key in ("hooklens_dump", "hooklens_model"):
+        if key in metadata:
+            try:
+                content = json.loads(metadata[key])
+            except ValueError as error:
+                raise ValueError(f"{path}: `{key}` in its header is not valid JSON: {error}") from error
+            content = content if key == "hooklens_dump" else {"model": content, "settings": {}}
+            if not isinstance(content, dict) or not isinstance(content.get("settings"), dict):
+                raise ValueError(f"{path}: `{key}` in its header is damaged")
+            _check_model(path, content)
+            return content
+    return {}
+
+
+def _check_model(path: Path, content: Mapping[str, Any]) -> None:
+    model = content.get("model")
+    hashes = [model.get(key) for key in ("identity", "fingerprint")] if isinstance(model, dict) else []
+    if model is not None and not any(isinstance(one, str) for one in hashes):
         raise ValueError(f"{path}: its model record has no hash")
-    return recorded
+
+
+def _upgrade(content: dict[str, Any]) -> None:
+    """Converts the manifest of an earlier version, whose settings were strings and included the model's."""
+    settings = content["settings"]
+    if content.get("model") is None and "weights" in settings:
+        parts = {"edits": "edits", "parts": "part"}
+        model = {"name": settings.get("model", ""), "fingerprint": settings["weights"]}
+        content["model"] = {**model, **{name: [settings[key]] for name, key in parts.items() if key in settings}}
+    for key in ("weights", "edits", "part"):
+        settings.pop(key, None)
+    for key in _AS_TEXT:
+        if isinstance(settings.get(key), str):
+            try:
+                settings[key] = json.loads(settings[key])
+            except ValueError:
+                pass
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -115,33 +140,40 @@ def _manifest(path: Path) -> dict[str, Any]:
     for one in content["shards"]:
         if not isinstance(one, dict) or not isinstance(one.get("file"), str):
             raise ValueError(f"{path} is damaged: an entry of `shards` has no file name")
+    if content["version"] < _VERSION:
+        _upgrade(content)
+    _check_model(path, content)
     return content
 
 
 class Dump(Mapping[str, "Point | Latents"]):
     """A mapping from hook points to activations: `dump["blocks.0.hook_resid_post"]`."""
 
-    def __init__(self, files: list[File], settings: Mapping[str, str], model: dict[str, Any] | None = None) -> None:
-        self.model = model
+    def __init__(self, files: list[File], manifest: Mapping[str, Any]) -> None:
+        self.manifest = dict(manifest)
+        """The whole manifest. Manifests of earlier versions have fewer fields, and files of other programs have none."""
+        self.model: dict[str, Any] | None = manifest.get("model")
         """The model whose activations the dump contains: `name`, `identity` and `fingerprint` (hashes), `processing`,
         `bos`, `prepend_bos`, and `edits` and `parts` if there are any. None if the dump does not record it.
         """
         self.files = files
         """The files, in the order of their prompts."""
-        self.settings = dict(settings)
+        self.settings: dict[str, Any] = dict(manifest.get("settings", {}))
         """Settings that the dump was written with: model, hooks, positions, dtype."""
-        self._left_padded = settings.get("padding_side") == "left"
+        self.token_texts = {int(token): text for token, text in manifest.get("token_texts", {}).items()}
+        """Text of each token id in the prompts. Empty in dumps of earlier versions and of models without a tokenizer."""
+        self._left_padded = self.settings.get("padding_side") == "left"
         names = dict.fromkeys(name for file in files for name in file)
         latents = {name.removesuffix(".offsets") for name in names if name.endswith(".offsets")}
         sparse = {name + part for name in latents for part in _PARTS}
         self._latents = latents
-        self.names: list[str] = sorted({name for name in names if name not in sparse} - set(_BESIDE) | latents)
+        self.names: list[str] = sorted({name for name in names if name not in sparse} - set(_INTEGERS) | latents)
         """Names of the hook points, and `logits` if they were dumped."""
 
     def __getitem__(self, name: str) -> Point | Latents:
         if name in self._latents:
             return self._joined_latents(name)
-        if name not in self.names and name not in _BESIDE:
+        if name not in self.names and name not in _INTEGERS:
             near = [own for own in self.names if name in own][:4] or self.names[:4]
             raise KeyError(f"the dump has no `{name}`; it has {', '.join(near)}{' ...' if len(self.names) > 4 else ''}")
         return Point(name, self.files, self._left_padded)
@@ -185,7 +217,7 @@ class Dump(Mapping[str, "Point | Latents"]):
             if name not in self:
                 self[name]
         for file in self.files:
-            one = Dump([file], self.settings, self.model)
+            one = Dump([file], self.manifest)
             batch = Batch()
             for name in wanted:
                 if name not in one:

@@ -205,3 +205,24 @@ def test_mixtures(tmp_path):
         two[routed[0]]
 
 
+def test_manifests_describe_the_dump(tmp_path):
+    dump = hooklens.load(dumped(tmp_path, "--positions=-2..", "--batch-size", 2))
+    one = hooklens.load(dumped(tmp_path, "--positions=-2..", out="one.safetensors"))
+    for own in (dump, one):
+        assert own.settings["hooks"] == [RESID, PATTERN, SCORES] and own.settings["prefix_tokens"] == []
+        assert own.manifest["prompts"] == {"files": [str(tmp_path / "prompts.jsonl")]}
+        assert own.manifest["hooklens"] and own.model["name"] == "embedded:induction"
+        assert set(own.token_texts) == {token for row in ROWS for token in row} and own.token_texts[1] == "red"
+        for name in own.names:
+            assert own.manifest["tensors"][name]["shape"] == list(own[name].shape)
+        assert own.manifest["tensors"][PATTERN]["axes"] == ["batch", "head", "query", "key"]
+        np.testing.assert_array_equal(np.asarray(own["positions"])[2], [4, 5])
+
+
+def test_dumps_of_earlier_versions_are_read():
+    dump = hooklens.load(Path(__file__).parents[2] / "tests/fixtures/earlier/dump-4")
+    assert dump.names == [PATTERN, RESID] and dump.rows == 5 and dump.token_texts == {}
+    assert dump.settings["hooks"] == [RESID, PATTERN] and dump.settings["batch_size"] == 2
+    assert dump.model["fingerprint"] == "f709bcc51033ff751a62183d0ad461d7" and "weights" not in dump.settings
+    tokens = [list(row[mask]) for row, mask in zip(dump.tokens, dump.mask)]
+    assert tokens == [row[-2:] for row in ROWS]

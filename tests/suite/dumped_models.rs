@@ -132,7 +132,9 @@ fn trainings_take_their_own_models_dumps() {
     // From another program, or an earlier version.
     let path = scratch.path().join("plain/manifest.json");
     let mut manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    manifest.as_object_mut().unwrap().remove("model");
+    manifest["version"] = 4.into();
+    let model = manifest.as_object_mut().unwrap().remove("model").unwrap();
+    manifest["settings"]["weights"] = model["fingerprint"].clone();
     std::fs::write(&path, manifest.to_string()).unwrap();
     assert_eq!(train("f", &["--dump", "plain"]).0, Some(0));
     manifest["settings"]["weights"] = "0".into();

@@ -136,5 +136,5 @@ fn the_same_weights_have_the_same_everywhere() {
 /// The fingerprint that a dump's manifest records.
 fn weights_of(dump: &Path) -> String {
     let manifest: serde_json::Value = serde_json::from_slice(&fs::read(dump.join("manifest.json")).unwrap()).unwrap();
-    manifest["settings"]["weights"].as_str().unwrap().to_string()
+    manifest["model"]["fingerprint"].as_str().unwrap().to_string()
 }

@@ -98,6 +98,7 @@ mod once {
     mod cli;
     mod clusters;
     pub(crate) mod dashboards;
+    mod described_files;
     mod dictionary_training;
     mod gguf;
     mod graph_command;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{ArgGroup, Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 use indicatif::HumanDuration;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::any_model::{AnyModel, past_context};
 use super::args::{ModelArg, ProcessArg, TokenRows, float_type, positions, token_rows};
@@ -23,7 +23,7 @@ use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{Dump, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
+use hooklens_data::dump::{DescribePrompts, Dump, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;
@@ -326,6 +326,7 @@ fn dumped<M: DumpModel>(
         .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
         .allow_non_finite(args.allow_non_finite)
+        .prompts_from(described(args))
         .setting("model", &args.model.model)
         .setting("process", args.process.name());
 
@@ -435,6 +436,16 @@ fn json(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) -> 
         "seconds": seconds, "shared_tokens": report.shared, "resumed_files": report.resumed,
         "prompts_left": report.left, "non_finite": report.non_finite, "heads": findings.json(),
     })
+}
+
+/// Where the prompts come from, and how they were cut.
+fn described(args: &DumpArgs) -> Map<String, Value> {
+    let mut described = args.files.described();
+    let cut = [("truncate", args.truncate.map(Value::from)), ("concatenate", args.concatenate.map(Value::from))];
+    let bos = [("prepend_bos", args.prepend_bos.map(Value::from))];
+    let given = cut.into_iter().chain(bos).filter_map(|(name, value)| Some((name.to_string(), value?)));
+    described.extend(given);
+    described
 }
 
 /// Prints a summary of the dump.

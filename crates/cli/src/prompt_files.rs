@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish};
+use serde_json::{Map, Value, json};
 
 use super::progress::styled;
 use super::{Failure, signals};
@@ -77,6 +78,20 @@ impl PromptFiles {
             };
         }
         self.placed(self.field.as_deref()).map(Some)
+    }
+
+    /// The files and options, for a dump's manifest.
+    pub(super) fn described(&self) -> Map<String, Value> {
+        let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
+        let given = [
+            ("files", (!files.is_empty()).then(|| json!(files))),
+            ("field", self.field.as_ref().map(|field| json!(field))),
+            ("skip", self.skip.map(Value::from)),
+            ("limit", self.limit.map(Value::from)),
+            ("sample", self.sample.map(Value::from)),
+            ("sample_seed", self.sample.map(|_| self.sample_seed.into())),
+        ];
+        given.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
     }
 
     /// A progress bar over the bytes read, counting compressed files by their compressed size. A signal stops reading.

@@ -26,6 +26,8 @@ const VERSION: &str = "6.54.12";
 /// Key of a hash that is stored both in weight files and in their description, to detect a folder that mixes files of
 /// two dictionaries.
 pub(crate) const WEIGHTS: &str = "hooklens_weights";
+/// Key of the version of hooklens that saved a dictionary.
+pub(crate) const WRITER: &str = "hooklens_version";
 
 impl Dictionary {
     /// Saves `cfg.json` and `sae_weights.safetensors` in SAELens's format to a folder, creating it if needed. Both
@@ -88,6 +90,7 @@ impl Dictionary {
             }
         };
         say("sae_lens_version", Some(VERSION.into()));
+        say(WRITER, Some(env!("CARGO_PKG_VERSION").into()));
         say("hook_name", given.reads.clone().map(Value::from));
         say("hook_name_out", given.writes.clone().map(Value::from));
         say("hook_head_index", given.head.map(Value::from));
@@ -391,6 +394,7 @@ impl DictionaryFiles for Transcoders {
             own.labels().add_of_layer(folder, layer, files)?;
         }
         self.remove_others(folder, files);
+        writeln!(config, "{WRITER}: {}", Value::from(env!("CARGO_PKG_VERSION"))).ok();
         writeln!(config, "{WEIGHTS}: {}", Value::from(weights)).ok();
         add_file(files, &folder.join("config.yaml"), config.as_bytes())
     }

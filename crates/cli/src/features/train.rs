@@ -457,9 +457,7 @@ fn save(one: &Trained, folder: &Path) -> CliResult {
         written.map_err(|e| unwritten(&path, &e))
     };
     add("training.csv", one.csv().as_bytes())?;
-    let mut how = json!(one.identity());
-    how["held_out"] = json!(one.held_out);
-    add(TOLD, format!("{how:#}\n").as_bytes())?;
+    add(TOLD, format!("{:#}\n", one.record()).as_bytes())?;
     if !one.log.is_empty() {
         let explained =
             Line::new("of each batch", one.log.iter().map(|step| (step.tokens as f64, step.explained_variance)));

@@ -12,6 +12,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
+use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::stored::{Piece, StoredFile, files_of, lacks, model_of};
@@ -360,7 +361,7 @@ pub trait DescribeStore: Sized {
     fn widths(&self) -> Result<BTreeMap<String, usize>>;
 
     /// Description that identifies this store's vectors: models, hash of all tokens, and skipped tokens.
-    fn described(&self) -> Result<String>;
+    fn described(&self) -> Result<Value>;
 
     /// Replaces the points.
     fn of(self, points: &[String]) -> Self;
@@ -384,7 +385,7 @@ impl DescribeStore for ActivationStore {
         Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
     }
 
-    fn described(&self) -> Result<String> {
+    fn described(&self) -> Result<Value> {
         let (mut hash, mut count, mut files) = (Xxh3::new(), 0, 0);
         self.each_file(|_, tokens| {
             files += 1;
@@ -393,12 +394,15 @@ impl DescribeStore for ActivationStore {
                 count += usize::from(token.is_some());
             }
         })?;
-        let (hash, left_out) = (hash.digest128(), &self.left_out);
-        let models = self.models()?;
         let known = |model: DumpedModel| model.fingerprint.or(model.identity);
-        let models: Vec<String> = models.into_iter().flatten().filter_map(known).collect();
-        let models = if models.is_empty() { String::new() } else { format!(" of the model {}", models.join(", ")) };
-        Ok(format!("{count} tokens of dumps of {files} files ({hash:032x}){models}, without {left_out:?}"))
+        let models: Vec<String> = self.models()?.into_iter().flatten().filter_map(known).collect();
+        Ok(json!({
+            "tokens": count,
+            "files": files,
+            "hash": format!("{:032x}", hash.digest128()),
+            "exclude_tokens": self.left_out,
+            "models": models,
+        }))
     }
 
     fn of(mut self, points: &[String]) -> Self {

@@ -1,6 +1,6 @@
 //! A computed batch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,6 +8,7 @@ use burn::tensor::TensorData;
 use hooklens_hooks::{Axis, HookError, file_bytes, read_all};
 use safetensors::Dtype;
 
+use super::StoredTensor;
 use super::placing::{FileTensor, Named, Placing, Widths};
 use crate::error::DumpError;
 
@@ -39,6 +40,25 @@ impl Batch {
             Ok(tensor)
         };
         self.tensors.iter().zip(read).map(place).collect()
+    }
+
+    /// Adds the batch's tensors to the description of all tensors of an output of `rows` rows of these widths. Returns
+    /// whether any were missing.
+    pub(super) fn describe(
+        &self,
+        placed: &[FileTensor],
+        (rows, widths): (usize, Widths),
+        sparse: bool,
+        to: &mut BTreeMap<String, StoredTensor>,
+    ) -> bool {
+        let before = to.len();
+        for (named, tensor) in self.tensors.iter().zip(placed) {
+            let sparse = sparse && named.axes.last() == Some(&Axis::Feature);
+            let shape = || self.placing.shape_of_all(named, rows, widths);
+            let described = || StoredTensor::new(named.axes, shape(), tensor.dtype, sparse);
+            to.entry(named.name.clone()).or_insert_with(described);
+        }
+        to.len() > before
     }
 
     fn check_finite(&self, named: &Named, tensor: &FileTensor) -> Result<(), DumpError> {

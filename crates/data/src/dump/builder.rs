@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use hooklens_hooks::{DType, Positions, Selection};
+use hooklens_hooks::{DType, Positions, Selection, SelectionText};
+use serde_json::{Map, Value, json};
 
 use super::{Shard, hash_of_rows};
 use hooklens_model::driver::Logits;
@@ -38,7 +39,9 @@ pub struct Dump {
     pub(super) shard: Option<Shard>,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) tables: bool,
-    pub(super) settings: Vec<(String, String)>,
+    pub(super) settings: Vec<(String, Value)>,
+    /// Where the prompts come from.
+    pub(super) prompts: Map<String, Value>,
     /// Encoder input of each prompt; empty unless decoder activations are dumped.
     pub(super) read: Vec<Vec<u32>>,
 }
@@ -75,6 +78,7 @@ impl Dump {
             stop: None,
             tables: false,
             settings: Vec::new(),
+            prompts: Map::new(),
             read: Vec::new(),
         }
     }
@@ -391,25 +395,39 @@ impl Dump {
     }
 
     /// Settings for the manifest: everything that determines the output besides the model and the prompts.
-    pub(super) fn settings(&self) -> Vec<(String, String)> {
+    pub(super) fn settings(&self) -> Vec<(String, Value)> {
         // These strings are stored and compared, so they are spelled out rather than derived from names in the code.
         let padding_side = match self.padding_side {
             PaddingSide::Left => "left",
             PaddingSide::Right => "right",
         };
         let own = [
-            ("hooks", format!("{:?}", self.selection)),
-            ("positions", self.positions.to_string()),
-            ("dtype", self.dtype.to_string()),
-            ("logits", self.logits.to_string()),
-            ("padding_side", padding_side.into()),
-            ("batch_size", self.batch_size.to_string()),
-            ("prefix_tokens", format!("{:?}", self.prefix)),
+            ("hooks", json!(self.selection.texts())),
+            ("positions", json!(self.positions.to_string())),
+            ("dtype", json!(self.dtype.to_string())),
+            ("logits", json!(self.logits.to_string())),
+            ("padding_side", json!(padding_side)),
+            ("batch_size", json!(self.batch_size)),
+            ("prefix_tokens", json!(self.prefix)),
         ];
-        let own = own.into_iter().chain(self.tables.then(|| ("format", "parquet".to_string())));
-        let read = (!self.read.is_empty()).then(|| ("encoder_tokens", hash_of_rows(&self.read)));
+        let own = own.into_iter().chain(self.tables.then(|| ("format", json!("parquet"))));
+        let read = (!self.read.is_empty()).then(|| ("encoder_tokens", json!(hash_of_rows(&self.read))));
         let own = own.chain(read);
         let own = own.map(|(name, value)| (name.to_string(), value));
         self.settings.iter().cloned().chain(own).collect()
+    }
+}
+
+/// Provenance of prompts, which the command line records in the manifest.
+pub trait DescribePrompts {
+    /// Records where the prompts come from, such as their files. Runs that resume the dump may state another origin,
+    /// because the token ids themselves are compared.
+    fn prompts_from(self, prompts: Map<String, Value>) -> Self;
+}
+
+impl DescribePrompts for Dump {
+    fn prompts_from(mut self, prompts: Map<String, Value>) -> Self {
+        self.prompts = prompts;
+        self
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use hooklens_hooks::{Activation, ActivationCache, Axis, DType, Filler, Record};
+use hooklens_hooks::{Activation, ActivationCache, Axis, DType, Filler, Positions, Record};
 
 use super::placing::{Named, Placing};
 use super::{Dump, DumpModel, Seen, Watcher};
@@ -109,6 +109,18 @@ impl Dump {
             whole("tokens", ids, &[Axis::Batch, Axis::Pos], i64::from(pad).to_le_bytes().to_vec()),
             whole("attention_mask", integers(vec![1; shape[0] * shape[1]]), &[Axis::Batch, Axis::Pos], Vec::new()),
         ];
+        if self.positions != Positions::All {
+            // The kept positions can't be derived from the tensors if they are counted from a prompt's end.
+            let mut positions = Vec::with_capacity(shape[0] * shape[1]);
+            for row in 0..shape[0] {
+                let mut next = 0;
+                for place in row * shape[1]..(row + 1) * shape[1] {
+                    positions.push(next);
+                    next += i32::from(tokens.mask().is_none_or(|mask| mask[place]));
+                }
+            }
+            tensors.push(whole("positions", integers(positions), &[Axis::Batch, Axis::Pos], Vec::new()));
+        }
         if let Some(logits) = logits {
             let axes: &[Axis] = match self.logits {
                 Logits::All => &[Axis::Batch, Axis::Pos, Axis::Vocab],

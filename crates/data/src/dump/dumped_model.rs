@@ -58,9 +58,6 @@ pub struct DumpedModel {
 }
 
 impl DumpedModel {
-    /// Key under which a file's header stores this record, as JSON.
-    pub(super) const KEY: &str = "hooklens_model";
-
     /// Name that the model was loaded by.
     pub fn name(&self) -> &str {
         &self.name
@@ -116,12 +113,13 @@ impl DumpedModel {
     }
 
     /// Reads the model from the settings of an earlier version's manifest.
-    pub(super) fn of_settings(settings: &BTreeMap<String, String>) -> Option<Self> {
-        let list = |name: &str| settings.get(name).into_iter().cloned().collect();
+    pub(super) fn of_settings(settings: &BTreeMap<String, Value>) -> Option<Self> {
+        let text = |name: &str| settings.get(name).and_then(Value::as_str).map(str::to_string);
+        let list = |name: &str| text(name).into_iter().collect();
         Some(Self {
-            name: settings.get("model").cloned().unwrap_or_default(),
+            name: text("model").unwrap_or_default(),
             identity: None,
-            fingerprint: Some(settings.get("weights")?.clone()),
+            fingerprint: Some(text("weights")?),
             processing: Map::new(),
             bos: None,
             prepend_bos: None,

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use hooklens_hooks::{SafetensorsHeader, Unfinished};
 
+use super::DumpReport;
 use super::batch::Batch;
+use super::manifest::{KEY, Manifest};
 use super::placing::{FileTensor, Widths};
 use super::writer::Sink;
-use super::{DumpReport, DumpedModel};
 use crate::error::DumpError;
 
 /// A file whose header is written with the first batch: batches differ only in their number of rows, so each tensor's
@@ -19,7 +20,7 @@ pub(super) struct FileSink {
     unfinished: Unfinished,
     total_rows: usize,
     widths: Widths,
-    model: DumpedModel,
+    manifest: Manifest,
     written_rows: usize,
     tensors: Vec<TensorRegion>,
     data_start: u64,
@@ -34,14 +35,15 @@ struct TensorRegion {
 }
 
 impl FileSink {
-    pub(super) fn new(path: &Path, total_rows: usize, widths: Widths, model: DumpedModel) -> Result<Self, DumpError> {
+    pub(super) fn new(path: &Path, manifest: Manifest, widths: Widths) -> Result<Self, DumpError> {
         let failed = |source: std::io::Error| DumpError::File { path: path.to_path_buf(), source };
         if path.is_dir() {
             return Err(DumpError::Refused { path: path.to_path_buf(), reason: "it is a folder".into() });
         }
         let unfinished = Unfinished::beside(path).map_err(failed)?;
-        let path = path.to_path_buf();
-        Ok(Self { path, unfinished, total_rows, widths, model, written_rows: 0, tensors: Vec::new(), data_start: 0 })
+        let (path, total_rows) = (path.to_path_buf(), manifest.rows);
+        let manifest = Manifest { complete: true, ..manifest };
+        Ok(Self { path, unfinished, total_rows, widths, manifest, written_rows: 0, tensors: Vec::new(), data_start: 0 })
     }
 
     fn failed(&self, source: std::io::Error) -> DumpError {
@@ -60,8 +62,8 @@ impl FileSink {
             shape[0] = shape[0] / rows * self.total_rows;
             (name.clone(), *dtype, shape)
         });
-        let model = serde_json::to_string(&self.model).map_err(|e| self.failed(e.into()))?;
-        let metadata = [("format", "pt"), ("written_by", "hooklens"), (DumpedModel::KEY, &*model)];
+        let manifest = serde_json::to_string(&self.manifest).map_err(|e| self.failed(e.into()))?;
+        let metadata = [("format", "pt"), ("written_by", "hooklens"), (KEY, &*manifest)];
         let metadata = metadata.map(|(key, value)| (key.into(), value.into()));
         let header = SafetensorsHeader::new(whole, metadata).map_err(|e| self.failed(std::io::Error::other(e)))?;
         for FileTensor { name, .. } in tensors {
@@ -81,6 +83,7 @@ impl Sink for FileSink {
         let (rows, first_row) = (batch.placing.rows(), batch.first_row);
         let tensors = batch.place(self.widths, &self.path)?;
         if self.tensors.is_empty() {
+            batch.describe(&tensors, (self.total_rows, self.widths), false, &mut self.manifest.tensors);
             self.begin(&tensors, rows)?;
         }
         for slot in &self.tensors {

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::batch::Batch;
 use super::manifest::{BatchFile, LOG, Log, Manifest, NAME};
 use super::place::{self, Files, VersionedFile};
-use super::placing::FileTensor;
+use super::placing::{FileTensor, Widths};
 use super::sparse::by_entries;
 use super::writer::Sink;
 use super::{Dump, DumpReport, object_log};
@@ -23,6 +23,8 @@ use hooklens_io::object_stores::Object;
 pub(super) struct FolderSink {
     folder: PathBuf,
     manifest: Manifest,
+    /// Sizes of the whole dump or shard.
+    widths: Widths,
     own: VersionedFile,
     /// `None` if the folder is in a store and an earlier run finished the dump.
     log: Option<Log>,
@@ -38,6 +40,7 @@ impl FolderSink {
         mut manifest: Manifest,
         dump: &Dump,
         first_row: usize,
+        widths: Widths,
     ) -> Result<Self, DumpError> {
         let of_store = place::object(folder)?.is_some();
         let lock = if of_store { None } else { Some(made(folder)?) };
@@ -68,9 +71,10 @@ impl FolderSink {
                     return Err(DumpError::Mismatch { path, what, before: of(begins, own_rows), now });
                 }
                 manifest.files = sound_files(folder, listed, dump, manifest.rows, first_row)?;
+                manifest.tensors = before.tensors;
                 if of_store && was_complete && manifest.rows_done() == manifest.own_rows() {
                     let folder = folder.to_path_buf();
-                    return Ok(Self { folder, manifest, own, log: None, tables: dump.tables, _lock: lock });
+                    return Ok(Self { folder, manifest, widths, own, log: None, tables: dump.tables, _lock: lock });
                 }
                 own = VersionedFile::taken(folder.join(NAME));
             }
@@ -79,7 +83,8 @@ impl FolderSink {
         // Write the log first: a manifest without a log would mean that nothing is finished.
         let log = Some(Log::begin(folder, &manifest.files)?);
         manifest.write(&mut own)?;
-        Ok(Self { folder: folder.to_path_buf(), manifest, own, log, tables: dump.tables, _lock: lock })
+        let (folder, tables) = (folder.to_path_buf(), dump.tables);
+        Ok(Self { folder, manifest, widths, own, log, tables, _lock: lock })
     }
 
     /// Number of leading batches that need not be recomputed.
@@ -203,6 +208,10 @@ impl Sink for FolderSink {
         let failed = place::failed(&path);
         let object = place::object(&path)?;
         let tensors = batch.place(batch.placing.widths(), &path)?;
+        let all = (self.manifest.own_rows(), self.widths);
+        if batch.describe(&tensors, all, !self.tables, &mut self.manifest.tensors) && self.log.is_some() {
+            self.manifest.write(&mut self.own)?;
+        }
         let (bytes, hash) = match (self.tables, &object) {
             #[cfg(feature = "arrow")]
             (true, object) => {

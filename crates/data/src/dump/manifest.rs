@@ -1,25 +1,32 @@
 //! Manifest of a dump folder, and the log of its finished files.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use hooklens_hooks::{Unfinished, append};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::object_log::ObjectLog;
 use super::place::{self, VersionedFile};
-use super::{Dump, DumpedModel, Shard};
+use super::{Dump, DumpedModel, Shard, StoredTensor};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
 
 /// Name of the manifest in the folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Version 4 added a checksum for each file.
-const VERSION: u32 = 4;
+/// Version 4 added a checksum for each file; version 5 has settings of any JSON type, and describes tensors and tokens.
+const VERSION: u32 = 5;
+/// Version whose settings were strings.
+const OF_STRINGS: u32 = 4;
+
+/// Key of the manifest, as JSON, in the header of a single file. Values in a safetensors header can only be strings.
+pub(super) const KEY: &str = "hooklens_dump";
 
 /// Name of the list of finished files, one JSON object per line, which exists until the dump is complete.
 pub(super) const LOG: &str = "shards.jsonl";
@@ -30,13 +37,22 @@ pub(super) const LOG: &str = "shards.jsonl";
 pub(super) struct Manifest {
     pub(super) format: String,
     pub(super) version: u32,
+    /// Version of hooklens that wrote the manifest; empty in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) hooklens: String,
     pub(super) rows: usize,
     /// Hash of all token ids, which detects different prompts.
     pub(super) input: String,
-    pub(super) settings: BTreeMap<String, String>,
-    /// The model that the activations come from; `None` in manifests of earlier versions.
+    /// Where the prompts come from, for readers of the manifest.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub(super) prompts: Map<String, Value>,
+    pub(super) settings: BTreeMap<String, Value>,
+    /// The model that the activations come from; `None` if the dump does not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<DumpedModel>,
+    /// Tensors of the files by name; empty until the first batch is written, and in manifests of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
     #[serde(rename = "shards")]
     pub(super) files: Vec<BatchFile>,
     /// Shard of the prompts in this folder; `None` if the folder contains all of them.
@@ -46,6 +62,9 @@ pub(super) struct Manifest {
     #[serde(rename = "part_rows", default, skip_serializing_if = "Option::is_none")]
     pub(super) shard_rows: Option<usize>,
     pub(super) complete: bool,
+    /// Text of each token that occurs in the prompts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) token_texts: BTreeMap<u32, String>,
 }
 
 /// A finished file, which contains one batch.
@@ -132,25 +151,30 @@ pub(super) fn line(entry: &BatchFile) -> std::io::Result<Vec<u8>> {
 }
 
 impl Manifest {
-    pub(super) fn new(dump: &Dump, model: DumpedModel, rows: &[Vec<u32>]) -> Self {
-        let mut settings: BTreeMap<_, _> = dump.settings().into_iter().collect();
-        settings.extend(model.fingerprint.iter().map(|fingerprint| ("weights".to_string(), fingerprint.clone())));
-        for (name, all) in [("edits", &model.edits), ("part", &model.parts)] {
-            if !all.is_empty() {
-                settings.insert(name.into(), all.join(", "));
-            }
-        }
+    /// Describes a dump of these rows. `text` returns the text of a token.
+    pub(super) fn new(
+        dump: &Dump,
+        model: DumpedModel,
+        rows: &[Vec<u32>],
+        text: impl Fn(u32) -> Option<String>,
+    ) -> Self {
+        let own = dump.own(rows.len());
+        let ids: BTreeSet<u32> = rows[own.clone()].iter().flatten().chain(&dump.prefix).copied().collect();
         Self {
             format: "hooklens-dump".into(),
             version: VERSION,
+            hooklens: env!("CARGO_PKG_VERSION").into(),
             rows: rows.len(),
             input: hash_of_rows(rows),
-            settings,
+            prompts: dump.prompts.clone(),
+            settings: dump.settings().into_iter().collect(),
             model: Some(model),
+            tensors: BTreeMap::new(),
             files: Vec::new(),
             shard: dump.shard,
-            shard_rows: dump.shard.map(|_| dump.own(rows.len()).len()),
+            shard_rows: dump.shard.map(|_| own.len()),
             complete: false,
+            token_texts: ids.into_iter().filter_map(|id| Some((id, text(id)?))).collect(),
         }
     }
 
@@ -158,12 +182,63 @@ impl Manifest {
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DumpError> {
         let path = folder.join(NAME);
         let Some(text) = place::read(&path)? else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|source| DumpError::Manifest { path, source })
+        let manifest: Self =
+            serde_json::from_slice(&text).map_err(|source| DumpError::Manifest { path: path.clone(), source })?;
+        if manifest.version > VERSION {
+            let found = manifest.version;
+            let reason = format!("it has version {found}, but this version of hooklens reads versions up to {VERSION}");
+            return Err(DumpError::Refused { path, reason });
+        }
+        Ok(Some(manifest.upgraded()))
     }
 
-    /// The model that the activations come from; for earlier versions, as recorded in the settings.
-    pub(super) fn model(&self) -> Option<DumpedModel> {
-        self.model.clone().or_else(|| DumpedModel::of_settings(&self.settings))
+    /// Converts a manifest of the previous version, whose settings were strings and included the model's.
+    fn upgraded(mut self) -> Self {
+        if self.version != OF_STRINGS {
+            return self;
+        }
+        self.version = VERSION;
+        self.model = self.model.take().or_else(|| DumpedModel::of_settings(&self.settings));
+        ["weights", "edits", "part"].iter().for_each(|name| drop(self.settings.remove(*name)));
+        for name in ["hooks", "batch_size", "prefix_tokens"] {
+            if let Some(value) = self.settings.get_mut(name)
+                && let Some(parsed) = value.as_str().and_then(|text| serde_json::from_str(text).ok())
+            {
+                *value = parsed;
+            }
+        }
+        self
+    }
+
+    /// Settings that all runs of one dump have in common, by name, including the model.
+    pub(super) fn common(&self) -> BTreeMap<&str, String> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        let mut common: BTreeMap<_, _> =
+            self.settings.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+        if let Some(model) = &self.model {
+            common.extend(model.fingerprint.iter().map(|fingerprint| ("weights", fingerprint.clone())));
+            let lists = [("edits", &model.edits), ("parts", &model.parts)];
+            common
+                .extend(lists.into_iter().filter(|(_, all)| !all.is_empty()).map(|(name, all)| (name, all.join(", "))));
+        }
+        common
+    }
+
+    /// Adds the description of another shard's tensors and tokens to that of the preceding shards.
+    pub(super) fn join(&mut self, mut shard: Self) {
+        self.files.append(&mut shard.files);
+        self.token_texts.append(&mut shard.token_texts);
+        // A manifest of an earlier version does not describe its tensors.
+        if self.tensors.is_empty() || shard.tensors.is_empty() {
+            self.tensors.clear();
+            return;
+        }
+        for (name, tensor) in shard.tensors {
+            match self.tensors.entry(name) {
+                Entry::Occupied(own) => own.into_mut().join(&tensor),
+                Entry::Vacant(place) => drop(place.insert(tensor)),
+            }
+        }
     }
 
     /// Number of prompts in the complete dump or shard.
@@ -196,9 +271,9 @@ impl Manifest {
                 &format!("{} {}", now.format, now.version),
             ));
         }
-        for name in self.settings.keys().chain(now.settings.keys()) {
-            let [before, now] =
-                [self, now].map(|manifest| manifest.settings.get(name).map_or("not set", String::as_str));
+        let (own, others) = (self.common(), now.common());
+        for name in own.keys().chain(others.keys()) {
+            let [before, now] = [&own, &others].map(|common| common.get(name).map_or("not set", String::as_str));
             if before != now {
                 return Err(differs(name, &before, &now));
             }

@@ -74,7 +74,7 @@ fn merged(folder: &Path, shards: &[PathBuf], verify: bool) -> Result<DumpReport>
             None => whole = Some(Manifest { shard: None, shard_rows: None, ..shard }),
             Some(whole) => {
                 whole.check_same(&shard, path)?;
-                whole.files.append(&mut shard.files);
+                whole.join(shard);
             }
         }
     }

@@ -22,13 +22,14 @@ mod shard;
 mod shards;
 mod sparse;
 mod stored;
+mod stored_tensor;
 #[cfg(feature = "arrow")]
 mod table;
 mod watch;
 mod writer;
 
 pub use activation_store::{ActivationBatch, ActivationStore, Batches, DescribeStore, vectors_an_epoch};
-pub use builder::Dump;
+pub use builder::{DescribePrompts, Dump};
 pub use dumped_model::DumpedModel;
 pub use job::shard_of_job;
 pub use manifest::{hash_of_rows, is_whole};
@@ -38,4 +39,5 @@ pub use place::folders;
 pub use report::DumpReport;
 pub use shard::{Shard, SplitByShard};
 pub use shards::{ForeignShard, Shards, UnfinishedShard, shards_in};
+use stored_tensor::StoredTensor;
 pub use watch::{Seen, Watcher};

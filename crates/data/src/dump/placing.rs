@@ -132,7 +132,7 @@ impl Placing {
         let asis = |bytes| FileTensor { name: named.name.clone(), dtype, shape: shape.clone(), bytes };
         // An axis that combines batch and position is split here and merged again at the end.
         let (mut axes, mut dims) = (named.axes.to_vec(), shape.clone());
-        let together = matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead));
+        let together = is_flattened(&axes);
         if together {
             let columns = if self.whole || named.whole { self.columns } else { self.widths().kept };
             let inner = dims[0] / (self.rows() * columns).max(1);
@@ -172,6 +172,19 @@ impl Placing {
         FileTensor { name: named.name.clone(), dtype, shape, bytes: Bytes::from_bytes_vec(filled) }
     }
 
+    /// Shape of a tensor in an output of `rows` rows of these widths; `None` for an axis whose length depends on how the
+    /// rows are split into batches.
+    pub(super) fn shape_of_all(&self, named: &Named, rows: usize, widths: Widths) -> Vec<Option<usize>> {
+        let flattened = is_flattened(named.axes);
+        let length = |(number, (axis, len)): (usize, (&Axis, usize))| match axis {
+            Axis::Batch => Some(rows),
+            Axis::Routed => None,
+            _ if flattened && number == 0 => None,
+            _ => Some(self.width(*axis, len, named, widths).unwrap_or(len)),
+        };
+        named.axes.iter().zip(named.activation.shape().iter().copied()).enumerate().map(length).collect()
+    }
+
     /// Output width of an axis that runs over positions.
     fn width(&self, axis: Axis, len: usize, named: &Named, widths: Widths) -> Option<usize> {
         match axis {
@@ -198,6 +211,11 @@ impl Placing {
             false => vec![(0, kept, to(kept))],
         }
     }
+}
+
+/// Whether the first axis combines batch and position.
+fn is_flattened(axes: &[Axis]) -> bool {
+    matches!(axes.first(), Some(Axis::BatchPos | Axis::BatchPosHead))
 }
 
 /// Copies the contents of one row.

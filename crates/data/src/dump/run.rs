@@ -20,6 +20,7 @@ use hooklens_io::object_stores::is_url;
 use hooklens_model::device::synchronize;
 use hooklens_model::driver::Input;
 use hooklens_model::error::{InputError, Result};
+use hooklens_model::tokens::token_text;
 
 impl Dump {
     /// Records a setting in the folder's manifest, such as the model's name. A run that resumes the folder must have
@@ -39,7 +40,7 @@ impl Dump {
     /// ```
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
-        self.settings.push((name.to_string(), value.to_string()));
+        self.settings.push((name.to_string(), value.into()));
         self
     }
 
@@ -104,14 +105,13 @@ impl Dump {
             }
             let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?;
             let dumped = if dumped.identity.is_none() { dumped.fingerprinted(model)? } else { dumped };
-            let sink = FileSink::new(out, rows.len(), Widths::of(placed.iter()), dumped)?;
+            let manifest = self.manifest(model, dumped, rows)?;
+            let sink = FileSink::new(out, manifest, Widths::of(placed.iter()))?;
             return self.stream(model, rows, &placed, None, Box::new(sink), watcher);
         }
-        let selection = self.selection.spelled_out(model.catalog())?;
-        let named = Self { selection, ..self.clone() };
         let dumped = DumpedModel::of(self, model, rows, self.edits_of(model)?)?.fingerprinted(model)?;
-        let manifest = Manifest::new(&named, dumped, rows);
-        let sink = FolderSink::open(out, manifest, self, self.own(rows.len()).start)?;
+        let (manifest, own) = (self.manifest(model, dumped, rows)?, self.own(rows.len()));
+        let sink = FolderSink::open(out, manifest, self, own.start, Widths::of(placed[own].iter()))?;
         let finished = sink.finished();
         self.stream(model, rows, &placed, Some(finished), Box::new(sink), watcher)
     }
@@ -145,6 +145,14 @@ impl Dump {
     /// or a folder with other contents. Finished files are kept.
     pub fn run<M: DumpModel>(&self, model: &M, prompts: impl Into<Input>, out: impl AsRef<Path>) -> Result<DumpReport> {
         self.run_watched(model, &model.prompts(prompts.into(), self.prefix.len())?, out, &mut |_| {})
+    }
+
+    /// The manifest of a dump of these rows, before anything is written.
+    fn manifest<M: DumpModel>(&self, model: &M, dumped: DumpedModel, rows: &[Vec<u32>]) -> Result<Manifest> {
+        let selection = self.selection.spelled_out(model.catalog())?;
+        let tokenizer = model.tokenizer().ok();
+        let text = |id| tokenizer.map(|tokenizer| token_text(Some(tokenizer), id));
+        Ok(Manifest::new(&Self { selection, ..self.clone() }, dumped, rows, text))
     }
 
     /// Range of prompts that this dump computes: all prompts, or the prompts of its shard, regardless of the batch

@@ -56,11 +56,11 @@ impl Shards {
 }
 
 /// Properties that the shards of one dump share.
-type Common<'m> = (usize, &'m str, u32, usize, &'m str, &'m BTreeMap<String, String>);
+type Common<'m> = (usize, &'m str, u32, usize, &'m str, BTreeMap<&'m str, String>);
 
 fn common(manifest: &Manifest) -> Option<Common<'_>> {
-    let Manifest { format, version, rows, input, settings, shard, .. } = manifest;
-    shard.map(|shard| (shard.of(), &**format, *version, *rows, &**input, settings))
+    let Manifest { format, version, rows, input, shard, .. } = manifest;
+    shard.map(|shard| (shard.of(), &**format, *version, *rows, &**input, manifest.common()))
 }
 
 /// Finds a dump's shards in the subfolders of `folder` by their manifests. The files themselves are not checked;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use hooklens_hooks::DType;
 
 use super::DumpedModel;
-use super::manifest::{Log, Manifest};
+use super::manifest::{KEY, Log, Manifest};
 use super::place;
 use super::shards::shards_in;
 use crate::error::DumpError;
@@ -16,6 +16,9 @@ use hooklens_loading::weight_files::{
     Location, RawTensors, WeightFiles, float_type, location, object_file, open_files, read_at,
 };
 use hooklens_model::error::{Error, LoadError, Result};
+
+/// Key under which earlier versions recorded the model, as JSON, in the header of a single file.
+const MODEL_KEY: &str = "hooklens_model";
 
 /// Files of a dump: a single file, the finished files of a folder, or the finished files of all shards in a folder.
 ///
@@ -62,15 +65,21 @@ pub(super) fn lacks(dump: &Path) -> Result<Option<String>> {
 /// The model that a dump comes from, if its manifest or file header records it.
 pub(super) fn model_of(dump: &Path) -> Result<Option<DumpedModel>> {
     if is_folder(dump)? {
-        return Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.model()));
+        return Ok(manifests(dump)?.first().and_then(|(_, manifest)| manifest.model.clone()));
     }
     let (_, files) = opened(dump)?;
-    let Some(text) = files.metadata(DumpedModel::KEY) else { return Ok(None) };
-    let wrong = |error: serde_json::Error| {
-        let reason = format!("`{}` in its header can't be read: {error}", DumpedModel::KEY);
-        DumpError::Refused { path: dump.to_path_buf(), reason }
+    let wrong = |key: &'static str| {
+        move |error: serde_json::Error| {
+            let reason = format!("`{key}` in its header can't be read: {error}");
+            DumpError::Refused { path: dump.to_path_buf(), reason }
+        }
     };
-    Ok(Some(serde_json::from_str(text).map_err(wrong)?))
+    if let Some(text) = files.metadata(KEY) {
+        return Ok(serde_json::from_str::<Manifest>(text).map_err(wrong(KEY))?.model);
+    }
+    // Earlier versions recorded only the model.
+    let Some(text) = files.metadata(MODEL_KEY) else { return Ok(None) };
+    Ok(Some(serde_json::from_str(text).map_err(wrong(MODEL_KEY))?))
 }
 
 /// Reads the header of a file, and for an object in a store also returns its reader.

@@ -50,7 +50,7 @@ pub(super) fn bytes(batch: &Batch, tensors: &[FileTensor]) -> Result<Vec<u8>, Ar
         ("token".into(), Arc::new(Int32Array::from_iter_values(kept.iter().map(|place| ids[*place] as i32)))),
     ];
     for (tensor, axes) in tensors.iter().zip(batch.tensors.iter().map(|named| named.axes)) {
-        if matches!(&*tensor.name, "tokens" | "attention_mask") {
+        if matches!(&*tensor.name, "tokens" | "attention_mask" | "positions") {
             continue;
         }
         match axes.last() == Some(&Axis::Feature) {

@@ -9,7 +9,7 @@ use crate::dictionary::Dictionary;
 use crate::error::FeatureError;
 use crate::metadata::{ExcludedTokens, Metadata};
 use crate::normalization::Normalization;
-use crate::save::WEIGHTS;
+use crate::save::{WEIGHTS, WRITER};
 use hooklens_model::error::Result;
 
 /// Tolerance within which finetuned factors count as 1.
@@ -75,6 +75,7 @@ pub(super) fn read(found: &Found, format: &'static str) -> Result<Dictionary> {
     if let Some(Value::String(weights)) = metadata.shift_remove(WEIGHTS) {
         found.check_belongs(path, &weights)?;
     }
+    metadata.shift_remove(WRITER);
 
     let name = text("architecture").unwrap_or("standard");
     check_activation(found, &cfg, name)?;

@@ -13,7 +13,7 @@ use safetensors::{Dtype, SafeTensors, View};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::identity::TrainingIdentity;
+use super::identity::{TrainingIdentity, data_text};
 use super::parameter::Parameter;
 use super::trainer::{Step, Trainer};
 use crate::error::FeatureError;
@@ -66,7 +66,7 @@ impl View for Stored<'_> {
 }
 
 /// Saves the state and logs of all dictionaries in training to one file, atomically.
-pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], data: &str) -> Result<()> {
+pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], data: &Value) -> Result<()> {
     let state = |(trainer, log): (&Trainer, &Vec<Step>)| {
         json!({
             "settings": trainer.settings.described(),
@@ -79,7 +79,7 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], da
     };
     let states: Vec<Value> = trainers.iter().zip(logs).map(state).collect();
     let metadata =
-        HashMap::from([(STATE.to_string(), Value::from(states).to_string()), (DATA.to_string(), data.to_string())]);
+        HashMap::from([(STATE.to_string(), Value::from(states).to_string()), (DATA.to_string(), data_text(data))]);
     let mut tensors = vec![(CHECKSUM.to_string(), Stored::Checksum)];
     for (place, trainer) in trainers.iter_mut().enumerate() {
         for (name, parameter) in trainer.named() {
@@ -117,7 +117,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// Fails if the file is damaged, or belongs to a run with other settings or data.
-pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Result<Vec<Vec<Step>>> {
+pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Result<Vec<Vec<Step>>> {
     let wrong =
         |reason: String| hooklens_model::error::Error::from(FeatureError::Setting { path: path.into(), reason });
     let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
@@ -147,7 +147,7 @@ pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &str) -> Resu
     let tensors = SafeTensors::deserialize(&bytes).map_err(|_| unknown())?;
     let mut logs = Vec::new();
     for (place, (trainer, state)) in trainers.iter_mut().zip(states).enumerate() {
-        let file = TrainingIdentity { settings: state["settings"].clone(), data: kept.clone() };
+        let file = TrainingIdentity { settings: state["settings"].clone(), data: kept.as_str().into() };
         if let Some(difference) = file.difference(&TrainingIdentity::new(&trainer.settings, data)) {
             return Err(wrong(difference.to_string()));
         }
@@ -203,9 +203,10 @@ mod tests {
         saved[1].coders[0].encoder.value[7] = 0.5;
         let step = Step::from_numbers(&[3.0, 6000.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).unwrap();
         let logs = vec![vec![], vec![step]];
-        save(&path, &mut saved, &logs, "data").unwrap();
+        let data = Value::from("data");
+        save(&path, &mut saved, &logs, &data).unwrap();
         let mut read = trainers();
-        assert_eq!(restore(&path, &mut read, "data").unwrap(), logs);
+        assert_eq!(restore(&path, &mut read, &data).unwrap(), logs);
         assert_eq!((read[1].step, read[1].tokens, read[1].scales[0]), (3, 6000, 1.25));
         for (saved, read) in saved.iter_mut().zip(&mut read) {
             let values = |trainer: &mut Trainer| -> Vec<Vec<f32>> {
@@ -216,7 +217,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         let refused = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            hooklens_model::error::error_chain(&restore(&path, &mut trainers(), "data").unwrap_err())
+            hooklens_model::error::error_chain(&restore(&path, &mut trainers(), &data).unwrap_err())
         };
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
@@ -240,7 +241,7 @@ mod tests {
         let metadata = HashMap::from([(STATE.to_string(), settings), (DATA.to_string(), "data".to_string())]);
         let tensors = vec![("0.center.value".to_string(), Stored::Values(&[1.0], [1]))];
         hooklens_hooks::write_views(&path, tensors, metadata).unwrap();
-        let message = restore(&path, &mut trainers(), "data").unwrap_err().to_string();
+        let message = restore(&path, &mut trainers(), &"data".into()).unwrap_err().to_string();
         assert!(message.contains("an earlier version of hooklens wrote it"), "{message}");
     }
 }

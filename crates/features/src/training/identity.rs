@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::objective::{JumpReluSparsity, Objective};
@@ -13,10 +13,11 @@ const VERSION: u64 = 1;
 const VERSION_FIELD: &str = "version";
 
 /// Settings and data that a dictionary is trained with. Training again with the same identity produces the same bytes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct TrainingIdentity {
     pub(super) settings: Value,
-    pub(super) data: String,
+    /// Description of the activations; null if they were not read for one, and text in files of earlier versions.
+    pub(super) data: Value,
 }
 
 impl fmt::Display for Difference {
@@ -38,14 +39,42 @@ impl fmt::Display for Difference {
 }
 
 impl TrainingIdentity {
-    pub(super) fn new(training: &Training, data: &str) -> Self {
-        Self { settings: training.described(), data: data.to_string() }
+    pub(super) fn new(training: &Training, data: &Value) -> Self {
+        Self { settings: training.described(), data: data.clone() }
     }
 
     /// The first difference between `self`, read from a file, and `now`: settings first, then data.
     pub fn difference(&self, now: &Self) -> Option<Difference> {
-        different_settings(&self.settings, &now.settings)
-            .or_else(|| (self.data != now.data).then(|| Difference::Data([&self.data, &now.data].map(String::clone))))
+        different_settings(&self.settings, &now.settings).or_else(|| {
+            let [before, now] = [&self.data, &now.data].map(data_text);
+            (before != now).then_some(Difference::Data([before, now]))
+        })
+    }
+}
+
+/// Text of a description of activations: for messages and checkpoints, and the form in which earlier versions stored it.
+pub(super) fn data_text(data: &Value) -> String {
+    let text = |name: &str| data[name].as_str().unwrap_or_default();
+    let list = |name: &str| -> Vec<String> {
+        let all = data[name].as_array().map_or(&[][..], Vec::as_slice);
+        all.iter().map(|one| one.as_str().map_or_else(|| one.to_string(), str::to_string)).collect()
+    };
+    let after = |before: &str, all: &[String]| match all {
+        [] => String::new(),
+        all => format!(" {before} {}", all.join(", ")),
+    };
+    let (tokens, hash, without) = (&data["tokens"], text("hash"), list("exclude_tokens").join(", "));
+    match (data, data.get("files")) {
+        (Value::String(text), _) => text.clone(),
+        (Value::Object(_), Some(files)) => {
+            let models = after("of the model", &list("models"));
+            format!("{tokens} tokens of dumps of {files} files ({hash}){models}, without [{without}]")
+        }
+        (Value::Object(_), None) => {
+            let (prompts, model, parts) = (&data["prompts"], text("model"), after("with", &list("parts")));
+            format!("{tokens} tokens of {prompts} prompts ({hash}), without [{without}], in the model {model}{parts}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -247,6 +276,23 @@ mod tests {
         for one in all {
             assert_eq!(different_settings(&read(&one), &one), None);
         }
+    }
+
+    /// Earlier versions stored the data as text, which is compared with today's description.
+    #[test]
+    fn data_of_earlier_versions_are_compared() {
+        let of = |data: Value| TrainingIdentity::new(&Training::autoencoder("hook_x", 64), &data);
+        let prompts = json!({
+            "tokens": 16, "prompts": 5, "hash": "b960", "exclude_tokens": [0, 2], "model": "32fa", "parts": ["a", "b"],
+        });
+        let text = "16 tokens of 5 prompts (b960), without [0, 2], in the model 32fa with a, b";
+        let dumps = json!({ "tokens": 9, "files": 3, "hash": "acce", "exclude_tokens": [], "models": ["f709"] });
+        let of_dumps = "9 tokens of dumps of 3 files (acce) of the model f709, without []";
+        for (data, before) in [(&prompts, text), (&dumps, of_dumps), (&Value::Null, "")] {
+            assert_eq!(of(before.into()).difference(&of(data.clone())), None, "{before}");
+        }
+        let other = of(text.into()).difference(&of(dumps));
+        assert_eq!(other, Some(Difference::Data([text.into(), of_dumps.into()])));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hooklens_hooks::{FolderLock, check_own_file};
+use serde_json::{Value, json};
 
 use super::checkpoint;
 use super::held_out::{self, HeldOut};
@@ -228,7 +229,7 @@ impl TrainingRun {
             check_own_file(path).map_err(LoadError::write(path))?;
         }
         // Identifying the data requires reading all of it, so it is done only for checkpoints.
-        let data = if saved.is_some() { source.described()? } else { String::new() };
+        let data = if saved.is_some() { source.described()? } else { Value::Null };
         let serving = Serving { seed: first.seed, batch: first.batch, buffer: first.batch * first.buffer };
         let done = match &saved {
             Some(path) if self.resume && path.exists() => {
@@ -355,8 +356,9 @@ pub trait TrainingRecord {
     /// The log as CSV, one row per step.
     fn csv(&self) -> String;
 
-    /// Settings and data that the dictionary was trained with. The data are described only if checkpoints are written.
-    fn identity(&self) -> &TrainingIdentity;
+    /// How the dictionary was trained, as JSON: the version of hooklens, settings, data, and held-out metrics. The data
+    /// are described only if checkpoints are written.
+    fn record(&self) -> Value;
 }
 
 impl TrainingRecord for Trained {
@@ -366,7 +368,12 @@ impl TrainingRecord for Trained {
         table.finish()
     }
 
-    fn identity(&self) -> &TrainingIdentity {
-        &self.identity
+    fn record(&self) -> Value {
+        json!({
+            "hooklens": env!("CARGO_PKG_VERSION"),
+            "settings": self.identity.settings,
+            "data": self.identity.data,
+            "held_out": self.held_out,
+        })
     }
 }

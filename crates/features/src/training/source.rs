@@ -7,7 +7,7 @@ use hooklens_hooks::{Positions, Record};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::splice::host;
@@ -33,7 +33,7 @@ pub(super) trait Source {
     fn origin(&mut self) -> Result<Origin>;
 
     /// Identifies the activations: the model, the tokens, and the excluded tokens.
-    fn described(&mut self) -> Result<String>;
+    fn described(&mut self) -> Result<Value>;
 
     /// Prepares to serve these points, continuing after `done` tokens.
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()>;
@@ -108,7 +108,7 @@ impl Source for FromDumps {
         }))
     }
 
-    fn described(&mut self) -> Result<String> {
+    fn described(&mut self) -> Result<Value> {
         self.store.described()
     }
 
@@ -306,7 +306,7 @@ impl Source for FromModel<'_> {
         })
     }
 
-    fn described(&mut self) -> Result<String> {
+    fn described(&mut self) -> Result<Value> {
         let mut hash = Xxh3::new();
         let mut count = 0;
         for row in self.prompts {
@@ -314,10 +314,14 @@ impl Source for FromModel<'_> {
             row.iter().for_each(|id| hash.update(&id.to_le_bytes()));
             count += row.len();
         }
-        let (rows, hash, left_out) = (self.prompts.len(), hash.digest128(), self.left_out);
-        let (model, parts) = (self.model.fingerprint()?, self.model.parts()?);
-        let parts = if parts.is_empty() { String::new() } else { format!(" with {}", parts.join(", ")) };
-        Ok(format!("{count} tokens of {rows} prompts ({hash:032x}), without {left_out:?}, in the model {model}{parts}"))
+        Ok(json!({
+            "tokens": count,
+            "prompts": self.prompts.len(),
+            "hash": format!("{:032x}", hash.digest128()),
+            "exclude_tokens": self.left_out,
+            "model": self.model.fingerprint()?,
+            "parts": self.model.parts()?,
+        }))
     }
 
     fn begin(&mut self, points: &[String], serving: Serving, done: usize) -> Result<()> {

@@ -1,0 +1,36 @@
+//! Description of a dump's tensors in its manifest.
+
+use hooklens_hooks::Axis;
+use serde::{Deserialize, Serialize};
+
+/// A tensor of the files of a dump.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredTensor {
+    /// Name of each axis, outermost first.
+    axes: Vec<String>,
+    /// Length of each axis for all prompts together, padded to the longest. `None` for an axis whose length depends on
+    /// how the prompts are split into batches.
+    shape: Vec<Option<usize>>,
+    /// Element type.
+    dtype: String,
+    /// Whether only nonzero elements are stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sparse: bool,
+}
+
+impl StoredTensor {
+    pub(super) fn new(axes: &[Axis], shape: Vec<Option<usize>>, dtype: safetensors::Dtype, sparse: bool) -> Self {
+        let axes = axes.iter().map(|axis| axis.name().to_string()).collect();
+        Self { axes, shape, dtype: dtype.to_string().to_lowercase(), sparse }
+    }
+
+    /// Extends the shape by the prompts of another shard.
+    pub(super) fn join(&mut self, other: &Self) {
+        for ((axis, own), other) in self.axes.iter().zip(&mut self.shape).zip(&other.shape) {
+            *own = own.zip(*other).map(|(own, other)| match axis == Axis::Batch.name() {
+                true => own.saturating_add(other),
+                false => own.max(other),
+            });
+        }
+    }
+}
