@@ -10,6 +10,6 @@
 
 from ._dump import Batch, Dump, Incomplete, Point, load
 from ._latents import Latents
-from ._store import ActivationStore
+from ._store import ActivationStore, Places
 
-__all__ = ["ActivationStore", "Batch", "Dump", "Incomplete", "Latents", "Point", "load"]
+__all__ = ["ActivationStore", "Batch", "Dump", "Incomplete", "Latents", "Places", "Point", "load"]

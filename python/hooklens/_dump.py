@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str]) -> Dump:
                 break
         rows, done = content.get("part_rows") or content["rows"], sum(one["rows"] for one in listed)
         warnings.warn(f"{place} is not complete: {done} of {rows} prompts", Incomplete, stacklevel=2)
-    return Dump([File(place / one["file"]) for one in listed], content)
+    return Dump([File(place / one["file"]) for one in listed], content, [one.get("first_row", 0) for one in listed])
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -149,7 +149,9 @@ def _manifest(path: Path) -> dict[str, Any]:
 class Dump(Mapping[str, "Point | Latents"]):
     """A mapping from hook points to activations: `dump["blocks.0.hook_resid_post"]`."""
 
-    def __init__(self, files: list[File], manifest: Mapping[str, Any]) -> None:
+    def __init__(self, files: list[File], manifest: Mapping[str, Any], first_rows: list[int] | None = None) -> None:
+        self.first_rows = [0] if first_rows is None else first_rows
+        """Number of the first prompt of each file."""
         self.manifest = dict(manifest)
         """The whole manifest. Manifests of earlier versions have fewer fields, and files of other programs have none."""
         self.model: dict[str, Any] | None = manifest.get("model")

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, overload
 
 import numpy as np
 
@@ -17,6 +17,17 @@ from ._file import File
 Array = np.ndarray[Any, Any]
 # Number of chunks to read ahead.
 AHEAD = 2
+
+
+class Places(NamedTuple):
+    """Where the vectors of a batch come from, to join labels with them: three arrays of integers, `[batch]`."""
+
+    rows: Array
+    """Number of each vector's prompt, counted from 0 through all dumps in the given order."""
+    positions: Array
+    """Position of each vector's token in its prompt, not counting padding."""
+    tokens: Array
+    """Token ids."""
 
 
 class State(TypedDict, total=False):
@@ -73,7 +84,12 @@ class ActivationStore:
             raise ValueError(f"there is no reader {reader} of {readers}; readers are numbered from 0 to {readers - 1}")
         paths = [dumps] if isinstance(dumps, (str, os.PathLike)) else list(dumps)
         opened = [(path, load(path)) for path in paths]
-        files = [file for _, dump in opened for file in dump.files]
+        files, first_rows, rows = [], [], 0
+        for _, dump in opened:
+            files += dump.files
+            first_rows += [rows + first for first in dump.first_rows]
+            # An incomplete dump lacks its last prompts.
+            rows += dump.manifest.get("rows", dump.rows)
         self.model = _one_model([(path, dump.model) for path, dump in opened if dump.model is not None])
         """The model whose activations the dumps contain. None if no dump records it."""
         self.point = point
@@ -100,6 +116,7 @@ class ActivationStore:
         self.dtype = np.result_type(*kinds)
         """Dtype of the vectors: the widest if dumps have different dtypes."""
         self._files = files[reader::readers]
+        self._first_rows = first_rows[reader::readers]
         # Masks are small: read them now to count the vectors in each file.
         self._counts = [int(file["attention_mask"].sum()) for file in self._files]
         self._of = [seed, batch_size, mix, reader, readers, sum(self._counts)]
@@ -126,15 +143,25 @@ class ActivationStore:
         """Number of batches per epoch. The last one may be smaller."""
         return -(-sum(self._counts) // self.batch_size)
 
-    def batches(self, epochs: int | None = 1) -> Iterator[Array]:
+    @overload
+    def batches(self, epochs: int | None = 1, *, places: Literal[False] = False) -> Iterator[Array]: ...
+
+    @overload
+    def batches(self, epochs: int | None = 1, *, places: Literal[True]) -> Iterator[tuple[Array, Places]]: ...
+
+    def batches(self, epochs: int | None = 1, *, places: bool = False) -> Iterator[Any]:
         """Yields batches from the current position until `epochs` epochs in total are done, or forever if `epochs` is
-        None.
+        None. With `places=True`, each batch comes with the prompt, position and token of every vector.
+
+        >>> for x, at in store.batches(places=True): fit(x, labels[at.rows])                    # doctest: +SKIP
         """
         while len(self) > 0 and (epochs is None or self.state["epoch"] < epochs):
-            yield from self._epoch()
+            for vectors, at in self._epoch(places):
+                yield (vectors, Places(*at.T)) if places else vectors
             self.state = self._at(self.state["epoch"] + 1, 0)
 
-    def _epoch(self) -> Iterator[Array]:
+    def _epoch(self, places: bool) -> Iterator[tuple[Array, Array]]:
+        """Yields vectors, and their places as `[batch, 3]`, or as `[batch, 0]` unless `places` is set."""
         epoch = self.state["epoch"]
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self._files))
         chunks = [order[first : first + self.mix] for first in range(0, len(order), self.mix)]
@@ -144,45 +171,58 @@ class ActivationStore:
             skip -= count
             first += 1
         rest: Array = np.empty((0, *self.shape), self.dtype)
+        rest_at: Array = np.empty((0, 3 if places else 0), np.int64)
         # Each chunk starts with the rest of the previous one, whose size is known in advance.
         before = [0, *itertools.accumulate(sum(self._counts[file] for file in files) for files in chunks)]
 
-        def read(number: int) -> Future[Array]:
+        def read(number: int) -> Future[tuple[Array, Array]]:
             lead = before[number] % self.batch_size if number > first else 0
-            return pool.submit(self._chunk, epoch, number, chunks[number], lead)
+            return pool.submit(self._chunk, epoch, number, chunks[number], lead, places)
 
         # While one chunk is used, the next two are read and shuffled.
         with ThreadPoolExecutor(AHEAD) as pool:
-            coming: deque[Future[Array]] = deque()
+            coming: deque[Future[tuple[Array, Array]]] = deque()
             following = iter(range(first, len(chunks)))
             for number in itertools.islice(following, AHEAD):
                 coming.append(read(number))
             while coming:
-                vectors = coming.popleft().result()[skip:]
+                vectors, at = (part[skip:] for part in coming.popleft().result())
                 skip = 0
                 for number in itertools.islice(following, 1):
                     coming.append(read(number))
-                vectors[: len(rest)] = rest
+                vectors[: len(rest)], at[: len(rest)] = rest, rest_at
                 whole = len(vectors) // self.batch_size * self.batch_size
                 for begin in range(0, whole, self.batch_size):
                     self.state = self._at(epoch, self.state["batch"] + 1)
-                    yield vectors[begin : begin + self.batch_size]
-                rest = vectors[whole:]
+                    yield vectors[begin : begin + self.batch_size], at[begin : begin + self.batch_size]
+                rest, rest_at = vectors[whole:], at[whole:]
         if len(rest):
             self.state = self._at(epoch, self.state["batch"] + 1)
-            yield rest
+            yield rest, rest_at
 
-    def _chunk(self, epoch: int, number: int, files: Array, lead: int) -> Array:
-        """Reads the vectors of some files and returns them shuffled, after `lead` free rows."""
+    def _chunk(self, epoch: int, number: int, files: Array, lead: int, places: bool) -> tuple[Array, Array]:
+        """Reads the vectors of some files and returns them shuffled, after `lead` free rows, with their places."""
         parts = [self._vectors(self._files[file]) for file in files]
         count = sum(len(part) for part in parts)
         shuffled = np.empty((lead + count, *self.shape), self.dtype)
-        places = np.random.default_rng((self.seed, epoch, number)).permutation(count) + lead
+        order = np.random.default_rng((self.seed, epoch, number)).permutation(count) + lead
+        at = np.empty((lead + count, 3 if places else 0), np.int64)
         begin = 0
-        for part in parts:
-            shuffled[places[begin : begin + len(part)]] = part
+        for file, part in zip(files, parts):
+            own = order[begin : begin + len(part)]
+            shuffled[own] = part
+            if places:
+                at[own] = self._places(file)
             begin += len(part)
-        return shuffled
+        return shuffled, at
+
+    def _places(self, file: int) -> Array:
+        """Prompt, position and token of each vector of a file, `[vector, 3]`."""
+        one = self._files[file]
+        mask = one["attention_mask"].astype(bool)
+        positions = one["positions"] if "positions" in one else np.cumsum(mask, axis=1) - 1
+        rows = np.broadcast_to(np.arange(len(mask))[:, None] + self._first_rows[file], mask.shape)
+        return np.stack([rows[mask], positions[mask], one["tokens"][mask]], axis=1)
 
     def _vectors(self, file: File) -> Array:
         mask = file["attention_mask"].astype(bool)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from test_load import RESID, dumped
+from test_load import RESID, ROWS, dumped, run
 
 from hooklens import ActivationStore, load
 
@@ -106,3 +106,31 @@ def test_dumps_of_two_models_are_refused(dumps, tmp_path):
         with pytest.raises(ValueError, match="come from a different model"):
             ActivationStore([dumps[0], other], RESID)
     assert len(list(ActivationStore([processed, one], RESID).batches()))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_places_are_those_of_the_files(tmp_path, side):
+    labels = {number: row for number, row in enumerate(2 * ROWS)}
+    for shard in ("1/2", "2/2"):
+        dumped(tmp_path, "--batch-size", 2, "--padding-side", side, "--shard", shard, out=f"all/{shard[0]}")
+    run("merge", "--out", tmp_path / "all")
+    last = dumped(tmp_path, "--batch-size", 2, "--padding-side", side, "--positions=-2..", out="last")
+    vectors = {}
+    single = load(dumped(tmp_path, "--batch-size", 1, out="single"))
+    for row, own in enumerate(single.batches([RESID])):
+        for position, vector in enumerate(own[RESID][0]):
+            vectors[row, position] = vectors[row + len(ROWS), position] = vector
+    store = ActivationStore([tmp_path / "all", last], RESID, batch_size=3, mix=2, seed=1)
+    seen = []
+    for x, at in store.batches(places=True):
+        assert len(x) == len(at.rows) == len(at.positions) == len(at.tokens)
+        for vector, row, position, token in zip(x, *at):
+            assert labels[row][position] == token
+            np.testing.assert_allclose(vector, vectors[row, position], atol=1e-4)
+            seen.append((row, position))
+    every = [(row, position) for row, ids in enumerate(ROWS) for position in range(len(ids))]
+    kept = [(row + len(ROWS), position) for row, ids in enumerate(ROWS) for position in range(len(ids))[-2:]]
+    assert sorted(seen) == every + kept
+    plain = np.concatenate(list(ActivationStore([tmp_path / "all", last], RESID, batch_size=3, mix=2, seed=1).batches()))
+    placed = ActivationStore([tmp_path / "all", last], RESID, batch_size=3, mix=2, seed=1).batches(places=True)
+    np.testing.assert_array_equal(plain, np.concatenate([x for x, _ in placed]))

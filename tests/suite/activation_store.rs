@@ -247,3 +247,62 @@ fn a_folder_of_shards_is_one_dump() {
     hooklens::dump::merge(&parts, &[parts.join("1"), parts.join("2")]).unwrap();
     assert_eq!(sorted(all(&parts)), sorted(apart));
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(40) })]
+
+    /// Each vector's prompt, position and token are those of the prompts and of the files: over several dumps, shards,
+    /// padding and selected positions.
+    #[test]
+    fn places_are_those_of_the_files(
+        rows in prop::collection::vec(any_row(1..9), 3..12), size in 1..4usize, left: bool, kept in 0..4usize,
+        buffer in 1..60usize, seed: u64, shards in 1..4usize,
+    ) {
+        let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let side = if left { PaddingSide::Left } else { PaddingSide::Right };
+        let positions = [Positions::All, (-2..).into(), (..3).into(), (-3..-1).into()][kept].clone();
+        let long: Vec<Vec<u32>> = rows.iter().filter(|row| kept != 3 || row.len() > 1).cloned().collect();
+        if long.is_empty() {
+            return Ok(());
+        }
+        let dump = || Dump::new(POINT).batch_size(size).padding_side(side).positions(positions.clone());
+        let [all, one] = ["all", "one.safetensors"].map(|name| folder.path().join(name));
+        for index in 1..=shards {
+            if Shard::new(index, shards).is_ok() && dump().shard(Shard::new(index, shards).unwrap()).own_rows(long.len()) > 0 {
+                let out = all.join(index.to_string());
+                dump().shard(Shard::new(index, shards).unwrap()).run(&model, &long, out).unwrap();
+            }
+        }
+        dump().run(&model, &long, &one).unwrap();
+        let stream = model.record(Tokens::padded(&long, 0, PaddingSide::Right).unwrap(), POINT).unwrap();
+        let stream: ndarray::ArrayD<f32> = stream.activation(POINT).unwrap().to_ndarray().unwrap();
+        let mut seen = Vec::new();
+        // The rows of the second dump follow those of the first.
+        let store = ActivationStore::new([&all, &one], [POINT]).seed(seed).buffer(buffer).batch_size(5);
+        for batch in store.batches().unwrap() {
+            let batch = batch.unwrap();
+            let vectors = batch.vectors(POINT).unwrap();
+            let labels = batch.rows().iter().zip(batch.positions()).zip(batch.tokens()).zip(vectors.rows());
+            for (((row, position), token), vector) in labels {
+                prop_assert_eq!(long[row % long.len()][*position], *token);
+                let expected = stream.slice(ndarray::s![row % long.len(), *position, ..]);
+                prop_assert!(vector.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-3));
+                seen.push((*row, *position));
+            }
+        }
+        seen.sort_unstable();
+        let wanted = |row: &Vec<u32>| {
+            let range = match kept {
+                0 => 0..row.len(),
+                1 => row.len().saturating_sub(2)..row.len(),
+                2 => 0..row.len().min(3),
+                _ => row.len().saturating_sub(3)..row.len() - 1,
+            };
+            range.collect::<Vec<_>>()
+        };
+        let twice = long.iter().chain(&long).enumerate();
+        let wanted: Vec<_> = twice.flat_map(|(row, ids)| wanted(ids).into_iter().map(move |at| (row, at))).collect();
+        prop_assert_eq!(seen, wanted);
+    }
+}

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::stored::{Piece, StoredFile, files_of, lacks, model_of};
+use super::stored::{Part, Piece, StoredFile, files_of, lacks, model_of};
 use super::{DumpModel, DumpedModel, Shard, SplitByShard};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
@@ -74,6 +74,8 @@ pub struct ActivationStore {
 #[derive(Debug, Clone)]
 pub struct ActivationBatch {
     tokens: Vec<u32>,
+    rows: Vec<usize>,
+    positions: Vec<usize>,
     points: BTreeMap<String, Vec<f32>>,
 }
 
@@ -296,25 +298,32 @@ impl ActivationStore {
 
     /// Calls `look` with every file and its tokens. Fails if there is no file.
     fn each_file(&self, mut look: impl FnMut(StoredFile, Vec<Option<u32>>)) -> Result<()> {
-        let mut paths = Vec::new();
+        let (mut parts, mut rows_before) = (Vec::new(), 0);
         for dump in &self.dumps {
-            paths.extend(files_of(dump)?);
+            let (files, rows) = files_of(dump)?;
+            parts.extend(files.into_iter().map(|part| Part { first_row: part.first_row + rows_before, ..part }));
+            // The rows of a single file are known once it is opened. A later dump's rows continue after them.
+            rows_before += match rows {
+                Some(rows) => rows,
+                None => StoredFile::open(dump, &[])?.rows(),
+            };
         }
-        let opened = |path: &PathBuf| -> Result<(StoredFile, Vec<Option<u32>>)> {
-            let mut file = StoredFile::open(path, &self.points)?;
+        let opened = |part: &Part| -> Result<(StoredFile, Vec<Option<u32>>)> {
+            let mut file = StoredFile::open(&part.path, &self.points)?;
+            file.first_row = part.first_row;
             let tokens = file.tokens()?;
             Ok((file, tokens))
         };
         let at_once = self.at_once();
         let mut widths: Option<Vec<usize>> = None;
-        for paths in paths.chunks(4 * at_once) {
-            for (path, opened) in paths.iter().zip(together(paths, at_once, opened)) {
+        for parts in parts.chunks(4 * at_once) {
+            for (part, opened) in parts.iter().zip(together(parts, at_once, opened)) {
                 let (file, tokens) = opened?;
                 let widths = widths.get_or_insert_with(|| file.widths().collect());
                 let differs = widths.iter().zip(file.widths()).zip(&self.points).find(|((a, b), _)| *a != b);
                 if let Some(((first, own), point)) = differs {
                     let reason = format!("vectors of `{point}` have width {own}, but width {first} in another file");
-                    return Err(DumpError::Refused { path: path.clone(), reason }.into());
+                    return Err(DumpError::Refused { path: part.path.clone(), reason }.into());
                 }
                 look(file, tokens);
             }
@@ -380,9 +389,9 @@ impl DescribeStore for ActivationStore {
 
     fn widths(&self) -> Result<BTreeMap<String, usize>> {
         let none = || InputError::Empty { what: "the list of dumps".into() };
-        let files = files_of(self.dumps.first().ok_or_else(none)?)?;
+        let (files, _) = files_of(self.dumps.first().ok_or_else(none)?)?;
         // A dump has at least one file; the others are compared with it when they are opened.
-        Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0], &self.points)?.widths()).collect())
+        Ok(self.points.iter().cloned().zip(StoredFile::open(&files[0].path, &self.points)?.widths()).collect())
     }
 
     fn described(&self) -> Result<Value> {
@@ -508,6 +517,11 @@ impl Batches {
             let piece = |piece: u32| &chunk.pieces[piece as usize];
             let token = |[number, place]: &[u32; 2]| piece(*number).tokens[*place as usize].unwrap_or_default();
             to.tokens.extend(places.iter().map(token));
+            let labels = places.iter().map(|[number, place]| piece(*number).labels[*place as usize]);
+            labels.for_each(|(row, position)| {
+                to.rows.push(row);
+                to.positions.push(position as usize);
+            });
             for (point, (name, width)) in self.points.iter().enumerate() {
                 let vectors = to.points.entry(name.clone()).or_insert_with(|| Vec::with_capacity(self.batch * width));
                 let mut finite = true;
@@ -533,7 +547,9 @@ impl Iterator for Batches {
     type Item = Result<ActivationBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut batch = ActivationBatch { tokens: Vec::with_capacity(self.batch), points: BTreeMap::new() };
+        let (rows, positions) = (Vec::with_capacity(self.batch), Vec::with_capacity(self.batch));
+        let tokens = Vec::with_capacity(self.batch);
+        let mut batch = ActivationBatch { tokens, rows, positions, points: BTreeMap::new() };
         if let Err(error) = self.fill(&mut batch) {
             (self.chunks, self.chunk) = (None, None);
             return Some(Err(error));
@@ -554,6 +570,36 @@ impl ActivationBatch {
     /// Token that each vector was computed at.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Number of each vector's prompt, counted from 0 through all dumps of the store in the given order: the rows of a
+    /// second dump follow those of the first.
+    ///
+    /// ```
+    /// use hooklens::dump::{ActivationStore, Dump};
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let out = folder.path().join("activations");
+    /// let (prompts, labels) = ([vec![0, 51, 59], vec![0, 9], vec![0, 50, 21]], ["color", "drink", "color"]);
+    /// Dump::new("resid_post1").run(&model, &prompts, &out)?;
+    /// for batch in ActivationStore::new([&out], ["resid_post1"]).batches()? {
+    ///     let batch = batch?;
+    ///     for ((row, position), token) in batch.rows().iter().zip(batch.positions()).zip(batch.tokens()) {
+    ///         assert_eq!(prompts[*row][*position], *token);
+    ///         println!("{} at position {position} of prompt {row}", labels[*row]);
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rows(&self) -> &[usize] {
+        &self.rows
+    }
+
+    /// Position of each vector's token in its prompt, not counting padding or a dump's prefix. In a file of selected
+    /// positions without the tensor `positions`, it is counted from the first position kept.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
     }
 
     /// Vectors of a point, `[vector, width]`.

@@ -20,25 +20,35 @@ use hooklens_model::error::{Error, LoadError, Result};
 /// Key under which earlier versions recorded the model, as JSON, in the header of a single file.
 const MODEL_KEY: &str = "hooklens_model";
 
+/// A file of a dump.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    /// Number of the file's first prompt in the dump.
+    pub(super) first_row: usize,
+}
+
 /// Files of a dump: a single file, the finished files of a folder, or the finished files of all shards in a folder.
+/// Also returns the number of prompts in the complete dump; `None` for a single file, which does not record it.
 ///
 /// # Errors
 /// Fails if the path is not a dump or cannot be read.
-pub(super) fn files_of(dump: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn files_of(dump: &Path) -> Result<(Vec<Part>, Option<usize>)> {
     let wrong = |reason: &str| DumpError::Refused { path: dump.to_path_buf(), reason: reason.into() };
-    let mut files = match is_folder(dump)? {
-        true => Vec::new(),
-        false => vec![dump.to_path_buf()],
-    };
+    if !is_folder(dump)? {
+        return Ok((vec![Part { path: dump.to_path_buf(), first_row: 0 }], None));
+    }
+    let (mut files, mut rows) = (Vec::new(), None);
     for (folder, manifest) in manifests(dump)? {
+        rows = Some(manifest.rows);
         files.extend(finished(&folder, manifest)?);
     }
-    if files.iter().any(|file| file.extension().is_some_and(|ending| ending == "parquet")) {
+    if files.iter().any(|file| file.path.extension().is_some_and(|ending| ending == "parquet")) {
         return Err(wrong("it contains Parquet tables, which cannot be read as a dump; dump to safetensors").into());
     }
     match files.is_empty() {
         true => Err(wrong("it contains no finished files of a dump").into()),
-        false => Ok(files),
+        false => Ok((files, rows)),
     }
 }
 
@@ -117,9 +127,10 @@ fn manifests(dump: &Path) -> Result<Vec<(PathBuf, Manifest)>> {
 }
 
 /// Finished files of a folder.
-fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<PathBuf>> {
+fn finished(folder: &Path, manifest: Manifest) -> Result<Vec<Part>> {
     let listed = if manifest.complete { manifest.files } else { Log::read(folder)? };
-    Ok(listed.into_iter().filter(|file| file.is_within()).map(|file| folder.join(file.file)).collect())
+    let own = listed.into_iter().filter(|file| file.is_within());
+    Ok(own.map(|file| Part { path: folder.join(file.file), first_row: file.first_row }).collect())
 }
 
 /// Points with scores `[row, head, query, key]`, which have the shape of vectors if there are as many heads as
@@ -142,8 +153,14 @@ pub(super) struct StoredFile {
     object: Option<Ranges>,
     /// Number of token positions (places) in all rows, including padding.
     pub(super) places: usize,
+    /// Number of places per row.
+    columns: usize,
+    /// Number of the first row, counted through all dumps that are read.
+    pub(super) first_row: usize,
     tokens: u64,
     mask: u64,
+    /// Position of each token in its prompt, if the file stores it.
+    positions: Option<u64>,
     points: Vec<Vectors>,
 }
 
@@ -152,6 +169,8 @@ pub(super) struct StoredFile {
 pub(super) struct Piece {
     /// Token at each place; `None` for padding.
     pub(super) tokens: Vec<Option<u32>>,
+    /// Prompt number and position in the prompt at each place; unspecified for padding.
+    pub(super) labels: Vec<(usize, u32)>,
     points: Vec<(DType, Vec<u8>)>,
 }
 
@@ -179,6 +198,10 @@ impl StoredFile {
         if shape != of_mask {
             return Err(wrong(format!("its tokens have shape {shape:?}, but their mask has shape {of_mask:?}")).into());
         }
+        let positions = match files.info("positions") {
+            Some(_) => Some(integers("positions")?).filter(|(_, own)| *own == shape).map(|(start, _)| start),
+            None => None,
+        };
         let vectors = |name: &String| {
             let Some(info) = files.info(name) else {
                 if files.info(&format!("{name}.indices")).is_some() {
@@ -207,7 +230,13 @@ impl StoredFile {
             })
         };
         let points = points.iter().map(vectors).collect::<std::result::Result<_, _>>()?;
-        Ok(Self { path: path.to_path_buf(), object, places: shape[0] * shape[1], tokens, mask, points })
+        let (path, [rows, columns]) = (path.to_path_buf(), shape);
+        Ok(Self { path, object, places: rows * columns, columns, first_row: 0, tokens, mask, positions, points })
+    }
+
+    /// Number of rows.
+    pub(super) fn rows(&self) -> usize {
+        self.places / self.columns.max(1)
     }
 
     /// Widths of the points' vectors.
@@ -237,14 +266,39 @@ impl StoredFile {
         }
     }
 
+    fn integers(&self, file: &Open<'_>, start: u64, first: usize, count: usize) -> Result<Vec<i64>> {
+        let bytes = self.bytes(file, start + 8 * first as u64, 8 * count)?;
+        Ok(bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+    }
+
     fn tokens_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<Option<u32>>> {
-        let integers = |start: u64| self.bytes(file, start + 8 * first as u64, 8 * count);
-        let (tokens, mask) = (integers(self.tokens)?, integers(self.mask)?);
-        let numbers = |bytes: &[u8]| -> Vec<i64> {
-            bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
-        };
+        let [tokens, mask] = [self.tokens, self.mask].map(|start| self.integers(file, start, first, count));
         let token = |(id, real): (i64, i64)| (real != 0).then(|| u32::try_from(id).ok()).flatten();
-        Ok(numbers(&tokens).into_iter().zip(numbers(&mask)).map(token).collect())
+        Ok(tokens?.into_iter().zip(mask?).map(token).collect())
+    }
+
+    /// Prompt numbers and positions at consecutive places.
+    fn labels_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<(usize, u32)>> {
+        let columns = self.columns.max(1);
+        let row = |place: usize| self.first_row + place / columns;
+        if let Some(start) = self.positions {
+            let positions = self.integers(file, start, first, count)?.into_iter();
+            let label = |(place, position)| (row(place), u32::try_from(position).unwrap_or_default());
+            return Ok((first..).zip(positions).map(label).collect());
+        }
+        // Counts from the start of the first row, which may be padded on the left.
+        let begin = first / columns * columns;
+        let (mut labels, mut next) = (Vec::with_capacity(count), 0);
+        for (place, real) in (begin..).zip(self.integers(file, self.mask, begin, first + count - begin)?) {
+            if place % columns == 0 {
+                next = 0;
+            }
+            if place >= first {
+                labels.push((row(place), next));
+            }
+            next += u32::from(real != 0);
+        }
+        Ok(labels)
     }
 
     /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
@@ -268,7 +322,8 @@ impl StoredFile {
             Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
         };
         let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
-        Ok(Piece { tokens: self.tokens_in(&file, first, count)?, points })
+        let labels = self.labels_in(&file, first, count)?;
+        Ok(Piece { tokens: self.tokens_in(&file, first, count)?, labels, points })
     }
 }
 
