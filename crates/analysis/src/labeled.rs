@@ -144,19 +144,16 @@ impl LabeledArray {
     /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::numbered("head", 3)];
     /// let scores = LabeledArray::from_values(axes, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     /// assert_eq!(scores.at("layer", -1)?.values().as_slice(), Some(&[4.0, 5.0, 6.0][..]));
-    /// let message = scores.at("neuron", 0).unwrap_err().to_string();
-    /// assert_eq!(message, "index 0 is out of range for axis `neuron`; the array has layer (2), head (3)");
+    /// let message = scores.at("head", 3).unwrap_err().to_string();
+    /// assert_eq!(message, "index 3 is out of range for axis `head`; the array has layer (2), head (3)");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`InputError::Place`] if the axis or index does not exist.
+    /// [`InputError::Axis`] if the array has no such axis, [`InputError::Place`] if the index is out of range.
     pub fn at(&self, axis: &str, place: isize) -> Result<LabeledArray, InputError> {
-        let absent = || {
-            let axes = self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect();
-            InputError::Place { axis: axis.into(), place, axes }
-        };
-        let number = self.axes.iter().position(|own| own.name == axis).ok_or_else(absent)?;
+        let absent = || InputError::Place { axis: axis.into(), place, axes: self.sizes() };
+        let number = self.axis(axis)?;
         let len = self.axes[number].labels.len();
         let from = if place < 0 { len.checked_add_signed(place) } else { usize::try_from(place).ok() };
         let index = from.filter(|index| *index < len).ok_or_else(absent)?;
@@ -179,10 +176,101 @@ impl LabeledArray {
         Self { axes: self.axes.clone(), values: self.values.map(change) }
     }
 
-    /// Returns the `count` largest values with their labels, largest first. NaN comes last.
+    /// Averages over an axis and removes it. NaN for an axis without indices.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("head", ["a", "b"])];
+    /// let scores = LabeledArray::from_values(axes, [0.1, 0.3, 0.7, 0.5])?;
+    /// assert_eq!(scores.mean("layer")?.to_csv(), "head,value\na,0.4\nb,0.4\n");
+    /// assert_eq!(scores.mean("pos").unwrap_err().to_string(), "there is no axis `pos`; the array has layer (2), head (2)");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Axis`] if the array has no such axis.
+    pub fn mean(&self, axis: &str) -> Result<LabeledArray, InputError> {
+        let number = self.axis(axis)?;
+        let mut axes = self.axes.clone();
+        let count = axes.remove(number).labels.len() as f64;
+        Ok(Self { axes, values: self.values.sum_axis(Axis(number)) / count })
+    }
+
+    /// Subtracts another array with the same axes and labels, such as the same sweep of another model.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let array = |labels, values: [f64; 2]| LabeledArray::from_values([LabeledAxis::new("head", labels)], values);
+    /// let (before, after) = (array(["a", "b"], [0.1, 0.2])?, array(["a", "b"], [0.1, 0.7])?);
+    /// assert_eq!(after.subtract(&before)?.largest(1), [(vec!["b"], 0.5)]);
+    /// let message = after.subtract(&array(["a", "c"], [0.0, 0.0])?).unwrap_err().to_string();
+    /// assert_eq!(message, "the arrays have different labels: index 1 of axis `head` is `b` in one and `c` in the other");
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::OtherAxes`] if the axes differ, [`InputError::OtherLabels`] with the first label that differs.
+    pub fn subtract(&self, other: &LabeledArray) -> Result<LabeledArray, InputError> {
+        let [own, others] =
+            [self, other].map(|array| array.axes.iter().map(|axis| axis.name.clone()).collect::<Vec<_>>());
+        if own != others {
+            return Err(InputError::OtherAxes { one: own, other: others });
+        }
+        for (axis, other) in self.axes.iter().zip(&other.axes) {
+            let longest = axis.labels.len().max(other.labels.len());
+            if let Some(place) = (0..longest).find(|place| axis.labels.get(*place) != other.labels.get(*place)) {
+                let [one, other] = [axis, other].map(|axis| axis.labels.get(place).cloned());
+                return Err(InputError::OtherLabels { axis: axis.name.clone(), place, one, other });
+            }
+        }
+        Ok(Self { axes: self.axes.clone(), values: &self.values - &other.values })
+    }
+
+    /// Sorts the indices of an axis by their values, averaged over the other axes, largest first. Equal values keep
+    /// their order, and NaN comes last.
+    ///
+    /// ```
+    /// use hooklens::{LabeledArray, LabeledAxis};
+    /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("head", ["a", "b", "c"])];
+    /// let scores = LabeledArray::from_values(axes, [0.1, 0.9, 0.3, 0.2, 0.5, 0.4])?;
+    /// let sorted = scores.sort_values("head")?;
+    /// assert_eq!(sorted.axes()[1].labels, ["b", "c", "a"]);
+    /// assert_eq!(sorted.at("layer", 0)?.values().as_slice(), Some(&[0.9, 0.3, 0.1][..]));
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Axis`] if the array has no such axis.
+    pub fn sort_values(&self, axis: &str) -> Result<LabeledArray, InputError> {
+        let number = self.axis(axis)?;
+        let means: Vec<f64> =
+            self.values.axis_iter(Axis(number)).map(|part| part.sum() / part.len().max(1) as f64).collect();
+        let mut order: Vec<usize> = (0..means.len()).collect();
+        order.sort_by(|a, b| rank(means[*b]).total_cmp(&rank(means[*a])));
+        let mut axes = self.axes.clone();
+        axes[number].labels = order.iter().map(|place| self.axes[number].labels[*place].clone()).collect();
+        Ok(Self { axes, values: self.values.select(Axis(number), &order) })
+    }
+
+    /// Returns the `count` largest values with their labels, one label per axis, largest first. NaN comes last. For the
+    /// largest magnitudes, use [`LabeledArray::map`] first.
+    #[doc(alias("nlargest", "topk"))]
     pub fn largest(&self, count: usize) -> Vec<(Vec<&str>, f64)> {
-        let places = largest_places(self, count).into_iter();
-        places.map(|(labels, place)| (labels, self.values[&place])).collect()
+        let mut all: Vec<_> = self.values.indexed_iter().collect();
+        all.sort_by(|(_, a), (_, b)| rank(**b).total_cmp(&rank(**a)));
+        all.truncate(count);
+        all.into_iter().map(|(place, value)| (self.labels(&place), *value)).collect()
+    }
+
+    /// Number of the axis with this name.
+    fn axis(&self, name: &str) -> Result<usize, InputError> {
+        let absent = || InputError::Axis { axis: name.into(), axes: self.sizes() };
+        self.axes.iter().position(|own| own.name == name).ok_or_else(absent)
+    }
+
+    /// Name and size of each axis.
+    fn sizes(&self) -> Vec<(String, usize)> {
+        self.axes.iter().map(|axis| (axis.name.clone(), axis.labels.len())).collect()
     }
 
     pub(crate) fn labels(&self, place: &IxDyn) -> Vec<&str> {
@@ -210,13 +298,9 @@ pub fn matching(axes: impl IntoIterator<Item = LabeledAxis>, values: ArrayD<f64>
     made
 }
 
-/// Labels and indices of the `count` largest values, in descending order. NaN counts as smallest.
-pub fn largest_places(array: &LabeledArray, count: usize) -> Vec<(Vec<&str>, IxDyn)> {
-    let rank = |value: f64| if value.is_nan() { f64::NEG_INFINITY } else { value };
-    let mut all: Vec<_> = array.values.indexed_iter().map(|(place, value)| (place, rank(*value))).collect();
-    all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all.truncate(count);
-    all.into_iter().map(|(place, _)| (array.labels(&place), place)).collect()
+/// Value to sort by: NaN counts as smallest.
+fn rank(value: f64) -> f64 {
+    if value.is_nan() { f64::NEG_INFINITY } else { value }
 }
 
 /// CSV output in which labels can be written in different ways. Used by the command line.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::json_result::file_text;
 use super::terminal::{Stdout, is_quiet, print_json, shown, stdout};
 use super::{CliResult, Failure};
-use hooklens_analysis::labeled::{LabeledArray, largest_places};
+use hooklens_analysis::labeled::LabeledArray;
 use hooklens_io::csv_text::CsvLabels;
 use hooklens_io::numerals::grouped;
 use hooklens_io::object_stores::is_url;
@@ -199,7 +199,8 @@ pub(super) fn check_finite(array: &LabeledArray) -> CliResult {
 /// columns. Columns are arrays with the same axes, under a name with a unit.
 pub(super) fn print_largest(out: &mut Stdout, columns: &[(&str, &LabeledArray)], count: usize) -> CliResult {
     let Some((_, array)) = columns.first() else { return Ok(()) };
-    let sized = array.map(|value| value.abs());
+    let mut places: Vec<_> = array.values().indexed_iter().collect();
+    places.sort_by(|(_, a), (_, b)| b.abs().total_cmp(&a.abs()));
     // Line breaks in labels would break the table.
     let on_line = |label: &str| shown(label).replace('\n', "↵").replace('\t', "\\t");
     let width = |label: &String| on_line(label).chars().count();
@@ -208,8 +209,9 @@ pub(super) fn print_largest(out: &mut Stdout, columns: &[(&str, &LabeledArray)],
     let names = array.axes().iter().zip(&widths).map(|(axis, width)| format!("{:<width$}", axis.name));
     let values = columns.iter().map(|(name, _)| format!("{name:>9}"));
     writeln!(out, "{}", names.chain(values).collect::<Vec<_>>().join("  "))?;
-    for (labels, place) in largest_places(&sized, count) {
-        let cells = labels.iter().zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label)));
+    for (place, _) in places.into_iter().take(count) {
+        let labels = array.axes().iter().enumerate().map(|(axis, own)| &own.labels[place[axis]]);
+        let cells = labels.zip(&widths).map(|(label, width)| format!("{:<width$}", on_line(label)));
         let values = columns.iter().map(|(name, array)| {
             let width = name.len().max(9);
             format!("{:>+width$.3}", array.values()[&place])

@@ -183,6 +183,38 @@ pub enum InputError {
         /// Size of each axis.
         places: Vec<usize>,
     },
+    /// An array has no axis with this name.
+    #[error("there is no axis `{axis}`; the array has {}", places(axes))]
+    Axis {
+        /// The requested name.
+        axis: String,
+        /// Name and size of each axis.
+        axes: Vec<(String, usize)>,
+    },
+    /// Two arrays have different axes.
+    #[error("the arrays have different axes: {} in one and {} in the other", one.join(", "), other.join(", "))]
+    OtherAxes {
+        /// Names of the axes of one array.
+        one: Vec<String>,
+        /// Names of the axes of the other.
+        other: Vec<String>,
+    },
+    /// Two arrays have different labels.
+    #[error(
+        "the arrays have different labels: index {place} of axis `{axis}` is {} in one and {} in the other",
+        label(one),
+        label(other)
+    )]
+    OtherLabels {
+        /// Name of the axis.
+        axis: String,
+        /// The first index at which labels differ.
+        place: usize,
+        /// Label in one array; `None` if its axis is shorter.
+        one: Option<String>,
+        /// Label in the other array.
+        other: Option<String>,
+    },
     /// An index is outside an array's axis.
     #[error("index {place} is out of range for axis `{axis}`; the array has {}", places(axes))]
     Place {
@@ -443,6 +475,11 @@ fn rather(nearest: &[String], first: &[String]) -> String {
         ([], first) => format!("; it has {}, ...", some_of(first)),
         (nearest, _) => format!("; did you mean {}?", some_of(nearest)),
     }
+}
+
+/// A label in an error message.
+fn label(label: &Option<String>) -> String {
+    label.as_ref().map_or("missing".into(), |label| format!("`{label}`"))
 }
 
 /// Formats axes and their sizes: `layer (12), head (12)`.
