@@ -278,6 +278,8 @@ impl PointInfo {
 /// use hooklens_hooks::Point;
 /// let point = Point::<4>::new("blocks.0.attn.hook_z");
 /// assert_eq!(point.name(), "blocks.0.attn.hook_z");
+/// // Methods borrow the point, so that it can be used again.
+/// let hooks = [point.head(0).zero(), point.scale(0.5)];
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Point<const D: usize> {
@@ -318,8 +320,8 @@ impl<const D: usize> Point<D> {
     /// assert_eq!(Point::<4>::in_layer(0, "attn.hook_z").of_encoder().name(), "encoder.0.attn.hook_z");
     /// ```
     #[must_use]
-    pub fn of_encoder(self) -> Self {
-        Self { layer: self.layer.map(|(_, layer)| ("encoder", layer)), ..self }
+    pub fn of_encoder(&self) -> Self {
+        Self { name: self.name.clone(), layer: self.layer.map(|(_, layer)| ("encoder", layer)) }
     }
 
     /// The same point in the decoder of an encoder-decoder model: `decoder.{layer}.{suffix}`.
@@ -329,8 +331,8 @@ impl<const D: usize> Point<D> {
     /// assert_eq!(Point::<4>::in_layer(-1, "attn.hook_z").of_decoder().name(), "decoder.-1.attn.hook_z");
     /// ```
     #[must_use]
-    pub fn of_decoder(self) -> Self {
-        Self { layer: self.layer.map(|(_, layer)| ("decoder", layer)), ..self }
+    pub fn of_decoder(&self) -> Self {
+        Self { name: self.name.clone(), layer: self.layer.map(|(_, layer)| ("decoder", layer)) }
     }
 
     /// The point `suffix` of the part spliced in at this point; see [`Part`](crate::Part).

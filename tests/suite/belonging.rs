@@ -93,10 +93,10 @@ fn acting<'r, const D: usize>(
 ) -> Option<Hook<'r>> {
     let slice = match wheres {
         Where::Everywhere => None,
-        Where::At(n) => Some(point.clone().positions(*n)),
-        Where::Between(a, b) => Some(point.clone().positions(*a..*b)),
-        Where::These(list) => Some(point.clone().positions(list.as_slice())),
-        Where::Last => Some(point.clone().positions(-1)),
+        Where::At(n) => Some(point.positions(*n)),
+        Where::Between(a, b) => Some(point.positions(*a..*b)),
+        Where::These(list) => Some(point.positions(list.as_slice())),
+        Where::Last => Some(point.positions(-1)),
     };
     let vector = || Tensor::<1>::ones([width.max(1)], &crate::support::device()) * 0.7;
     macro_rules! verbs {

@@ -18,7 +18,7 @@ impl<const D: usize> Point<D> {
     ///     .collect();
     /// assert_eq!(hooks.len(), 2);
     /// ```
-    pub fn edit<'a, F, R>(self, edit: F) -> Hook<'a>
+    pub fn edit<'a, F, R>(&self, edit: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
         R: IntoEdit<D>,
@@ -39,7 +39,7 @@ impl<const D: usize> Point<D> {
     /// assert_eq!(most, 1.0);
     /// # Ok::<(), hooklens_hooks::HookError>(())
     /// ```
-    pub fn read<'a, F, R>(self, read: F) -> Hook<'a>
+    pub fn read<'a, F, R>(&self, read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
         R: IntoRead,
@@ -54,7 +54,7 @@ impl<const D: usize> Point<D> {
     /// let frozen = Point::<4>::in_layer(0, "attn.hook_pattern").edit_grad(|grad, _| grad.zeros_like());
     /// assert!(frozen.is_backward()); // no gradient flows through the pattern
     /// ```
-    pub fn edit_grad<'a, F, R>(self, edit: F) -> Hook<'a>
+    pub fn edit_grad<'a, F, R>(&self, edit: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
         R: IntoEdit<D>,
@@ -70,7 +70,7 @@ impl<const D: usize> Point<D> {
     /// let look = Point::<3>::in_layer(-1, "hook_resid_post").read_grad(|grad, _| sizes.push(grad.dims()));
     /// assert!(look.is_backward() && !look.edits());
     /// ```
-    pub fn read_grad<'a, F, R>(self, read: F) -> Hook<'a>
+    pub fn read_grad<'a, F, R>(&self, read: F) -> Hook<'a>
     where
         F: FnMut(Tensor<D>, &At<'_>) -> R + 'a,
         R: IntoRead,

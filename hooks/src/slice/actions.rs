@@ -16,7 +16,7 @@ macro_rules! acts {
         impl<const D: usize> Point<D> {
             $($(#[$doc])*
             #[allow(clippy::should_implement_trait, reason = "`add` returns a hook, not a sum")]
-            pub fn $name<$l>(self $(, $arg: $type)*) -> Hook<$l> {
+            pub fn $name<$l>(&self $(, $arg: $type)*) -> Hook<$l> {
                 Slice::from(self).$name($($arg),*)
             })*
         }

@@ -46,10 +46,16 @@ impl<const D: usize> From<Point<D>> for Slice<D> {
     }
 }
 
+impl<const D: usize> From<&Point<D>> for Slice<D> {
+    fn from(point: &Point<D>) -> Self {
+        Self { point: point.clone(), cuts: Vec::new() }
+    }
+}
+
 macro_rules! slices {
     ($($(#[$doc:meta])* fn $name:ident($arg:ident: $type:ty) => $cut:expr;)*) => {
         impl<const D: usize> Point<D> {
-            $($(#[$doc])* pub fn $name(self, $arg: $type) -> Slice<D> {
+            $($(#[$doc])* pub fn $name(&self, $arg: $type) -> Slice<D> {
                 Slice::from(self).$name($arg)
             })*
         }
