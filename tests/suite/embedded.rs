@@ -1,10 +1,11 @@
 //! The embedded models do their tasks.
 
+use hooklens::encoder::HookedEncoder;
 use hooklens::experiments::head_scores;
 use hooklens::prelude::*;
 use rand::prelude::*;
 
-use crate::support::values;
+use crate::support::{fixtures, values};
 
 /// `<bos>`, followed by a repeated sequence of random words.
 fn repeated(rng: &mut StdRng, len: usize) -> Vec<u32> {
@@ -67,4 +68,27 @@ fn it_is_small() {
     let info = hooklens::inspect("embedded:ioi").unwrap();
     assert!(info.weights.unwrap().files.stored_bytes() <= 4 << 20);
     assert!(hooklens::inspect("embedded:nothing").unwrap_err().to_string().contains("induction"));
+}
+
+/// `{:?}` of a model or a recording is a line, not all numbers.
+#[test]
+fn models_and_recordings_are_shown_in_a_line() {
+    let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
+    let device = format!("{:?}", model.device());
+    let line = format!("{model:?}");
+    let start = "HookedTransformer(embedded:induction, HookedTransformer, 2 layers, 4 heads, d_model 64, d_mlp ";
+    assert!(line.starts_with(start) && line.ends_with(&format!("f32 on {device})")), "{line}");
+    let (_, cache) = model.run_with_cache("red fox blue", "*").unwrap();
+    let line = format!("{cache:?}");
+    let start = format!(
+        "ActivationCache({} points, 1 rows, 3 positions, f32 on {device}: hook_embed [1, 3, 64], ",
+        cache.len()
+    );
+    assert!(line.starts_with(&start) && line.ends_with(", ...)") && line.lines().count() == 1, "{line}");
+    let encoder = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
+    let line = format!("{encoder:?}");
+    assert!(line.starts_with("HookedEncoder(") && line.len() < 300 && line.contains("BERT"), "{line}");
+    let both = HookedEncoderDecoder::from_pretrained(fixtures().join("t5").to_str().unwrap()).unwrap();
+    let line = format!("{both:?}");
+    assert!(line.contains("encoder: 2 layers, ") && line.contains("decoder: 2 layers, ") && line.len() < 400, "{line}");
 }

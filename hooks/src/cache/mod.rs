@@ -295,16 +295,23 @@ impl Detach for ActivationCache {
     }
 }
 
+/// Number of points that `{:?}` lists.
+const SHOWN: usize = 3;
+
 impl fmt::Debug for ActivationCache {
-    /// Shows names and shapes, but no values.
+    /// Formats a summary in one line: the numbers of points, rows and positions, element type and device of the first
+    /// point, and the first names with their shapes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "ActivationCache of {} points:", self.len())?;
-        for (name, activation) in self.iter() {
-            writeln!(f, "  {name} {:?}", activation.shape())?;
+        let [rows, positions] = self.rows;
+        write!(f, "ActivationCache({} points, {rows} rows, {positions} positions", self.len())?;
+        if !self.gradients.is_empty() {
+            write!(f, ", {} gradients", self.gradients.len())?;
         }
-        for (name, gradient) in self.gradients() {
-            writeln!(f, "  {name}_grad {:?}", gradient.shape())?;
+        if let Some((_, first)) = self.iter().next() {
+            write!(f, ", {} on {:?}: ", format!("{:?}", first.dtype()).to_lowercase(), first.device())?;
         }
-        Ok(())
+        let shown = self.iter().take(SHOWN).map(|(name, activation)| format!("{name} {:?}", activation.shape()));
+        f.write_str(&shown.collect::<Vec<_>>().join(", "))?;
+        f.write_str(if self.len() > SHOWN { ", ...)" } else { ")" })
     }
 }

@@ -389,7 +389,7 @@ impl ModelFiles {
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         let mut report = assembler.report();
-        (report.ignored, report.rounding) = (ignored, rounding);
+        (report.ignored, report.rounding, report.family) = (ignored, rounding, self.described.family());
         Ok((weights, report))
     }
 }

@@ -12,6 +12,7 @@ mod tokens;
 mod unembed;
 mod weights;
 
+use std::fmt::{self, Display as _};
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -29,7 +30,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHea
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelWeights, Weights};
+use crate::model::{Identities, LoadReport, ModelWeights, Summary, Weights};
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
@@ -52,7 +53,7 @@ use points::points_of;
 /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HookedEncoder {
     weights: Weights<EncoderWeights>,
     config: Arc<EncoderConfig>,
@@ -63,6 +64,15 @@ pub struct HookedEncoder {
     sentences: std::result::Result<SentenceEmbedding, String>,
     report: Arc<LoadReport>,
     identities: Arc<Identities>,
+}
+
+impl fmt::Debug for HookedEncoder {
+    /// Formats a one-line summary: name, family, sizes, element type and device.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, stacks) = (&*self.report, &[("", &*self.stack)]);
+        let (dtype, devices) = (self.weights.parts.embed.tokens.val().dtype(), self.devices());
+        Summary { kind: "HookedEncoder", report, stacks, dtype, devices }.fmt(f)
+    }
 }
 
 impl TryFrom<LoadedEncoder> for HookedEncoder {

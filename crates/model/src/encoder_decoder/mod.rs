@@ -17,6 +17,7 @@ mod sinusoids;
 mod unembed;
 mod weights;
 
+use std::fmt::{self, Display as _};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
@@ -35,7 +36,7 @@ pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelWeights, Weights};
+use crate::model::{Identities, LoadReport, ModelWeights, Summary, Weights};
 use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
@@ -57,7 +58,7 @@ use points::{CROSS, points_of};
 /// assert_eq!((there.dims()[1], here.dims()[1]), (4, 1)); // two streams
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HookedEncoderDecoder {
     weights: Weights<EncoderDecoderWeights>,
     config: Arc<EncoderDecoderConfig>,
@@ -70,6 +71,15 @@ pub struct HookedEncoderDecoder {
     ends: Arc<[u32]>,
     report: Arc<LoadReport>,
     identities: Arc<Identities>,
+}
+
+impl fmt::Debug for HookedEncoderDecoder {
+    /// Formats a one-line summary: name, family, sizes of both stacks, element type and device.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, dtype, devices) = (&*self.report, self.weights.parts.embed.val().dtype(), self.devices());
+        let stacks = &[("encoder: ", &*self.encoder_stack), ("decoder: ", &*self.decoder_stack)];
+        Summary { kind: "HookedEncoderDecoder", report, stacks, dtype, devices }.fmt(f)
+    }
 }
 
 impl TryFrom<LoadedEncoderDecoder> for HookedEncoderDecoder {

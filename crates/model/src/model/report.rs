@@ -17,6 +17,8 @@ use std::fmt;
 pub struct LoadReport {
     /// The source of the model: a hub id, a folder or file, or `embedded:NAME`. Empty for a model that was not loaded.
     pub name: String,
+    /// Name of the model family whose code loaded the model. Empty for a model that was not loaded.
+    pub family: &'static str,
     /// Tensors of the files that became weights.
     pub applied: Vec<String>,
     /// Tensors in the files that were not needed, except for known derived buffers.

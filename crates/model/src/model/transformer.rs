@@ -1,5 +1,6 @@
 //! The decoder model: configuration, weights, tokenizer, and hook points.
 
+use std::fmt::{self, Display as _};
 use std::sync::Arc;
 
 use burn::tensor::{DType as BurnDType, Device, Tensor};
@@ -14,6 +15,7 @@ use super::output::Output;
 use super::paging::Paging;
 use super::points::points_of;
 use super::report::LoadReport;
+use super::summary::Summary;
 use super::weights::DecoderWeights;
 use crate::config::TransformerConfig;
 use crate::device::{Placement, multiplies_narrow};
@@ -35,7 +37,7 @@ use crate::tokens::Tokenizer;
 /// assert_eq!(pattern.dims()[2], logits.dims()[1]);
 /// # Ok::<(), hooklens::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HookedTransformer {
     pub(crate) weights: Weights,
     pub(crate) config: Arc<TransformerConfig>,
@@ -51,6 +53,15 @@ pub struct HookedTransformer {
     /// Paging of the blocks, if they don't fit into memory.
     paging: Option<Arc<Paging>>,
     pub(crate) identities: Arc<Identities>,
+}
+
+impl fmt::Debug for HookedTransformer {
+    /// Formats a one-line summary: name, family, sizes, element type and devices.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, stacks) = (&*self.report, &[("", &*self.config)]);
+        let (dtype, devices) = (self.compute_type(), self.devices());
+        Summary { kind: "HookedTransformer", report, stacks, dtype, devices }.fmt(f)
+    }
 }
 
 impl From<LoadedDecoder> for HookedTransformer {
