@@ -7,6 +7,7 @@ use std::path::Path;
 use hooklens::dump::{ActivationBatch, ActivationStore, Dump, DumpReport, Shard};
 use hooklens::prelude::*;
 use hooklens::{DType, DumpError, Error, PaddingSide};
+use hooklens_data::dump::DumpJob;
 use proptest::prelude::*;
 
 use crate::dump::read;

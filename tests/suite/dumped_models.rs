@@ -5,6 +5,7 @@ use std::path::Path;
 use hooklens::dump::{ActivationStore, Dump};
 use hooklens::prelude::*;
 use hooklens::{DumpError, Error, Processing};
+use hooklens_data::dump::DescribeStore;
 
 use crate::support::{program, random_model};
 

@@ -23,7 +23,7 @@ use super::terminal::{note, stdout};
 use super::written::WrittenArg;
 use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
-use hooklens_data::dump::{DescribePrompts, Dump, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
+use hooklens_data::dump::{Dump, DumpJob, DumpModel, DumpReport, Seen, Shard, SplitByShard, is_whole};
 use hooklens_io::numerals::{bytes, grouped};
 use hooklens_io::object_stores::is_url;
 use hooklens_model::driver::Logits;

@@ -230,8 +230,7 @@ impl ActivationStore {
     ///
     /// # Errors
     /// [`DumpError::AnotherModel`] if the dumps come from another model, or from this model with other spliced parts or
-    /// with edits. Also fails as [`ActivationStore::model`] does. Dumps that record no model pass;
-    /// [`ActivationStore::unidentified`] lists them.
+    /// with edits. Also fails as [`ActivationStore::model`] does. Dumps that record no model pass.
     pub fn check_model<M: DumpModel>(&self, model: &M) -> Result<Option<DumpedModel>> {
         let Some(dumped) = self.model()? else { return Ok(None) };
         let path = self.dumps.first().map_or(Path::new(""), PathBuf::as_path);
@@ -239,16 +238,6 @@ impl ActivationStore {
         let own = if dumped.identity.is_some() && own.identity.is_some() { own } else { own.fingerprinted(model)? };
         dumped.check_same(path, &own)?;
         Ok(Some(dumped))
-    }
-
-    /// Dumps that do not record which model they come from.
-    ///
-    /// # Errors
-    /// Fails if a manifest cannot be read.
-    pub fn unidentified(&self) -> Result<Vec<&Path>> {
-        let models = self.models()?;
-        let unknown = self.dumps.iter().zip(models).filter(|(_, model)| model.is_none());
-        Ok(unknown.map(|(dump, _)| dump.as_path()).collect())
     }
 
     /// The model recorded in each dump.
@@ -363,6 +352,12 @@ pub trait DescribeStore: Sized {
     /// Fails if a manifest cannot be read.
     fn incomplete(&self) -> Result<Vec<String>>;
 
+    /// Dumps that do not record which model they come from.
+    ///
+    /// # Errors
+    /// Fails if a manifest cannot be read.
+    fn unidentified(&self) -> Result<Vec<&Path>>;
+
     /// Reads the first buffer of vectors, which are shuffled together.
     fn first(&self) -> Result<ActivationBatch>;
 
@@ -380,6 +375,12 @@ impl DescribeStore for ActivationStore {
     fn incomplete(&self) -> Result<Vec<String>> {
         let lacks = self.dumps.iter().map(|dump| lacks(dump)).collect::<Result<Vec<_>>>()?;
         Ok(lacks.into_iter().flatten().collect())
+    }
+
+    fn unidentified(&self) -> Result<Vec<&Path>> {
+        let models = self.models()?;
+        let unknown = self.dumps.iter().zip(models).filter(|(_, model)| model.is_none());
+        Ok(unknown.map(|(dump, _)| dump.as_path()).collect())
     }
 
     fn first(&self) -> Result<ActivationBatch> {

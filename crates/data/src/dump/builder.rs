@@ -418,14 +418,21 @@ impl Dump {
     }
 }
 
-/// Provenance of prompts, which the command line records in the manifest.
-pub trait DescribePrompts {
+/// What the command line needs from a dump besides running it.
+pub trait DumpJob {
+    /// Number of prompts, out of `rows`, that this dump computes.
+    fn own_rows(&self, rows: usize) -> usize;
+
     /// Records where the prompts come from, such as their files. Runs that resume the dump may state another origin,
     /// because the token ids themselves are compared.
     fn prompts_from(self, prompts: Map<String, Value>) -> Self;
 }
 
-impl DescribePrompts for Dump {
+impl DumpJob for Dump {
+    fn own_rows(&self, rows: usize) -> usize {
+        self.own(rows).len()
+    }
+
     fn prompts_from(mut self, prompts: Map<String, Value>) -> Self {
         self.prompts = prompts;
         self

@@ -57,6 +57,12 @@ pub struct DumpedModel {
     pub(super) parts: Vec<String>,
 }
 
+/// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of earlier
+/// versions.
+pub fn processing_of(model: &DumpedModel) -> &Map<String, Value> {
+    &model.processing
+}
+
 impl DumpedModel {
     /// Name that the model was loaded by.
     pub fn name(&self) -> &str {
@@ -66,12 +72,6 @@ impl DumpedModel {
     /// Hash of the configuration and all weights. A single-file dump has it only if the model has no faster hash.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
-    }
-
-    /// Processing applied to the weights, under TransformerLens's names, such as `"fold_ln": true`. Empty in dumps of
-    /// earlier versions.
-    pub fn processing(&self) -> &Map<String, Value> {
-        &self.processing
     }
 
     /// Beginning-of-sequence token of the model.

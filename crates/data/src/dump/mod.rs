@@ -29,8 +29,8 @@ mod watch;
 mod writer;
 
 pub use activation_store::{ActivationBatch, ActivationStore, Batches, DescribeStore, vectors_an_epoch};
-pub use builder::{DescribePrompts, Dump};
-pub use dumped_model::DumpedModel;
+pub use builder::{Dump, DumpJob};
+pub use dumped_model::{DumpedModel, processing_of};
 pub use job::shard_of_job;
 pub use manifest::{hash_of_rows, is_whole};
 pub use merge::{merge, merge_unverified};

@@ -44,11 +44,6 @@ impl Dump {
         self
     }
 
-    /// Number of prompts, out of `rows`, that this dump computes.
-    pub fn own_rows(&self, rows: usize) -> usize {
-        self.own(rows).len()
-    }
-
     /// Like [`Dump::run`], but calls `watcher` with each batch before it is written.
     ///
     /// ```

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::splice::host;
-use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, vectors_an_epoch};
+use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, processing_of, vectors_an_epoch};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::HookedTransformer;
@@ -104,7 +104,7 @@ impl Source for FromDumps {
         Ok(self.store.model()?.map_or_else(Origin::default, |model| Origin {
             name: Some(model.name().to_string()).filter(|name| !name.is_empty()),
             prepend_bos: model.prepend_bos(),
-            options: model.processing().clone(),
+            options: processing_of(&model).clone(),
         }))
     }
 
