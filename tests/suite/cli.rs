@@ -348,16 +348,16 @@ fn patch_finds_where_the_answer_is_kept() {
         let (code, said, error) =
             ran(&[&["patch", "--model", "embedded:ioi", "--out", out.to_str().unwrap()], &pair[..]].concat());
         assert_eq!(code, 0, "{error}");
-        assert!(said.contains("10: Mary"), "{said}");
+        assert!(said.contains("10 Mary"), "{said}");
         assert!(fs::metadata(&out).unwrap().len() > 500);
     }
     let json: Value = serde_json::from_slice(&fs::read(folder.path().join("patch.json")).unwrap()).unwrap();
     assert!(json["normalized"]["values"][0][10].as_f64().unwrap() > 0.99, "{json}");
     let csv = fs::read_to_string(folder.path().join("patch.csv")).unwrap();
-    assert!(csv.starts_with("layer,pos,mean,standard_error,effect,normalized\n0,0: <bos>,"), "{csv}");
+    assert!(csv.starts_with("layer,pos,mean,standard_error,effect,normalized\n0,0 <bos>,"), "{csv}");
     assert_eq!(csv.lines().count(), 1 + 4 * 15);
     let svg = fs::read_to_string(folder.path().join("patch.svg")).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains("14: to"));
+    assert!(svg.starts_with("<svg") && svg.contains("14 to"));
     assert!(fs::read(folder.path().join("patch.png")).unwrap().starts_with(b"\x89PNG"));
 
     let heads = ["patch", "--model", "embedded:ioi", "--ioi", "5", "--at", "*hook_z", "--per", "head", "--top", "1"];

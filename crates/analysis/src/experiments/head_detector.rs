@@ -171,9 +171,7 @@ pub(super) fn detect_heads(model: &HookedTransformer, input: Input, detection: &
         }
     }
     if let Some((place, _)) = sums.indexed_iter().find(|(_, score)| score.is_nan()) {
-        return Err(Error::NotANumber {
-            what: format!("the score of head {} of layer {}", place[1], layers[place[0]]),
-        });
+        return Err(Error::NotANumber { what: format!("the score of L{}H{}", layers[place[0]], place[1]) });
     }
     let axes = [LabeledAxis::new("layer", layers.iter().map(usize::to_string)), LabeledAxis::numbered("head", heads)];
     Ok(matching(axes, sums))

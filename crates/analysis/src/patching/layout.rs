@@ -12,7 +12,7 @@ use super::result::PatchingResult;
 use crate::error::PatchError;
 use crate::labeled::{LabeledAxis, matching};
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::tokens::Tokenizer;
+use hooklens_model::tokens::{Tokenizer, token_text};
 
 /// Results of one example: the metric without a patch, the metric in the source run if there is one, and the metric per
 /// site.
@@ -210,13 +210,13 @@ fn axis_name(axis: Axis) -> &'static str {
     }
 }
 
-/// Labels such as `3: gave`, or plain numbers if there is no tokenizer or the prompts differ.
+/// Labels such as `3 gave`, or plain numbers if there is no tokenizer or the prompts differ.
 pub fn position_labels(tokenizer: Option<&Tokenizer>, prompts: &[&[u32]], len: usize) -> Vec<String> {
     let label = |place: usize| {
         let first = prompts.first()?.get(place)?;
         let same = prompts.iter().all(|prompt| prompt.get(place) == Some(first));
-        let text = tokenizer.filter(|_| same)?.decode(&[*first], false).ok()?;
-        Some(format!("{place}: {text}"))
+        let tokenizer = tokenizer.filter(|_| same)?;
+        Some(format!("{place} {}", token_text(Some(tokenizer), *first)))
     };
     (0..len).map(|place| label(place).unwrap_or_else(|| place.to_string())).collect()
 }
