@@ -6,7 +6,7 @@
 //! let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 //! let prompt = &ioi_prompts(1, 0)[0];
 //! let report = model.test_prompt(&prompt.text, prompt.answer, 3)?;
-//! assert_eq!((report.answer()[0].rank(), report.answer()[0].top().len()), (0, 3));
+//! assert_eq!((report.answer[0].rank, report.answer[0].top.len()), (0, 3));
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 

@@ -79,37 +79,9 @@ macro_rules! at_any_rank {
 }
 
 impl Activation {
-    /// Number of axes.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Int, Tensor};
-    /// use hooklens_hooks::Activation;
-    /// let ids = Activation::from(Tensor::<2, Int>::from_ints([[1, 2, 3]], &Device::flex()));
-    /// assert_eq!((ids.rank(), ids.shape(), ids.len()), (2, &[1, 3][..], 3));
-    /// assert!(ids.is_integer());
-    /// ```
-    pub fn rank(&self) -> usize {
-        self.shape.len()
-    }
-
     /// Length of each axis.
     pub fn shape(&self) -> &[usize] {
         &self.shape
-    }
-
-    /// Whether the elements are integers (token ids, expert indices).
-    pub fn is_integer(&self) -> bool {
-        self.integer
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Burn's element type.
@@ -168,9 +140,9 @@ impl Activation {
         if self.integer != integer {
             return Err(HookError::Kind { point: point.into(), held: kind(self.integer), asked: kind(integer) });
         }
-        if self.rank() != D {
+        if self.shape.len() != D {
             let axes = format!("{:?}", self.shape);
-            return Err(HookError::Rank { point: point.into(), rank: self.rank(), axes, asked: D });
+            return Err(HookError::Rank { point: point.into(), rank: self.shape.len(), axes, asked: D });
         }
         Ok(())
     }
@@ -324,7 +296,12 @@ impl Activation {
     /// If the number of elements differs or the new rank is not within 1 to 6.
     #[must_use]
     pub fn reshape(&self, shape: &[usize]) -> Activation {
-        assert_eq!(self.len(), shape.iter().product::<usize>(), "reshape {:?} to {shape:?}", self.shape);
+        assert_eq!(
+            self.shape.iter().product::<usize>(),
+            shape.iter().product::<usize>(),
+            "reshape {:?} to {shape:?}",
+            self.shape
+        );
         macro_rules! to {
             ($($rank:literal)*) => { match shape.len() {
                 $($rank => at_any_rank!(self, |t| {
@@ -435,7 +412,7 @@ pub trait BlockAccess {
 
 impl BlockAccess for Activation {
     fn block(&self, ranges: &[Range<usize>]) -> Activation {
-        assert_eq!(ranges.len(), self.rank(), "one range per axis");
+        assert_eq!(ranges.len(), self.shape.len(), "one range per axis");
         at_any_rank!(self, |t| {
             let cut = ranges.iter().enumerate().fold(t, |t, (axis, range)| t.narrow(axis, range.start, range.len()));
             cut.into()

@@ -171,7 +171,7 @@ impl Catalog {
 /// let id = points.add(PointInfo::new("tokens", None, axes).integers());
 /// points.note("weights as published");
 /// let catalog = points.build();
-/// assert_eq!((catalog.info(id).rank(), catalog.note()), (2, "weights as published"));
+/// assert_eq!((catalog.info(id).axes.len(), catalog.note()), (2, "weights as published"));
 /// ```
 #[derive(Debug)]
 pub struct CatalogBuilder(Catalog);

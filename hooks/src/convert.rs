@@ -50,7 +50,7 @@ pub fn file_dtype(activation: &Activation) -> Dtype {
 
 /// Little-endian bytes of data already read from an activation, in the type given by [`file_dtype`].
 pub fn file_bytes(activation: &Activation, data: TensorData) -> Bytes {
-    let data = if activation.is_integer() { data.convert::<i64>() } else { data };
+    let data = if !activation.dtype().is_float() { data.convert::<i64>() } else { data };
     // Burn stores elements in native byte order, which is little-endian on every platform that Burn's own
     // safetensors store supports.
     data.into_bytes()

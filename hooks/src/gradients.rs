@@ -9,7 +9,7 @@ use crate::activation::{Activation, AutodiffLeaf};
 use crate::cache::ActivationCache;
 use crate::catalog::{Catalog, PointId};
 use crate::error::HookError;
-use crate::hook::{Hook, at};
+use crate::hook::{Hook, HookDetails, at};
 use crate::record::Record;
 
 /// Gradients by point.
@@ -42,7 +42,7 @@ pub fn with_gradients<O, E: From<HookError>>(
     }
     let recorded = record.selection.resolve(catalog)?;
     let (mut on_gradients, hooks): (Vec<_>, Vec<_>) = hooks.into_iter().partition(Hook::is_backward);
-    let targets = on_gradients.iter().map(|hook| hook.target().resolve(catalog)).collect::<Result<Vec<_>, _>>()?;
+    let targets = on_gradients.iter().map(|hook| hook.target.resolve(catalog)).collect::<Result<Vec<_>, _>>()?;
     let wanted = |id: &PointId| !catalog.info(*id).integer;
     let mut points: Vec<PointId> = recorded.iter().chain(targets.iter().flatten()).copied().filter(wanted).collect();
     points.sort_unstable();

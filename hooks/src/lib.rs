@@ -151,7 +151,7 @@ pub use error::HookError;
 pub use folder_lock::{FolderLock, FolderLockError};
 #[doc(hidden)]
 pub use gradients::{Runner, with_gradients};
-pub use hook::{At, Hook, IntoEdit, IntoRead, Target, at, panicked_in_hook};
+pub use hook::{At, Hook, HookDetails, IntoEdit, IntoRead, Target, at, panicked_in_hook};
 #[doc(hidden)]
 pub use leftovers::append;
 pub use model_identity::ModelIdentity;
@@ -178,6 +178,3 @@ pub use together::Together;
 pub use transfer::{Transfers, read, upload};
 #[doc(hidden)]
 pub use unfinished::{Unfinished, check_output, check_own_file, remove_unfinished, write_file};
-
-/// Result of an operation on hooks or recordings.
-pub type Result<T, E = HookError> = std::result::Result<T, E>;

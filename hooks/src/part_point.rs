@@ -46,7 +46,11 @@ impl PartPoint {
     /// The catalog entry of the point, in the layer and segment of its host.
     pub(crate) fn at(&self, host: &PointInfo) -> PointInfo {
         let name = format!("{}.{}", host.name, self.suffix);
-        let info = PointInfo::new(name, host.layer, self.axes).in_segment(host.segment).features(self.features);
-        if self.on_request { info.on_request() } else { info }
+        PointInfo {
+            segment: host.segment,
+            on_request: self.on_request,
+            features: self.features,
+            ..PointInfo::new(name, host.layer, self.axes)
+        }
     }
 }

@@ -127,7 +127,7 @@ impl fmt::Display for Axis {
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
 /// let point = catalog.info(catalog.find("blocks.1.hook_resid_post")?);
-/// assert_eq!((point.layer, point.rank()), (Some(1), 3));
+/// assert_eq!((point.layer, point.axes.len()), (Some(1), 3));
 /// assert_eq!(point.axes_label(), "[batch, pos, d_model]");
 /// # Ok::<(), hooklens_hooks::HookError>(())
 /// ```
@@ -218,12 +218,6 @@ impl PointInfo {
         }
     }
 
-    /// Marks the point's keys as encoder positions (cross-attention).
-    #[must_use]
-    pub fn with_keys_of_encoder(self) -> Self {
-        Self { keys_of_encoder: true, ..self }
-    }
-
     /// Sets the length of the point's [`Axis::Feature`].
     #[must_use]
     pub fn features(self, features: usize) -> Self {
@@ -240,29 +234,6 @@ impl PointInfo {
     #[must_use]
     pub fn on_request(self) -> Self {
         Self { on_request: true, ..self }
-    }
-
-    /// Marks the point's positions as starting with those of a key-value cache.
-    #[must_use]
-    pub fn with_past(self) -> Self {
-        Self { with_past: true, ..self }
-    }
-
-    /// Marks the point as holding attention scores, with negative infinity at masked positions.
-    #[must_use]
-    pub fn scores(self) -> Self {
-        Self { filler: Filler::MinusInfinity, ..self }
-    }
-
-    /// Moves the point to another segment.
-    #[must_use]
-    pub fn in_segment(self, segment: Segment) -> Self {
-        Self { segment, ..self }
-    }
-
-    /// Number of axes.
-    pub fn rank(&self) -> usize {
-        self.axes.len()
     }
 
     /// The axes as text, for instance `[batch, pos, d_model]`.

@@ -278,8 +278,9 @@ fn no_point_is_a_dead_end() {
 
 /// The activation plus a different value at each position.
 fn doubled(x: &Activation) -> Activation {
-    let flat = x.reshape(&[x.len()]).to_tensor::<1>().unwrap();
-    let ramp = Tensor::<1, Int>::arange(0..x.len() as i64, &device()).float() * 0.1;
+    let len: usize = x.shape().iter().product();
+    let flat = x.reshape(&[len]).to_tensor::<1>().unwrap();
+    let ramp = Tensor::<1, Int>::arange(0..len as i64, &device()).float() * 0.1;
     Activation::from(flat * (ramp.sin() + 1.5)).reshape(x.shape())
 }
 

@@ -31,15 +31,16 @@ fn number<const D: usize>(logits: Tensor<D>) -> Tensor<1> {
 
 /// A fixed direction that does not change minus infinity.
 fn direction(like: &Activation, seed: usize) -> Activation {
-    let values: Vec<f64> =
-        (0..like.len()).map(|i| (((i + seed) * 7919 % 1009) as f64 / 504.0 - 1.0).cos() - 0.4).collect();
+    let len: usize = like.shape().iter().product();
+    let values: Vec<f64> = (0..len).map(|i| (((i + seed) * 7919 % 1009) as f64 / 504.0 - 1.0).cos() - 0.4).collect();
     let device = like.device();
-    let flat = Tensor::<1>::from_data(TensorData::new(values, [like.len()]), (&device, burn::tensor::DType::F64));
+    let flat = Tensor::<1>::from_data(TensorData::new(values, [len]), (&device, burn::tensor::DType::F64));
     Activation::from(flat).reshape(like.shape())
 }
 
 fn scaled(direction: &Activation, by: f64) -> Activation {
-    let flat: Tensor<1> = direction.reshape(&[direction.len()]).to_tensor().unwrap();
+    let len = direction.shape().iter().product();
+    let flat: Tensor<1> = direction.reshape(&[len]).to_tensor().unwrap();
     Activation::from(flat * by).reshape(direction.shape())
 }
 

@@ -63,8 +63,8 @@ fn the_answer_rises_through_the_layers() {
     let model = HookedTransformer::from_pretrained("embedded:ioi").unwrap();
     let prompt = "When Mary and John went to the store, John gave a drink to";
     let report = model.test_prompt(prompt, "Mary .", 4).unwrap();
-    assert_eq!((report.answer()[0].rank(), report.answer()[1].rank()), (0, 0));
-    assert!(report.answer()[0].probability() > 0.9 && report.answer()[0].top().len() == 4);
+    assert_eq!((report.answer[0].rank, report.answer[1].rank), (0, 0));
+    assert!(report.answer[0].probability > 0.9 && report.answer[0].top.len() == 4);
     assert!(report.to_string().contains("rank 0"));
     assert!(model.test_prompt(prompt, "", 4).is_err());
     assert!(model.test_prompt(prompt, "nobody", 4).is_err());

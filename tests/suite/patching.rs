@@ -49,7 +49,7 @@ fn one_by_one(model: &HookedTransformer, name: &str, per: &[usize], values: Opti
             };
             let mut source = source.activation(name).unwrap().block(&block);
             if values.is_none() {
-                let len = source.len();
+                let len = source.shape().iter().product();
                 let zero: Tensor<1> = source.reshape(&[len]).to_tensor().unwrap();
                 source = Activation::from(zero.zeros_like()).reshape(source.shape());
             }

@@ -8,6 +8,7 @@ use hooklens_analysis::experiments::common_prefix;
 use proptest::prelude::*;
 
 use crate::support::{any_config, any_row, assert_close, cases, distance, random_model};
+use hooklens_hooks::HookDetails;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(150) })]

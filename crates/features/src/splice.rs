@@ -1,7 +1,7 @@
 //! Dictionaries spliced into a model, whose latents become hook points.
 
 use burn::tensor::{DType, Tensor, TensorData};
-use hooklens_hooks::{Activation, Axis, Catalog, Halt, Inside, Part, PartPoint, PointInfo};
+use hooklens_hooks::{Activation, Axis, Catalog, Halt, HookError, Inside, Part, PartPoint, PointInfo};
 
 use super::architecture::Architecture;
 use super::compatibility_warnings::check_processing;
@@ -261,7 +261,7 @@ impl SplicedDictionary {
         for (one, acts) in self.earlier.iter().zip(inside.also()[first..].chunks_exact(2)) {
             let written = |acts: &Activation| -> Result<Tensor<2>, Halt> {
                 let latents = one.decoder.shape()[0];
-                Ok(combined(acts.reshape(&[acts.len() / latents.max(1), latents]).to_tensor()?, &one.decoder)?)
+                Ok(combined(rows(acts, latents)?, &one.decoder)?)
             };
             let [edited, unedited] = [written(&acts[0])?, written(&acts[1])?];
             sums = Some(match sums {
@@ -288,12 +288,18 @@ fn shown(inside: &mut Inside<'_, '_, '_>, point: &str, rows: Tensor<2>, batch: u
     Ok(seen.reshape([count, width]))
 }
 
+/// All values of a tensor as rows of this width.
+fn rows(tensor: &Activation, width: usize) -> Result<Tensor<2>, HookError> {
+    let count: usize = tensor.shape().iter().product();
+    tensor.reshape(&[count / width.max(1), width]).to_tensor()
+}
+
 /// Passes a tensor with three or four axes through a point's hooks.
 fn shown_whole(inside: &mut Inside<'_, '_, '_>, point: &str, tensor: Activation) -> Result<Activation, Halt> {
     if !inside.wants(point)? {
         return Ok(tensor);
     }
-    Ok(match tensor.rank() {
+    Ok(match tensor.shape().len() {
         4 => inside.fire(point, tensor.to_tensor::<4>()?)?.into(),
         _ => inside.fire(point, tensor.to_tensor::<3>()?)?.into(),
     })
@@ -332,7 +338,6 @@ impl Part for SplicedDictionary {
         let (dictionary, replaced) = (&self.dictionary, inside.replaced().clone());
         let (shape, dtype) = (replaced.shape().to_vec(), replaced.dtype());
         let batch = shape[0];
-        let rows = |of: &Activation, width: usize| of.reshape(&[of.len() / width.max(1), width]).to_tensor::<2>();
         let raw = dictionary.rows(rows(&x, dictionary.d_in())?)?;
         let original = rows(&replaced, dictionary.d_out())?.cast(raw.dtype());
         let tracked = raw.is_tracked() || original.is_tracked();

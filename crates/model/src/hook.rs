@@ -24,9 +24,8 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_hooks::{
-    At, Axis, Hook, Inside, IntoEdit, IntoRead, Ordinal, Part, PartPoint, Point, PointInfo, Slice, Target, at,
-};
+use hooklens_hooks::Ordinal;
+pub use hooklens_hooks::{At, Axis, Hook, Inside, Part, PartPoint, Point, PointInfo, Slice, Target, at};
 
 macro_rules! layer_points {
     ($($(#[$doc:meta])* $name:ident $suffix:literal $rank:literal;)*) => { $(

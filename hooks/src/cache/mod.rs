@@ -107,7 +107,7 @@ impl ActivationCache {
         let (id, held) = self.look_up(point.selection())?;
         let point = self.catalog.info(id);
         let dropped = !self.has_batch && point.axes.first() == Some(&Axis::Batch);
-        if dropped && D == point.rank() {
+        if dropped && D == point.axes.len() {
             return held.reshape(&[&[1], held.shape()].concat()).into_tensor(&point.name);
         }
         held.clone().into_tensor(&point.name)

@@ -9,8 +9,8 @@ pub(crate) fn check_rank(rank: Option<usize>, point: &PointInfo) -> Result<(), H
     if point.integer {
         return Err(HookError::Kind { point: point.name.to_string(), held: "integers", asked: "floats" });
     }
-    if asked != point.rank() {
-        let (rank, axes) = (point.rank(), point.axes_label());
+    if asked != point.axes.len() {
+        let (rank, axes) = (point.axes.len(), point.axes_label());
         return Err(HookError::Rank { point: point.name.to_string(), rank, axes, asked });
     }
     Ok(())

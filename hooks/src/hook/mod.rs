@@ -3,7 +3,7 @@
 mod at;
 mod check;
 mod description;
-mod identity;
+mod details;
 mod returned;
 mod target;
 mod typed;
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use at::At;
 pub(crate) use at::failed;
 pub(crate) use check::{check_edit, check_rank};
+pub use details::HookDetails;
 pub use returned::{IntoEdit, IntoRead};
 pub use target::{Target, at};
 
@@ -64,7 +65,6 @@ impl Drop for NotesPanic {
 /// use burn::tensor::Tensor;
 /// use hooklens_hooks::at;
 /// let double = at("mlp_out3").edit(|x: Tensor<3>, _| x * 2.0);
-/// assert!(double.edits() && !double.is_backward());
 /// assert_eq!(format!("{double:?}"), "Hook(edit [\"mlp_out3\"])");
 /// ```
 pub struct Hook<'a> {
@@ -118,97 +118,6 @@ impl<'a> Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Marks a hook whose edits leave the values unchanged, such as one that inserts autodiff leaves. Recordings do not
-    /// list its points as edited.
-    #[must_use]
-    pub fn neutral(mut self) -> Self {
-        self.neutral = true;
-        self
-    }
-
-    /// Whether the hook's edits leave the values unchanged: see [`Hook::neutral`].
-    pub fn is_neutral(&self) -> bool {
-        self.neutral
-    }
-
-    /// Binds the hook to a model; runs of other models reject it.
-    #[must_use]
-    pub fn for_model(mut self, model: &Arc<ModelIdentity>) -> Self {
-        self.model = Some(model.clone());
-        self
-    }
-
-    /// Checks that a text of `len` tokens has all the positions that the hook acts at.
-    ///
-    /// # Errors
-    /// [`HookError::Positions`] if it does not.
-    pub fn check_reach(&self, len: usize) -> Result<(), HookError> {
-        self.positions.as_ref().map_or(Ok(()), |positions| positions.check_reach(len))
-    }
-
-    /// Whether the hook acts at positions counted from the end of the text.
-    pub fn counts_from_the_end(&self) -> bool {
-        self.positions.as_ref().is_some_and(Positions::count_from_the_end)
-    }
-
-    /// Whether the hook depends on batch row numbers.
-    pub fn is_by_row(&self) -> bool {
-        self.by_row
-    }
-
-    /// Identifier shared by this hook and its [`reborrow`](Hook::reborrow)s, and unique within the process otherwise.
-    ///
-    /// ```
-    /// use burn::tensor::Tensor;
-    /// use hooklens_hooks::at;
-    /// let double = || at("mlp_out3").edit(|x: Tensor<3>, _| x * 2.0);
-    /// let (mut one, other) = (double(), double());
-    /// assert_ne!(one.id(), other.id());
-    /// assert_eq!(one.id(), one.reborrow().id());
-    /// ```
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The points that the hook runs at.
-    pub fn target(&self) -> &Selection {
-        &self.target
-    }
-
-    /// Whether the hook runs on gradients in the backward pass instead of on tensors in the forward pass.
-    pub fn is_backward(&self) -> bool {
-        self.backward
-    }
-
-    /// Runs the hook at a point outside a forward pass (for instance, in a backward pass) and returns the resulting
-    /// tensor.
-    ///
-    /// ```
-    /// # use burn::tensor::{Device, Tensor};
-    /// # use hooklens_hooks::*;
-    /// # let (catalog, ids) = example::points();
-    /// let mut double = at("hook_embed").edit(|x: Tensor<3>, _| x * 2.0);
-    /// let point = catalog.info(catalog.find("hook_embed")?);
-    /// let ones = Tensor::<3>::ones([1, 1, 1], &Device::flex());
-    /// assert_eq!(double.call(point, ones.into())?.to_ndarray()?[[0, 0, 0]], 2.0);
-    /// # Ok::<(), hooklens_hooks::HookError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// An error from the hook, [`HookError::Rank`] if the hook expects a different rank, or an error if it returned
-    /// a wrong shape or element type.
-    pub fn call(&mut self, point: &PointInfo, tensor: Activation) -> Result<Activation, HookError> {
-        check_rank(self.rank, point)?;
-        let at = At { point, offset: 0, rows: None, encoder: None, cached: 0 };
-        match self.act(tensor.clone(), &at)? {
-            Some(edited) if self.edits => {
-                check_edit(point, &tensor, &edited)?;
-                Ok(edited)
-            }
-            _ => Ok(tensor),
-        }
-    }
-
     /// Runs the closure.
     pub(crate) fn act(&mut self, tensor: Activation, at: &At<'_>) -> Result<Option<Activation>, HookError> {
         let _noted = NotesPanic;
@@ -222,16 +131,11 @@ impl Hook<'_> {
         format!("{verb}{what} {target:?}")
     }
 
-    /// Whether the hook may change tensors.
-    pub fn edits(&self) -> bool {
-        self.edits
-    }
-
     /// Borrows the hook with a shorter lifetime, as a scope does for each of its runs.
     ///
     /// ```
     /// use burn::tensor::Tensor;
-    /// use hooklens_hooks::at;
+    /// use hooklens_hooks::{HookDetails, at};
     /// let mut seen = 0;
     /// let mut count = at("*hook_z").read(|_: Tensor<4>, _| seen += 1);
     /// for _run in 0..2 {

@@ -14,7 +14,7 @@ use crate::selection::Selection;
 /// use hooklens_hooks::{Hook, Target, at};
 /// let heads: Target = at(["z0", "z1"]);
 /// let zero: Hook<'_> = heads.edit(|z: Tensor<4>, _| z.zeros_like());
-/// assert!(zero.edits());
+/// assert_eq!(format!("{zero:?}"), "Hook(edit [\"z0\", \"z1\"])");
 /// ```
 #[derive(Debug, Clone)]
 pub struct Target(Selection);
@@ -102,7 +102,7 @@ impl Target {
     ///
     /// ```
     /// use burn::tensor::Tensor;
-    /// use hooklens_hooks::at;
+    /// use hooklens_hooks::{HookDetails, at};
     /// let stopped = at("*hook_mlp_out").edit_grad(|grad: Tensor<3>, _| grad.zeros_like());
     /// assert!(stopped.is_backward() && stopped.edits());
     /// ```
@@ -142,7 +142,7 @@ impl Target {
     /// # use burn::tensor::{Device, Tensor};
     /// # use hooklens_hooks::*;
     /// # let (catalog, ids) = example::points();
-    /// let mut zeroed = at("*").edit_any(|x, _| Ok((!x.is_integer()).then(|| x.zeros_like()))); // floats only
+    /// let mut zeroed = at("*").edit_any(|x, _| Ok(x.dtype().is_float().then(|| x.zeros_like()))); // floats only
     /// let ones = Tensor::<3>::ones([1, 1, 4], &Device::flex());
     /// assert_eq!(zeroed.call(catalog.info(ids[0]), ones.into())?.to_ndarray()?.sum(), 0.0);
     /// # Ok::<(), hooklens_hooks::HookError>(())

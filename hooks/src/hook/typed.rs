@@ -50,7 +50,7 @@ impl<const D: usize> Point<D> {
     /// Replaces the gradient at the point with the closure's return value. For runs with gradients.
     ///
     /// ```
-    /// use hooklens_hooks::Point;
+    /// use hooklens_hooks::{HookDetails, Point};
     /// let frozen = Point::<4>::in_layer(0, "attn.hook_pattern").edit_grad(|grad, _| grad.zeros_like());
     /// assert!(frozen.is_backward()); // no gradient flows through the pattern
     /// ```
@@ -65,7 +65,7 @@ impl<const D: usize> Point<D> {
     /// Passes the gradient at the point to the closure. For runs with gradients.
     ///
     /// ```
-    /// use hooklens_hooks::Point;
+    /// use hooklens_hooks::{HookDetails, Point};
     /// let mut sizes = vec![];
     /// let look = Point::<3>::in_layer(-1, "hook_resid_post").read_grad(|grad, _| sizes.push(grad.dims()));
     /// assert!(look.is_backward() && !look.edits());

@@ -43,7 +43,9 @@ impl Run<'_, '_> {
         match point.axes.first() {
             Some(Axis::BatchPos | Axis::BatchPosHead) => {
                 let picked = self.pick(&apart(&tensor, [self.rows().batch, self.rows().len]), 1, 0);
-                let together = [&[picked.len() / rest.iter().product::<usize>().max(1)], &rest[..]].concat();
+                let together =
+                    [&[picked.shape().iter().product::<usize>() / rest.iter().product::<usize>().max(1)], &rest[..]]
+                        .concat();
                 picked.reshape(&together)
             }
             _ => tensor,

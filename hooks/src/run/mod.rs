@@ -459,8 +459,8 @@ impl<'r, 'h> Run<'r, 'h> {
     /// Like [`Run::fire`], for a point that was found by name, so that its rank must be checked.
     fn fire_checked<const D: usize>(&mut self, id: PointId, tensor: Tensor<D>) -> Result<Tensor<D>, Halt> {
         let info = self.info(id);
-        if info.rank() != D {
-            let (point, rank, axes) = (info.name.to_string(), info.rank(), info.axes_label());
+        if info.axes.len() != D {
+            let (point, rank, axes) = (info.name.to_string(), info.axes.len(), info.axes_label());
             return Err(HookError::Rank { point, rank, axes, asked: D }.into());
         }
         self.fire(Some(id), tensor)

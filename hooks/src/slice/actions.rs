@@ -8,7 +8,7 @@ use super::pieces::sliced;
 use super::replace::Replacement;
 use crate::activation::Activation;
 use crate::cache::ActivationCache;
-use crate::hook::{At, Hook, IntoEdit, IntoRead, failed};
+use crate::hook::{At, Hook, HookDetails, IntoEdit, IntoRead, failed};
 use crate::point::Point;
 
 macro_rules! acts {

@@ -107,7 +107,7 @@ fn spread(
         _ => None,
     };
     let wide = |kept: &[usize], ranges: &[Range<usize>]| -> Result<Activation, HookError> {
-        let fits = mean.rank() == ranges.len() && ranges.iter().zip(mean.shape()).all(|(r, len)| r.end <= *len);
+        let fits = mean.shape().len() == ranges.len() && ranges.iter().zip(mean.shape()).all(|(r, len)| r.end <= *len);
         if !fits {
             let (point, axes) = (point.name.to_string(), point.axes_label());
             return Err(HookError::Shape { point, expected: kept.to_vec(), given: mean.shape().to_vec(), axes });
@@ -123,7 +123,7 @@ fn spread(
             Ok(block.reshape(&[&[1], block.shape()].concat()).expanded(&repeated).reshape(shape))
         }
         None => {
-            let averaged = shape.len() - mean.rank();
+            let averaged = shape.len() - mean.shape().len();
             let block = wide(shape, &ranges[averaged..])?;
             let ones = vec![1; averaged];
             Ok(block.reshape(&[&ones, block.shape()].concat()).expanded(shape))

@@ -150,7 +150,7 @@ impl<'a> Replacement<'a> {
         let keys_too = held.shape()[axis] > recorded.len();
         let columns_of = |row: usize| if keys_too { &recorded.keys[row] } else { &recorded.kept[row] };
         let fits = held.shape()[0] == recorded.batch() && held.shape()[axis] == columns_of(0).len();
-        if held.rank() != piece.len() || !fits {
+        if held.shape().len() != piece.len() || !fits {
             let (expected, given) = (vec![recorded.batch(), recorded.len()], held.shape().to_vec());
             return Err(HookError::Shape { point: name(), expected, given, axes: at.point.axes_label() });
         }
@@ -249,7 +249,7 @@ impl<'a> Replacement<'a> {
     /// Blocks of a piece without positions, one per row.
     fn rows(&self, piece: &[Range<usize>], over: Over<'_>, blocks: &mut Blocks) -> Result<(), HookError> {
         let Over { held, recorded, rows, at } = over;
-        if held.rank() != piece.len() || held.shape()[0] != recorded.batch() {
+        if held.shape().len() != piece.len() || held.shape()[0] != recorded.batch() {
             let (expected, given) = (vec![recorded.batch()], held.shape().to_vec());
             let (point, axes) = (at.name().to_string(), at.point.axes_label());
             return Err(HookError::Shape { point, expected, given, axes });

@@ -57,7 +57,7 @@ pub trait Experiments {
     /// # use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let report = model.test_prompt("When Mary and John went to the store, John gave a drink to", "Mary", 5)?;
-    /// assert_eq!(report.answer()[0].rank(), 0);
+    /// assert_eq!(report.answer[0].rank, 0);
     /// println!("{report}");
     /// # Ok::<(), hooklens::Error>(())
     /// ```

@@ -4,7 +4,7 @@ use crate::activations::Analyze;
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{Hook, HookError, ModelIdentity, Record, Selection, SelectionText, at};
+use hooklens_hooks::{Hook, HookDetails, HookError, ModelIdentity, Record, Selection, SelectionText, at};
 
 use crate::activations::{AnalysisError, Stage};
 use hooklens_model::driver::{HookedModel, Input};

@@ -80,7 +80,7 @@ impl Correlations {
             let kept: Vec<f32> = real.iter().map(|id| f32::from(u8::from(kept(id)))).collect();
             tokens += kept.iter().map(|kept| f64::from(*kept)).sum::<f64>();
             let acts = all.units.read(&activation, rows)?.cast(DType::F32);
-            let width = activation.len() / rows.max(1);
+            let width = activation.shape().iter().product::<usize>() / rows.max(1);
             let coordinates = activation.reshape(&[rows, width]).to_tensor::<2>()?.cast(DType::F32);
             // Excluded tokens are set to zero, and not counted.
             let mask = Tensor::<2>::from_data(TensorData::new(kept, [rows, 1]), (&acts.device(), DType::F32));

@@ -139,7 +139,7 @@ impl Units {
 
     /// The units' values, `[row, unit]`, for an activation with this number of rows.
     pub(crate) fn read(&self, activation: &hooklens_hooks::Activation, rows: usize) -> Result<Tensor<2>> {
-        let width = activation.len() / rows.max(1);
+        let width = activation.shape().iter().product::<usize>() / rows.max(1);
         let flat = || activation.reshape(&[rows, width]).to_tensor::<2>();
         Ok(match &self.kind {
             Kind::Latents(dictionary) => dictionary.encode(flat()?)?,

@@ -235,7 +235,7 @@ impl<'m> FromModel<'m> {
         let mut all = Rows::new();
         for point in &self.points {
             let activation = cache.activation(&**point)?;
-            let width = activation.len() / kept.len().max(1);
+            let width = activation.shape().iter().product::<usize>() / kept.len().max(1);
             let values: Vec<f32> = activation.to_data()?.iter().collect();
             let rows = values.chunks_exact(width.max(1)).zip(&kept).filter(|(_, kept)| **kept);
             let rows: Vec<f32> = rows.flat_map(|(row, _)| row).copied().collect();
@@ -294,7 +294,7 @@ impl Source for FromModel<'_> {
         let row =
             self.prompts.iter().find(|row| !row.is_empty()).ok_or(InputError::Empty { what: "the prompts".into() })?;
         let cache = self.model.record(vec![row[..1].to_vec()], Record::new(points.to_vec()))?;
-        let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.len()));
+        let width = |name: &String| Ok((name.clone(), cache.activation(&**name)?.shape().iter().product()));
         points.iter().map(width).collect()
     }
 

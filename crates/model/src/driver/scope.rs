@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use hooklens_hooks::{Catalog, Hook, HookError};
+use hooklens_hooks::{Catalog, Hook, HookDetails, HookError};
 
 use super::{ForwardOptions, HookedModel, private};
 use crate::error::{InputError, Result};

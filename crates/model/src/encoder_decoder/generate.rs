@@ -1,6 +1,6 @@
 //! Text generation with an encoder-decoder, token by token, using a cache of both attentions.
 
-use hooklens_hooks::{Hook, RecordRequest};
+use hooklens_hooks::{Hook, HookDetails, RecordRequest};
 
 use super::HookedEncoderDecoder;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};

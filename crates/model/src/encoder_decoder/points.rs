@@ -80,7 +80,8 @@ pub(super) fn points_of(config: &EncoderDecoderConfig) -> Points {
         let first = [INPUTS, norms(LN1, &[]), ATTENTION, &[Site::MlpIn], norms(LN2, LN1)];
         let second = [MLP, LN2_POST, MLP_OUT, norms(&[], LN2), &[Site::NormalizedResidPost]];
         for site in first.into_iter().chain(second).flatten() {
-            let info = site.info(&format!("encoder.{layer}"), layer).in_segment(Segment::Encoder);
+            let mut info = site.info(&format!("encoder.{layer}"), layer);
+            info.segment = Segment::Encoder;
             points.site(ENCODER, layer, *site, info, why_not(*site));
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Hook, ModelIdentity, RecordRequest};
+use hooklens_hooks::{ActivationCache, Hook, HookDetails, ModelIdentity, RecordRequest};
 
 use super::Generation;
 use super::options::GenerateOptions;

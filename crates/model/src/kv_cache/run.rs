@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::tensor::{DType, Device, Tensor};
-use hooklens_hooks::{Hook, ModelIdentity};
+use hooklens_hooks::{Hook, HookDetails, ModelIdentity};
 
 use super::keys::Keys;
 use super::shape::heads_of;

@@ -3,6 +3,7 @@
 //! [`Site`] and [`Outer`] list every point once. A model's [`Points`] are built in firing order; a point that it can't
 //! fire is listed with the reason.
 
+mod attributes;
 mod axes;
 mod outer;
 mod site;

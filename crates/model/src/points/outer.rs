@@ -19,7 +19,9 @@ macro_rules! outer {
             pub(super) fn info(self) -> PointInfo {
                 match self {
                     $(Outer::$point => {
-                        PointInfo::new($name, None, $axes).in_segment(Segment::$segment)$(.$special())*
+                        let mut info = PointInfo::new($name, None, $axes)$(.$special())*;
+                        info.segment = Segment::$segment;
+                        info
                     })*
                 }
             }

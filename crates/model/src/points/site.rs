@@ -2,6 +2,7 @@
 
 use hooklens_hooks::{Axis, PointInfo, Segment};
 
+use super::attributes::Attributes;
 use super::axes::{
     CHANNELS, EXPERT_CHOICES, EXPERT_WEIGHTS, HEAD_ROWS, HEAD_ROWS_SCALE, HEAD_SHARES, HEAD_STREAM, K_ROPE,
     KV_HEAD_STREAM, KV_LATENT, NEURONS, PER_HEAD, PER_HEAD_VALUE, PER_KEY, PER_KEY_HEAD, PER_KV_HEAD, PER_LAYER,
@@ -181,6 +182,7 @@ impl Site {
         if matches!(self, Site::K | Site::V) {
             (info.axes, info.segment) = (PER_KEY, Segment::CrossKeys);
         }
-        if info.axes.contains(&Axis::Key) { info.with_keys_of_encoder() } else { info }
+        info.keys_of_encoder = info.axes.contains(&Axis::Key);
+        info
     }
 }

@@ -13,7 +13,8 @@ use hooklens_model::model::{HookedTransformer, ModelWeights};
 
 impl Show for ActivationCache {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
-        let size = |activation: &Activation| (activation.len() * activation.dtype().size()) as u64;
+        let size =
+            |activation: &Activation| (activation.shape().iter().product::<usize>() * activation.dtype().size()) as u64;
         let row = |name: String, point: &str, activation: &Activation| {
             let axes = self.axes(point).unwrap_or_default();
             let axes: Vec<&str> = axes.iter().map(|axis| axis.name()).collect();

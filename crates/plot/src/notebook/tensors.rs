@@ -25,7 +25,8 @@ const WRITTEN: usize = 6;
 impl Show for Activation {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let what = format!("{:?} {:?}", self.shape(), self.dtype()).to_lowercase();
-        if self.is_empty() || self.len() > MOST {
+        let count = self.shape().iter().product::<usize>();
+        if count == 0 || count > MOST {
             return Ok(vec![Shown::text(&what), Shown::html(framed(&what, ""))]);
         }
         let values = self.to_ndarray().map_err(failed)?;
