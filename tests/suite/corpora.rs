@@ -156,9 +156,9 @@ proptest! {
         let corpus = sample.into_iter().fold(corpus, |corpus, count| corpus.sample(count, seed));
         let placed: Vec<_> = corpus.placed().unwrap().collect::<Result<_, _>>().unwrap();
         for (prompt, place) in &placed {
-            let file = paths.iter().position(|path| path == place.file()).unwrap();
-            prop_assert_eq!(prompt, &Prompt::Text(files[file].0[place.number() - 1].clone()));
-            prop_assert_eq!(place.to_string(), format!("{}:{}", paths[file].display(), place.number()));
+            let file = paths.iter().position(|path| **path == *place.file).unwrap();
+            prop_assert_eq!(prompt, &Prompt::Text(files[file].0[place.number - 1].clone()));
+            prop_assert_eq!(place.to_string(), format!("{}:{}", paths[file].display(), place.number));
         }
         let prompts: Vec<Prompt> = placed.into_iter().map(|(prompt, _)| prompt).collect();
         prop_assert_eq!(prompts, read(&corpus).unwrap());

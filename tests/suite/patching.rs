@@ -166,8 +166,8 @@ proptest! {
         let patching = Patching::new(&model, rows(&CLEAN), rows(&CORRUPTED), metric(&model)).unwrap();
         for sites in [Sites::new("*hook_resid_pre").per([Axis::Pos]), Sites::new("*hook_z").per([Axis::Head])] {
             let control = patching.identity_control(&sites).unwrap();
-            for (place, value) in control.values().values().indexed_iter() {
-                let baseline = control.baseline()[place[place.ndim() - 1]];
+            for (place, value) in control.values.values().indexed_iter() {
+                let baseline = control.baseline[place[place.ndim() - 1]];
                 prop_assert!((value - baseline).abs() < 2e-5 * baseline.abs().max(1.0), "{value} for {baseline}");
             }
         }

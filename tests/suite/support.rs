@@ -87,7 +87,19 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn failure<T, E: std::error::Error + Send + Sync + 'static>(
     result: Result<T, hooklens::Error>,
 ) -> Option<E> {
-    result.err()?.downcast().ok()
+    use hooklens::Error;
+    let error: Box<dyn std::error::Error + Send + Sync> = match result.err()? {
+        Error::Hook(error) => error.into(),
+        Error::Config(error) => error.into(),
+        Error::Load(error) => error.into(),
+        Error::Input(error) => error.into(),
+        Error::Cache(error) => error.into(),
+        Error::Processing(error) => error.into(),
+        Error::Weight(error) => error.into(),
+        Error::Other(error) => error,
+        other => other.into(),
+    };
+    error.downcast().ok().map(|error| *error)
 }
 pub(crate) fn fixtures() -> PathBuf {
     root().join("tests/fixtures")

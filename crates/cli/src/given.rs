@@ -61,13 +61,14 @@ impl GivenRows {
 
     /// Replaces the row number in an error with the prompt's position in its file, if known.
     pub(super) fn with_place(&self, error: Error) -> Error {
-        match error.downcast() {
+        let Error::Other(error) = error else { return error };
+        match error.downcast().map(|error| *error) {
             Ok(DumpError::Row { number, source }) => match self.places.get(number.wrapping_sub(1)) {
                 Some(place) => DumpError::PromptAt { place: place.clone(), source }.into(),
                 None => DumpError::Row { number, source }.into(),
             },
             Ok(other) => other.into(),
-            Err(other) => other,
+            Err(other) => Error::Other(other),
         }
     }
 

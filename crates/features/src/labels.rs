@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::save::add_file;
 use crate::error::FeatureError;
 use hooklens_io::regular;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 use hooklens_model::tokens::read_json;
 
 /// Name of the label file stored with a dictionary.
@@ -202,7 +202,7 @@ struct Row<const N: usize> {
 
 /// Reads the rows of a CSV file with these columns and `label`, skipping a header.
 fn rows<const N: usize>(path: &Path, columns: [&str; N]) -> Result<Vec<Row<N>>> {
-    let bytes = regular::read(path).map_err(LoadError::file(path))?;
+    let bytes = regular::read(path).map_err(load_errors::cant_read(path))?;
     let wrong = |reason: String| FeatureError::Setting { path: path.into(), reason };
     let form = columns.iter().copied().chain(["label"]).collect::<Vec<_>>().join(",");
     // An unclosed quote would absorb this final row.

@@ -18,7 +18,7 @@ use super::normalization::Normalization;
 use super::open::numbered;
 use super::transcoders::Transcoders;
 use crate::error::FeatureError;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 use hooklens_model::model::Hashed;
 
 /// The version of SAELens whose format is written.
@@ -163,22 +163,22 @@ impl Dictionary {
 
 /// Writes a set of files to a folder, replacing them all at once.
 fn save(folder: &Path, add: impl FnOnce(&mut Together) -> Result<()>) -> Result<()> {
-    fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+    fs::create_dir_all(folder).map_err(load_errors::cant_write(folder))?;
     let _lock = FolderLock::take(folder).map_err(FeatureError::Locked)?;
     let mut files = Together::new();
     add(&mut files)?;
-    Ok(files.finish().map_err(LoadError::write(folder))?)
+    Ok(files.finish().map_err(load_errors::cant_write(folder))?)
 }
 
 /// Adds a file to a set of files.
 pub(super) fn add_file(files: &mut Together, path: &Path, bytes: &[u8]) -> Result<()> {
     let written = files.add(path).and_then(|file| file.write_all(bytes));
-    Ok(written.map_err(LoadError::write(path))?)
+    Ok(written.map_err(load_errors::cant_write(path))?)
 }
 
 /// Adds a file of named tensors with a hash in its header, and returns the hash.
 fn add_tensors(files: &mut Together, path: &Path, tensors: &[(String, Activation)]) -> Result<String> {
-    let failed = LoadError::write(path);
+    let failed = load_errors::cant_write(path);
     let mut hash = Xxh3::new();
     for (name, tensor) in tensors {
         hash.update(format!("{name} {:?} ", tensor.shape()).as_bytes());

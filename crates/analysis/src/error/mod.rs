@@ -12,18 +12,18 @@ pub use patch::PatchError;
 
 impl From<AnalysisError> for Error {
     fn from(error: AnalysisError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }
 
 impl From<MatrixError> for Error {
     fn from(error: MatrixError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }
 
 impl From<PatchError> for Error {
     fn from(error: PatchError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }

@@ -10,7 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::{Comparison, distance};
 use hooklens_io::regular;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{LoadError, Result, load_errors};
 use hooklens_model::tokens::Tokens;
 
 /// Names of tensors that are not hook points.
@@ -26,15 +26,15 @@ pub(super) struct Reference {
 
 impl Reference {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
-        let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
+        let bytes = regular::read_tensors(path).map_err(load_errors::cant_read(path))?;
         let unsound = "its header is invalid, or does not match the length of the file";
-        let stored = SafeTensors::deserialize(&bytes).map_err(|e| LoadError::refused(path, unsound, e))?;
+        let stored = SafeTensors::deserialize(&bytes).map_err(|e| load_errors::rejected(path, unsound, e))?;
         let mut tensors = BTreeMap::new();
         for (name, view) in stored.tensors() {
             let values = floats(view.dtype(), view.data())
                 .ok_or_else(|| LoadError::DType { name: name.clone(), given: format!("{:?}", view.dtype()) })?;
             let array = ArrayD::from_shape_vec(IxDyn(view.shape()), values)
-                .map_err(|e| LoadError::refused(path, &format!("`{name}` does not match its shape"), e))?;
+                .map_err(|e| load_errors::rejected(path, &format!("`{name}` does not match its shape"), e))?;
             tensors.insert(name, array);
         }
         Ok(Self { path: path.to_path_buf(), tensors })

@@ -19,7 +19,7 @@ use super::stored::{Part, Piece, StoredFile, files_of, lacks, model_of};
 use super::{DumpModel, DumpedModel, Shard, SplitByShard};
 use crate::error::DumpError;
 use hooklens_io::object_stores::is_url;
-use hooklens_model::error::{Error, InputError, LoadError, Result};
+use hooklens_model::error::{Error, InputError, Result, load_errors};
 
 /// Number of bytes read together: large enough for efficient sequential reads, small enough to mix many pieces.
 const PIECE: usize = 4 << 20;
@@ -275,7 +275,7 @@ impl ActivationStore {
         // The channel has no buffer: one chunk is served while the next is read.
         let (sender, chunks) = sync_channel(0);
         let begun = thread::Builder::new().name("activations".into()).spawn(move || reading.all(start, &sender));
-        begun.map_err(LoadError::file(&self.dumps[0]))?;
+        begun.map_err(load_errors::cant_read(&self.dumps[0]))?;
         let points = self.points.iter().cloned().zip(widths).collect();
         Ok(Batches { points, batch: self.batch, of_epoch, position: start, chunks: Some(chunks), chunk: None })
     }

@@ -15,7 +15,7 @@ use hooklens_io::regular;
 use hooklens_loading::weight_files::{
     Location, RawTensors, WeightFiles, float_type, location, object_file, open_files, read_at,
 };
-use hooklens_model::error::{Error, LoadError, Result};
+use hooklens_model::error::{Error, Result, load_errors};
 
 /// Key under which earlier versions recorded the model, as JSON, in the header of a single file.
 const MODEL_KEY: &str = "hooklens_model";
@@ -97,7 +97,7 @@ fn opened(path: &Path) -> Result<(Option<Ranges>, WeightFiles)> {
     Ok(match place::object(path)? {
         None => (None, open_files(&[path.to_path_buf()], false)?),
         Some(object) => {
-            let object = object.ranges().map_err(LoadError::file(path))?;
+            let object = object.ranges().map_err(load_errors::cant_read(path))?;
             (Some(object.clone()), object_file(path, object)?)
         }
     })
@@ -255,14 +255,14 @@ impl StoredFile {
             Open::File(file) => read_at(file, at, &mut bytes),
             Open::Object(object) => object.read_at(at, &mut bytes),
         };
-        read.map_err(LoadError::file(&self.path))?;
+        read.map_err(load_errors::cant_read(&self.path))?;
         Ok(bytes)
     }
 
     fn opened(&self) -> Result<Open<'_>> {
         match &self.object {
             Some(object) => Ok(Open::Object(object)),
-            None => Ok(Open::File(regular::open(&self.path).map_err(LoadError::file(&self.path))?)),
+            None => Ok(Open::File(regular::open(&self.path).map_err(load_errors::cant_read(&self.path))?)),
         }
     }
 

@@ -10,12 +10,12 @@ pub use shard::ShardError;
 
 impl From<DumpError> for Error {
     fn from(error: DumpError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }
 
 impl From<ShardError> for Error {
     fn from(error: ShardError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }

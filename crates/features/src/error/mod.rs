@@ -10,12 +10,12 @@ pub use graph::GraphError;
 
 impl From<FeatureError> for Error {
     fn from(error: FeatureError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }
 
 impl From<GraphError> for Error {
     fn from(error: GraphError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }

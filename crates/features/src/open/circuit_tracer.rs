@@ -16,7 +16,7 @@ use crate::metadata::{ExcludedTokens, Metadata};
 use crate::save::WEIGHTS;
 use hooklens_io::regular;
 use hooklens_loading::embedded::EmbeddedDictionary;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 
 /// Transcoders of all layers.
 pub(crate) struct Layers {
@@ -56,7 +56,7 @@ fn excluded(yaml: &Yaml) -> Option<ExcludedTokens> {
 
 impl Config {
     fn read(path: PathBuf) -> Result<Self> {
-        let text = regular::read(&path).map_err(LoadError::file(&path))?;
+        let text = regular::read(&path).map_err(load_errors::cant_read(&path))?;
         Self::parsed(&String::from_utf8_lossy(&text), path)
     }
 

@@ -23,7 +23,7 @@ use context::is_repeat;
 use gather::{Amount, BINS, Example, Gathered};
 use hooklens_io::script_json::script_json;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 use hooklens_model::model::{DecoderInput, HookedTransformer, ModelParts};
 use hooklens_model::tokens::{PaddingSide, Tokens, token_text};
 pub use units::Units;
@@ -333,7 +333,7 @@ impl Dashboards<'_> {
             Some("html" | "htm") => self.page(&units)?,
             _ => self.lines(&units)?,
         };
-        Ok(write_file(path, text.as_bytes()).map_err(LoadError::write(path))?)
+        Ok(write_file(path, text.as_bytes()).map_err(load_errors::cant_write(path))?)
     }
 
     /// The HTML page as text.

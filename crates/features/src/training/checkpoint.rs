@@ -18,7 +18,7 @@ use super::parameter::Parameter;
 use super::trainer::{Step, Trainer};
 use crate::error::FeatureError;
 use hooklens_io::regular;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 
 /// Metadata key of the state of all dictionaries in training.
 const STATE: &str = "trainings";
@@ -101,7 +101,7 @@ pub(super) fn save(path: &Path, trainers: &mut [Trainer], logs: &[Vec<Step>], da
         drop(buffered);
         unfinished.finish().map(drop)
     };
-    Ok(write().map_err(LoadError::write(path))?)
+    Ok(write().map_err(load_errors::cant_write(path))?)
 }
 
 /// Whether the end of a file is the hash of the rest.
@@ -120,7 +120,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 pub(super) fn restore(path: &Path, trainers: &mut [Trainer], data: &Value) -> Result<Vec<Vec<Step>>> {
     let wrong =
         |reason: String| hooklens_model::error::Error::from(FeatureError::Setting { path: path.into(), reason });
-    let bytes = regular::read_tensors(path).map_err(LoadError::file(path))?;
+    let bytes = regular::read_tensors(path).map_err(load_errors::cant_read(path))?;
     let unknown = || wrong("it is not a checkpoint of hooklens, or it is damaged".into());
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|_| unknown())?;
     let metadata = header.metadata().as_ref();

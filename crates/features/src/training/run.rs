@@ -19,7 +19,7 @@ use crate::opened::Opened;
 use crate::transcoders::Transcoders;
 use hooklens_io::csv_text::{CsvLabels, CsvTable};
 use hooklens_model::driver::HookedModel;
-use hooklens_model::error::{Error, LoadError, Result};
+use hooklens_model::error::{Error, Result, load_errors};
 use hooklens_model::model::HookedTransformer;
 
 /// Name of the checkpoint file.
@@ -108,7 +108,7 @@ impl TrainingRun {
     /// Fails if the file cannot be removed.
     pub fn remove_checkpoint(&self) -> Result<()> {
         match self.checkpoint().filter(|path| path.is_file()) {
-            Some(path) => Ok(std::fs::remove_file(&path).map_err(LoadError::write(&path))?),
+            Some(path) => Ok(std::fs::remove_file(&path).map_err(load_errors::cant_write(&path))?),
             None => Ok(()),
         }
     }
@@ -221,12 +221,12 @@ impl TrainingRun {
         let saved = self.checkpoint();
         let folder = self.checkpoints.as_ref().map(|(folder, _)| folder).filter(|_| !self.locked);
         let lock = |folder: &PathBuf| {
-            std::fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+            std::fs::create_dir_all(folder).map_err(load_errors::cant_write(folder))?;
             FolderLock::take(folder).map_err(|error| Error::from(FeatureError::Locked(error)))
         };
         let _lock = folder.map(lock).transpose()?;
         if let Some(path) = &saved {
-            check_own_file(path).map_err(LoadError::write(path))?;
+            check_own_file(path).map_err(load_errors::cant_write(path))?;
         }
         // Identifying the data requires reading all of it, so it is done only for checkpoints.
         let data = if saved.is_some() { source.described()? } else { Value::Null };

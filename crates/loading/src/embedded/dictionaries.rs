@@ -1,6 +1,6 @@
 //! Dictionaries embedded in the binary, trained by `examples/train_dictionaries.rs`.
 
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// An embedded dictionary or set of transcoders: its configuration and weight files.
 #[derive(Debug)]
@@ -41,6 +41,6 @@ pub fn find_dictionary(name: &str) -> Result<&'static EmbeddedDictionary, LoadEr
     DICTIONARIES.iter().find(|one| one.name == name).ok_or_else(|| {
         let names: Vec<&str> = embedded_dictionaries().collect();
         let reason = format!("embedded dictionaries are {}", names.join(", "));
-        LoadError::not_found(format!("embedded:{name}"), reason)
+        load_errors::not_found(format!("embedded:{name}"), reason)
     })
 }

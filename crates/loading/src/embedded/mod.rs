@@ -2,7 +2,7 @@
 
 mod dictionaries;
 
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 pub use dictionaries::{EmbeddedDictionary, embedded_dictionaries, find_dictionary};
 
@@ -43,7 +43,8 @@ pub fn embedded_models() -> impl Iterator<Item = &'static str> {
 
 pub(crate) fn find(name: &str) -> Result<&'static EmbeddedModel, LoadError> {
     MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
-        let reason = format!("embedded models are {}", embedded_models().collect::<Vec<_>>().join(", "));
-        LoadError::not_found(format!("embedded:{name}"), reason)
+        let reason =
+            format!("embedded models are {}", MODELS.iter().map(|model| model.name).collect::<Vec<_>>().join(", "));
+        load_errors::not_found(format!("embedded:{name}"), reason)
     })
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::weight_files::{WeightFiles, gguf_file};
 use fields::Fields;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{LoadError, Result, load_errors};
 use hooklens_model::tokens::{Tokenizer, tokenizer_of_parts};
 
 pub(crate) use weights::weights;
@@ -44,7 +44,7 @@ pub(crate) fn is_one(path: &Path) -> bool {
 /// # Errors
 /// [`LoadError::NotFound`] if there are several models.
 pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
-    let entries = std::fs::read_dir(folder).map_err(LoadError::file(folder))?;
+    let entries = std::fs::read_dir(folder).map_err(load_errors::cant_read(folder))?;
     let mut found: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_one(path)).collect();
     found.sort();
@@ -57,7 +57,7 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
         "the folder contains several GGUF files; pass the path of one: {}",
         names.collect::<Vec<_>>().join(", ")
     );
-    Err(LoadError::not_found(folder.display().to_string(), reason))
+    Err(load_errors::not_found(folder.display().to_string(), reason))
 }
 
 /// Opens the file, or all parts of a split model.

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::weight_files::{NAMES, shard_names};
 use hooklens_io::stderr;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 use hooklens_model::tokens::MARIAN_FILES;
 
 /// Small files to fetch in addition to the weights. Only the first is required.
@@ -198,7 +198,7 @@ fn is_set(variable: &str) -> bool {
 }
 
 fn not_found(name: &str, reason: String) -> LoadError {
-    LoadError::not_found(name, reason)
+    load_errors::not_found(name, reason)
 }
 
 fn refused(name: &str, reason: String, error: ApiError) -> LoadError {

@@ -22,7 +22,7 @@ use hooklens_model::encoder::{
     EncoderConfig, HookedEncoder, LoadedEncoder, OutputHeads, SentenceEmbedding, sentence_embedding_of,
 };
 use hooklens_model::encoder_decoder::{EncoderDecoderConfig, HookedEncoderDecoder, LoadedEncoderDecoder};
-use hooklens_model::error::{ConfigError, LoadError, Result};
+use hooklens_model::error::{ConfigError, LoadError, Result, load_errors};
 use hooklens_model::model::LoadReport;
 use hooklens_model::model::{HookedTransformer, LoadedDecoder, Paging, placed};
 use hooklens_model::processing;
@@ -263,7 +263,7 @@ impl ModelFiles {
             Some(json) => json,
             None if !folder.join("config.json").is_file() => {
                 let name = path.display().to_string();
-                return Err(LoadError::not_found(
+                return Err(load_errors::not_found(
                     name,
                     "the file contains no configuration, and there is no config.json beside it",
                 )
@@ -324,7 +324,7 @@ impl ModelFiles {
             [first, ..] => {
                 let count = unused.len();
                 let reason = format!("it has {count} tensors that this architecture does not use, such as `{first}`");
-                Err(LoadError::corrupt(path, reason).into())
+                Err(load_errors::corrupt(path, reason).into())
             }
         }
     }
@@ -493,11 +493,11 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         if path.join("config.json").is_file() {
             return Ok(path.to_path_buf());
         }
-        return Err(LoadError::not_found(name, "the folder has no config.json"));
+        return Err(load_errors::not_found(name, "the folder has no config.json"));
     }
     let (id, revision) = name.split_once('@').unwrap_or((name, ""));
     if !is_hub_id(id) || (revision.contains('/') && !revision.starts_with("refs/")) {
-        return Err(LoadError::not_found(name, "there is no such folder"));
+        return Err(load_errors::not_found(name, "there is no such folder"));
     }
     #[cfg(feature = "hub")]
     return super::hub::fetch(
@@ -505,7 +505,7 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         if weights { super::hub::DownloadScope::Weights } else { super::hub::DownloadScope::Description },
     );
     #[cfg(not(feature = "hub"))]
-    return Err(LoadError::not_found(
+    return Err(load_errors::not_found(
         name,
         format!(
             "there is no such folder, and this build cannot download {} from the hub; build with --features hub",
@@ -521,7 +521,7 @@ fn is_hub_id(name: &str) -> bool {
 }
 
 fn no_weights(name: &str) -> LoadError {
-    LoadError::not_found(name, "it has no weights")
+    load_errors::not_found(name, "it has no weights")
 }
 
 /// Description of a model, obtained without reading its weights.

@@ -10,7 +10,7 @@ use hooklens_hooks::{Activation, Together, write_safetensors_to};
 use crate::families;
 use crate::weight_files::{Layout, StoredTensor};
 use hooklens_model::driver::HookedModel;
-use hooklens_model::error::{LoadError, Result};
+use hooklens_model::error::{Result, load_errors};
 use hooklens_model::model::{HookedTransformer, ModelParts, Weight, each_weight};
 use hooklens_model::tokens::tokenizer_files;
 
@@ -41,7 +41,7 @@ pub trait SavePretrained {
 impl SavePretrained for HookedTransformer {
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        fs::create_dir_all(folder).map_err(LoadError::write(folder))?;
+        fs::create_dir_all(folder).map_err(load_errors::cant_write(folder))?;
         let extra_biases = has_extra_biases(self);
         let table = families::native_weights(self.config(), extra_biases);
         let mut tensors: Vec<(String, Activation)> = Vec::new();
@@ -69,7 +69,7 @@ impl SavePretrained for HookedTransformer {
         // Write all files together, so that a failed write leaves a previously saved model unchanged.
         let mut files = Together::new();
         let weights = folder.join("model.safetensors");
-        let failed = LoadError::write(&weights);
+        let failed = load_errors::cant_write(&weights);
         let mut buffered = BufWriter::with_capacity(1 << 20, files.add(&weights).map_err(&failed)?);
         let metadata = HashMap::from([("format".into(), "pt".into())]);
         write_safetensors_to(&mut buffered, named, metadata).map_err(|e| failed(std::io::Error::other(e)))?;
@@ -78,7 +78,7 @@ impl SavePretrained for HookedTransformer {
         let mut write = |name: &str, text: &str| {
             let path = folder.join(name);
             let written = files.add(&path).and_then(|file| file.write_all(text.as_bytes()));
-            written.map_err(LoadError::write(&path))
+            written.map_err(load_errors::cant_write(&path))
         };
         let (ends, begins) = (self.eos_tokens(), self.bos_token());
         let mut generation = serde_json::Map::new();
@@ -98,7 +98,7 @@ impl SavePretrained for HookedTransformer {
         if generation.is_empty() {
             files.remove(&folder.join("generation_config.json"));
         }
-        Ok(files.finish().map_err(LoadError::write(folder))?)
+        Ok(files.finish().map_err(load_errors::cant_write(folder))?)
     }
 }
 

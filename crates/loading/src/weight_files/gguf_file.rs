@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::tensor_file::TensorFile;
 use super::{Location, TensorInfo};
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Magic number at the start of a GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -106,7 +106,7 @@ pub(crate) fn fields(path: &Path) -> Result<Map<String, Value>, LoadError> {
 /// Lists the tensors under ggml's names. The last axis of each shape is the innermost.
 pub(super) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let header = header(file)?;
-    let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
+    let corrupt = |reason: String| load_errors::corrupt(&file.path, reason);
     let located = |listed: Listed| {
         let Listed { name, shape, kind: of_ggml, offset } = listed;
         let held =
@@ -154,14 +154,14 @@ pub(crate) fn parts(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
         None if count > 1 => {
             let reason =
                 format!("it is one of {count} parts, but its name does not match `<name>-<part>-of-{count:05}.gguf`");
-            Err(LoadError::corrupt(path, reason))
+            Err(load_errors::corrupt(path, reason))
         }
         _ => Ok(vec![path.to_path_buf()]),
     }
 }
 
 fn header(file: &TensorFile) -> Result<Header, LoadError> {
-    let corrupt = |reason: String| LoadError::corrupt(&file.path, reason);
+    let corrupt = |reason: String| load_errors::corrupt(&file.path, reason);
     // A file that is not in memory is read in growing chunks until the header is complete.
     let mut size = if file.in_memory().is_some() { LONGEST } else { 1 << 20 };
     loop {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::tensor_file::TensorFile;
 use super::{Location, TensorInfo};
 use hooklens_io::regular;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 const HEADER: usize = 7 * 4;
 
@@ -107,7 +107,7 @@ pub(crate) fn tensors(file: &TensorFile, number: usize) -> Result<Vec<(String, T
     let start = file.start(HEADER)?;
     let header = start.first_chunk::<HEADER>().and_then(|bytes| Header::of(bytes, file.len()));
     let Some(header) = header else {
-        return Err(LoadError::corrupt(&file.path, "its length does not match its header"));
+        return Err(load_errors::corrupt(&file.path, "its length does not match its header"));
     };
     let mut at = HEADER;
     let mut tensors = Vec::new();

@@ -24,7 +24,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use hooklens_io::regular;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 use hooklens_model::model::Pages;
 use hooklens_model::tokens::read_json;
 
@@ -174,8 +174,9 @@ impl WeightFiles {
                 return Self::open_with(&paths.collect::<Result<Vec<_>, _>>()?, mmap);
             }
         }
-        let entries =
-            std::fs::read_dir(folder).map_err(LoadError::file(folder))?.filter_map(|entry| Some(entry.ok()?.path()));
+        let entries = std::fs::read_dir(folder)
+            .map_err(load_errors::cant_read(folder))?
+            .filter_map(|entry| Some(entry.ok()?.path()));
         let mut checkpoints: Vec<PathBuf> =
             entries.filter(|path| matches!(path.extension().and_then(|e| e.to_str()), Some("pt" | "pth"))).collect();
         if checkpoints.len() == 1 {
@@ -192,7 +193,7 @@ impl WeightFiles {
                 names.collect::<Vec<_>>().join(", ")
             )
         };
-        Err(LoadError::not_found(folder.display().to_string(), reason))
+        Err(load_errors::not_found(folder.display().to_string(), reason))
     }
 
     /// Opens a model's folder, or several files together. The extension selects PyTorch (`.bin`, `.pt`, `.pth`,
@@ -244,7 +245,7 @@ impl WeightFiles {
         for (name, tensor) in tensors {
             let reason = format!("the tensor `{name}` is also in another file");
             if self.tensors.insert(name, tensor).is_some() {
-                return Err(LoadError::corrupt(path, reason));
+                return Err(load_errors::corrupt(path, reason));
             }
         }
         Ok(())
@@ -383,7 +384,7 @@ impl WeightFiles {
 /// Data offset and parsed header of a safetensors file. Checks that the tensors fill the file.
 fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError> {
     let unsound = "its header is invalid or does not match the length of the file";
-    let corrupt = |error: SafeTensorError| LoadError::refused(&file.path, unsound, error);
+    let corrupt = |error: SafeTensorError| load_errors::rejected(&file.path, unsound, error);
     let start = match file.in_memory() {
         Some(all) => Cow::Borrowed(&all[..]),
         None => {
@@ -392,7 +393,7 @@ fn safetensors_header(file: &TensorFile) -> Result<(usize, Metadata), LoadError>
             file.start(if length <= regular::LONGEST_HEADER { length as usize + 8 } else { 8 })?
         }
     };
-    regular::check_header(&start, file.len()).map_err(|reason| LoadError::corrupt(&file.path, reason.to_string()))?;
+    regular::check_header(&start, file.len()).map_err(|reason| load_errors::corrupt(&file.path, reason.to_string()))?;
     let (header, metadata) = match SafeTensors::read_metadata(&start) {
         // The header itself is valid; its length is compared with the file's below.
         Err(SafeTensorError::MetadataIncompleteBuffer) if file.in_memory().is_none() => {
@@ -424,7 +425,7 @@ fn narrowed_in_place(mut bytes: Vec<u8>, stored: DType, compute: DType) -> Vec<u
 /// Unique file names in a shard index, in order. Names that point outside the folder are rejected.
 pub(crate) fn shard_names(index: &Path) -> Result<Vec<String>, LoadError> {
     let json = read_json(index.to_path_buf())?;
-    let bad = |reason: &str| LoadError::corrupt(index, reason);
+    let bad = |reason: &str| load_errors::corrupt(index, reason);
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`"))?;
     let mut names = Vec::new();
     for shard in map.values() {

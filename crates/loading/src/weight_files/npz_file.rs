@@ -10,7 +10,7 @@ use zip::{CompressionMethod, ZipArchive};
 
 use super::{Location, TensorInfo};
 use hooklens_io::regular;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Maximum length of an array's header in bytes.
 const LONGEST_HEADER: usize = 1 << 16;
@@ -27,7 +27,7 @@ pub struct NpzArray {
 impl NpzArray {
     /// Reads all bytes of the array.
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
-        let failed = LoadError::file(&self.path);
+        let failed = load_errors::cant_read(&self.path);
         let mut archive = archive(&self.path)?;
         let mut entry = archive.by_name(&self.entry).map_err(|error| refused(&self.path, error))?;
         let mut header = vec![0; self.header];
@@ -36,7 +36,7 @@ impl NpzArray {
         entry.take(self.len as u64 + 1).read_to_end(&mut bytes).map_err(&failed)?;
         if bytes.len() != self.len {
             let reason = format!("the array `{}` has {} bytes; expected {}", self.entry, bytes.len(), self.len);
-            return Err(LoadError::corrupt(&self.path, reason));
+            return Err(load_errors::corrupt(&self.path, reason));
         }
         Ok(bytes)
     }
@@ -45,7 +45,7 @@ impl NpzArray {
 /// Lists the arrays in the file with index `file`. Reads only the headers of the arrays.
 pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInfo)>, LoadError> {
     let mut archive = archive(path)?;
-    let length = std::fs::metadata(path).map_err(LoadError::file(path))?.len();
+    let length = std::fs::metadata(path).map_err(load_errors::cant_read(path))?.len();
     let mut tensors = Vec::new();
     for place in 0..archive.len() {
         let mut entry = archive.by_index(place).map_err(|error| refused(path, error))?;
@@ -59,14 +59,14 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
         let Some(bytes) = whole else {
             let reason =
                 format!("the array `{name}` with shape {:?} does not match its size of {size} bytes", header.shape);
-            return Err(LoadError::corrupt(path, reason));
+            return Err(load_errors::corrupt(path, reason));
         };
         let place = match (method, data_start) {
             (CompressionMethod::Stored, Some(start)) => {
                 let start = usize::try_from(start).ok().and_then(|start| start.checked_add(header.len));
                 let range = start.and_then(|start| Some(start..start.checked_add(bytes)?));
                 let Some(range) = range.filter(|range| range.end as u64 <= length) else {
-                    return Err(LoadError::corrupt(
+                    return Err(load_errors::corrupt(
                         path,
                         format!("the array `{name}` extends beyond the end of the file"),
                     ));
@@ -85,12 +85,12 @@ pub(crate) fn tensors(path: &Path, file: usize) -> Result<Vec<(String, TensorInf
 }
 
 fn archive(path: &Path) -> Result<ZipArchive<BufReader<File>>, LoadError> {
-    let file = regular::open(path).map_err(LoadError::file(path))?;
+    let file = regular::open(path).map_err(load_errors::cant_read(path))?;
     ZipArchive::new(BufReader::new(file)).map_err(|error| refused(path, error))
 }
 
 fn refused(path: &Path, error: zip::result::ZipError) -> LoadError {
-    LoadError::refused(path, "it is not a valid .npz archive", error)
+    load_errors::rejected(path, "it is not a valid .npz archive", error)
 }
 
 /// Parsed header of an array.
@@ -110,7 +110,7 @@ struct Header {
 /// The crates `npyz` and `ndarray-npy` read this dictionary with a general parser of Python literals, whose running
 /// time doubles with each level of nested brackets: 20 levels take many seconds.
 fn header(path: &Path, name: &str, entry: &mut impl Read) -> Result<Header, LoadError> {
-    let unsound = |what: &str| LoadError::corrupt(path, format!("the array `{name}` {what}"));
+    let unsound = |what: &str| load_errors::corrupt(path, format!("the array `{name}` {what}"));
     let mut start = [0; 8];
     entry.read_exact(&mut start).map_err(|_| unsound("has no NumPy header"))?;
     if &start[..6] != b"\x93NUMPY" {

@@ -15,7 +15,7 @@ use super::Runs;
 use super::convert::Converted;
 use hooklens_io::object_stores::Ranges;
 use hooklens_io::regular;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// A file, an object in a store, or bytes embedded in the binary.
 #[derive(Debug)]
@@ -44,11 +44,11 @@ impl TensorFile {
     /// # Errors
     /// [`LoadError::File`] if the file cannot be opened, [`LoadError::Corrupt`] if it is empty.
     pub(crate) fn open(path: &Path, mmap: bool) -> Result<Self, LoadError> {
-        let failed = LoadError::file(path);
+        let failed = load_errors::cant_read(path);
         let file = regular::open(path).map_err(&failed)?;
         let len = file.metadata().map_err(&failed)?.len();
         if len == 0 {
-            return Err(LoadError::corrupt(path, "the file is empty"));
+            return Err(load_errors::corrupt(path, "the file is empty"));
         }
         let content = if mmap {
             let map = Arc::new(map(&file).map_err(&failed)?);
@@ -146,9 +146,9 @@ impl TensorFile {
     fn read_at(&self, at: usize, bytes: &mut [u8]) -> Result<(), LoadError> {
         match &self.content {
             Content::Mapped(file, ..) | Content::File(file) => {
-                read_at(file, at as u64, bytes).map_err(LoadError::file(&self.path))
+                read_at(file, at as u64, bytes).map_err(load_errors::cant_read(&self.path))
             }
-            Content::Object(object) => object.read_at(at as u64, bytes).map_err(LoadError::file(&self.path)),
+            Content::Object(object) => object.read_at(at as u64, bytes).map_err(load_errors::cant_read(&self.path)),
             Content::Static(all) => {
                 bytes.copy_from_slice(&all[at..at + bytes.len()]);
                 Ok(())

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{Location, TensorInfo};
 use hooklens_io::regular;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Keys under which training code stores the state dict.
 const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
@@ -35,29 +35,29 @@ impl TorchTensor {
     pub(crate) fn read(&self) -> Result<Vec<u8>, LoadError> {
         let bytes = self.tensor.read().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-                LoadError::refused(&self.path, &format!("the tensor `{}` can't be read", self.tensor.name), error)
+                load_errors::rejected(&self.path, &format!("the tensor `{}` can't be read", self.tensor.name), error)
             }
-            _ => LoadError::file(&self.path)(error),
+            _ => load_errors::cant_read(&self.path)(error),
         })?;
         if bytes.len() == self.tensor.byte_len() {
             return Ok(bytes);
         }
         let reason =
             format!("the tensor `{}` has {} bytes; expected {}", self.tensor.name, bytes.len(), self.tensor.byte_len());
-        Err(LoadError::corrupt(&self.path, reason))
+        Err(load_errors::corrupt(&self.path, reason))
     }
 }
 
 /// Lists the tensors in a checkpoint, without reading their data.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadError> {
-    regular::check(path).map_err(LoadError::file(path))?;
+    regular::check(path).map_err(load_errors::cant_read(path))?;
     let held = HOLDERS.iter().map(|holder| PytorchReader::with_top_level_key(path, holder));
     let reader = match held.filter_map(Result::ok).find(|reader| !reader.is_empty()) {
         Some(reader) => reader,
         None => PytorchReader::new(path).map_err(|error| unreadable(path, error))?,
     };
     if reader.is_empty() {
-        return Err(LoadError::corrupt(path, "it contains no tensors"));
+        return Err(load_errors::corrupt(path, "it contains no tensors"));
     }
     let info = |(name, tensor): (String, pytorch_reader::Tensor)| {
         let bare = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)).map(str::to_string);
@@ -83,7 +83,7 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, TensorInfo)>, LoadErro
 
 /// Configuration stored in the checkpoint: `model_args`, as written by nanoGPT and llama2.c.
 pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
-    regular::check(path).map_err(LoadError::file(path))?;
+    regular::check(path).map_err(load_errors::cant_read(path))?;
     let args = match PytorchReader::load_config::<Map<String, Value>, _>(path, Some("model_args")) {
         Ok(args) => args,
         Err(PytorchError::KeyNotFound(_)) => return Ok(None),
@@ -97,13 +97,13 @@ pub(crate) fn configuration(path: &Path) -> Result<Option<Value>, LoadError> {
 
 /// Reads the plain data beside a checkpoint's tensors into the fields of `D`; other data is ignored.
 pub fn described<D: DeserializeOwned>(path: &Path) -> Result<D, LoadError> {
-    regular::check(path).map_err(LoadError::file(path))?;
+    regular::check(path).map_err(load_errors::cant_read(path))?;
     PytorchReader::load_config(path, None).map_err(|error| unreadable(path, error))
 }
 
 fn unreadable(path: &Path, error: PytorchError) -> LoadError {
     match error {
-        PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => LoadError::file(path)(error),
-        error => LoadError::refused(path, "it is not a valid PyTorch checkpoint", error),
+        PytorchError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => load_errors::cant_read(path)(error),
+        error => load_errors::rejected(path, "it is not a valid PyTorch checkpoint", error),
     }
 }

@@ -32,14 +32,14 @@ pub fn error_chain(error: &dyn Error) -> String {
 mod tests {
     use super::*;
     use crate::error::InputError;
-    use crate::error::LoadError;
+    use crate::error::load_errors;
 
     #[test]
     fn a_chain_says_everything_once() {
         let refused = std::io::Error::other("no\nroom");
         let text = InputError::Text {
             number: 2,
-            source: Box::new(LoadError::write(std::path::Path::new("x"))(refused).into()),
+            source: Box::new(load_errors::cant_write(std::path::Path::new("x"))(refused).into()),
         };
         assert_eq!(error_chain(&text), "text 2, counted from 0: can't write x: no room");
         // A cause that is already in the message is not repeated.

@@ -1,6 +1,6 @@
 //! Errors from loading and saving models.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hooklens_io::numerals::bytes;
 use thiserror::Error;
@@ -172,38 +172,6 @@ pub enum LoadError {
         /// Underlying error from the `tokenizers` crate.
         source: BoxError,
     },
-}
-
-impl LoadError {
-    /// Wraps an I/O error for a file that cannot be read.
-    pub fn file(path: &Path) -> impl Fn(std::io::Error) -> Self {
-        move |source| LoadError::File { path: path.to_path_buf(), source }
-    }
-
-    /// Wraps an I/O error for a file or folder that cannot be written.
-    pub fn write(path: &Path) -> impl Fn(std::io::Error) -> Self {
-        move |source| LoadError::Write { path: path.to_path_buf(), source }
-    }
-
-    /// Creates the error for a name that no model has, without an underlying error.
-    pub fn not_found(name: impl Into<String>, reason: impl Into<String>) -> Self {
-        LoadError::NotFound { name: name.into(), reason: reason.into(), source: None }
-    }
-
-    /// Creates the error for inconsistent tensors of a quantized matrix.
-    pub fn quantized(name: &str, reason: impl Into<String>) -> Self {
-        LoadError::Quantized { name: name.to_string(), reason: reason.into() }
-    }
-
-    /// Creates the error for a corrupt weight file, without an underlying error.
-    pub fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
-        LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: None }
-    }
-
-    /// Creates the error for a weight file that the format's parser rejects.
-    pub fn refused(path: &Path, reason: &str, source: impl Into<BoxError>) -> Self {
-        LoadError::Corrupt { path: path.to_path_buf(), reason: reason.into(), source: Some(source.into()) }
-    }
 }
 
 fn near(nearest: &[String]) -> String {

@@ -5,6 +5,7 @@ mod chain;
 mod full_memory;
 mod input;
 mod load;
+pub mod load_errors;
 mod processing;
 mod prompt_place;
 mod weight;
@@ -119,11 +120,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an error from a crate that depends on this one.
-    pub fn other(source: impl Into<BoxError>) -> Self {
-        Error::Other(source.into())
-    }
-
     /// The wrapped error, if its type is `E`.
     ///
     /// ```
@@ -149,28 +145,6 @@ impl Error {
             _ => self,
         };
         error.downcast_ref()
-    }
-
-    /// Converts this error to the wrapped error, if its type is `E`.
-    ///
-    /// # Errors
-    /// This error, unchanged, if the wrapped error is not an `E`.
-    pub fn downcast<E: std::error::Error + Send + Sync + 'static>(self) -> Result<E, Self> {
-        if self.downcast_ref::<E>().is_none() {
-            return Err(self);
-        }
-        let source: BoxError = match self {
-            Error::Hook(error) => error.into(),
-            Error::Config(error) => error.into(),
-            Error::Load(error) => error.into(),
-            Error::Input(error) => error.into(),
-            Error::Cache(error) => error.into(),
-            Error::Processing(error) => error.into(),
-            Error::Weight(error) => error.into(),
-            Error::Other(error) => error,
-            other => return Err(other),
-        };
-        source.downcast().map(|error| *error).map_err(Error::Other)
     }
 
     /// Recovers the original hooklens error from an error that passed through a run.

@@ -12,28 +12,19 @@ use std::sync::Arc;
 /// # let path = folder.path().join("prompts.txt");
 /// std::fs::write(&path, "red fox\n\ntea owl\n")?;
 /// let (_, place) = Corpus::new([&path]).skip(1).placed()?.next().unwrap()?;
-/// assert_eq!((place.file(), place.number()), (&*path, 3)); // empty lines count
+/// assert_eq!((&*place.file, place.number), (&*path, 3)); // empty lines count
 /// assert!(place.to_string().ends_with("prompts.txt:3"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
-    file: Arc<Path>,
-    number: usize,
+    /// Path of the file; `-` is standard input.
+    pub file: Arc<Path>,
+    /// Line number (after decompression) or row number, counted from one.
+    pub number: usize,
     /// Whether the file is a table, in which rows rather than lines are counted.
     of_table: bool,
-}
-
-impl Place {
-    /// Path of the file; `-` is standard input.
-    pub fn file(&self) -> &Path {
-        &self.file
-    }
-
-    /// Line number (after decompression) or row number, counted from one.
-    pub fn number(&self) -> usize {
-        self.number
-    }
 }
 
 /// Position of a line of a file, counted from one.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::sentence_piece::SentencePieces;
 use super::tokenizer::{Tokenizer, read_json, tokenizer_of_parts};
-use crate::error::LoadError;
+use crate::error::{LoadError, load_errors};
 use hooklens_io::regular;
 
 /// Tokenizer files of a Marian model: the source language's model, the target language's model, and the vocabulary.
@@ -51,7 +51,7 @@ impl Tokenizer {
         }
         let model = |number: usize| {
             let path = path(number);
-            let bytes = regular::read(&path).map_err(LoadError::file(&path))?;
+            let bytes = regular::read(&path).map_err(load_errors::cant_read(&path))?;
             SentencePieces::read(&bytes).map_err(|reason| refused(&path, reason))
         };
         let (source, target) = (model(0)?, model(1)?);

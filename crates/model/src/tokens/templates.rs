@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, load_errors};
 use hooklens_io::regular;
 
 /// Name of the template used by default.
@@ -13,10 +13,10 @@ pub(super) const DEFAULT: &str = "default";
 /// Templates stored in separate files, by name: `chat_template.jinja` and the files in `additional_chat_templates`.
 pub(super) fn of_folder(folder: &Path) -> Result<Vec<(String, String)>, LoadError> {
     let read = |path: &Path| -> Result<String, LoadError> {
-        let bytes = regular::read(path).map_err(LoadError::file(path))?;
+        let bytes = regular::read(path).map_err(load_errors::cant_read(path))?;
         // Python normalizes all line endings.
         let invalid = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
-        let text = String::from_utf8(bytes).map_err(invalid).map_err(LoadError::file(path))?;
+        let text = String::from_utf8(bytes).map_err(invalid).map_err(load_errors::cant_read(path))?;
         Ok(text.replace("\r\n", "\n").replace('\r', "\n"))
     };
     let mut templates = Vec::new();
@@ -26,9 +26,9 @@ pub(super) fn of_folder(folder: &Path) -> Result<Vec<(String, String)>, LoadErro
     }
     let more = folder.join("additional_chat_templates");
     if more.is_dir() {
-        let entries = std::fs::read_dir(&more).map_err(LoadError::file(&more))?;
+        let entries = std::fs::read_dir(&more).map_err(load_errors::cant_read(&more))?;
         let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>();
-        let mut paths = paths.map_err(LoadError::file(&more))?;
+        let mut paths = paths.map_err(load_errors::cant_read(&more))?;
         paths.sort();
         for path in paths {
             let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".jinja"));

@@ -14,7 +14,7 @@ use super::marian::{FILES, Pieces};
 use super::python_json;
 use super::residues;
 use super::templates;
-use crate::error::{InputError, LoadError};
+use crate::error::{InputError, LoadError, load_errors};
 use hooklens_io::caught::caught;
 use hooklens_io::regular;
 
@@ -92,7 +92,7 @@ impl Tokenizer {
     /// # Errors
     /// [`LoadError::Tokenizer`] if a file exists but cannot be used.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, LoadError> {
-        let read = |path: &Path| regular::read(path).map_err(LoadError::file(path));
+        let read = |path: &Path| regular::read(path).map_err(load_errors::cant_read(path));
         let (path, list) = (folder.join("tokenizer.json"), folder.join("vocab.txt"));
         let marian = !path.is_file() && FILES.iter().all(|name| folder.join(name).is_file());
         if !path.is_file() && !marian && !list.is_file() {
@@ -361,9 +361,9 @@ fn special(side: &[Value], id_of: impl Fn(&str) -> Option<u32>) -> [Option<u32>;
 
 /// Reads a JSON file.
 pub fn read_json(path: PathBuf) -> Result<Value, LoadError> {
-    let text = regular::read(&path).map_err(LoadError::file(&path))?;
+    let text = regular::read(&path).map_err(load_errors::cant_read(&path))?;
     if let Some(most) = python_json::too_many_values(&text) {
-        return Err(LoadError::corrupt(&path, format!("it has more than {most} values")));
+        return Err(load_errors::corrupt(&path, format!("it has more than {most} values")));
     }
     python_json::parse(&text).map_err(|source| LoadError::Json { path, source })
 }

@@ -8,6 +8,6 @@ pub use plot::PlotError;
 
 impl From<PlotError> for Error {
     fn from(error: PlotError) -> Self {
-        Error::other(error)
+        Error::Other(error.into())
     }
 }

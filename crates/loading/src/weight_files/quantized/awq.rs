@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Output index within a word for each bit field.
 const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
@@ -38,7 +38,7 @@ impl Rules {
 
 pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, LoadError> {
     let name = format!("{module}.weight");
-    let wrong = |reason: &str| LoadError::quantized(&name, reason);
+    let wrong = |reason: &str| load_errors::bad_quantized(&name, reason);
     let shape = files.info(&format!("{module}.qweight")).map(|info| info.shape.clone()).unwrap_or_default();
     let [width, words] = shape[..] else { return Err(wrong("`qweight` is not a matrix")) };
     let rows = words.checked_mul(8).ok_or_else(|| wrong("`qweight` is too large"))?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::codes::{CodeBook, Codes};
 use super::{Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Quantization state stored with a 4-bit matrix.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ fn four_bits_of(files: &WeightFiles, name: String, (format, state): (Format, &st
     let blank = State { format, block: 64, nested: None };
     let mut joined = collect(files, name.clone(), Kind::FourBits(blank), [0, 0], (&needed, &optional))?;
     let parts = Parts { files, joined: &joined };
-    let wrong = |reason: String| LoadError::quantized(&name, reason);
+    let wrong = |reason: String| load_errors::bad_quantized(&name, reason);
     let own: Value = serde_json::from_slice(&parts.bytes(state)?).map_err(|e| wrong(format!("`{state}`: {e}")))?;
     let size = |name: &str| own.get(name).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     let shape = own.get("shape").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -106,21 +106,21 @@ pub(super) fn codes(parts: &Parts<'_>, state: &State) -> Result<Codes, LoadError
     let group = if width.is_multiple_of(GROUP) && state.block.is_multiple_of(GROUP) { GROUP } else { 1 };
     let scales = (0..rows * width / group).map(|i| absmax[i * group / state.block]).collect();
     let Some(table) = state.format.table() else {
-        return Err(LoadError::quantized(&parts.joined.name, "its format has no table of codes"));
+        return Err(load_errors::bad_quantized(&parts.joined.name, "its format has no table of codes"));
     };
     Ok(Codes { width, codes, group, of_column: None, scales, zeros: Vec::new(), meaning: CodeBook::Table(table) })
 }
 
 fn eight_bits_of(files: &WeightFiles, name: String) -> Result<Made, LoadError> {
     let shape = files.info(&name).map(|info| info.shape.clone()).unwrap_or_default();
-    let [rows, width] = shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
+    let [rows, width] = shape[..] else { return Err(load_errors::bad_quantized(&name, "`weight` is not a matrix")) };
     let joined = collect(files, name, Kind::EightBits, [rows, width], (&["weight", "SCB"], &["weight_format"]))?;
     check(&joined, "weight", &[rows, width], &["i8"])?;
     check(&joined, "SCB", &[rows], &["f32"])?;
     if joined.parts.contains_key("weight_format") {
         let held = Parts { files, joined: &joined }.bytes("weight_format")?;
         if held.iter().any(|byte| *byte != 0) {
-            return Err(LoadError::quantized(
+            return Err(load_errors::bad_quantized(
                 &joined.name,
                 "its `weight_format` is a layout for GPU kernels, which is not supported",
             ));

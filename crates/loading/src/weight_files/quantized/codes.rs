@@ -6,7 +6,7 @@ use hooklens_kernels::packed::{Format, GROUP};
 use rayon::prelude::*;
 
 use super::Parts;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Rows of quantization codes.
 pub(super) struct Codes {
@@ -57,7 +57,10 @@ pub(super) fn symmetric(
         return Ok(vec![middle; zeros.len()]);
     }
     let other = zeros.iter().find(|zero| **zero != middle).unwrap_or(&middle);
-    Err(LoadError::quantized(&parts.joined.name, format!("{setting}, but a zero point is {other} instead of {middle}")))
+    Err(load_errors::bad_quantized(
+        &parts.joined.name,
+        format!("{setting}, but a zero point is {other} instead of {middle}"),
+    ))
 }
 
 /// 1/127, rounded as in bitsandbytes.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect, fp8};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Setting that requires symmetric zero points, as worded in error messages.
 const SYMMETRIC: &str = "`symmetric` is true";
@@ -95,7 +95,7 @@ fn grouped(joined: &super::Joined, rules: &Rules) -> Result<usize, LoadError> {
     match fp8::block_of(shape, size, rules.block) {
         Some([1, across]) => Ok(across),
         Some([rows, across]) if rows == joined.rows && across == joined.width => Ok(across),
-        _ => Err(LoadError::quantized(
+        _ => Err(load_errors::bad_quantized(
             &joined.name,
             format!("`weight_scale` of shape {shape:?} does not match a matrix of shape {size:?}"),
         )),
@@ -104,7 +104,7 @@ fn grouped(joined: &super::Joined, rules: &Rules) -> Result<usize, LoadError> {
 
 fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, LoadError> {
     let name = format!("{module}.weight");
-    let wrong = |reason: String| LoadError::quantized(&name, reason);
+    let wrong = |reason: String| load_errors::bad_quantized(&name, reason);
     let kind = Kind::Compressed(rules.clone());
     let needed = ["weight_packed", "weight_scale", "weight_shape"];
     let optional = ["weight_zero_point", "weight_g_idx", "input_scale", "input_zero_point"];
@@ -149,7 +149,9 @@ fn packed(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, Load
 fn integers(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Option<Made>, LoadError> {
     let name = format!("{module}.weight");
     let Some(info) = files.info(&name).filter(|info| info.dtype == "i8") else { return Ok(None) };
-    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
+    let [rows, width] = info.shape[..] else {
+        return Err(load_errors::bad_quantized(&name, "`weight` is not a matrix"));
+    };
     let optional = ["weight_zero_point", "input_scale", "input_zero_point"];
     let kind = Kind::Compressed(rules.clone());
     let mut joined = collect(files, name, kind, [rows, width], (&["weight", "weight_scale"], &optional))?;

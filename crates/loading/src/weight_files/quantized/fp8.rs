@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::codes::{CodeBook, Codes};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Settings from the configuration.
 #[derive(Debug, Clone)]
@@ -32,17 +32,19 @@ impl Rules {
 pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Option<Made>, LoadError> {
     let name = format!("{module}.weight");
     let Some(info) = files.info(&name).filter(|info| info.dtype == "f8_e4m3") else { return Ok(None) };
-    let [rows, width] = info.shape[..] else { return Err(LoadError::quantized(&name, "`weight` is not a matrix")) };
+    let [rows, width] = info.shape[..] else {
+        return Err(load_errors::bad_quantized(&name, "`weight` is not a matrix"));
+    };
     let there = |part: &&str| files.info(&format!("{module}.{part}")).is_some();
     let Some(scale) = SCALES.into_iter().find(there) else {
-        return Err(LoadError::quantized(&name, "it has no `weight_scale_inv` or `weight_scale`"));
+        return Err(load_errors::bad_quantized(&name, "it has no `weight_scale_inv` or `weight_scale`"));
     };
     let kind = Kind::Fp8(rules.clone());
     let joined = collect(files, name, kind, [rows, width], (&["weight", scale], &OTHERS))?;
     let block = block_of(&joined.parts[scale].shape, [rows, width], rules.block);
     let Some([down, across]) = block else {
         let (shape, name) = (&joined.parts[scale].shape, &joined.name);
-        return Err(LoadError::quantized(
+        return Err(load_errors::bad_quantized(
             name,
             format!("`{scale}` of shape {shape:?} does not match a {rows}x{width} matrix"),
         ));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::codes::{CodeBook, Codes, fields, symmetric};
 use super::{FLOATS, Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 /// Settings from the configuration.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl Rules {
 
 pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<Made, LoadError> {
     let name = format!("{module}.weight");
-    let wrong = |reason: &str| LoadError::quantized(&name, reason);
+    let wrong = |reason: &str| load_errors::bad_quantized(&name, reason);
     let per_word = 32 / rules.bits;
     let shape = files.info(&format!("{module}.qweight")).map(|info| info.shape.clone()).unwrap_or_default();
     let [words, rows] = shape[..] else { return Err(wrong("`qweight` is not a matrix")) };
@@ -63,7 +63,7 @@ pub(super) fn join(files: &WeightFiles, module: &str, rules: &Rules) -> Result<M
         true => {
             let of_column = Parts { files, joined: &joined }.words("g_idx")?;
             if of_column.iter().any(|of_column| *of_column as usize >= groups) {
-                return Err(LoadError::quantized(
+                return Err(load_errors::bad_quantized(
                     &name,
                     format!("`g_idx` contains a group index that is not less than {groups}"),
                 ));

@@ -21,7 +21,7 @@ use super::convert::Converted;
 use super::{Location, RawTensors, Runs, TensorInfo, WeightFiles};
 use codes::Codes;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;
-use hooklens_model::error::{ConfigError, LoadError};
+use hooklens_model::error::{ConfigError, LoadError, load_errors};
 
 /// Matrix formed by several tensors, with rows of codes along the input dimension.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ impl WeightFiles {
             let (float, name) = (packed.is_none().then_some(DType::F32), joined.name.clone());
             let place = Location::Joined(Box::new(joined));
             if self.tensors.insert(name.clone(), TensorInfo { shape, dtype, float, packed, bytes, place }).is_some() {
-                return Err(LoadError::quantized(&name, "the files contain it both quantized and unquantized"));
+                return Err(load_errors::bad_quantized(&name, "the files contain it both quantized and unquantized"));
             }
         }
         Ok(self)
@@ -253,7 +253,7 @@ impl Parts<'_> {
         let info = self.info(part)?;
         let Some(dtype) = info.float else {
             let reason = format!("`{part}` has element type {}, not floats", info.dtype);
-            return Err(LoadError::quantized(&self.joined.name, reason));
+            return Err(load_errors::bad_quantized(&self.joined.name, reason));
         };
         let mut floats = Converted::with_capacity(DType::F32, info.shape.iter().product());
         floats.extend(&self.bytes(part)?, dtype);
@@ -290,7 +290,7 @@ fn check(joined: &Joined, part: &str, shape: &[usize], dtypes: &[&str]) -> Resul
     }
     if !dtypes.contains(&info.dtype.as_str()) {
         let reason = format!("`{part}` has element type {}, not {}", info.dtype, dtypes.join(" or "));
-        return Err(LoadError::quantized(&joined.name, reason));
+        return Err(load_errors::bad_quantized(&joined.name, reason));
     }
     Ok(())
 }

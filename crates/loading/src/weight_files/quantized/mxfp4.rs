@@ -7,19 +7,22 @@ use hooklens_kernels::packed::{Format, GROUP};
 use super::codes::{CodeBook, Codes};
 use super::{Kind, Made, Parts, check, collect};
 use crate::weight_files::WeightFiles;
-use hooklens_model::error::LoadError;
+use hooklens_model::error::{LoadError, load_errors};
 
 pub(super) fn join(files: &WeightFiles, name: &str) -> Result<Made, LoadError> {
     let shape = files.info(&format!("{name}_blocks")).map(|info| info.shape.clone()).unwrap_or_default();
     let [experts, rows, blocks, 16] = shape[..] else {
-        return Err(LoadError::quantized(
+        return Err(load_errors::bad_quantized(
             name,
             format!("`blocks` has shape {shape:?}, not [expert, out, in / 32, 16]"),
         ));
     };
     let size = blocks.checked_mul(GROUP).zip(experts.checked_mul(rows)).filter(|(width, rows)| *width > 0 && *rows > 0);
     let Some((width, all)) = size else {
-        return Err(LoadError::quantized(name, format!("`blocks` has shape {shape:?}, which is empty or too large")));
+        return Err(load_errors::bad_quantized(
+            name,
+            format!("`blocks` has shape {shape:?}, which is empty or too large"),
+        ));
     };
     let kind = Kind::Mxfp4 { experts };
     let joined = collect(files, name.to_string(), kind, [all, width], (&["blocks", "scales"], &[]))?;
