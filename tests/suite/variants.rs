@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::parity::{Golden, Tally, load};
 use crate::support::{device, fixtures, random_model, values};
-use hooklens_model::config::Layers;
+use hooklens_model::config::{Layers, NormDetails};
 
 fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()

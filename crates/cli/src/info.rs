@@ -434,7 +434,7 @@ fn encoder_decoder(c: &EncoderDecoderConfig) -> Lines {
 
 fn mlp(d_mlp: usize, gated: bool, activation: ActivationFn) -> String {
     let gated = if gated { "gated " } else { "" };
-    format!("{} neurons, {gated}{}", grouped(d_mlp), activation.name())
+    format!("{} neurons, {gated}{activation}", grouped(d_mlp))
 }
 
 fn positions(positional: &Positional) -> String {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::dictionary::Dictionary;
 use crate::error::FeatureError;
-use hooklens_model::config::{Layers, NormKind, Positional, ResidualScheme, Settings};
+use hooklens_model::config::{Layers, NormDetails, NormKind, Positional, ResidualScheme, Settings};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
 use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};

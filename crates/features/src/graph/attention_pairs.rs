@@ -12,7 +12,7 @@ use super::host;
 use super::replacement::Replacement;
 use super::site::{PRE, STEPS};
 use crate::error::GraphError;
-use hooklens_model::config::{Layers, QkNormWeights};
+use hooklens_model::config::{Layers, NormDetails, QkNormWeights};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{Attention, HookedTransformer, Linear, ModelParts, Norm, RotaryTable};

@@ -190,7 +190,7 @@ pub(super) fn capture(
     if held && !keeps_zero(config.activation()) {
         let reason = format!(
             "the activation function {} is not zero at zero, so it cannot be replaced by a ratio",
-            config.activation().name()
+            config.activation()
         );
         return Err(refused("the model's neurons", reason));
     }

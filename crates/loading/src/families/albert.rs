@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family<EncoderConfig> = Family {
 
 fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let base = bert::config(json)?;
-    let activation = ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?;
+    let activation = json.text("hidden_act", "gelu_new")?.parse::<ActivationFn>()?;
     // Each layer in the configuration consists of `inner` blocks, which are shared by all layers of a group.
     let (groups, inner) = groups(json)?;
     let layers = base.n_layers;

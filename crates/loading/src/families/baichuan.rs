@@ -28,7 +28,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_positional(Positional::Alibi)
         .with_norm(NormKind::Rms)
         .with_eps(json.number("rms_norm_eps", 1e-6)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "silu")?)?))
+        .with_activation(json.text("hidden_act", "silu")?.parse::<ActivationFn>()?))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -128,7 +128,7 @@ fn base(json: &HfConfig<'_>, source: PositionTable) -> Result<EncoderDecoderConf
         eps: 1e-5,
         attention: StackAttention::plain(n_heads, (d_head as f64).sqrt()),
         decoder_attention: StackAttention::plain(n_decoder_heads, (d_decoder_head as f64).sqrt()),
-        activation: ActivationFn::from_name(json.text("activation_function", "gelu")?)?,
+        activation: json.text("activation_function", "gelu")?.parse::<ActivationFn>()?,
         gated_mlp: false,
         output_scale: None,
         output_logits_soft_cap: None,

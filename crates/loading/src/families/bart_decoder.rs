@@ -101,7 +101,7 @@ fn base(json: &HfConfig<'_>, scales: bool) -> Result<TransformerConfig, ConfigEr
     let embed_scale = json.flag("scale_embedding", scales)?.then(|| (base.d_model() as f64).sqrt());
     Ok(base
         .with_d_mlp(json.size("decoder_ffn_dim")?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu")?)?)
+        .with_activation(json.text("activation_function", "gelu")?.parse::<ActivationFn>()?)
         .with_embed_scale(embed_scale)
         .with_default_prepend_bos(false))
 }

@@ -38,8 +38,8 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> 
     Ok(EncoderConfig {
         d_mlp: json.size("intermediate_size")?,
         eps: json.number("layer_norm_eps", 1e-12)?,
-        activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
-        head_activation: ActivationFn::from_name(json.text("hidden_act", "gelu")?)?,
+        activation: json.text("hidden_act", "gelu")?.parse::<ActivationFn>()?,
+        head_activation: json.text("hidden_act", "gelu")?.parse::<ActivationFn>()?,
         token_types: json.size_or("type_vocab_size", 2)?,
         ..EncoderConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx)
     })

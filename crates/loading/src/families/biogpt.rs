@@ -62,7 +62,7 @@ fn xglm(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
 
 fn scaled(json: &HfConfig<'_>, function: &str, base: TransformerConfig) -> Result<TransformerConfig, ConfigError> {
     let embed_scale = json.flag("scale_embedding", true)?.then_some((base.d_model() as f64).sqrt());
-    Ok(base.with_eps(1e-5).with_activation(ActivationFn::from_name(function)?).with_embed_scale(embed_scale))
+    Ok(base.with_eps(1e-5).with_activation(function.parse::<ActivationFn>()?).with_embed_scale(embed_scale))
 }
 
 fn weights(config: &TransformerConfig, root: &str) -> WeightTable {

@@ -101,7 +101,7 @@ fn progen2(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_mlp(d_mlp)
         .with_positional(positional)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?)
+        .with_activation(json.text("hidden_act", "gelu_new")?.parse::<ActivationFn>()?)
         .with_residual(ResidualScheme::Parallel)
         .with_default_prepend_bos(false))
 }
@@ -118,7 +118,7 @@ fn like(json: &HfConfig<'_>, base: TransformerConfig) -> Result<TransformerConfi
         .with_d_mlp(d_mlp)
         .with_positional(turning(dim))
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_activation(json.text("activation_function", "gelu_new")?.parse::<ActivationFn>()?)
         .with_residual(ResidualScheme::Parallel))
 }
 

@@ -42,7 +42,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_positional(rotary)
         .with_norm(NormKind::LayerNorm)
         .with_eps(1e-5)
-        .with_activation(ActivationFn::from_name(activation)?)
+        .with_activation(activation.parse::<ActivationFn>()?)
         .with_qkv_clip(clip))
 }
 

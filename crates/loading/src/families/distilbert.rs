@@ -27,8 +27,8 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     let (n_layers, n_ctx) = (json.layers("n_layers")?, json.size("max_position_embeddings")?);
     Ok(EncoderConfig {
         d_mlp: json.size("hidden_dim")?,
-        activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
-        head_activation: ActivationFn::from_name(json.text("activation", "gelu")?)?,
+        activation: json.text("activation", "gelu")?.parse::<ActivationFn>()?,
+        head_activation: json.text("activation", "gelu")?.parse::<ActivationFn>()?,
         token_types: 0,
         ..EncoderConfig::new(n_layers, d_model, n_heads, json.size("vocab_size")?, n_ctx)
     })

@@ -47,7 +47,7 @@ fn three(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_positional(rope::read(json, d_head, "rope_theta")?)
         .with_norm(NormKind::Rms)
         .with_eps(json.number(older_or("layer_norm_epsilon", "rms_norm_eps"), 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text(older_or("activation_function", "hidden_act"), "silu")?)?)
+        .with_activation(json.text(older_or("activation_function", "hidden_act"), "silu")?.parse::<ActivationFn>()?)
         .with_attn_scale((d_head as f64).sqrt()))
 }
 

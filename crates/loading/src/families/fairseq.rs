@@ -1,7 +1,7 @@
 //! Decoder layers of models trained with fairseq, under Hugging Face's tensor names.
 
 use crate::weight_files::WeightTable;
-use hooklens_model::config::TransformerConfig;
+use hooklens_model::config::{NormDetails, TransformerConfig};
 
 /// Adds the layers whose names start with `root`, with biases if `biased`, and their norms if the norms have weights.
 pub(super) fn layers(table: &mut WeightTable, config: &TransformerConfig, root: &str, biased: bool) {

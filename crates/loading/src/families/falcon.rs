@@ -38,7 +38,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_mlp(d_mlp)
         .with_positional(positional)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("activation", "gelu")?)?)
+        .with_activation(json.text("activation", "gelu")?.parse::<ActivationFn>()?)
         .with_residual(if later || json.flag("parallel_attn", !first)? {
             ResidualScheme::Parallel
         } else {

@@ -55,7 +55,7 @@ fn first(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     // The first Gemma uses `hidden_act`, so `hidden_activation` must agree with it.
     let used = json.text("hidden_act", "gelu")?;
     let used = if used == "gelu" { "gelu_pytorch_tanh" } else { used };
-    if base.activation() != ActivationFn::from_name(used)? {
+    if base.activation() != used.parse::<ActivationFn>()? {
         let reason = format!("it differs from `hidden_act` ({used}), which the first Gemma uses");
         return Err(ConfigError::Contradiction { field: "hidden_activation", reason });
     }
@@ -76,7 +76,7 @@ fn one(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("use_bidirectional_attention"));
     }
     let embed_scale = (base.d_model() as f64).sqrt();
-    Ok(base.with_embed_scale(embed_scale).with_activation(ActivationFn::from_name(function)?))
+    Ok(base.with_embed_scale(embed_scale).with_activation(function.parse::<ActivationFn>()?))
 }
 
 /// Hugging Face's defaults for Gemma 2.

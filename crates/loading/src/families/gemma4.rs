@@ -103,7 +103,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_embed_scale((d_model as f64).sqrt())
         .with_post_norms(true)
         .with_qk_norm(QkNorm { values: true, ..QkNorm::HEADS })
-        .with_activation(ActivationFn::from_name(json.text("hidden_activation", "gelu_pytorch_tanh")?)?)
+        .with_activation(json.text("hidden_activation", "gelu_pytorch_tanh")?.parse::<ActivationFn>()?)
         .with_attn_scale(1.0)
         .with_output_logits_soft_cap(json.maybe_number("final_logit_softcapping")?)
         .with_per_layer_inputs((width > 0).then_some(PerLayerInputs { width }))

@@ -3,7 +3,7 @@
 use super::Family;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, TransformerConfig};
+use hooklens_model::config::{ActivationFn, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -20,7 +20,7 @@ pub(super) fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigErr
     Ok(base
         .with_d_mlp(d_mlp)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_activation(json.text("activation_function", "gelu_new")?.parse::<ActivationFn>()?)
         .with_attn_scale(attn_scale)
         .with_scale_attn_by_inverse_layer_idx(json.flag("scale_attn_by_inverse_layer_idx", false)?))
 }

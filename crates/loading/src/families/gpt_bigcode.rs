@@ -24,7 +24,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_kv_heads(kv_heads)
         .with_d_mlp(d_mlp)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_pytorch_tanh")?)?)
+        .with_activation(json.text("activation_function", "gelu_pytorch_tanh")?.parse::<ActivationFn>()?)
         .with_attn_scale(attn_scale))
 }
 

@@ -22,7 +22,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let windows = windows(json, base.n_layers())?;
     base.with_d_mlp(d_mlp)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "gelu_new")?)?)
+        .with_activation(json.text("activation_function", "gelu_new")?.parse::<ActivationFn>()?)
         .with_attn_scale(1.0)
         .with_windows(windows)
 }

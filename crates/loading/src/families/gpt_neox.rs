@@ -25,7 +25,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_mlp(json.size("intermediate_size")?)
         .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
+        .with_activation(json.text("hidden_act", "gelu")?.parse::<ActivationFn>()?)
         .with_residual(if json.flag("use_parallel_residual", true)? {
             ResidualScheme::Parallel
         } else {

@@ -27,7 +27,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_mlp(d_mlp)
         .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu")?)?)
+        .with_activation(json.text("hidden_act", "gelu")?.parse::<ActivationFn>()?)
         .with_default_prepend_bos(false))
 }
 

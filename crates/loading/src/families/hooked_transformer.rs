@@ -8,8 +8,8 @@ use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::flat::FlatConfig;
 use hooklens_model::config::{
-    ActivationFn, Experts, Layers, NormKind, Positional, QkNorm, RopeScaling, Rotary, Settings, TransformerConfig,
-    Window,
+    ActivationFn, Experts, Layers, NormDetails, NormKind, Positional, QkNorm, RopeScaling, Rotary, Settings,
+    TransformerConfig, Window, native_name_of_norm, native_name_of_positional,
 };
 use hooklens_model::error::ConfigError;
 use hooklens_model::model::{names_beside_attention, solu_norm};
@@ -120,7 +120,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         positional: positional(json, d_head)?,
         activation: match (attn_only, json.get("act_fn")) {
             (true, None) => ActivationFn::Relu,
-            _ => ActivationFn::from_name(json.text("act_fn", "")?)?,
+            _ => json.text("act_fn", "")?.parse::<ActivationFn>()?,
         },
         // TransformerLens's experts are always gated, regardless of the file.
         gated_mlp: match (experts, json.flag(PLAIN_EXPERTS, false)?) {
@@ -220,7 +220,7 @@ fn positional(json: &HfConfig<'_>, d_head: usize) -> Result<Positional, ConfigEr
 /// hooklens-specific names.
 pub(crate) fn to_json(config: &TransformerConfig, extra_biases: bool) -> Value {
     let c = FlatConfig::from(config);
-    let (norm, kind) = (c.norm.native_name(), c.positional.native_name());
+    let (norm, kind) = (native_name_of_norm(c.norm), native_name_of_positional(&c.positional));
     // TransformerLens has a single window size for all windowed layers.
     let same =
         |window: &&Window| matches!(window, Window::Sliding(_)) && Some(*window) == c.windows.iter().flatten().next();
@@ -232,7 +232,7 @@ pub(crate) fn to_json(config: &TransformerConfig, extra_biases: bool) -> Value {
         "n_layers": c.n_layers, "d_model": c.d_model, "n_ctx": c.n_ctx, "d_head": c.d_head, "n_heads": c.n_heads,
         "n_key_value_heads": (c.n_kv_heads != c.n_heads).then_some(c.n_kv_heads),
         "d_mlp": c.d_mlp, "d_vocab": c.d_vocab, "d_vocab_out": c.d_vocab_out,
-        "act_fn": c.activation.name(), "eps": c.eps, "normalization_type": norm,
+        "act_fn": c.activation.to_string(), "eps": c.eps, "normalization_type": norm,
         "final_rms": c.final_rms, "post_embedding_ln": c.post_embedding_norm,
         "use_normalization_before_and_after": c.post_norms, "use_qk_norm": c.qk_norm.is_some(),
         "use_attn_scale": true, "attn_scale": c.attn_scale,

@@ -50,7 +50,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
             _ => return Err(json.unsupported("position_embedding_type")),
         })
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(if gated { ActivationFn::Silu } else { ActivationFn::from_name(function)? })
+        .with_activation(if gated { ActivationFn::Silu } else { function.parse::<ActivationFn>()? })
         .with_embed_scale((embed != 1.0).then_some(embed))
         .with_attn_scale(attn_scale)
         .with_scale_attn_by_inverse_layer_idx(json.flag("scale_attn_by_inverse_layer_idx", false)?)

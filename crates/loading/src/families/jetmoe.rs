@@ -46,7 +46,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_norm(NormKind::Rms)
         .with_eps(EPS)
         .with_final_eps((last != EPS).then_some(last))
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "silu")?)?)
+        .with_activation(json.text("activation_function", "silu")?.parse::<ActivationFn>()?)
         .with_attn_scale((d_head as f64).sqrt())
         .with_attn_experts(AttnExperts { count, per_token }))
 }

@@ -6,7 +6,7 @@ use super::hf_config::HfConfig;
 use super::rope;
 use crate::weight_files::{Layout, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, Experts, Layers, NormKind, Positional, Rotary, Settings, TransformerConfig, Window,
+    ActivationFn, Experts, Layers, NormDetails, NormKind, Positional, Rotary, Settings, TransformerConfig, Window,
 };
 use hooklens_model::error::ConfigError;
 
@@ -50,7 +50,7 @@ pub(super) fn config_of(
         .with_positional(rope::read(json, (turned * d_head as f64) as usize, "rope_theta")?)
         .with_norm(NormKind::Rms)
         .with_eps(eps)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "silu")?)?)
+        .with_activation(json.text("hidden_act", "silu")?.parse::<ActivationFn>()?)
         .with_attn_scale((d_head as f64).sqrt()))
 }
 

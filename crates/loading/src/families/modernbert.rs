@@ -38,8 +38,8 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     Ok(EncoderConfig {
         d_mlp: json.size("intermediate_size")?,
         eps: json.number("norm_eps", 1e-5)?,
-        activation: ActivationFn::from_name(json.text("hidden_activation", "gelu")?)?,
-        head_activation: ActivationFn::from_name(json.text("classifier_activation", "gelu")?)?,
+        activation: json.text("hidden_activation", "gelu")?.parse::<ActivationFn>()?,
+        head_activation: json.text("classifier_activation", "gelu")?.parse::<ActivationFn>()?,
         token_types: 0,
         pre_norms: true,
         first_norm: false,

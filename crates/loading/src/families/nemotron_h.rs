@@ -130,7 +130,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_attn_scale((d_head as f64).sqrt())
         .with_norm(NormKind::Rms)
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("mlp_hidden_act", "relu2")?)?)
+        .with_activation(json.text("mlp_hidden_act", "relu2")?.parse::<ActivationFn>()?)
         .with_mixers(parts.iter().map(mixer))?
         .with_mlps(parts.iter().map(mlp))
 }

@@ -35,7 +35,7 @@ fn config(json: &HfConfig<'_>) -> Result<EncoderConfig, ConfigError> {
     if json.object("rope_parameters")?.is_none_or(|given| given.get("rope_theta").is_none()) {
         rotary.base = json.number("rope_theta", 1000.0)?;
     }
-    let activation = ActivationFn::from_name(json.text("hidden_act", "silu")?)?;
+    let activation = json.text("hidden_act", "silu")?.parse::<ActivationFn>()?;
     let sizes =
         EncoderConfig::new(json.layers("num_hidden_layers")?, d_model, n_heads, json.size("vocab_size")?, n_ctx);
     Ok(EncoderConfig {

@@ -19,7 +19,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     let activation = match json.text("afn", "gelu")? {
         // The original GPT's `gelu` is the tanh approximation.
         "gelu" => ActivationFn::GeluNew,
-        other => ActivationFn::from_name(other)?,
+        other => other.parse::<ActivationFn>()?,
     };
     Ok(base
         .with_eps(json.number("layer_norm_epsilon", 1e-5)?)

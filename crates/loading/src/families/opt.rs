@@ -5,7 +5,7 @@ use super::Family;
 use super::fairseq;
 use super::hf_config::HfConfig;
 use crate::weight_files::{Layout, WeightTable};
-use hooklens_model::config::{ActivationFn, NormKind, ResidualScheme, Settings, TransformerConfig};
+use hooklens_model::config::{ActivationFn, NormDetails, NormKind, ResidualScheme, Settings, TransformerConfig};
 use hooklens_model::error::ConfigError;
 
 pub(super) static FAMILY: Family =
@@ -21,7 +21,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_norm(if affine { NormKind::LayerNorm } else { NormKind::LayerNormPre })
         .with_residual(if behind { ResidualScheme::NormalizedSums } else { ResidualScheme::Sequential })
         .with_no_final_norm(behind || json.flag("_remove_final_layer_norm", false)?)
-        .with_activation(ActivationFn::from_name(json.text("activation_function", "relu")?)?))
+        .with_activation(json.text("activation_function", "relu")?.parse::<ActivationFn>()?))
 }
 
 fn weights(config: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

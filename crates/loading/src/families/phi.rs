@@ -20,7 +20,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         .with_d_mlp(json.size("intermediate_size")?)
         .with_positional(rotary)
         .with_eps(json.number("layer_norm_eps", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_new")?)?)
+        .with_activation(json.text("hidden_act", "gelu_new")?.parse::<ActivationFn>()?)
         .with_residual(ResidualScheme::Parallel)
         .with_qk_norm(json.flag("qk_layernorm", false)?.then_some(heads))
         .with_default_prepend_bos(false))

@@ -15,7 +15,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
         return Err(json.unsupported("attention_head_type"));
     }
     let function = json.text("activation_function", "gelu_fast")?;
-    Ok(gpt2::config(json)?.with_kv_heads(1).with_activation(ActivationFn::from_name(function)?))
+    Ok(gpt2::config(json)?.with_kv_heads(1).with_activation(function.parse::<ActivationFn>()?))
 }
 
 fn weights(c: &TransformerConfig, json: &HfConfig<'_>) -> Result<WeightTable, ConfigError> {

@@ -21,7 +21,7 @@ fn config(json: &HfConfig<'_>) -> Result<TransformerConfig, ConfigError> {
     base.with_gated_mlp(false)
         .with_norm(NormKind::LayerNorm)
         .with_eps(json.number("norm_epsilon", 1e-5)?)
-        .with_activation(ActivationFn::from_name(json.text("hidden_act", "gelu_pytorch_tanh")?)?)
+        .with_activation(json.text("hidden_act", "gelu_pytorch_tanh")?.parse::<ActivationFn>()?)
         .with_default_prepend_bos(false)
         .with_windows(windows)
 }

@@ -70,8 +70,8 @@ fn mlp(json: &HfConfig<'_>) -> Result<(bool, ActivationFn), ConfigError> {
         // The first 1.1 files specify `gelu`, but the models use the tanh approximation.
         "gated-gelu" => (true, ActivationFn::GeluNew),
         name => match name.strip_prefix("gated-") {
-            Some(name) => (true, ActivationFn::from_name(name)?),
-            None => (false, ActivationFn::from_name(name)?),
+            Some(name) => (true, name.parse::<ActivationFn>()?),
+            None => (false, name.parse::<ActivationFn>()?),
         },
     })
 }

@@ -12,7 +12,8 @@ use super::adapter::Adapter;
 use super::options::Progress;
 use crate::weight_files::{Layout, RawTensors, StoredTensor, TensorInfo, WeightFiles, WeightTable};
 use hooklens_model::config::{
-    ActivationFn, Experts, Latent, Layers, NormKind, PerLayerInputs, QkNorm, Settings, SharedExpert, TransformerConfig,
+    ActivationFn, Experts, Latent, Layers, NormDetails, NormKind, PerLayerInputs, QkNorm, Settings, SharedExpert,
+    TransformerConfig,
 };
 use hooklens_model::cpu::Weight;
 use hooklens_model::cpu::packed_matrix::PackedMatrix;

@@ -1,15 +1,19 @@
 //! MLP activation functions.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// Activation function of an MLP.
+/// Activation function of an MLP. Parses the names that TransformerLens and Hugging Face use, and is displayed under
+/// TransformerLens's name, or under Hugging Face's if TransformerLens has none.
 ///
 /// ```
 /// use hooklens::ActivationFn;
-/// assert_eq!(ActivationFn::from_name("gelu_pytorch_tanh")?, ActivationFn::GeluNew);
-/// assert_eq!(ActivationFn::GeluNew.name(), "gelu_new");
+/// assert_eq!("gelu_pytorch_tanh".parse::<ActivationFn>()?, ActivationFn::GeluNew);
+/// assert_eq!(ActivationFn::GeluNew.to_string(), "gelu_new");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,19 +62,22 @@ pub fn keeps_zero(activation: ActivationFn) -> bool {
     !matches!(activation, ActivationFn::Sigmoid | ActivationFn::Laplace)
 }
 
-impl ActivationFn {
+impl FromStr for ActivationFn {
+    type Err = ConfigError;
+
     /// Parses a TransformerLens or Hugging Face name.
     ///
     /// ```
     /// use hooklens::ActivationFn;
-    /// assert_eq!(ActivationFn::from_name("silu")?, ActivationFn::Silu);
-    /// assert!(ActivationFn::from_name("sillu").unwrap_err().to_string().contains("silu")); // the known names
+    /// assert_eq!("silu".parse::<ActivationFn>()?, ActivationFn::Silu);
+    /// let unknown = "sillu".parse::<ActivationFn>();
+    /// assert!(unknown.unwrap_err().to_string().contains("silu")); // the known names
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`ConfigError::UnknownValue`] with the known names.
-    pub fn from_name(name: &str) -> Result<Self, ConfigError> {
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
         match name {
             "relu" => Ok(Self::Relu),
             "gelu" | "gelu_python" => Ok(Self::Gelu),
@@ -97,18 +104,11 @@ impl ActivationFn {
             }),
         }
     }
+}
 
-    /// The name used by TransformerLens, or by Hugging Face if TransformerLens has none.
-    ///
-    /// ```
-    /// use hooklens::ActivationFn;
-    /// for name in ["relu", "gelu", "gelu_new", "silu", "solu_ln"] {
-    ///     assert_eq!(ActivationFn::from_name(name)?.name(), name);
-    /// }
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for ActivationFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
             Self::Relu => "relu",
             Self::Gelu => "gelu",
             Self::GeluNew => "gelu_new",
@@ -126,6 +126,6 @@ impl ActivationFn {
             Self::Xielu => "xielu",
             Self::Solu => "solu",
             Self::SoluLn => "solu_ln",
-        }
+        })
     }
 }

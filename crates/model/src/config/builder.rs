@@ -28,10 +28,6 @@ setters! {
     with_norm norm: NormKind;
     /// Sets the epsilon added to the variance (or mean square) inside a norm.
     with_eps eps: f64;
-    /// Sets whether the final norm is an RMS norm while the others are layer norms.
-    with_final_rms final_rms: bool;
-    /// Sets whether the embedding is normalized (Bloom).
-    with_post_embedding_norm post_embedding_norm: bool;
     /// Sets whether the outputs of attention and the MLP are normalized (Gemma 2).
     with_post_norms post_norms: bool;
     /// Sets how blocks add to the residual stream.
@@ -42,8 +38,6 @@ setters! {
     with_activation activation: ActivationFn;
     /// Sets the divisor of attention scores; usually the square root of `d_head`, and 1 for unscaled scores.
     with_attn_scale attn_scale: f64;
-    /// Sets whether scores are also divided by the layer index plus one.
-    with_scale_attn_by_inverse_layer_idx scale_attn_by_inverse_layer_idx: bool;
     /// Sets a soft cap on attention scores, `cap * tanh(score / cap)`.
     with_attn_scores_soft_cap attn_scores_soft_cap: impl Into<Option<f64>>;
     /// Sets a soft cap on logits, `cap * tanh(logit / cap)`.

@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 ///
 /// ```
 /// use hooklens::NormKind;
-/// assert!(NormKind::LayerNorm.centers() && !NormKind::Rms.centers());
-/// assert!(!NormKind::LayerNormPre.has_weight());
+/// use hooklens::prelude::*;
+/// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+/// assert_eq!(model.config().norm(), NormKind::LayerNorm);
+/// let folded = model.processed(&Processing::standard())?;
+/// assert_eq!(folded.config().norm(), NormKind::LayerNormPre);
+/// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -24,48 +28,42 @@ pub enum NormKind {
     None,
 }
 
-impl NormKind {
+/// What a kind of norm computes.
+pub trait NormDetails {
     /// Whether the norm subtracts the mean.
     ///
     /// ```
-    /// use hooklens::NormKind;
+    /// use hooklens_model::config::{NormDetails, NormKind};
     /// assert!(NormKind::LayerNormPre.centers() && !NormKind::RmsPre.centers());
     /// ```
-    pub fn centers(self) -> bool {
-        matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
-    }
+    fn centers(self) -> bool;
 
     /// Whether the norm has a weight.
     ///
     /// ```
-    /// use hooklens::NormKind;
+    /// use hooklens_model::config::{NormDetails, NormKind};
     /// assert!(NormKind::Rms.has_weight() && !NormKind::RmsPre.has_weight() && !NormKind::None.has_weight());
     /// ```
-    pub fn has_weight(self) -> bool {
-        matches!(self, NormKind::LayerNorm | NormKind::Rms)
+    fn has_weight(self) -> bool;
+}
+
+impl NormDetails for NormKind {
+    fn centers(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::LayerNormPre)
     }
 
+    fn has_weight(self) -> bool {
+        matches!(self, NormKind::LayerNorm | NormKind::Rms)
+    }
+}
+
+impl NormKind {
     /// The same kind of norm, without weights.
     pub(crate) fn folded(self) -> Self {
         match self {
             NormKind::LayerNorm | NormKind::LayerNormPre => NormKind::LayerNormPre,
             NormKind::Rms | NormKind::RmsPre => NormKind::RmsPre,
             NormKind::None => NormKind::None,
-        }
-    }
-
-    /// TransformerLens's `normalization_type`.
-    ///
-    /// ```
-    /// assert_eq!(hooklens::NormKind::LayerNormPre.native_name(), Some("LNPre"));
-    /// ```
-    pub fn native_name(self) -> Option<&'static str> {
-        match self {
-            NormKind::LayerNorm => Some("LN"),
-            NormKind::LayerNormPre => Some("LNPre"),
-            NormKind::Rms => Some("RMS"),
-            NormKind::RmsPre => Some("RMSPre"),
-            NormKind::None => None,
         }
     }
 }

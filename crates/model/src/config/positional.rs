@@ -21,9 +21,7 @@ use super::Rotary;
 pub enum Positional {
     /// Learned embeddings, added to the token embeddings.
     Learned,
-    /// Learned embeddings, added before the embedding is normalized
-    /// ([`with_post_embedding_norm`](super::TransformerConfig::with_post_embedding_norm)), so that `hook_embed`
-    /// includes them (BART).
+    /// Learned embeddings, added before the embedding is normalized, so that `hook_embed` includes them (BART).
     LearnedNormalized,
     /// Rotary embeddings of queries and keys.
     Rotary(Rotary),
@@ -48,18 +46,5 @@ impl Positional {
     /// Whether there is a table of learned position embeddings.
     pub(crate) fn has_table(&self) -> bool {
         matches!(self, Positional::Learned | Positional::LearnedNormalized | Positional::Shortformer)
-    }
-
-    /// TransformerLens's `positional_embedding_type`, or a name of our own if TransformerLens has none.
-    pub fn native_name(&self) -> &'static str {
-        match self {
-            Positional::Learned => "standard",
-            Positional::LearnedNormalized => "hooklens_normalized",
-            Positional::Shortformer => "shortformer",
-            Positional::Alibi => "alibi",
-            Positional::ScaledAlibi => "hooklens_scaled_alibi",
-            Positional::Rotary(_) => "rotary",
-            Positional::None => "none",
-        }
     }
 }

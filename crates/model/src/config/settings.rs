@@ -77,10 +77,6 @@ macro_rules! settings {
 settings! {
     /// Epsilon added to the variance (or mean square) inside a norm.
     eps: f64;
-    /// Whether the final norm is an RMS norm while the others are layer norms.
-    final_rms: bool;
-    /// Whether the embedding is normalized (Bloom).
-    post_embedding_norm: bool;
     /// Whether the outputs of attention and the MLP are normalized (Gemma 2).
     post_norms: bool;
     /// How blocks add to the residual stream.
@@ -94,6 +90,12 @@ settings! {
     /// Whether queries also attend to later keys.
     bidirectional: bool;
     ---
+    /// Whether the final norm is an RMS norm while the others are layer norms.
+    final_rms with_final_rms: bool, bool;
+    /// Whether the embedding is normalized (Bloom).
+    post_embedding_norm with_post_embedding_norm: bool, bool;
+    /// Whether scores are also divided by the layer index plus one.
+    scale_attn_by_inverse_layer_idx with_scale_attn_by_inverse_layer_idx: bool, bool;
     /// Epsilon of the final norm, if different (JetMoE).
     final_eps with_final_eps: Option<f64>, impl Into<Option<f64>>;
     /// Factor on token embeddings (Gemma, Granite).

@@ -22,7 +22,7 @@ use super::report::LoadReport;
 use super::source::WeightSource;
 use super::transformer::HookedTransformer;
 use super::weights::{DecoderWeights, Embed};
-use crate::config::{ActivationFn, Experts, Layers, NormKind, TransformerConfig};
+use crate::config::{ActivationFn, Experts, Layers, NormDetails, NormKind, TransformerConfig};
 use crate::cpu::Weight;
 use crate::error::Result;
 

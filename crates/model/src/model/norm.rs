@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 use hooklens_hooks::{Halt, PointId, Run};
 
-use crate::config::NormKind;
+use crate::config::{NormDetails, NormKind};
 use crate::cpu;
 use crate::device::is_cubecl;
 

@@ -9,7 +9,7 @@ use super::attention::Attention;
 use super::linear::Linear;
 use super::mixer::Mixer;
 use super::norm::Norm;
-use crate::config::{NormKind, TransformerConfig};
+use crate::config::{NormDetails, NormKind, TransformerConfig};
 
 /// Source of a model's weights: random initialization or files. A mixer lists its weights once, for all sources.
 pub trait WeightSource {

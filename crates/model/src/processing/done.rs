@@ -4,6 +4,7 @@ use burn::tensor::DType;
 use serde_json::{Map, Value};
 
 use super::Step;
+use crate::config::NormDetails;
 use crate::model::HookedTransformer;
 
 /// Maximum mean of a centered vector relative to its root mean square, at width 1. It is divided by sqrt(width),

@@ -9,6 +9,7 @@ use burn::tensor::DType;
 
 use super::matrix::change_matrix;
 use super::{add_bias, folded, times};
+use crate::config::NormDetails;
 use crate::model::{HookedTransformer, Linear, Mlp, Norm, points_of};
 
 pub(super) fn apply(model: &mut HookedTransformer) {

@@ -19,7 +19,7 @@ pub use done::{has_folded_norms, has_folded_value_biases, is_centered, processin
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::config::{Layers, NormKind, Positional, TransformerConfig};
+use crate::config::{Layers, NormDetails, NormKind, Positional, Settings, TransformerConfig};
 use crate::error::{ProcessingError, Result};
 use crate::model::{Block, HookedTransformer, Linear, narrowed, widened};
 
