@@ -11,4 +11,4 @@
 //! # Ok::<(), hooklens::Error>(())
 //! ```
 
-pub use hooklens_model::generation::{GenerateOptions, GeneratedRow, Generation, Sampling, Step, Stop};
+pub use hooklens_model::generation::{Generate, GenerateOptions, GeneratedRow, Generation, Sampling, Step, Stop};

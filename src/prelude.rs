@@ -16,7 +16,7 @@ pub use crate::circuits::Circuits;
 pub use crate::encoder::HookedEncoder;
 pub use crate::encoder_decoder::HookedEncoderDecoder;
 pub use crate::experiments::{Experiments, SteeringVector, TopExamples};
-pub use crate::generation::{GenerateOptions, Sampling};
+pub use crate::generation::{Generate, GenerateOptions, Sampling};
 pub use crate::hook::{self, Axis, at};
 pub use crate::lens::LogitLens;
 pub use crate::patching::{Ablation, Freeze, Metric, PatchModel, Patching, Receiver, Sites};

@@ -1,6 +1,6 @@
 //! LoRA adapters are read and applied as in PEFT.
 
-use hooklens::FromPretrained;
+use hooklens::{FromPretrained, ModelWeights};
 use std::fs;
 
 use hooklens::encoder_decoder::HookedEncoderDecoder;

@@ -37,7 +37,7 @@ fn settings_of_dictionaries_and_directions_accept_all_forms() {
         let between = Metadata::between("resid_pre0", form.clone());
         assert_eq!(between.writes.as_deref(), Some(FULL), "{form:?}");
         assert_eq!(between.reads.as_deref(), Some("blocks.0.hook_resid_pre"));
-        assert_eq!(SteeringVector::new(form, Tensor::zeros([64], &model.device())).point(), FULL);
+        assert_eq!(SteeringVector::new(form, Tensor::zeros([64], &model.device())).point, FULL);
     }
     for form in forms().into_iter().chain(from_the_end()) {
         check_point(&model, form.clone()).unwrap();

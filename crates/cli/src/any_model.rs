@@ -14,7 +14,7 @@ use hooklens_model::driver::HookedModel;
 use hooklens_model::encoder::HookedEncoder;
 use hooklens_model::encoder_decoder::HookedEncoderDecoder;
 use hooklens_model::error::Error;
-use hooklens_model::model::{DecoderInput, HookedTransformer, LoadReport};
+use hooklens_model::model::{DecoderInput, HookedTransformer, LoadReport, ModelWeights};
 use hooklens_model::tokens::{Tokenizer, token_text};
 
 /// A model of any kind.

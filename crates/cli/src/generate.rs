@@ -17,7 +17,7 @@ use super::{CliResult, Failure};
 use hooklens_data::corpus::Prompt;
 use hooklens_features::graph::{FeatureEdit, generate_edited};
 use hooklens_model::driver::HookedModel;
-use hooklens_model::generation::{GenerateOptions, GeneratedRow, Sampling, Stop};
+use hooklens_model::generation::{Generate, GenerateOptions, GeneratedRow, Sampling, Stop};
 use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
 use hooklens_model::model::HookedTransformer;
 use hooklens_model::tokens::{PaddingSide, Tokens, decode_generated};

@@ -8,7 +8,7 @@ use crate::error::FeatureError;
 use hooklens_model::config::{Layers, NormDetails, NormKind, Positional, ResidualScheme, Settings};
 use hooklens_model::driver::{HookedModel, private};
 use hooklens_model::error::Result;
-use hooklens_model::model::{Block, HookedTransformer, ModelParts, Norm};
+use hooklens_model::model::{Block, HookedTransformer, ModelParts, ModelWeights, Norm};
 use hooklens_model::processing::{has_folded_norms, has_folded_value_biases, is_centered};
 
 /// A weight processing step that changes activations, with TransformerLens's name for it. Steps that change only logits

@@ -9,6 +9,7 @@ use super::factored_matrix::FactoredMatrix;
 use crate::activations::Stage;
 use crate::labeled::LabeledArray;
 use hooklens_model::config::Settings;
+use hooklens_model::driver::HookedModel;
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::model::{DecoderChecks, HeadWeight, HookedTransformer, ModelParts, head_weights};
 

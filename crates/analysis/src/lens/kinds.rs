@@ -29,7 +29,7 @@ pub trait LogitLens: HookedModel {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::run`] and [`HookedEncoder::unembed`].
+    /// Same as [`HookedModel::run`] and [`HookedModel::unembed`].
     fn logit_lens(&self, input: impl Into<Self::Input>) -> Result<LensReading>;
 }
 

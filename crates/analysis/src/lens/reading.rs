@@ -8,6 +8,7 @@ use ndarray::{Array3, ArrayD, Axis};
 
 use super::tuned::TunedLens;
 use crate::activations::{Analysis, MadeOf, Per, Stage};
+use hooklens_model::driver::HookedModel;
 #[cfg(doc)]
 use hooklens_model::error::ProcessingError;
 use hooklens_model::error::{Error, InputError, Result};

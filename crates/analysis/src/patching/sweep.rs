@@ -17,7 +17,7 @@ use super::result::PatchingResult;
 use super::sites::Sites;
 use super::source::{Ablation, Source};
 use crate::error::PatchError;
-use hooklens_model::driver::{ForwardOptions, Logits, for_copies};
+use hooklens_model::driver::{ForwardOptions, HookedModel, Logits, for_copies};
 use hooklens_model::error::Result;
 use hooklens_model::model::HookedTransformer;
 

@@ -22,7 +22,7 @@ use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
 use hooklens_model::encoder::{EncoderInput, HookedEncoder};
 use hooklens_model::encoder_decoder::{EncoderDecoderInput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::generation::GenerateOptions;
+use hooklens_model::generation::{Generate, GenerateOptions};
 use hooklens_model::hook::Axis;
 use hooklens_model::model::{DecoderInput, DecoderModel, HookedTransformer};
 

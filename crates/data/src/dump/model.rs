@@ -13,7 +13,7 @@ use hooklens_model::encoder::{self, EncoderInput, EncoderOutput, HookedEncoder};
 use hooklens_model::encoder_decoder::{self, EncoderDecoderInput, EncoderDecoderOutput, HookedEncoderDecoder};
 use hooklens_model::error::{InputError, Result};
 use hooklens_model::kv_cache::KeyValueCache;
-use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, Output};
+use hooklens_model::model::{DecoderInput, HookedTransformer, Identified, ModelWeights, Output};
 use hooklens_model::processing::processing_options;
 use hooklens_model::tokens::{Tokens, check_ids};
 

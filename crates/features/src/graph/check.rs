@@ -14,6 +14,7 @@ use super::replacement::Replacement;
 use super::target::{GraphTarget, What};
 use crate::error::GraphError;
 use hooklens_model::config::Settings;
+use hooklens_model::driver::HookedModel;
 use hooklens_model::error::Result;
 use hooklens_model::model::{HookedTransformer, ModelParts};
 

@@ -22,7 +22,7 @@ use crate::error::GraphError;
 use hooklens_model::config::Layers;
 use hooklens_model::driver::{ForwardOptions, HookedModel, Input};
 use hooklens_model::error::Result;
-use hooklens_model::generation::{GenerateOptions, Generation};
+use hooklens_model::generation::{Generate, GenerateOptions, Generation};
 use hooklens_model::hook;
 use hooklens_model::model::{DecoderInput, HookedTransformer, ModelParts};
 use hooklens_model::tokens::Tokens;
@@ -258,7 +258,7 @@ pub fn intervened(
 /// ```
 ///
 /// # Errors
-/// Same as [`intervene`] and [`HookedTransformer::generate_with`], except that positions after the prompt are allowed:
+/// Same as [`intervene`] and [`Generate::generate_with`], except that positions after the prompt are allowed:
 /// they refer to tokens to be generated.
 pub fn generate_edited(
     model: &HookedTransformer,

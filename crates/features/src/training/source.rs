@@ -14,7 +14,7 @@ use crate::splice::host;
 use hooklens_data::dump::{ActivationStore, Batches, DescribeStore, DumpModel, processing_of, vectors_an_epoch};
 use hooklens_model::driver::{ForwardOptions, HookedModel, Logits};
 use hooklens_model::error::{InputError, Result};
-use hooklens_model::model::HookedTransformer;
+use hooklens_model::model::{HookedTransformer, ModelWeights};
 use hooklens_model::processing::processing_options;
 use hooklens_model::tokens::{PaddingSide, Tokens};
 

@@ -77,6 +77,17 @@ pub trait HookedModel: Sized + private::RunModel {
     /// ```
     fn catalog(&self) -> &Arc<Catalog>;
 
+    /// Device of the weights; for a model spread over several devices, the first, which holds the embedding.
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// assert_eq!(model.device(), hooklens::default_device()?);
+    /// assert_eq!(model.devices(), [model.device()]);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    fn device(&self) -> Device;
+
     /// The devices that hold the model's weights, in the order in which a run uses them.
     fn devices(&self) -> Vec<Device>;
 
@@ -94,6 +105,31 @@ pub trait HookedModel: Sized + private::RunModel {
     /// # Errors
     /// [`InputError::NoTokenizer`] if the model was loaded without one.
     fn tokenizer(&self) -> Result<&Tokenizer>;
+
+    /// Logits of a residual stream as if it were the last layer's (the logit lens): applies the final norm, if the
+    /// model has one, and the unembedding with its soft cap; in an encoder, the masked-token head. In an
+    /// encoder-decoder, the stream is the decoder's.
+    ///
+    /// # Shapes
+    /// - stream: `[batch, pos, d_model]`
+    /// - output: `[batch, pos, d_vocab_out]`
+    ///
+    /// ```
+    /// # use hooklens::prelude::*;
+    /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
+    /// let stream = model.record("When Mary and John", hook::resid_post(1))?.get(hook::resid_post(1))?;
+    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out());
+    ///
+    /// let encoder = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
+    /// let gap = encoder.unembed(encoder.encode([2, 5, 9, 3])?)? - encoder.forward([2, 5, 9, 3])?;
+    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
+    /// # Ok::<(), hooklens::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InputError::Residual`] if the stream has the wrong width, [`InputError::Device`] if it is not on one of the
+    /// model's devices, and [`InputError::NoHead`] if the model has no unembedding.
+    fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>>;
 
     /// Descriptions of everything that changes all runs of this model: parts spliced into it, and persistent editing
     /// hooks.

@@ -96,12 +96,20 @@ impl<M: HookedModel> HookedModel for Hooked<'_, '_, M> {
         self.model.catalog()
     }
 
+    fn device(&self) -> Device {
+        self.model.device()
+    }
+
     fn devices(&self) -> Vec<Device> {
         self.model.devices()
     }
 
     fn tokenizer(&self) -> Result<&Tokenizer> {
         self.model.tokenizer()
+    }
+
+    fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.model.unembed(stream)
     }
 
     fn interventions(&self) -> Vec<String> {

@@ -15,7 +15,7 @@ mod weights;
 use std::fmt::{self, Display as _};
 use std::sync::Arc;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use hooklens_hooks::Catalog;
 
 pub use config::{EncoderConfig, RelativePositions};
@@ -30,7 +30,7 @@ pub use weights::{EncoderBlock, EncoderEmbed, EncoderWeights, MlmHead, OutputHea
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Logits, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelWeights, Summary, Weights};
+use crate::model::{Hashed, Identities, LoadReport, ModelWeights, Summary, Weights, hash_of};
 use crate::points::Points;
 use crate::tokens::Tokenizer;
 use points::points_of;
@@ -107,6 +107,14 @@ impl ModelWeights for HookedEncoder {
     fn map_weights(self, change: impl FnOnce(Weights<EncoderWeights>) -> Weights<EncoderWeights>) -> Self {
         Self { weights: change(self.weights), ..self }
     }
+
+    fn fingerprint(&self) -> Result<String> {
+        hash_of(&*self.config, &self.weights.parts, Hashed::default())
+    }
+
+    fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
 }
 
 impl HookedEncoder {
@@ -122,32 +130,6 @@ impl HookedEncoder {
     /// ```
     pub fn config(&self) -> &TransformerConfig {
         &self.stack
-    }
-
-    /// Device of the weights.
-    ///
-    /// ```
-    /// # use hooklens::FromPretrained;
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// assert_eq!(model.device(), hooklens::default_device()?);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn device(&self) -> Device {
-        self.weights.parts.device()
-    }
-
-    /// Report of how each tensor in the files was used.
-    ///
-    /// ```
-    /// # use hooklens::FromPretrained;
-    /// # use hooklens::encoder::HookedEncoder;
-    /// # let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// assert!(model.load_report().unused.is_empty());
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn load_report(&self) -> &LoadReport {
-        &self.report
     }
 }
 
@@ -196,12 +178,20 @@ impl HookedModel for HookedEncoder {
         &self.points.catalog
     }
 
+    fn device(&self) -> Device {
+        self.weights.parts.device()
+    }
+
     fn devices(&self) -> Vec<Device> {
         vec![self.device()]
     }
 
     fn tokenizer(&self) -> Result<&Tokenizer> {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.logits_of_stream(stream)
     }
 
     fn interventions(&self) -> Vec<String> {

@@ -6,21 +6,8 @@ use super::HookedEncoder;
 use crate::error::{InputError, Result};
 
 impl HookedEncoder {
-    /// Decodes a residual stream as if it were the last layer's, `[batch, pos, d_vocab]`: applies the final norm, if
-    /// the model has one (pre-norm blocks), and the masked-token head.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
-    /// let gap = model.unembed(model.encode([2, 5, 9, 3])?)? - model.forward([2, 5, 9, 3])?;
-    /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-4);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`InputError::NoHead`] if the model has no masked-token head, [`InputError::Residual`] for a stream of the wrong
-    /// width.
-    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+    /// Implements [`HookedModel::unembed`](crate::driver::HookedModel::unembed).
+    pub(super) fn logits_of_stream(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         check_width(&stream, self.config().d_model)?;
         let head = self.weights.parts.mlm_head.as_ref().ok_or(InputError::NoHead { head: "masked-token" })?;
         let stream = match &self.weights.parts.ln_final {

@@ -239,8 +239,8 @@ impl HookedEncoderDecoder {
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder.
-    pub fn decode_with<'h>(
+    /// Same as [`decode`](HookedEncoderDecoder::decode).
+    pub fn decode_with<'d, 'h>(
         &self,
         encoded: &Encoded,
         decoder_input: impl Into<Input>,

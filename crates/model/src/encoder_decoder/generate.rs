@@ -5,30 +5,13 @@ use hooklens_hooks::{Hook, HookDetails, RecordRequest};
 use super::HookedEncoderDecoder;
 use crate::driver::{ForwardOptions, HookedModel, Input, Logits};
 use crate::error::{InputError, Result};
-use crate::generation::{GenerateOptions, Generation, Sampler};
+use crate::generation::{Generate, GenerateOptions, Generation, Sampler};
 use crate::kv_cache::CacheKind;
 
 use crate::tokens::Tokens;
 
-impl HookedEncoderDecoder {
-    /// Generates text for each input, starting with the start token and following the model's
-    /// [`TokenRules`](super::TokenRules) and [`GenerateOptions::first_token`]. The encoder runs once. Hooks and
-    /// recordings apply to the decoder's points, at every step.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// let inputs = vec![vec![5, 6, 7, 1], vec![8, 9, 4, 1]];
-    /// let made = model.generate_with(inputs, GenerateOptions::new().max_new_tokens(3))?;
-    /// assert_eq!(made.rows.iter().map(|row| row.new.len()).collect::<Vec<_>>(), [3, 3]);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails for invalid input, a setting that is not allowed (such as a prefix, cache or cache kind), a hook point of
-    /// the encoder, and any error returned by a hook.
-    pub fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
+impl Generate for HookedEncoderDecoder {
+    fn generate_with(&self, input: impl Into<Input>, mut options: GenerateOptions<'_>) -> Result<Generation> {
         let foreign = [
             ("kv_cache", options.kv_cache.is_some()),
             // The decoder's own cache always grows.
@@ -76,21 +59,5 @@ impl HookedEncoderDecoder {
             }
         }
         sampler.generation(columns, steps, logits, None)
-    }
-
-    /// Generates text with the default options (greedy sampling); see
-    /// [`generate_with`](HookedEncoderDecoder::generate_with).
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// assert_eq!(model.generate([5, 6, 7, 1])?.rows.len(), 1);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`generate_with`](HookedEncoderDecoder::generate_with).
-    pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
-        self.generate_with(input, GenerateOptions::new())
     }
 }

@@ -36,7 +36,7 @@ pub use weights::{DecoderBlock, EncoderBlock, EncoderDecoderWeights};
 use crate::config::{ConfigError, TransformerConfig};
 use crate::driver::{ForwardOptions, HookedModel, Input, logits_of, private};
 use crate::error::{InputError, Result};
-use crate::model::{Identities, LoadReport, ModelWeights, Summary, Weights};
+use crate::model::{Hashed, Identities, LoadReport, ModelWeights, Summary, Weights, hash_of};
 use crate::points::{Points, Site};
 use crate::tokens::{PaddingSide, Texts, Tokenizer, Tokens};
 use points::{CROSS, points_of};
@@ -118,6 +118,14 @@ impl ModelWeights for HookedEncoderDecoder {
     ) -> Self {
         Self { weights: change(self.weights), ..self }
     }
+
+    fn fingerprint(&self) -> Result<String> {
+        hash_of(&*self.config, &self.weights.parts, Hashed::default())
+    }
+
+    fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
 }
 
 impl HookedEncoderDecoder {
@@ -165,30 +173,6 @@ impl HookedEncoderDecoder {
     /// ```
     pub fn decoder_start_token(&self) -> u32 {
         self.config.decoder_start_token
-    }
-
-    /// Device of the weights.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// assert_eq!(model.device(), hooklens::default_device()?);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn device(&self) -> Device {
-        self.weights.parts.device()
-    }
-
-    /// Report of how each tensor in the files was used.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// assert!(model.load_report().applied.iter().any(|name| name.starts_with("decoder.")));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn load_report(&self) -> &LoadReport {
-        &self.report
     }
 
     /// Tokenizes one or more texts for the encoder, with the tokenizer's end-of-sequence token, padded on the right.
@@ -354,12 +338,20 @@ impl HookedModel for HookedEncoderDecoder {
         &self.points.catalog
     }
 
+    fn device(&self) -> Device {
+        self.weights.parts.device()
+    }
+
     fn devices(&self) -> Vec<Device> {
         vec![self.device()]
     }
 
     fn tokenizer(&self) -> Result<&Tokenizer> {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.logits_of_stream(stream)
     }
 
     fn interventions(&self) -> Vec<String> {

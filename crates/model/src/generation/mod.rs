@@ -1,5 +1,6 @@
 //! Text generation, token by token, with hooks.
 
+mod generate;
 mod on_device;
 mod options;
 mod sampler;
@@ -7,14 +8,15 @@ mod sampling;
 mod steps;
 
 use burn::tensor::Tensor;
-use hooklens_hooks::{ActivationCache, Hook};
+use hooklens_hooks::ActivationCache;
 
-use crate::driver::{Hooked, Input, unhooked};
+use crate::driver::Input;
 use crate::error::Result;
 use crate::kv_cache::KeyValueCache;
 use crate::model::HookedTransformer;
 use crate::tokens::Tokens;
 
+pub use generate::Generate;
 pub use options::GenerateOptions;
 pub(crate) use sampler::Sampler;
 pub use sampling::Sampling;
@@ -134,40 +136,7 @@ impl Generation {
 }
 
 impl HookedTransformer {
-    /// Continues one or more prompts with the given options.
-    ///
-    /// # Errors
-    /// Same as [`HookedTransformer::generate_steps`].
-    ///
-    /// ```
-    /// use hooklens::generation::GenerateOptions;
-    /// use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let made = model.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
-    /// assert_eq!(made.rows[0].text.as_deref(), Some("sun star"));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
-        self.generate_steps(input, options)?.collect_all()
-    }
-
-    /// Continues one or more prompts with the default options: greedy sampling of up to 20 tokens.
-    ///
-    /// ```
-    /// use hooklens::prelude::*;
-    /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let made = model.generate("king drum sun star king drum")?;
-    /// assert!(made.rows[0].text.as_deref().is_some_and(|text| text.starts_with("sun star")));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`HookedTransformer::generate_steps`].
-    pub fn generate(&self, input: impl Into<Input>) -> Result<Generation> {
-        self.generate_with(input, GenerateOptions::new())
-    }
-
-    /// Like [`HookedTransformer::generate`], but returns an iterator that yields each row's next token as it is chosen.
+    /// Like [`Generate::generate_with`], but returns an iterator that yields each row's next token as it is chosen.
     ///
     /// # Errors
     /// Fails before anything runs if the input is invalid, if there would be more positions than the model's position
@@ -188,28 +157,5 @@ impl HookedTransformer {
         options: GenerateOptions<'h>,
     ) -> Result<Steps<'m, 'h>> {
         Steps::new(self, input.into(), options)
-    }
-}
-
-impl Hooked<'_, '_, HookedTransformer> {
-    /// Like [`HookedTransformer::generate`], with the scope's hooks at every step. The scope's hooks run before the
-    /// hooks in the options.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
-    /// let dumb = model.hooks([hook::z(1).edit(|z, _| z.zeros_like())]);
-    /// let made = dumb.generate_with("king drum sun star king drum", GenerateOptions::new().max_new_tokens(2))?;
-    /// assert_ne!(made.rows[0].text.as_deref(), Some("sun star")); // the induction head is ablated
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`HookedTransformer::generate`].
-    pub fn generate_with(&self, input: impl Into<Input>, options: GenerateOptions<'_>) -> Result<Generation> {
-        self.with_hooks(|own| {
-            let hooks = own.iter_mut().map(Hook::reborrow).chain(options.hooks).collect();
-            unhooked(self).generate_with(input, GenerateOptions { hooks, ..options })
-        })
     }
 }

@@ -9,11 +9,14 @@ use crate::driver::{ForwardOptions, Hooked, HookedModel, Input, Logits, unhooked
 use crate::error::{InputError, Result};
 use crate::kv_cache::KeyValueCache;
 
-/// A decoder, or a decoder with persistent hooks.
-pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Tensor<3>> {
-    /// The underlying decoder, without hooks.
+/// Access to the decoder that a [`DecoderModel`] runs.
+pub trait Decoder {
+    /// The decoder, without hooks.
     fn transformer(&self) -> &HookedTransformer;
+}
 
+/// A decoder, or a decoder with persistent hooks.
+pub trait DecoderModel: Decoder + HookedModel<Input = Input, Output = Output, Scored = Tensor<3>> {
     /// Mean cross-entropy of next-token predictions, `[1]`, in nats. Padding is not counted.
     ///
     /// ```
@@ -75,14 +78,18 @@ pub trait DecoderModel: HookedModel<Input = Input, Output = Output, Scored = Ten
     }
 }
 
-impl DecoderModel for HookedTransformer {
+impl Decoder for HookedTransformer {
     fn transformer(&self) -> &HookedTransformer {
         self
     }
 }
 
-impl<M: DecoderModel> DecoderModel for Hooked<'_, '_, M> {
+impl<M: Decoder> Decoder for Hooked<'_, '_, M> {
     fn transformer(&self) -> &HookedTransformer {
         unhooked(self).transformer()
     }
 }
+
+impl DecoderModel for HookedTransformer {}
+
+impl<M: DecoderModel> DecoderModel for Hooked<'_, '_, M> {}

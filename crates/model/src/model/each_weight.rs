@@ -4,6 +4,7 @@ use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 
 use super::{Embed, HookedTransformer, Linear, Norm};
+use crate::driver::HookedModel;
 
 /// Calls `see` with every weight of a model and its name in a `WeightTable`.
 pub fn each_weight(model: &HookedTransformer, see: &mut dyn FnMut(String, Weight<'_>)) {

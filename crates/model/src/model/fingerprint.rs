@@ -11,31 +11,8 @@ use crate::error::{ConfigError, Result};
 use crate::model::{Hashed, HookedTransformer};
 
 impl HookedTransformer {
-    /// Fingerprint of the model: a hash (XXH3, 128 bits) of the configuration and of every weight's name, shape,
-    /// element type and bytes in memory.
-    ///
-    /// A different model, processing, element type or edit gives a different fingerprint. Equal weights give the same
-    /// fingerprint in every process, however they were loaded. Each call reads all weights, a few megabytes at a time;
-    /// half a gigabyte takes about half a second on two cores.
-    ///
-    /// The fingerprint guards against mistakes, not against weights crafted to collide.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let folded = model.clone().processed(&Processing::standard())?;
-    /// assert_eq!(model.fingerprint()?, model.clone().fingerprint()?);
-    /// assert_ne!(model.fingerprint()?, folded.fingerprint()?);
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails if the weights cannot be read from the device.
-    pub fn fingerprint(&self) -> Result<String> {
-        self.hash(Hashed::default())
-    }
-
-    fn hash(&self, mut hashed: Hashed) -> Result<String> {
+    /// Adds the configuration and all weights to a hash.
+    pub(super) fn hash(&self, mut hashed: Hashed) -> Result<String> {
         let config = serde_json::to_vec(self.config()).map_err(|source| ConfigError::Unwritable { source })?;
         each_weight(self, &mut |name, weight| match weight {
             Weight::Matrix(m) => hashed.add(&name, &m.dims(), m),

@@ -417,25 +417,8 @@ impl HookedTransformer {
         soft_capped(self.weights.parts.unembed.forward(normalized), self.config.output_logits_soft_cap)
     }
 
-    /// Logit lens: logits of a residual stream as if it were the last layer's, `[..., d_vocab_out]`. Applies the final
-    /// norm, the unembedding, and the soft cap.
-    ///
-    /// # Shapes
-    /// - stream: `[batch, pos, d_model]`
-    /// - output: `[batch, pos, d_vocab_out]`
-    ///
-    /// # Errors
-    /// [`InputError::Residual`] if the stream has the wrong width, [`InputError::Device`] if it is not on one of the
-    /// model's devices, and [`InputError::NoHead`] if the model has no unembedding.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// let stream = model.record("When Mary and John", hook::resid_post(1))?.get(hook::resid_post(1))?;
-    /// assert_eq!(model.unembed(stream)?.dims()[2], model.config().d_vocab_out());
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+    /// Implements [`HookedModel::unembed`].
+    pub(super) fn logits_of_stream(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
         self.check_head()?;
         self.check_stream(&stream)?;
         let stream = stream.to_device(&self.weights.parts.unembed.device());

@@ -65,7 +65,7 @@ pub use attention_and_mamba2::AttentionAndMamba2;
 pub use block::Block;
 pub use checks::DecoderChecks;
 pub use concatenate::concatenated;
-pub use decoder::DecoderModel;
+pub use decoder::{Decoder, DecoderModel};
 pub use dense_mlp::{DenseMlp, Slopes};
 pub use each_weight::{Weight, each_weight};
 pub use gated_delta_net::GatedDeltaNet;

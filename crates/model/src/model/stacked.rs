@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use super::named::of_rank;
 use super::{Attention, Block, DenseMlp, HookedTransformer, Linear, narrowed};
 use crate::config::Layers;
+use crate::driver::HookedModel;
 use crate::error::WeightError;
 
 /// Names of the weights that are stacked.

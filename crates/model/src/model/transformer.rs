@@ -7,6 +7,7 @@ use burn::tensor::{DType as BurnDType, Device, Tensor};
 use hooklens_hooks::{Catalog, DType, ModelIdentity};
 
 use super::block::Block;
+use super::hashed::Hashed;
 use super::identity::{Identified, Identities};
 use super::loaded::LoadedDecoder;
 use super::model_weights::ModelWeights;
@@ -96,6 +97,14 @@ impl ModelWeights for HookedTransformer {
     fn map_weights(self, change: impl FnOnce(Weights<DecoderWeights>) -> Weights<DecoderWeights>) -> Self {
         Self { weights: change(self.weights), ..self }
     }
+
+    fn fingerprint(&self) -> Result<String> {
+        self.hash(Hashed::default())
+    }
+
+    fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
 }
 
 impl HookedTransformer {
@@ -143,7 +152,6 @@ impl HookedTransformer {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// assert_eq!((model.config().n_layers(), model.config().n_heads(), model.config().d_head()), (4, 4, 16));
-    /// assert_eq!(model.devices(), [model.device()]);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn config(&self) -> &TransformerConfig {
@@ -170,11 +178,6 @@ impl HookedTransformer {
             BurnDType::F16 | BurnDType::BF16 if self.widens => BurnDType::F32,
             own => own,
         }
-    }
-
-    /// Device of the weights; for a model spread over several devices, the first, which holds the embedding.
-    pub fn device(&self) -> Device {
-        self.weights.parts.device()
     }
 
     /// Moves the model to these devices, spreading its blocks over them as in
@@ -213,11 +216,6 @@ impl HookedTransformer {
         self.weights.parts = self.weights.parts.placed(placement.first(), of_layer, placement.last());
         self.identities = self.identities.converted(as_made, &self.weights.parts);
         self
-    }
-
-    /// The load report: how each tensor of the files was used.
-    pub fn load_report(&self) -> &LoadReport {
-        &self.report
     }
 
     /// Replaces the model's tokenizer.
@@ -277,6 +275,10 @@ impl HookedModel for HookedTransformer {
         &self.points.catalog
     }
 
+    fn device(&self) -> Device {
+        self.weights.parts.device()
+    }
+
     fn devices(&self) -> Vec<Device> {
         let mut devices = vec![self.device()];
         let blocks = self.weights.parts.blocks.iter().map(Block::device);
@@ -290,6 +292,10 @@ impl HookedModel for HookedTransformer {
 
     fn tokenizer(&self) -> Result<&Tokenizer> {
         Ok(self.tokenizer.as_deref().ok_or(InputError::NoTokenizer)?)
+    }
+
+    fn unembed(&self, stream: Tensor<3>) -> Result<Tensor<3>> {
+        self.logits_of_stream(stream)
     }
 
     fn interventions(&self) -> Vec<String> {
