@@ -69,7 +69,7 @@ proptest! {
                         at("decoder.0.cross_attn.hook_k").edit(|keys: Tensor<4>, _| keys * 2.0)
                     });
                     let options = ForwardOptions::new().hooks(keys.into_iter().chain([end]));
-                    let run = || model.decode_cached_with(&mut cache, vec![vec![0], vec![0]], options).map(drop);
+                    let run = || model.decode_with(&mut cache, vec![vec![0], vec![0]], options).map(drop);
                     let ended = catch_unwind(AssertUnwindSafe(run));
                     prop_assert!(!matches!(ended, Ok(Ok(()))), "{step:?}");
                     continue;
@@ -78,7 +78,7 @@ proptest! {
             let rows: Vec<Vec<u32>> = (0..2).map(|row| columns.iter().map(|column| column[row]).collect()).collect();
             let options = ForwardOptions::new();
             let options = if watched { options.record("decoder.*.attn.hook_pattern") } else { options };
-            let output = model.decode_cached_with(&mut cache, rows.clone(), options).unwrap();
+            let output = model.decode_with(&mut cache, rows.clone(), options).unwrap();
             kept.iter_mut().zip(rows).for_each(|(kept, row)| kept.extend(row));
             let whole = model.decode(&encoded, kept.clone()).unwrap().logits.unwrap();
             let (len, new) = (kept[0].len(), columns.len());

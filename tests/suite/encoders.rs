@@ -3,7 +3,7 @@
 
 use burn::tensor::Tensor;
 use hooklens::encoder::{EncoderInput, HookedEncoder, Pooling, SentenceEmbedding};
-use hooklens::encoder_decoder::HookedEncoderDecoder;
+use hooklens::encoder_decoder::{DecoderCache, HookedEncoderDecoder};
 use hooklens::prelude::*;
 use hooklens::{Error, InputError};
 use hooklens::{NormKind, PaddingSide};
@@ -292,7 +292,7 @@ fn encoder_decoders_are_hugging_faces() {
             Tokens::new((0..2).map(|row| written.row(row)[from..to].to_vec()).collect()).unwrap()
         };
         let steps: Vec<Tensor<3>> = [(0, 2), (2, 3), (3, 4), (4, 5)]
-            .map(|(from, to)| model.decode_cached(&mut cache, piece(from, to)).unwrap().logits.unwrap())
+            .map(|(from, to)| model.decode(&mut cache, piece(from, to)).unwrap().logits.unwrap())
             .to_vec();
         tally.compare("cached", &values(&Tensor::cat(steps, 1)), logits);
 
@@ -580,8 +580,8 @@ fn wrong_input_of_encoder_decoders_is_refused() {
     let record = Record::new("encoder.0.hook_resid_pre");
     says(model.decode_with(&encoded, start.clone(), record).unwrap_err(), "has run already");
     let mut cache = model.decoder_cache(encoded.clone());
-    says(model.decode_cached(&mut cache, vec![vec![0], vec![0]]).unwrap_err(), "rows");
-    assert!(model.decode_cached(&mut cache, start.clone()).is_ok());
+    says(model.decode(&mut cache, vec![vec![0], vec![0]]).unwrap_err(), "rows");
+    assert!(model.decode(&mut cache, start.clone()).is_ok());
     assert_eq!(cache.own.len(), 1);
     // Several texts for one input.
     let twice = encoded.repeat(2);
@@ -601,12 +601,12 @@ fn a_failed_run_leaves_the_decoder_cache_alone() {
     let mut cache = model.decoder_cache(encoded.clone());
     let edit = at("decoder.0.cross_attn.hook_k").edit(|keys: Tensor<4>, _| keys * 3.0);
     let fail = at("decoder_final_ln.hook_normalized").edit(|_: Tensor<3>, _| Err::<Tensor<3>, _>("no"));
-    let failed = model.decode_cached_with(&mut cache, vec![vec![0, 4]], ForwardOptions::new().hooks([edit, fail]));
+    let failed = model.decode_with(&mut cache, vec![vec![0, 4]], ForwardOptions::new().hooks([edit, fail]));
     assert!(failed.is_err());
     assert!(cache.own.is_empty() && cache.own.interventions().is_empty());
     let mut fresh = model.decoder_cache(encoded);
     for rows in [vec![vec![0, 4]], vec![vec![9]]] {
-        let run = |cache| model.decode_cached(cache, rows.clone()).unwrap().logits.unwrap();
+        let run = |cache: &mut DecoderCache| model.decode(cache, rows.clone()).unwrap().logits.unwrap();
         assert_eq!(values(&run(&mut cache)), values(&run(&mut fresh)));
     }
 }

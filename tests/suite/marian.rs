@@ -176,8 +176,8 @@ fn generation_keeps_within_what_a_model_has_vectors_for() {
     assert!(model.forward(vec![vec![5; 21]]).unwrap_err().to_string().contains("20"));
     assert!(model.encode(vec![vec![5; 21]]).is_err());
     let mut cache = model.decoder_cache(model.encode([5, 6]).unwrap());
-    model.decode_cached(&mut cache, vec![vec![5; 20]]).unwrap();
-    assert!(model.decode_cached(&mut cache, vec![vec![5]]).is_err());
+    model.decode(&mut cache, vec![vec![5; 20]]).unwrap();
+    assert!(model.decode(&mut cache, vec![vec![5]]).is_err());
     // A decoder-only model accepts a first token, too.
     let induction = HookedTransformer::from_pretrained("embedded:induction").unwrap();
     let made = induction.generate_with("king drum", GenerateOptions::new().max_new_tokens(2).first_token(9)).unwrap();

@@ -150,9 +150,9 @@ fn a_text_that_goes_on_in_a_decoder_gets_no_special_tokens() {
     let folder = fixtures().join("marian-text");
     let model = HookedEncoderDecoder::from_pretrained(folder.to_str().unwrap()).unwrap();
     let mut cache = model.decoder_cache(model.encode("the old house").unwrap());
-    model.decode_cached(&mut cache, [model.decoder_start_token()]).unwrap();
-    model.decode_cached(&mut cache, "the old").unwrap();
-    model.decode_cached(&mut cache, "house").unwrap();
+    model.decode(&mut cache, [model.decoder_start_token()]).unwrap();
+    model.decode(&mut cache, "the old").unwrap();
+    model.decode(&mut cache, "house").unwrap();
     let target = model.tokenizer().unwrap().target();
     let text = [target.encode("the old").unwrap(), target.encode("house").unwrap()].concat();
     assert_eq!(cache.own.tokens().unwrap()[0][1..], text);

@@ -19,7 +19,7 @@ pub(super) type CrossKeys = Vec<(Tensor<4>, Tensor<4>)>;
 /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
 /// let mut cache = model.decoder_cache(encoded);
 /// for token in [0, 4, 9] {
-///     model.decode_cached(&mut cache, vec![vec![token]])?; // one token at a time
+///     model.decode(&mut cache, vec![vec![token]])?; // one token at a time
 /// }
 /// assert_eq!(cache.own.len(), 3);
 /// # Ok::<(), hooklens::Error>(())

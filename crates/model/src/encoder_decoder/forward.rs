@@ -8,6 +8,7 @@ use hooklens_hooks::{ActivationCache, Detach, Halt, ModelIdentity, PointInfo, Ro
 
 use super::block::CrossInputs;
 use super::cache::{CrossKeys, DecoderCache};
+use super::decode_from::DecodeFrom;
 use super::input::EncoderDecoderInput;
 use super::points::{CROSS, DECODER, ENCODER};
 use super::positions::StackPositions;
@@ -68,7 +69,7 @@ impl RunOutput for EncoderDecoderOutput {
 /// # use hooklens::encoder_decoder::HookedEncoderDecoder;
 /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
 /// let mut encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
-/// assert_eq!((encoded.shape(), encoded.hidden.dims()[2]), ([1, 4], model.encoder_config().d_model()));
+/// assert_eq!(encoded.hidden.dims(), [1, 4, model.encoder_config().d_model()]);
 /// let before = model.decode(&encoded, vec![vec![0, 4]])?.logits;
 /// encoded.hidden = encoded.hidden.zeros_like(); // hides the input from the decoder
 /// let after = model.decode(&encoded, vec![vec![0, 4]])?.logits;
@@ -88,7 +89,7 @@ pub struct Encoded {
 
 impl Encoded {
     /// Batch size and number of positions.
-    pub fn shape(&self) -> [usize; 2] {
+    pub(crate) fn shape(&self) -> [usize; 2] {
         let [batch, len, _] = self.hidden.dims();
         [batch, len]
     }
@@ -160,7 +161,7 @@ impl HookedEncoderDecoder {
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let record = Record::new("encoder.0.attn.hook_pattern");
     /// let (encoded, recorded) = model.encode_with(vec![vec![5, 6, 7, 1]], record)?;
-    /// assert_eq!((encoded.shape(), recorded.len()), ([1, 4], 1));
+    /// assert_eq!((&encoded.hidden.dims()[..2], recorded.len()), (&[1, 4][..], 1));
     /// assert!(model.encode_with(vec![vec![5]], Record::new("decoder.0.hook_resid_pre")).is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -178,7 +179,7 @@ impl HookedEncoderDecoder {
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let record = Record::new("encoder.0.attn.hook_pattern");
     /// let (encoded, recorded) = model.encode_with([5, 6, 7, 1], record)?;
-    /// assert_eq!((encoded.shape(), recorded.len()), ([1, 4], 1));
+    /// assert_eq!((&encoded.hidden.dims()[..2], recorded.len()), (&[1, 4][..], 1));
     /// assert!(model.encode_with([5], Record::new("decoder.0.hook_resid_pre")).is_err());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -208,22 +209,35 @@ impl HookedEncoderDecoder {
         Ok((Encoded { model: Some(self.identity()), ..encoded }, cache))
     }
 
-    /// Runs only the decoder on an encoder's output.
+    /// Runs only the decoder, on an encoder's output or on a [`DecoderCache`]. With a cache, the input consists of the
+    /// tokens that follow those in it (if there are any, a text gets no special tokens), and the run appends them
+    /// unless the cache is frozen.
     ///
     /// ```
     /// # use hooklens::prelude::*;
     /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
-    /// let apart = model.decode(&encoded, vec![vec![0, 4]])?.logits;
-    /// let at_once = model.forward(([5, 6, 7, 1], [0, 4]))?;
-    /// assert!(apart.is_some_and(|apart| (apart - at_once).abs().max().into_scalar::<f32>() < 1e-4));
+    /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]])?.logits;
+    /// let at_once = model.forward(([5, 6, 7, 1], [0, 4, 9]))?;
+    /// assert!(whole.as_ref().is_some_and(|own| (own.clone() - at_once).abs().max().into_scalar::<f32>() < 1e-4));
+    ///
+    /// let mut cache = model.decoder_cache(encoded);
+    /// model.decode(&mut cache, vec![vec![0, 4]])?;
+    /// let last = model.decode(&mut cache, vec![vec![9]])?.logits; // only the new token
+    /// let gap = whole.zip(last).map(|(a, b)| (a.narrow(1, 2, 1) - b).abs().max().into_scalar::<f32>());
+    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder.
-    pub fn decode(&self, encoded: &Encoded, decoder_input: impl Into<Input>) -> Result<EncoderDecoderOutput> {
-        self.decode_with(encoded, decoder_input, ForwardOptions::new())
+    /// Same as [`HookedModel::run`]; also fails for hook points of the encoder, and if a cache belongs to another model
+    /// or has another batch size.
+    pub fn decode<'d>(
+        &self,
+        from: impl Into<DecodeFrom<'d>>,
+        decoder_input: impl Into<Input>,
+    ) -> Result<EncoderDecoderOutput> {
+        self.decode_with(from, decoder_input, ForwardOptions::new())
     }
 
     /// Like [`decode`](HookedEncoderDecoder::decode), with hooks and recordings.
@@ -242,62 +256,21 @@ impl HookedEncoderDecoder {
     /// Same as [`decode`](HookedEncoderDecoder::decode).
     pub fn decode_with<'d, 'h>(
         &self,
-        encoded: &Encoded,
+        from: impl Into<DecodeFrom<'d>>,
         decoder_input: impl Into<Input>,
         options: impl Into<ForwardOptions<'h>>,
     ) -> Result<EncoderDecoderOutput> {
-        guarded(|| self.devices(), || self.run_decoder(encoded, None, decoder_input.into(), options.into()))
-    }
-
-    /// Runs the decoder on tokens that follow those in a cache, and appends them to the cache unless it is frozen. The
-    /// input consists of the new tokens only: if the cache is not empty, a text gets no special tokens.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// let encoded = model.encode(vec![vec![5, 6, 7, 1]])?;
-    /// let whole = model.decode(&encoded, vec![vec![0, 4, 9]])?.logits;
-    /// let mut cache = model.decoder_cache(encoded);
-    /// model.decode_cached(&mut cache, vec![vec![0, 4]])?;
-    /// let behind = model.decode_cached(&mut cache, vec![vec![9]])?.logits; // only the new token
-    /// let gap = whole.zip(behind).map(|(a, b)| (a.narrow(1, 2, 1) - b).abs().max().into_scalar::<f32>());
-    /// assert!(gap.is_some_and(|gap| gap < 1e-4));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`HookedEncoderDecoder::decode`]; also fails if the cache belongs to another model or has another batch
-    /// size.
-    pub fn decode_cached(
-        &self,
-        cache: &mut DecoderCache,
-        decoder_input: impl Into<Input>,
-    ) -> Result<EncoderDecoderOutput> {
-        self.decode_cached_with(cache, decoder_input, ForwardOptions::new())
-    }
-
-    /// Like [`decode_cached`](HookedEncoderDecoder::decode_cached), with hooks and recordings.
-    ///
-    /// ```
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
-    /// let mut cache = model.decoder_cache(model.encode([5, 6, 7, 1])?);
-    /// let last = ForwardOptions::new().logits(Logits::Last);
-    /// let logits = model.decode_cached_with(&mut cache, [0, 4], last)?.logits;
-    /// assert_eq!(logits.map(|logits| logits.dims()[1]), Some(1));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`decode_cached`](HookedEncoderDecoder::decode_cached).
-    pub fn decode_cached_with<'h>(
-        &self,
-        cache: &mut DecoderCache,
-        decoder_input: impl Into<Input>,
-        options: impl Into<ForwardOptions<'h>>,
-    ) -> Result<EncoderDecoderOutput> {
-        let encoded = cache.encoded.clone();
-        guarded(|| self.devices(), || self.run_decoder(&encoded, Some(cache), decoder_input.into(), options.into()))
+        let (from, written, options) = (from.into(), decoder_input.into(), options.into());
+        guarded(
+            || self.devices(),
+            || match from {
+                DecodeFrom::Encoded(encoded) => self.run_decoder(encoded, None, written, options),
+                DecodeFrom::Cache(cache) => {
+                    let encoded = cache.encoded.clone();
+                    self.run_decoder(&encoded, Some(cache), written, options)
+                }
+            },
+        )
     }
 
     fn run_decoder(

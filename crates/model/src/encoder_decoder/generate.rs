@@ -42,7 +42,7 @@ impl Generate for HookedEncoderDecoder {
         while sampler.goes_on() {
             let hooks: Vec<Hook<'_>> = options.hooks.iter_mut().map(Hook::reborrow).collect();
             let run = ForwardOptions::new().logits(Logits::Last).hooks(hooks).record(options.record.clone());
-            let output = self.decode_cached_with(&mut cache, &next, run)?;
+            let output = self.decode_with(&mut cache, &next, run)?;
             for (row, column) in columns.iter_mut().enumerate() {
                 let real = next.mask().is_none_or(|mask| mask[row]);
                 column.push(Some(next.row(row)[0]).filter(|_| real));

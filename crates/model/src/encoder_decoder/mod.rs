@@ -4,6 +4,7 @@
 mod block;
 mod cache;
 mod config;
+mod decode_from;
 mod fingerprint;
 mod forward;
 mod generate;
@@ -25,6 +26,7 @@ use hooklens_hooks::{Catalog, PointId, PointInfo, Segment};
 
 pub use cache::DecoderCache;
 pub use config::{EncoderDecoderConfig, StackAttention};
+pub use decode_from::DecodeFrom;
 pub use forward::{Encoded, EncoderDecoderOutput};
 pub use input::EncoderDecoderInput;
 pub use loaded::LoadedEncoderDecoder;
