@@ -18,7 +18,7 @@ fn main() -> hooklens::Result<()> {
     // The logit lens: the final norm and the unembedding, applied to each layer.
     let lens = analysis.logit_lens(Per::Layer)?;
     let rank = lens.rank(model.to_single_token(answer)?)?;
-    for (stage, (label, top)) in lens.labels().iter().zip(lens.top(3)?).enumerate() {
+    for (stage, (label, top)) in lens.labels.iter().zip(lens.top(3)?).enumerate() {
         let said: Vec<String> = top[0][0]
             .iter()
             .map(|(token, probability)| Ok(format!("{} {:.0} %", model.to_string(&[*token])?, probability * 100.0)))

@@ -31,12 +31,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let unit = format!("neuron {neuron}");
     // The histogram and the bars use all activations, not only the largest.
     let all = TopExamples::new(&point).neuron(neuron).k(usize::MAX).window(0).run(&model, &texts)?;
-    Histogram::of(&unit, all.examples().iter().map(|one| one.value()))?.title(all.heading()).save(&histogram)?;
+    Histogram::of(&unit, all.examples.iter().map(|one| one.value))?.title(all.heading()).save(&histogram)?;
 
     let mut by_token = BTreeMap::<&str, (f64, f64)>::new();
-    for one in all.examples() {
-        let (sum, count) = by_token.entry(one.token()).or_default();
-        (*sum, *count) = (*sum + f64::from(one.value()), *count + 1.0);
+    for one in &all.examples {
+        let (sum, count) = by_token.entry(&one.token).or_default();
+        (*sum, *count) = (*sum + f64::from(one.value), *count + 1.0);
     }
     let mut means: Vec<(&str, f64)> = by_token.into_iter().map(|(token, (sum, count))| (token, sum / count)).collect();
     means.sort_by(|a, b| b.1.total_cmp(&a.1));

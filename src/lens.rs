@@ -8,7 +8,7 @@
 //! let prompt = "When Mary and John went to the store, John gave a drink to";
 //! let cache = model.record(prompt, "*hook_resid_{pre,mid,post}")?;
 //! let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(Per::Layer)?;
-//! for (stage, top) in lens.labels().iter().zip(lens.top(1)?) {
+//! for (stage, top) in lens.labels.iter().zip(lens.top(1)?) {
 //!     let (token, probability) = top[0][0][0];
 //!     println!("{stage:>10}  {} {probability:.2}", model.to_string(&[token])?);
 //! }

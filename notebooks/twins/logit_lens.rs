@@ -17,7 +17,7 @@ let cache = model.record(prompt, Record::all())?;
 let lens = model.analyze(&cache)?.positions(-1)?.logit_lens(Per::Layer)?;
 let john = model.to_single_token("John")?;
 let both: Vec<f32> = [lens.prob(mary)?, lens.prob(john)?].into_iter().flatten().collect();
-let axes = [LabeledAxis::new("token", ["Mary", "John"]), LabeledAxis::new("stage", lens.labels())];
+let axes = [LabeledAxis::new("token", ["Mary", "John"]), LabeledAxis::new("stage", &lens.labels)];
 let both = LabeledArray::from_values(axes, both)?;
 (&(LinePlot::of(&both)?.value("probability behind the prompt"))).displayed();
 use hooklens::activations::Stage;

@@ -40,16 +40,16 @@ proptest! {
         let heads = nodes.attn_head_out_all_pos().unwrap();
         let embed = nodes.sweep(&Sites::new("hook_embed")).unwrap();
         let mlps = (!model.config().attn_only()).then(|| nodes.sweep(&Sites::new("*hook_mlp_out")).unwrap());
-        for (from, sender) in edges.senders().iter().enumerate() {
+        for (from, sender) in edges.senders.iter().enumerate() {
             for example in 0..2 {
-                let sum: f64 = (0..edges.receivers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
+                let sum: f64 = (0..edges.receivers.len()).map(|to| edges.scores.values()[[from, to, example]]).sum();
                 let estimated = match sender {
-                    Sender::Head(layer, head) => heads.values().values()[[*layer, *head, example]],
-                    Sender::Embed => embed.values().values()[[0, example]],
-                    Sender::Mlp(layer) => mlps.as_ref().unwrap().values().values()[[*layer, example]],
+                    Sender::Head(layer, head) => heads.values.values()[[*layer, *head, example]],
+                    Sender::Embed => embed.values.values()[[0, example]],
+                    Sender::Mlp(layer) => mlps.as_ref().unwrap().values.values()[[*layer, example]],
                     _ => unreachable!(),
                 };
-                let node = estimated - heads.baseline()[example];
+                let node = estimated - heads.baseline[example];
                 prop_assert!((sum - node).abs() < 1e-4 * node.abs().max(1.0), "{sender}: {sum} for {node}");
             }
         }
@@ -64,8 +64,8 @@ proptest! {
         let sites = Sites::new("blocks.-1.hook_{resid_post,mlp_out}").per([Axis::Pos]);
         let estimated = patching.attribution("blocks.-1.hook_{resid_post,mlp_out}").unwrap().sweep(&sites).unwrap();
         let real = patching.sweep(&sites).unwrap();
-        prop_assert_eq!(estimated.values().axes(), real.values().axes());
-        for (given, wanted) in estimated.values().values().iter().zip(real.values().values()) {
+        prop_assert_eq!(estimated.values.axes(), real.values.axes());
+        for (given, wanted) in estimated.values.values().iter().zip(real.values.values()) {
             prop_assert!((given - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{given} for {wanted}");
         }
     }
@@ -80,10 +80,10 @@ fn integrated_edges_of_the_embedding_are_complete() {
         let patching = patching(&model);
         let edges = patching.edges(Gradient::Integrated(50)).unwrap();
         let swept = patching.resid_pre().unwrap();
-        let from = edges.senders().iter().position(|sender| *sender == Sender::Embed).unwrap();
+        let from = edges.senders.iter().position(|sender| *sender == Sender::Embed).unwrap();
         for example in 0..2 {
-            let sum: f64 = (0..edges.receivers().len()).map(|to| edges.values().values()[[from, to, example]]).sum();
-            let whole = swept.source().unwrap()[example] - swept.baseline()[example];
+            let sum: f64 = (0..edges.receivers.len()).map(|to| edges.scores.values()[[from, to, example]]).sum();
+            let whole = swept.source.as_ref().unwrap()[example] - swept.baseline[example];
             assert!((sum - whole).abs() < 0.02 * whole.abs().max(0.1), "{sum} for {whole}");
         }
     }
@@ -101,10 +101,10 @@ fn joined_edges_are_those_of_all_examples() {
         serde_json::from_value::<EdgeScores>(serde_json::to_value(scores).unwrap()).unwrap()
     };
     let joined = EdgeScores::joined([share(0), share(1)]).unwrap();
-    assert_eq!((joined.senders(), joined.receivers()), (whole.senders(), whole.receivers()));
-    assert_eq!(joined.values().axes(), whole.values().axes());
-    let scale = whole.values().values().iter().fold(0f64, |most, x| most.max(x.abs()));
-    for (given, wanted) in joined.values().values().iter().zip(whole.values().values()) {
+    assert_eq!((&joined.senders, &joined.receivers), (&whole.senders, &whole.receivers));
+    assert_eq!(joined.scores.axes(), whole.scores.axes());
+    let scale = whole.scores.values().iter().fold(0f64, |most, x| most.max(x.abs()));
+    for (given, wanted) in joined.scores.values().iter().zip(whole.scores.values()) {
         assert!((given - wanted).abs() < 1e-5 * scale, "{given} for {wanted}");
     }
     assert!(EdgeScores::joined([]).unwrap_err().to_string().contains("no results were given"));
@@ -117,7 +117,7 @@ fn joined_edges_are_those_of_all_examples() {
 fn keys_and_values_are_read_once_a_group() {
     let model = random_model(TransformerConfig::new(2, 16, 4, 20, 32).with_kv_heads(2), 3);
     let edges = patching(&model).edges(Gradient::AtBase).unwrap();
-    let count = |is: fn(&Receiver) -> bool| edges.receivers().iter().filter(|receiver| is(receiver)).count();
+    let count = |is: fn(&Receiver) -> bool| edges.receivers.iter().filter(|receiver| is(receiver)).count();
     assert_eq!(count(|receiver| matches!(receiver, Receiver::Query(..))), 8);
     assert_eq!(count(|receiver| matches!(receiver, Receiver::Key(..))), 4);
     assert_eq!(count(|receiver| matches!(receiver, Receiver::Value(..))), 4);
@@ -162,5 +162,5 @@ fn what_cannot_be_attributed_is_said() {
     let ablating = Patching::ablating(&model, rows(&CLEAN), Ablation::Zero, metric).unwrap();
     assert!(ablating.edges(Gradient::AtBase).unwrap_err().to_string().contains("pairs"));
     let zeroed = ablating.attribution("*hook_z").unwrap().attn_head_out_all_pos().unwrap();
-    assert_eq!(zeroed.values().values().shape(), [2, 4, 2]);
+    assert_eq!(zeroed.values.values().shape(), [2, 4, 2]);
 }

@@ -287,7 +287,7 @@ proptest! {
         let metric = Metric::last(|logits: Tensor<2>, _| logits.narrow(1, 1, 1).squeeze_dim::<1>(1));
         let patching = hooked.patching(padded(&others), padded(&rows)).metric(metric).unwrap();
         let swept = or_skip!(patching.sweep(&Sites::new("blocks.0.hook_resid_post")));
-        for (row, baseline) in swept.baseline().iter().enumerate() {
+        for (row, baseline) in swept.baseline.iter().enumerate() {
             let expected = f64::from(expected[[row, 0, 1]]);
             prop_assert!((baseline - expected).abs() <= 1e-4 * (1.0 + expected.abs()), "{baseline} {expected}");
         }
@@ -938,12 +938,12 @@ fn rotations_by_length_are_kept_apart() {
         let patching = model.patching(vec![long.clone()], vec![other.clone()]).metric(metric).unwrap();
         let swept = patching.sweep(&Sites::new("*hook_resid_pre").per([hook::Axis::Pos])).unwrap();
         let clean = model.record(vec![long.clone()], "*hook_resid_pre").unwrap();
-        let baseline = swept.baseline()[0];
+        let baseline = swept.baseline[0];
         for (layer, pos) in [(0, 3), (1, 3), (1, 20), (1, 39)] {
             let hook = hook::resid_pre(layer).positions(pos).replace(&clean);
             let whole = model.run_with_hooks(vec![other.clone()], [hook]).unwrap();
             let expected = f64::from(values(&whole)[[0, 39, 1]]);
-            let given = swept.values().values()[[layer as usize, pos, 0]];
+            let given = swept.values.values()[[layer as usize, pos, 0]];
             assert!(
                 (given - expected).abs() < 1e-4 * (1.0 + expected.abs()),
                 "{name} {layer} {pos}: {given} {expected} {baseline}"
@@ -1016,8 +1016,8 @@ fn recordings_of_two_stacks_know_both_texts() {
     let swept = hooked.patching(rows(), rows()).metric(metric()).unwrap();
     let swept = swept.identity_control(&Sites::new("decoder.*.hook_resid_pre").per([hook::Axis::Pos])).unwrap();
     let expected = f64::from(values(&alone)[[0, 2, 1]]);
-    assert!((swept.baseline()[1] - expected).abs() < 1e-4 * (1.0 + expected.abs()));
-    for value in swept.values().values().index_axis(ndarray::Axis(2), 1) {
+    assert!((swept.baseline[1] - expected).abs() < 1e-4 * (1.0 + expected.abs()));
+    for value in swept.values.values().index_axis(ndarray::Axis(2), 1) {
         assert!((value - expected).abs() < 1e-4 * (1.0 + expected.abs()), "{value} {expected}");
     }
     // Each stack has its own positions.
@@ -1105,7 +1105,7 @@ fn tokens_are_those_of_what_is_shown() {
     let reading = model.analyze(&padded).unwrap().logit_lens(Per::Layer).unwrap().positions(2).unwrap();
     let alone = model.record(vec![rows[1].clone()], "*hook_resid_{pre,post}").unwrap();
     let alone = model.analyze(&alone).unwrap().logit_lens(Per::Layer).unwrap().positions(2).unwrap();
-    assert_close(&reading.logits().clone().narrow(1, 1, 1), alone.logits(), 1e-5, "the third token");
+    assert_close(&reading.logits.clone().narrow(1, 1, 1), &alone.logits, 1e-5, "the third token");
 }
 
 /// A dump chooses its own batches, so rows of a recording cannot be matched with their rows.

@@ -196,7 +196,7 @@ fn the_lens_after_the_last_layer_is_the_model() {
             continue;
         };
         let stages = model.logit_lens(vec![vec![7, 9, 11, 8]]).unwrap();
-        let last = stages.logits().clone().narrow(0, model.config().n_layers(), 1).squeeze_dim::<3>(0);
+        let last = stages.logits.clone().narrow(0, model.config().n_layers(), 1).squeeze_dim::<3>(0);
         assert_close(&last, &logits, 1e-5, case);
     }
 }
@@ -427,9 +427,9 @@ fn lenses_of_encoder_decoders_end_in_their_logits() {
         let model = t5(case);
         let input = ([5, 6, 7, 2], [3, 4, 9]);
         let read = model.logit_lens(input).unwrap();
-        let stages = read.labels().len();
+        let stages = read.labels.len();
         assert_eq!(stages, model.decoder_config().n_layers() + 1);
-        let last = read.logits().clone().narrow(0, stages - 1, 1).squeeze_dim::<3>(0);
+        let last = read.logits.clone().narrow(0, stages - 1, 1).squeeze_dim::<3>(0);
         assert_close(&last, &model.forward(input).unwrap(), 1e-4, case);
     }
 }

@@ -209,7 +209,7 @@ fn what_is_not_defined_is_refused() {
     assert!(matches!(message, Error::Input(InputError::NotDefined { what: "edge attribution", .. })), "{message}");
     // Sweeps run the whole model.
     let swept = patching.sweep(&Sites::new("*hook_per_layer_out").per([Axis::Pos])).unwrap();
-    assert_eq!(swept.values().values().shape(), [6, 6, 1]);
+    assert_eq!(swept.values.values().shape(), [6, 6, 1]);
     let graph = AttributionGraph::new(&model, row(4), &Replacement::neurons(0), &GraphOptions::new()).unwrap_err();
     assert!(matches!(graph, Error::Input(InputError::NotDefined { what: "an attribution graph", .. })), "{graph}");
     let stream = model.forward_with(row(6), ForwardOptions::new().stop_at_layer(1)).unwrap();

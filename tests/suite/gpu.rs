@@ -160,7 +160,7 @@ fn blocks_beside_the_cpu() {
     let patched = |model: &HookedTransformer| {
         let metric = Metric::last(|logits, _| logits.narrow(1, 3, 1).squeeze_dim::<1>(1));
         let patching = model.patching(ROW, [3, 1, 4, 2, 5, 9]).metric(metric).unwrap();
-        patching.sweep(&Sites::new("blocks.*.hook_resid_pre").per([Axis::Pos])).unwrap().values().values().to_owned()
+        patching.sweep(&Sites::new("blocks.*.hook_resid_pre").per([Axis::Pos])).unwrap().values.values().to_owned()
     };
     let apart = (patched(&spread) - patched(&whole)).mapv(f64::abs);
     assert!(apart.iter().all(|apart| *apart < 1e-4), "{apart}");

@@ -568,9 +568,9 @@ fn graphs_are_circuit_tracers() {
             let pruned = graph.prune(shares.0, shares.1).unwrap();
             let mask = golden.bytes(&format!("node_mask{suffix}"));
             let wanted: Vec<usize> = (0..count).filter(|node| mask[*node] != 0).collect();
-            assert_eq!(pruned.nodes(), wanted, "{name}");
+            assert_eq!(pruned.nodes, wanted, "{name}");
             let mask = golden.bytes(&format!("edge_mask{suffix}"));
-            let mut given: Vec<usize> = pruned.edges().iter().map(|edge| edge.target * count + edge.source).collect();
+            let mut given: Vec<usize> = pruned.edges.iter().map(|edge| edge.target * count + edge.source).collect();
             given.sort_unstable();
             let wanted: Vec<usize> = (0..count * count).filter(|edge| mask[*edge] != 0).collect();
             assert_eq!(given, wanted, "{name}");
@@ -953,7 +953,7 @@ fn foreign_files_in_the_folder_of_rows_are_refused() {
 fn graph_files() {
     let (model, _, graph) = ioi_graph();
     let pruned = graph.prune(0.8, 0.98).unwrap();
-    let words = feature_tokens(&graph, &model, pruned.nodes(), 3).unwrap();
+    let words = feature_tokens(&graph, &model, &pruned.nodes, 3).unwrap();
     let groups = groups(&graph, &pruned, 0.7).unwrap();
     assert!(groups.iter().all(|group| group.len() > 1) && !groups.is_empty());
     let named = groups.into_iter().map(|group| ("<b>\"".to_string(), group));
@@ -971,7 +971,7 @@ fn graph_files() {
     apart.dedup();
     assert_eq!(apart.len(), ids.len());
     let linked = json["links"].as_array().unwrap();
-    assert_eq!(linked.len(), pruned.edges().len());
+    assert_eq!(linked.len(), pruned.edges.len());
     for link in linked {
         assert!(ids.contains(&link["source"].as_str().unwrap()) && ids.contains(&link["target"].as_str().unwrap()));
     }

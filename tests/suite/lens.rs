@@ -19,9 +19,9 @@ proptest! {
         let model = random_model(config, seed);
         let (logits, cache) = model.run_with_cache(TOKENS, Record::all()).unwrap();
         let lens = model.analyze(&cache).unwrap().logit_lens(if mid { Per::Sublayer } else { Per::Layer }).unwrap();
-        let last = lens.labels().len() - 1;
-        assert_close(&lens.logits().clone().narrow(0, last, 1).squeeze_dim::<3>(0), &logits, 1e-5, "last");
-        prop_assert_eq!(lens.labels()[last].as_str(), "final_post");
+        let last = lens.labels.len() - 1;
+        assert_close(&lens.logits.clone().narrow(0, last, 1).squeeze_dim::<3>(0), &logits, 1e-5, "last");
+        prop_assert_eq!(lens.labels[last].as_str(), "final_post");
         let kl = crate::support::values(&lens.kl_to_final());
         prop_assert!(kl.iter().all(|value| *value > -1e-4));
         let top = lens.top(3).unwrap();
@@ -48,10 +48,10 @@ fn a_tuned_lens_is_read_and_applied() {
     };
     let plain = analysis.logit_lens(Per::Layer).unwrap();
     let zero = analysis.tuned_lens(&save("", 0.0, 2).unwrap()).unwrap();
-    assert_close(zero.logits(), plain.logits(), 1e-6, "a lens that changes nothing");
+    assert_close(&zero.logits, &plain.logits, 1e-6, "a lens that changes nothing");
     // A layer norm ignores scale: doubling the stream does not change anything either.
     let double = analysis.tuned_lens(&save("layer_translators.", 1.0, 2).unwrap()).unwrap();
-    assert_close(double.logits(), plain.logits(), 1e-3, "a lens that doubles");
+    assert_close(&double.logits, &plain.logits, 1e-3, "a lens that doubles");
     let message = analysis.tuned_lens(&save("", 0.0, 3).unwrap()).unwrap_err().to_string();
     assert!(message.contains("tuned lens"), "{message}");
     assert!(save("other.", 0.0, 1).unwrap_err().to_string().contains("0.weight"));

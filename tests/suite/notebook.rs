@@ -150,7 +150,7 @@ fn a_lens_table_says_what_each_stage_would_say() {
     assert_eq!(shape, [model.config().n_layers() + 1, model.to_tokens(prompt).unwrap().shape()[1]]);
     // The last stage is the model's output, and the colors are its probability.
     let report = model.test_prompt(prompt, "Mary", 1).unwrap();
-    let (text, _, share) = &report.answer()[0].top()[0];
+    let (text, _, share) = &report.answer[0].top[0];
     assert_eq!(table.texts()[shape[0] - 1][shape[1] - 1].trim(), text.trim());
     assert!((table.shades().values()[[shape[0] - 1, shape[1] - 1]] - f64::from(*share)).abs() < 1e-5);
     let entropy = LensTable::run(&model, prompt, LensShade::Entropy).unwrap();

@@ -29,8 +29,8 @@ fn judged(logits: Tensor<3>) -> f64 {
 }
 
 fn close(given: &PatchingResult, expected: &PatchingResult) -> bool {
-    let pairs = given.values().values().iter().zip(expected.values().values());
-    given.values().axes() == expected.values().axes()
+    let pairs = given.values.values().iter().zip(expected.values.values());
+    given.values.axes() == expected.values.axes()
         && pairs.into_iter().all(|(a, b)| (a - b).abs() <= 1e-4 * (1.0 + b.abs()))
 }
 
@@ -65,19 +65,19 @@ fn sweeps_of_an_encoder_are_replacements_by_hand() {
         for head in 0..model.config().n_heads() {
             let point = format!("blocks.{layer}.attn.hook_z");
             let expected = by_hand(&model, clean.clone(), corrupted.clone(), &point, 2, head);
-            let given = heads.values().values()[[layer, head, 0]];
+            let given = heads.values.values()[[layer, head, 0]];
             assert!((given - expected).abs() < 1e-4 * expected, "{point} {head}: {given} {expected}");
         }
         for pos in 0..5 {
             let point = format!("blocks.{layer}.hook_resid_pre");
             let expected = by_hand(&model, clean.clone(), corrupted.clone(), &point, 1, pos);
-            let given = streams.values().values()[[layer, pos, 0]];
+            let given = streams.values.values()[[layer, pos, 0]];
             assert!((given - expected).abs() < 1e-4 * expected, "{point} {pos}: {given} {expected}");
         }
     }
     // Each pair has its own token types.
     let baseline = judged(model.forward(corrupted).unwrap());
-    assert!((streams.baseline()[0] - baseline).abs() < 1e-4 * baseline);
+    assert!((streams.baseline[0] - baseline).abs() < 1e-4 * baseline);
     let control = patching.identity_control(&Sites::new("*hook_pattern").per([Axis::Head, Axis::Query])).unwrap();
     assert!(control.effect().values().iter().all(|change| change.abs() < 1e-4 * baseline));
 }
@@ -97,7 +97,7 @@ fn sweeps_of_an_encoder_decoder_are_replacements_by_hand() {
         ("decoder.1.mlp.hook_post", Axis::Pos, 1),
     ] {
         let found = patching.sweep(&Sites::new(point).per([per])).unwrap();
-        for (place, given) in found.values().values().iter().enumerate() {
+        for (place, given) in found.values.values().iter().enumerate() {
             let expected = by_hand(&model, clean.into(), corrupted.into(), point, axis, place);
             assert!((given - expected).abs() < 1e-4 * expected, "{point} {place}: {given} {expected}");
         }
@@ -110,14 +110,14 @@ fn sweeps_of_an_encoder_decoder_are_replacements_by_hand() {
     );
     let apart: Vec<f64> = [encoder, decoder]
         .into_iter()
-        .flat_map(|found| found.unwrap().values().values().iter().copied().collect::<Vec<_>>())
+        .flat_map(|found| found.unwrap().values.values().iter().copied().collect::<Vec<_>>())
         .collect();
-    assert!(both.values().values().iter().zip(&apart).all(|(a, b)| (a - b).abs() < 1e-6));
-    assert_eq!(both.values().axes()[0].name, "point");
+    assert!(both.values.values().iter().zip(&apart).all(|(a, b)| (a - b).abs() < 1e-6));
+    assert_eq!(both.values.axes()[0].name, "point");
     let pattern =
         patching.sweep(&Sites::new("decoder.*.cross_attn.hook_pattern").per([Axis::Query, Axis::Key])).unwrap();
-    assert_eq!(pattern.values().values().shape(), [2, 3, 4, 1]);
-    assert_eq!(pattern.values().axes()[0].name, "layer");
+    assert_eq!(pattern.values.values().shape(), [2, 3, 4, 1]);
+    assert_eq!(pattern.values.axes()[0].name, "layer");
 }
 
 /// Attribution is exact if the metric is linear in the patched activation.
@@ -160,11 +160,11 @@ fn a_model_under_hooks_is_patched_under_them() {
     let expected = zeroed.forward(&corrupted).unwrap().narrow(0, 0, 1).narrow(1, 3, 1);
     let expected = (expected.clone().narrow(2, 4, 1) - expected.narrow(2, 7, 1)).into_scalar::<f32>();
     let streams = under.resid_pre().unwrap();
-    assert!((streams.baseline()[0] - f64::from(expected)).abs() < 1e-4);
+    assert!((streams.baseline[0] - f64::from(expected)).abs() < 1e-4);
     assert!(!close(&streams, &plain.resid_pre().unwrap()));
     let metric = Metric::logit(&model, 4).unwrap();
     let ablated = model.ablating(&clean, Ablation::Mean(corrupted.into())).metric(metric).unwrap();
-    assert_eq!(ablated.resid_pre().unwrap().baseline().len(), 2);
+    assert_eq!(ablated.resid_pre().unwrap().baseline.len(), 2);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn one_by_one(model: &HookedTransformer, name: &str, per: &[usize], values: Opti
 }
 
 fn assert_same(swept: &PatchingResult, layer: usize, expected: &[f64], what: &str) {
-    let all: Vec<f64> = swept.values().values().iter().copied().collect();
+    let all: Vec<f64> = swept.values.values().iter().copied().collect();
     let own = &all[layer * expected.len()..(layer + 1) * expected.len()];
     for (given, wanted) in own.iter().zip(expected) {
         assert!((given - wanted).abs() < 2e-5 * wanted.abs().max(1.0), "{what}: {given} for {wanted}");
@@ -194,7 +194,7 @@ proptest! {
                     let change = patched.get(hook::attn_out(layer)).unwrap() - corrupted.get(hook::attn_out(layer)).unwrap();
                     let stream = corrupted.get(hook::resid_post(-1)).unwrap() + change;
                     let wanted = logit_diff(model.unembed(stream).unwrap(), example);
-                    let given = found.values().values()[[layer as usize, head, example]];
+                    let given = found.values.values()[[layer as usize, head, example]];
                     prop_assert!((given - wanted).abs() < 3e-5 * wanted.abs().max(1.0), "{given} for {wanted}");
                 }
             }
@@ -216,7 +216,7 @@ fn paths_to_all_readers_of_the_next_layer_are_the_patch_itself() {
     for head in 0..4 {
         for example in 0..2 {
             let (given, wanted) =
-                (paths.values().values()[[0, head, example]], patched.values().values()[[0, head, example]]);
+                (paths.values.values()[[0, head, example]], patched.values.values()[[0, head, example]]);
             assert!((given - wanted).abs() < 2e-5 * wanted.abs().max(1.0), "head {head}: {given} for {wanted}");
         }
     }
@@ -236,7 +236,7 @@ fn metrics_of_all_positions_see_those_before_the_patch() {
         let patch = hook::resid_pre(1)
             .edit(move |own, _| own.slice_assign([0..1, pos..pos + 1, 0..16], clean.clone().narrow(1, pos, 1)));
         let wanted = model.run_with_hooks(rows(&CORRUPTED[..1]), [patch]).unwrap().sum().into_scalar::<f32>();
-        let given = found.values().values()[[1, pos, 0]];
+        let given = found.values.values()[[1, pos, 0]];
         assert!((given - f64::from(wanted)).abs() < 1e-3, "{given} for {wanted}");
     }
 }
@@ -336,7 +336,7 @@ fn no_difference_has_no_shares() {
         matches!(message, PatchError::NoDifference { unpatched, clean: Some(clean) } if unpatched == clean),
         "{message}"
     );
-    let number = found.baseline().iter().sum::<f64>() / 2.0;
+    let number = found.baseline.iter().sum::<f64>() / 2.0;
     assert!(message.to_string().matches(&number.to_string()).count() == 2, "{message}");
     assert!(found.effect().values().iter().all(|change| change.abs() < 1e-6));
     assert!(found.to_csv().lines().skip(1).all(|line| line.ends_with(',')), "{}", found.to_csv());

@@ -35,7 +35,7 @@ fn largest(mut all: Vec<(usize, usize, f32)>, k: usize) -> Vec<(usize, usize, f3
 }
 
 fn places(found: &FoundExamples) -> Vec<(usize, usize, f32)> {
-    found.examples().iter().map(|one| (one.text(), one.position(), one.value())).collect()
+    found.examples.iter().map(|one| (one.text, one.position, one.value)).collect()
 }
 
 #[track_caller]
@@ -102,9 +102,9 @@ fn batches_change_nothing_but_rounding() {
     let one_by_one = asked().batch_size(1).run(&model, &texts).unwrap();
     for batch in [2, 7, 30, 1000] {
         let together = asked().batch_size(batch).run(&model, &texts).unwrap();
-        assert_eq!(together.searched(), one_by_one.searched());
-        for (one, other) in one_by_one.examples().iter().zip(together.examples()) {
-            assert!((one.value() - other.value()).abs() < 1e-4, "{one:?} {other:?}");
+        assert_eq!(together.searched, one_by_one.searched);
+        for (one, other) in one_by_one.examples.iter().zip(&together.examples) {
+            assert!((one.value - other.value).abs() < 1e-4, "{one:?} {other:?}");
         }
     }
     // Texts may be anything that can be run, from any iterator.
@@ -122,19 +122,22 @@ fn tokens_around_are_those_of_the_text_each_with_its_value() {
     let (model, texts) = ioi();
     for window in [0, 1, 3, 100, usize::MAX] {
         let found = TopExamples::new("mlp_post1").neuron(9).k(40).window(window).run(&model, &texts).unwrap();
-        for one in found.examples() {
-            let (text, position) = (&texts[one.text()], one.position());
+        for one in &found.examples {
+            let (text, position) = (&texts[one.text], one.position);
             let words = model.to_str_tokens(text).unwrap();
             let places =
                 position.saturating_sub(window)..words.len().min(position.saturating_add(window).saturating_add(1));
             let expected: Vec<(usize, &str)> = places.clone().map(|place| (place, words[place].as_str())).collect();
-            assert_eq!(one.context().map(|(place, token, _)| (place, token)).collect::<Vec<_>>(), expected);
-            assert_eq!(one.token(), words[position]);
-            assert!(one.context().any(|(place, _, value)| (place, value) == (position, one.value())));
-            assert_eq!(one.id(), model.to_tokens(text).unwrap().row(0)[position]);
+            assert_eq!(
+                one.context.iter().map(|(place, token, _)| (*place, token.as_str())).collect::<Vec<_>>(),
+                expected
+            );
+            assert_eq!(one.token, words[position]);
+            assert!(one.context.iter().any(|(place, _, value)| (*place, *value) == (position, one.value)));
+            assert_eq!(one.id, model.to_tokens(text).unwrap().row(0)[position]);
             let recorded = model.record(text, hook::mlp_post(1)).unwrap().get(hook::mlp_post(1)).unwrap();
             let own = recorded.narrow(2, 9, 1).to_vec().unwrap();
-            assert!(one.context().all(|(place, _, value)| (own[place] - value).abs() < 1e-4));
+            assert!(one.context.iter().all(|(place, _, value)| (own[*place] - value).abs() < 1e-4));
         }
     }
 }
@@ -147,28 +150,31 @@ fn of_equal_ones_the_first_and_one_a_text_if_asked() {
     let asked = || TopExamples::new("resid_post0").neuron(3).batch_size(5);
     let once = asked().k(1).run(&model, &texts[..1]).unwrap();
     let found = asked().k(3).run(&model, texts).unwrap();
-    let position = once.examples()[0].position();
+    let position = once.examples[0].position;
     assert_eq!(
-        found.examples().iter().map(|one| (one.text(), one.position())).collect::<Vec<_>>(),
+        found.examples.iter().map(|one| (one.text, one.position)).collect::<Vec<_>>(),
         [0, 1, 2].map(|t| (t, position))
     );
     // By default, several examples may come from one text. On request, only the largest of each text is kept.
     let other = ["king drum sun king", "red fox tea red"];
     let all = asked().run(&model, other).unwrap();
-    assert_eq!((all.examples().len(), all.searched()), (10, [2, 10]));
+    assert_eq!((all.examples.len(), all.searched), (10, [2, 10]));
     let one_each = asked().one_per_text().run(&model, other).unwrap();
-    let mut texts: Vec<usize> = one_each.examples().iter().map(|one| one.text()).collect();
+    let mut texts: Vec<usize> = one_each.examples.iter().map(|one| one.text).collect();
     texts.sort_unstable();
     assert_eq!(texts, [0, 1]);
-    for one in one_each.examples() {
-        assert_eq!(all.examples().iter().find(|other| other.text() == one.text()), Some(one));
+    for one in &one_each.examples {
+        assert_eq!(all.examples.iter().find(|other| other.text == one.text), Some(one));
     }
     // With the first token excluded.
     let without = asked().exclude_bos().run(&model, other).unwrap();
-    assert_eq!(without.examples().len(), 8);
-    assert!(without.examples().iter().all(|one| one.position() > 0 && one.token() != "<bos>"));
+    assert_eq!(without.examples.len(), 8);
+    assert!(without.examples.iter().all(|one| one.position > 0 && one.token != "<bos>"));
     assert!(
-        without.examples().iter().any(|one| one.context().any(|(place, token, _)| (place, token) == (0, "<bos>"))),
+        without
+            .examples
+            .iter()
+            .any(|one| one.context.iter().any(|(place, token, _)| (*place, token.as_str()) == (0, "<bos>"))),
         "but it is shown"
     );
 }
@@ -254,12 +260,7 @@ fn experts_and_models_without_texts_can_be_looked_at() {
     let all = all_values(&model, point, &rows, |v| v[[2]]);
     assert_near(&places(&found), &largest(all.clone(), 4), &all);
     // Without a tokenizer, tokens are shown by id.
-    assert!(
-        found
-            .examples()
-            .iter()
-            .all(|one| one.token() == one.id().to_string() && one.id() == rows[one.text()][one.position()])
-    );
+    assert!(found.examples.iter().all(|one| one.token == one.id.to_string() && one.id == rows[one.text][one.position]));
     let message = TopExamples::new(point).neuron(0).run(&model, ["text"]).unwrap_err();
     let message = hooklens::error_chain(&message);
     assert!(message.contains("no tokenizer"), "{message}");
@@ -278,10 +279,10 @@ fn found_examples_show_themselves() {
     let lines: Vec<&str> = message.lines().collect();
     assert!(lines[0].starts_with("blocks.2.mlp.hook_post, neuron 5: the 3 largest of "), "{message}");
     assert!(lines[0].ends_with(" tokens in 30 texts") && lines.len() == 4, "{message}");
-    for (line, one) in lines[1..].iter().zip(found.examples()) {
+    for (line, one) in lines[1..].iter().zip(&found.examples) {
         assert!(
-            line.contains(&format!("[{}]", one.token()))
-                && line.contains(&format!("text {}, position {}", one.text(), one.position()))
+            line.contains(&format!("[{}]", one.token))
+                && line.contains(&format!("text {}, position {}", one.text, one.position))
         );
     }
     let shown = found.shown().unwrap();
@@ -291,7 +292,7 @@ fn found_examples_show_themselves() {
     );
     let html = &shown[1].content;
     assert!(html.contains("hooklens-text") && html.matches("<details open>").count() == 3, "{html}");
-    let tokens: usize = found.examples().iter().map(|one| one.context().count()).sum();
+    let tokens: usize = found.examples.iter().map(|one| one.context.len()).sum();
     assert_eq!(html.matches("<span title=").count(), tokens);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("neuron.html");

@@ -263,7 +263,7 @@ struct ReportOptions<'t> {
 }
 
 fn report(scores: &EdgeScores, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
-    let count = scores.values().values().shape()[2];
+    let count = scores.scores.values().shape()[2];
     let mean = scores.mean();
     let (metric, unit) = metric_and_unit(&options.metric);
     Finding {

@@ -132,7 +132,7 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
         Some(text) => Some(single_token(model.tokenizer()?.target(), text)?),
         None => args.answer_token,
     };
-    let d_vocab = reading.logits().dims()[3];
+    let d_vocab = reading.logits.dims()[3];
     if let Some(id) = args.answer_token.filter(|id| *id as usize >= d_vocab) {
         let message =
             format!("--answer-token {id} is outside the vocabulary; ids are 0 to {}", d_vocab.saturating_sub(1));
@@ -147,7 +147,7 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
     let rank = answer.map(|id| reading.rank(id)).transpose()?;
 
     let labels = position_labels(model.tokenizer().ok(), &[tokens], tokens.len())[range.clone()].to_vec();
-    let shape = [reading.labels().len(), range.len()];
+    let shape = [reading.labels.len(), range.len()];
     let places = || (0..shape[0]).flat_map(|stage| (0..shape[1]).map(move |pos| (stage, pos)));
     Finding {
         json: || {
@@ -157,7 +157,7 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
                     .map(|(id, p)| json!({"id": id, "text": text(*id), "probability": p}))
                     .collect();
                 let rank = rank.as_ref().map(|rank| rank[[stage, 0, pos]]);
-                json!({"stage": reading.labels()[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
+                json!({"stage": reading.labels[stage], "pos": labels[pos], "top": tokens, "answer_rank": rank})
             };
             let places: Vec<_> = places().map(entry).collect();
             let body = json!({"prompt": args.prompt, "tokens": tokens, "places": places});
@@ -167,7 +167,7 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
             let mut table = CsvTable::new(["stage", "pos", "place", "token", "probability"], args.csv.labels());
             for (stage, pos) in places() {
                 for (place, (id, p)) in top[stage][0][pos].iter().enumerate() {
-                    table.labels([reading.labels()[stage].as_str(), &labels[pos]]);
+                    table.labels([reading.labels[stage].as_str(), &labels[pos]]);
                     table.values([place.to_string()]);
                     table.labels([text(*id).as_str()]);
                     table.values([p.to_string()]);
@@ -191,7 +191,7 @@ fn report<M: DumpModel>(args: &LensArgs, model: &M, tokens: &[u32], reading: &Le
         text: |to: &mut Stdout| {
             let last = range.len() - 1;
             writeln!(to, "after {:?}:", text(tokens[range.end - 1]))?;
-            for (stage, label) in reading.labels().iter().enumerate() {
+            for (stage, label) in reading.labels.iter().enumerate() {
                 let said: Vec<String> =
                     top[stage][0][last].iter().map(|(id, p)| format!("{:?} {:.1} %", text(*id), p * 100.0)).collect();
                 let rank = rank.as_ref().map_or(String::new(), |rank| format!("rank {:<6}", rank[[stage, 0, last]]));

@@ -216,7 +216,7 @@ pub(super) fn merged(
 }
 
 fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
-    let count = found.baseline().len();
+    let count = found.baseline.len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
     check_finite(&effect)?;
@@ -236,9 +236,9 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutF
         json: || {
             let body = json!({
                 "shards": options.shards.map(described), "at": options.at, "estimate": options.estimate,
-                "prompts": count, "metric": metric, "unit": unit, "baseline": found.baseline(), "source": found.source(), "axes": effect.axes(),
+                "prompts": count, "metric": metric, "unit": unit, "baseline": found.baseline, "source": found.source, "axes": effect.axes(),
                 "effect": effect, "normalized": normalized, "standard_error": found.standard_error(),
-                "values": found.values(),
+                "values": found.values,
             });
             Ok(with_header(Some(&(options.model)()?), body))
         },
@@ -250,9 +250,9 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutF
         ),
         text: |to: &mut Stdout| {
             let source =
-                found.source().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
+                found.source.as_ref().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
             let prompts = plural(count, "prompt");
-            writeln!(to, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(found.baseline()))?;
+            writeln!(to, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
             let effect_name = format!("{what} ({unit})");
             let share = normalized.as_ref().map(|share| ("share of the gap", share));
             let columns: Vec<_> = [(&*effect_name, &effect)].into_iter().chain(share).collect();

@@ -21,10 +21,10 @@ impl ColoredText {
     /// Same as [`ColoredText::passage`].
     pub fn of(found: &FoundExamples) -> Result<Self, PlotError> {
         let none: [String; 0] = [];
-        found.examples().iter().try_fold(Self::new(none).title(found.heading()), |page, example| {
-            let (value, text, position) = (number(example.value()), example.text(), example.position());
+        found.examples.iter().try_fold(Self::new(none).title(found.heading()), |page, example| {
+            let (value, text, position) = (number(example.value), example.text, example.position);
             let (tokens, values): (Vec<&str>, Vec<f32>) =
-                example.context().map(|(_, token, value)| (token, value)).unzip();
+                example.context.iter().map(|(_, token, value)| (token.as_str(), *value)).unzip();
             page.passage(format!("{value}: text {text}, position {position}"), tokens, values)
         })
     }

@@ -84,7 +84,7 @@ impl LensTable {
         row: usize,
         shade: LensShade,
     ) -> Result<Self> {
-        let [stages, batch, pos, _] = reading.logits().dims();
+        let [stages, batch, pos, _] = reading.logits.dims();
         if row >= batch {
             return Err(HookError::Rows { asked: row..row + 1, batch }.into());
         }
@@ -123,7 +123,7 @@ impl LensTable {
             }
         };
         let tokens: Vec<String> = tokens.iter().map(|id| drawn(&text(*id), LETTERS)).collect();
-        let axes = [LabeledAxis::new("stage", reading.labels()), LabeledAxis::new("pos", numbered(0, &tokens))];
+        let axes = [LabeledAxis::new("stage", &reading.labels), LabeledAxis::new("pos", numbered(0, &tokens))];
         Ok(Self { shade: labeled::matching(axes, values), shown, cells, tokens, title: String::new() })
     }
 

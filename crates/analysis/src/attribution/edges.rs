@@ -74,7 +74,7 @@ pub enum Gradient {
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// let edges = patching.edges(Gradient::AtBase)?;
-/// assert_eq!((edges.senders().len(), edges.receivers().len()), (1 + 16 + 4, 3 * 16 + 4 + 1));
+/// assert_eq!((edges.senders.len(), edges.receivers.len()), (1 + 16 + 4, 3 * 16 + 4 + 1));
 /// assert_eq!(edges.mean().values().shape(), [21, 53]);
 /// let (sender, receiver, score) = edges.largest(1)[0];
 /// assert_eq!(edges.score(sender, receiver), Some(score));
@@ -83,11 +83,16 @@ pub enum Gradient {
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EdgeScores {
-    senders: Vec<Sender>,
-    receivers: Vec<Receiver>,
+    /// The senders, in the order of the first axis.
+    pub senders: Vec<Sender>,
+    /// The receivers, in the order of the second axis.
+    pub receivers: Vec<Receiver>,
+    /// Whether each layer's MLP reads the same stream as its attention.
     parallel: bool,
-    scores: LabeledArray,
+    /// The scores, `[sender, receiver, example]`; 0 where the sender writes after the receiver has read.
+    pub scores: LabeledArray,
 }
 
 fn before(sender: Sender, receiver: Receiver, parallel: bool) -> bool {
@@ -128,7 +133,7 @@ impl EdgeScores {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.edges(Gradient::AtBase);
     /// let both = EdgeScores::joined([share()?, share()?])?;
-    /// assert_eq!(both.values().values().shape(), [21, 53, 2]); // sender, receiver, example
+    /// assert_eq!(both.scores.values().shape(), [21, 53, 2]); // sender, receiver, example
     /// assert_eq!(both.mean(), share()?.mean());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -160,26 +165,11 @@ impl EdgeScores {
         Ok(Self { senders, receivers, parallel, scores })
     }
 
-    /// The scores, `[sender, receiver, example]`; 0 where the sender writes after the receiver has read.
-    pub fn values(&self) -> &LabeledArray {
-        &self.scores
-    }
-
     /// The mean scores over examples, `[sender, receiver]`.
     pub fn mean(&self) -> LabeledArray {
         let values = self.scores.values();
         let mean = values.mean_axis(ndarray::Axis(2)).unwrap_or_else(|| ndarray::ArrayD::zeros(values.raw_dim()));
         matching(self.scores.axes()[..2].to_vec(), mean)
-    }
-
-    /// The senders, in the order of the first axis.
-    pub fn senders(&self) -> &[Sender] {
-        &self.senders
-    }
-
-    /// The receivers, in the order of the second axis.
-    pub fn receivers(&self) -> &[Receiver] {
-        &self.receivers
     }
 
     /// The mean score of one edge over examples; `None` if there is no such edge.

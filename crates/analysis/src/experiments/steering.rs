@@ -25,10 +25,12 @@ use hooklens_model::model::{HookedTransformer, Identified};
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct SteeringVector {
-    point: String,
-    /// Direction, `[d_model]`.
-    vector: Tensor<1>,
+    /// The full name of the point that the vector is added at.
+    pub point: String,
+    /// The direction, `[d_model]`.
+    pub vector: Tensor<1>,
     /// The model whose residual stream the direction belongs to, if known.
     model: Option<Arc<ModelIdentity>>,
 }
@@ -43,7 +45,7 @@ impl SteeringVector {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let there = ["When Mary and John", "When Tom and John"];
     /// let vector = SteeringVector::between(&model, there, "After Mary and John", "resid_post0")?;
-    /// assert_eq!((vector.point(), vector.vector().dims()), ("blocks.0.hook_resid_post", [64]));
+    /// assert_eq!((&*vector.point, vector.vector.dims()), ("blocks.0.hook_resid_post", [64]));
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

@@ -17,22 +17,17 @@ use hooklens_model::tokens::decode_generated;
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let prompt = "When Mary and John went to the store, John gave a drink to";
 /// let report = model.test_prompt(prompt, "Mary .", 1)?;
-/// assert_eq!(report.answer().len(), 2); // one entry per answer token
+/// assert_eq!(report.answer.len(), 2); // one entry per answer token
 /// assert!(report.to_string().contains(r#"answer "Mary"  rank 0"#));
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PromptReport {
     /// The prompt's tokens, including the BOS token if one was prepended.
-    prompt: Vec<String>,
-    answer: Vec<AnswerToken>,
-}
-
-impl PromptReport {
+    pub prompt: Vec<String>,
     /// The answer's tokens in order, each predicted from the prompt and the answer tokens before it.
-    pub fn answer(&self) -> &[AnswerToken] {
-        &self.answer
-    }
+    pub answer: Vec<AnswerToken>,
 }
 
 /// One token of an answer.
@@ -42,35 +37,24 @@ impl PromptReport {
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let prompt = "When Mary and John went to the store, John gave a drink to";
 /// let report = model.test_prompt(prompt, "John", 2)?;
-/// let john = &report.answer()[0];
-/// assert!(john.rank() > 0 && john.probability() < 0.1);
-/// assert_eq!(john.top()[0].0, "Mary");
+/// let john = &report.answer[0];
+/// assert!(john.rank > 0 && john.probability < 0.1);
+/// assert_eq!(john.top[0].0, "Mary");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct AnswerToken {
-    text: String,
-    rank: usize,
-    logit: f32,
-    probability: f32,
-    top: Vec<(String, f32, f32)>,
-}
-
-impl AnswerToken {
+    /// The token's text.
+    pub text: String,
     /// The token's rank among all tokens, 0 for the most likely.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
+    pub rank: usize,
+    /// The token's logit.
+    pub logit: f32,
     /// The token's probability.
-    pub fn probability(&self) -> f32 {
-        self.probability
-    }
-
+    pub probability: f32,
     /// The most likely tokens at this position: texts, logits and probabilities.
-    pub fn top(&self) -> &[(String, f32, f32)] {
-        &self.top
-    }
+    pub top: Vec<(String, f32, f32)>,
 }
 
 /// Implements [`Experiments::test_prompt`](super::Experiments::test_prompt).

@@ -22,7 +22,7 @@ pub trait LogitLens: HookedModel {
     /// # use hooklens::prelude::*;
     /// let model = HookedEncoder::from_pretrained("../../tests/fixtures/bert-pretraining")?;
     /// let reading = model.logit_lens([2, 5, 9, 3])?;
-    /// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
+    /// assert_eq!(reading.labels, ["0_pre", "1_pre", "final_post"]);
     /// // The last stage is the model's own prediction.
     /// assert!(reading.kl_to_final().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
     /// # Ok::<(), hooklens::Error>(())

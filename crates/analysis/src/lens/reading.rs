@@ -20,7 +20,7 @@ use hooklens_model::error::{Error, InputError, Result};
 /// let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let (logits, cache) = model.run_with_cache("king drum sun king drum", "*hook_resid_{pre,post}")?;
 /// let reading = model.analyze(&cache)?.logit_lens(Per::Layer)?;
-/// assert_eq!(reading.labels(), ["0_pre", "1_pre", "final_post"]);
+/// assert_eq!(reading.labels, ["0_pre", "1_pre", "final_post"]);
 /// // The last stage is the model's own prediction.
 /// let far = reading.kl_to_final(); // [stage, batch, pos]
 /// assert!(far.clone().narrow(0, 2, 1).abs().max().into_scalar::<f32>() < 1e-4);
@@ -28,9 +28,12 @@ use hooklens_model::error::{Error, InputError, Result};
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LensReading {
-    labels: Vec<String>,
-    logits: Tensor<4>,
+    /// Labels of the stages, from `0_pre` to `final_post`.
+    pub labels: Vec<String>,
+    /// The logits, `[stage, batch, pos, d_vocab_out]`.
+    pub logits: Tensor<4>,
     /// The rows and positions of the recording that were decoded.
     made_of: Arc<MadeOf>,
 }
@@ -89,7 +92,7 @@ impl LensReading {
     /// # use hooklens::prelude::*;
     /// let model = HookedEncoderDecoder::from_pretrained("../../tests/fixtures/t5")?;
     /// let last = model.logit_lens(([5, 6, 7, 1], [0, 4, 9]))?.positions(-1)?;
-    /// assert_eq!(last.logits().dims()[2], 1);
+    /// assert_eq!(last.logits.dims()[2], 1);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -105,16 +108,6 @@ impl LensReading {
         };
         let logits = Tensor::cat(places.iter().enumerate().map(of_row).collect(), 1);
         Ok(Self { logits, made_of: Arc::new(self.made_of.at(&places)), ..self })
-    }
-
-    /// Labels of the stages, from `0_pre` to `final_post`.
-    pub fn labels(&self) -> &[String] {
-        &self.labels
-    }
-
-    /// The logits, `[stage, batch, pos, d_vocab_out]`.
-    pub fn logits(&self) -> &Tensor<4> {
-        &self.logits
     }
 
     /// Log-probabilities, `[stage, batch, pos, d_vocab_out]`, in nats.

@@ -29,7 +29,7 @@ use hooklens_model::processing::is_centered;
 /// let lens = TunedLens::load(&path, &device)?;
 /// let cache = model.record("When Mary and John", "*hook_resid_{pre,post}")?;
 /// let analysis = model.analyze(&cache)?;
-/// let gap = analysis.tuned_lens(&lens)?.logits().clone() - analysis.logit_lens(Per::Layer)?.logits().clone();
+/// let gap = analysis.tuned_lens(&lens)?.logits - analysis.logit_lens(Per::Layer)?.logits;
 /// assert!(gap.abs().max().into_scalar::<f32>() < 1e-5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -142,7 +142,7 @@ impl<M: Patchable> Example<'_, M> {
                 let zero = |id: PointId| {
                     let like = of(unpatched, id)?;
                     let shape = like.shape().to_vec();
-                    let flat: Tensor<1> = like.reshape(&[like.len()]).to_tensor()?;
+                    let flat: Tensor<1> = like.reshape(&[shape.iter().product()]).to_tensor()?;
                     // Masked attention scores stay minus infinity.
                     let hidden = flat.clone().equal_elem(f32::NEG_INFINITY);
                     let zero = flat.zeros_like().mask_fill(hidden, f32::NEG_INFINITY);

@@ -67,7 +67,7 @@ impl Metric {
     ///     -(log_probs.clone().exp() * log_probs).sum_dim(1).squeeze_dim::<1>(1)
     /// });
     /// let found = Patching::new(&model, clean, corrupted, entropy)?.attn_head_out_all_pos()?;
-    /// assert!(found.baseline()[0] > 0.0); // in nats
+    /// assert!(found.baseline[0] > 0.0); // in nats
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn last(judge: impl Fn(Tensor<2>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
@@ -90,7 +90,7 @@ impl Metric {
     ///     let [rows, pos, vocab] = logits.dims();
     ///     logits.square().reshape([rows, pos * vocab]).mean_dim(1).squeeze_dim::<1>(1)
     /// });
-    /// assert!(Patching::new(&model, clean, corrupted, size)?.attn_out()?.baseline()[0] > 0.0);
+    /// assert!(Patching::new(&model, clean, corrupted, size)?.attn_out()?.baseline[0] > 0.0);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     pub fn all(judge: impl Fn(Tensor<3>, usize) -> Tensor<1> + Send + Sync + 'static) -> Self {
@@ -109,8 +109,8 @@ impl Metric {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let towards_mary = Patching::new(&model, clean, corrupted, metric)?.resid_pre()?;
-    /// assert!(towards_mary.baseline()[0] < 0.0); // Mary gives, so the answer is John
-    /// assert!(towards_mary.source().is_some_and(|clean| clean[0] > 0.0));
+    /// assert!(towards_mary.baseline[0] < 0.0); // Mary gives, so the answer is John
+    /// assert!(towards_mary.source.is_some_and(|clean| clean[0] > 0.0));
     /// // With several examples, one token per example.
     /// assert!(Metric::logit_diff(&model, ["Mary", "Tom"], ["John", "Anna"]).is_ok());
     /// assert!(Metric::logit_diff(&model, "Mary John", "Tom").is_err()); // not a single token
@@ -142,7 +142,7 @@ impl Metric {
     /// let found = Patching::new(&model, clean, corrupted, by_logit)?.attn_out()?;
     /// let logits = model.forward_with(corrupted, ForwardOptions::new().logits(Logits::Last))?;
     /// let mary = logits.slice([0..1, 0..1, 1..2]).into_scalar::<f32>();
-    /// assert!((found.baseline()[0] as f32 - mary).abs() < 1e-3);
+    /// assert!((found.baseline[0] as f32 - mary).abs() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -165,7 +165,7 @@ impl Metric {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let by_log_prob = Metric::log_prob(&model, "Mary")?;
     /// let found = Patching::new(&model, clean, corrupted, by_log_prob)?.attn_out()?;
-    /// assert!(found.baseline()[0] < found.source().map_or(f64::NAN, |clean| clean[0])); // in nats, at most 0
+    /// assert!(found.baseline[0] < found.source.map_or(f64::NAN, |clean| clean[0])); // in nats, at most 0
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///

@@ -18,19 +18,24 @@ use hooklens_io::csv_text::{CsvLabels, CsvTable};
 /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
 /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
 /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
-/// assert_eq!(found.values().values().shape(), [4, 15, 1]); // layer, position, example
+/// assert_eq!(found.values.values().shape(), [4, 15, 1]); // layer, position, example
 /// assert_eq!(found.mean().values().shape(), [4, 15]);
 /// let shares = found.normalized()?;
 /// let (places, share) = &shares.largest(1)[0];
 /// println!("attention of layer {} at {} restores {:.0} %", places[0], places[1], share * 100.0);
 /// assert!(*share > 0.2);
+/// assert!(found.source.is_some_and(|clean| clean[0] > found.baseline[0])); // one example
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PatchingResult {
-    pub(super) values: LabeledArray,
-    pub(super) baseline: Vec<f64>,
-    pub(super) source: Option<Vec<f64>>,
+    /// The metric of every example, with one axis per swept axis and a last axis `example`.
+    pub values: LabeledArray,
+    /// The metric of every example without a patch.
+    pub baseline: Vec<f64>,
+    /// The metric of every example in the run that patches come from; `None` for zero and mean ablations.
+    pub source: Option<Vec<f64>>,
 }
 
 impl PatchingResult {
@@ -46,7 +51,7 @@ impl PatchingResult {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let share = || Patching::new(&model, clean, corrupted, metric.clone())?.attn_out();
     /// let both = PatchingResult::joined([share()?, share()?])?;
-    /// assert_eq!(both.values().values().shape(), [4, 15, 2]); // layer, position, example
+    /// assert_eq!(both.values.values().shape(), [4, 15, 2]); // layer, position, example
     /// assert_eq!(both.mean(), share()?.mean());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -96,35 +101,6 @@ impl PatchingResult {
         Ok(Self { values: matching(axes, values), baseline, source })
     }
 
-    /// The metric of every example, with one axis per swept axis and a last axis `example`.
-    pub fn values(&self) -> &LabeledArray {
-        &self.values
-    }
-
-    /// The metric of every example without a patch.
-    ///
-    /// ```
-    /// # use hooklens::patching::{Ablation, Freeze, Metric, Patching, Receiver, Sites};
-    /// # use hooklens::hook::Axis;
-    /// # use hooklens::prelude::*;
-    /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
-    /// # let clean = "When Mary and John went to the store, John gave a drink to";
-    /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
-    /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
-    /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
-    /// assert_eq!(found.baseline().len(), 1); // one example
-    /// assert!(found.source().is_some_and(|clean| clean[0] > found.baseline()[0]));
-    /// # Ok::<(), hooklens::Error>(())
-    /// ```
-    pub fn baseline(&self) -> &[f64] {
-        &self.baseline
-    }
-
-    /// The metric of every example in the run that patches come from; `None` for zero and mean ablations.
-    pub fn source(&self) -> Option<&[f64]> {
-        self.source.as_deref()
-    }
-
     /// Mean over examples.
     pub fn mean(&self) -> LabeledArray {
         self.over_examples(|each| each.iter().sum::<f64>() / each.len() as f64)
@@ -168,7 +144,7 @@ impl PatchingResult {
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let found = Patching::new(&model, clean, corrupted, metric)?.attn_out()?;
     /// let (effect, mean) = (found.effect(), found.mean());
-    /// assert!((effect.values()[[1, 10]] - (mean.values()[[1, 10]] - found.baseline()[0])).abs() < 1e-9);
+    /// assert!((effect.values()[[1, 10]] - (mean.values()[[1, 10]] - found.baseline[0])).abs() < 1e-9);
     /// assert_eq!(effect.values()[[0, 0]], 0.0); // the first token is the same in both runs
     /// # Ok::<(), hooklens::Error>(())
     /// ```

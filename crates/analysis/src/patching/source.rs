@@ -26,7 +26,7 @@ use hooklens_model::error::Result;
 /// let zeros = heads(Ablation::Zero)?;
 /// let means = heads(Ablation::Mean([clean, corrupted].into()))?;
 /// let others = heads(Ablation::Resample(corrupted.into()))?; // the other prompt's activations
-/// assert!(zeros.source().is_none() && means.source().is_none() && others.source().is_some());
+/// assert!(zeros.source.is_none() && means.source.is_none() && others.source.is_some());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -38,7 +38,7 @@ type Progress<'m> = RefCell<Box<dyn FnMut(usize, usize) + 'm>>;
 /// let metric = Metric::logit_diff(&model, ["Mary", "Tom"], "Kate")?;
 /// let patching = Patching::new(&model, clean, corrupted, metric)?;
 /// let found = patching.sweep(&Sites::new("*hook_z").per([Axis::Pos, Axis::Head]))?;
-/// assert_eq!(found.values().values().shape(), [4, 6, 4, 2]); // two examples
+/// assert_eq!(found.values.values().shape(), [4, 6, 4, 2]); // two examples
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 pub struct Patching<'m, M: Patchable = HookedTransformer> {
@@ -63,7 +63,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// # let corrupted = "When Mary and John went to the store, Mary gave a drink to";
     /// # let metric = Metric::logit_diff(&model, "Mary", "John")?;
     /// let patching = Patching::new(&model, [clean, clean], [corrupted, corrupted], metric)?;
-    /// assert_eq!(patching.resid_pre()?.baseline().len(), 2); // one number per pair
+    /// assert_eq!(patching.resid_pre()?.baseline.len(), 2); // one number per pair
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     ///
@@ -142,7 +142,7 @@ impl<'m, M: Patchable> Patching<'m, M> {
     /// # let patching = Patching::new(&model, clean, corrupted, metric)?;
     /// let there = patching.attn_head_out_all_pos()?;
     /// let back = patching.reversed().attn_head_out_all_pos()?;
-    /// assert!((there.baseline()[0] - back.source().map_or(f64::NAN, |run| run[0])).abs() < 1e-3);
+    /// assert!((there.baseline[0] - back.source.map_or(f64::NAN, |run| run[0])).abs() < 1e-3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]

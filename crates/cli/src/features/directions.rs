@@ -56,7 +56,7 @@ impl DirectionArgs {
         let pad = model.tokenizer().map_or(0, |tokenizer| tokenizer.pad());
         let padded = |rows: &[Vec<u32>]| Tokens::padded(rows, pad, PaddingSide::Right);
         let apart = SteeringVector::between(model, &padded(&more)?, &padded(&less)?, point)?;
-        Ok(Some(Units::directions(apart.point(), apart.vector().clone().unsqueeze())))
+        Ok(Some(Units::directions(&apart.point, apart.vector.clone().unsqueeze())))
     }
 }
 

@@ -173,7 +173,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     let groups = args.group.map(|cosine| groups(&graph, &pruned, cosine)).transpose()?.unwrap_or_default();
     let changed = change::changed(&graph, &model, &replacement, &args.set, args.generate, args.top)?;
     let looks = args.looks.map(|looks| looks.pairs(&graph, &model, &replacement, args.top)).transpose()?;
-    let words = feature_tokens(&graph, &model, pruned.nodes(), tell::TOKENS)?;
+    let words = feature_tokens(&graph, &model, &pruned.nodes, tell::TOKENS)?;
     let groups: Vec<(String, Vec<usize>)> =
         groups.into_iter().enumerate().map(|(number, own)| (tell::group_name(number, &own, &words), own)).collect();
     let mut report = GraphReport {

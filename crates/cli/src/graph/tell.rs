@@ -135,10 +135,10 @@ impl GraphReport<'_> {
     pub(super) fn text(&self) -> CliResult {
         let (graph, mut out) = (self.graph, stdout());
         let count = |kept: &dyn Fn(&NodeKind) -> bool| {
-            self.pruned.nodes().iter().filter(|node| kept(&graph.nodes()[**node].kind)).count()
+            self.pruned.nodes.iter().filter(|node| kept(&graph.nodes()[**node].kind)).count()
         };
         let errors = count(&|kind| *kind == NodeKind::Error);
-        let features = self.pruned.nodes().iter().filter(|node| graph.nodes()[**node].is_feature()).count();
+        let features = self.pruned.nodes.iter().filter(|node| graph.nodes()[**node].is_feature()).count();
         let all = self.features();
         let prompts = if graph.prompts() > 1 { format!(" of {} prompts", graph.prompts()) } else { String::new() };
         writeln!(out, "{:?}: {} tokens{prompts}", graph.prompt(), graph.tokens().len())?;
@@ -152,7 +152,7 @@ impl GraphReport<'_> {
             scores.replacement,
             scores.completeness,
         )?;
-        writeln!(out, "kept: {features} features, {errors} error nodes, {} edges", grouped(self.pruned.edges().len()))?;
+        writeln!(out, "kept: {features} features, {errors} error nodes, {} edges", grouped(self.pruned.edges.len()))?;
         if let Some(check) = self.check {
             writeln!(out, "checked: {check}")?;
         }
@@ -280,7 +280,7 @@ impl GraphReport<'_> {
             "tokens": graph.token_texts(), "prompts": graph.prompts(),
             "active": graph.active(), "left_out": graph.left_out(), "deviation": graph.deviation(),
             "replacement": scores.replacement, "completeness": scores.completeness,
-            "nodes": self.pruned.nodes().len(), "edges": self.pruned.edges().len(),
+            "nodes": self.pruned.nodes.len(), "edges": self.pruned.edges.len(),
             "targets": self.targets().into_iter().map(target).collect::<Vec<_>>(),
             "groups": groups, "check": self.check, "looks": looks,
             "changed": self.changed.as_ref().map(Changed::json),

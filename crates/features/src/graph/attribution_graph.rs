@@ -127,7 +127,7 @@ pub struct GraphScores {
 /// let graph = AttributionGraph::new(&model, prompt, &replacement, &GraphOptions::new())?;
 /// assert!(graph.deviation() < 1e-4); // effects and constants add up to every node's value
 /// let pruned = graph.prune(0.8, 0.98)?;
-/// println!("{} nodes, {} edges, {:?}", pruned.nodes().len(), pruned.edges().len(), graph.scores());
+/// println!("{} nodes, {} edges, {:?}", pruned.nodes.len(), pruned.edges.len(), graph.scores());
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -379,21 +379,12 @@ impl AttributionGraph {
 
 /// A pruned graph: indices of the remaining nodes, and the edges between them.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PrunedGraph {
-    nodes: Vec<usize>,
-    edges: Vec<GraphEdge>,
-}
-
-impl PrunedGraph {
     /// Indices of the nodes in the original graph.
-    pub fn nodes(&self) -> &[usize] {
-        &self.nodes
-    }
-
+    pub nodes: Vec<usize>,
     /// The edges, grouped by target.
-    pub fn edges(&self) -> &[GraphEdge] {
-        &self.edges
-    }
+    pub edges: Vec<GraphEdge>,
 }
 
 /// For each score, the share of the total that it and all larger ones have.

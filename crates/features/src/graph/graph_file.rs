@@ -55,16 +55,16 @@ impl GraphFile {
     /// Builds a file from the nodes and edges of a graph that pruning kept.
     pub fn new(graph: &AttributionGraph, pruned: &PrunedGraph) -> Self {
         let ids = ids(graph);
-        let linked: BTreeSet<usize> = pruned.edges().iter().flat_map(|edge| [edge.source, edge.target]).collect();
+        let linked: BTreeSet<usize> = pruned.edges.iter().flat_map(|edge| [edge.source, edge.target]).collect();
         let always = |node: usize| !graph.nodes()[node].is_feature() && graph.nodes()[node].kind != NodeKind::Error;
-        let shown = pruned.nodes().iter().copied().filter(|node| linked.contains(node) || always(*node));
+        let shown = pruned.nodes.iter().copied().filter(|node| linked.contains(node) || always(*node));
         let shown: Vec<usize> = shown.collect();
         let first_target =
             shown.iter().copied().find(|node| matches!(graph.nodes()[*node].kind, NodeKind::Logit { .. }));
         let nodes: Vec<Value> =
             shown.iter().map(|node| node_json(graph, *node, &ids[*node], first_target == Some(*node))).collect();
         let link = |edge: &super::GraphEdge| json!({ "source": ids[edge.source], "target": ids[edge.target], "weight": edge.weight });
-        let links: Vec<Value> = pruned.edges().iter().map(link).collect();
+        let links: Vec<Value> = pruned.edges.iter().map(link).collect();
         let scores = graph.scores();
         let bias: Map<String, Value> =
             shown.iter().filter_map(|node| Some((ids[*node].clone(), json!(graph.constant(*node)?)))).collect();
@@ -138,7 +138,7 @@ impl GraphFile {
     /// Fails if the features' decoders cannot be read.
     pub fn with_defaults(graph: &AttributionGraph, model: &HookedTransformer) -> Result<Self> {
         let pruned = graph.prune(NODES, EDGES)?;
-        let words = feature_tokens(graph, model, pruned.nodes(), TOKENS)?;
+        let words = feature_tokens(graph, model, &pruned.nodes, TOKENS)?;
         let on_paths = graph.paths(&pruned, graph.first_logit(), PATHS).into_iter().flat_map(|path| path.nodes);
         let on_paths: Vec<usize> = on_paths.collect();
         Ok(Self::new(graph, &pruned).pruned_at(NODES, EDGES).with_tokens(graph, &words).with_pinned(graph, on_paths))

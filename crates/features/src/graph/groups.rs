@@ -17,8 +17,7 @@ pub fn groups(graph: &AttributionGraph, pruned: &PrunedGraph, cosine: f64) -> Re
         let (what, given) = ("the cosine of a group", cosine.to_string());
         return Err(GraphError::Setting { what, given, wanted: "a value from 0 to 1" }.into());
     }
-    let features: Vec<usize> =
-        pruned.nodes().iter().copied().filter(|node| graph.nodes()[*node].is_feature()).collect();
+    let features: Vec<usize> = pruned.nodes.iter().copied().filter(|node| graph.nodes()[*node].is_feature()).collect();
     let groups = joined(&cosines(&graph.profiles(pruned, &features)), features.len(), cosine);
     Ok(groups.into_iter().map(|group| group.into_iter().map(|place| features[place]).collect()).collect())
 }
@@ -31,7 +30,7 @@ impl AttributionGraph {
         features.iter().enumerate().for_each(|(place, feature)| places[*feature] = place);
         let mut sizes: Vec<Option<f64>> = vec![None; count];
         let mut profiles: Vec<Profile> = vec![Vec::new(); features.len()];
-        for edge in pruned.edges() {
+        for edge in &pruned.edges {
             // Inputs are relative to the target's total input, so that features with large and small targets are
             // comparable.
             let size = *sizes[edge.target].get_or_insert_with(|| self.size(edge.target));

@@ -15,7 +15,7 @@ impl Show for AttributionGraph {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         let unread = |error| PlotError::Shown { reason: hooklens_model::error::error_chain(&error) };
         let pruned = self.prune(SHARES.0, SHARES.1).map_err(unread)?;
-        let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes().len());
+        let text = format!("attribution graph of {} nodes, {} of them shown", self.nodes().len(), pruned.nodes.len());
         // Promoted tokens require a model, which is not available here; `GraphFile::with_defaults` includes them.
         let target = self.nodes().iter().position(|node| matches!(node.kind, NodeKind::Logit { .. })).unwrap_or(0);
         let on_paths = self.paths(&pruned, target, PATHS).into_iter().flat_map(|path| path.nodes);

@@ -28,12 +28,12 @@ impl AttributionGraph {
     /// first.
     pub fn paths(&self, pruned: &PrunedGraph, target: usize, count: usize) -> Vec<GraphPath> {
         let mut inputs: Vec<Vec<GraphEdge>> = vec![Vec::new(); self.nodes().len()];
-        for edge in pruned.edges() {
+        for edge in &pruned.edges {
             inputs[edge.target].push(*edge);
         }
         // The best path from each node back to an input: its share and first edge. Sources come before their targets.
         let mut best: Vec<(f64, Option<GraphEdge>)> = vec![(0.0, None); self.nodes().len()];
-        let mut order: Vec<usize> = pruned.nodes().to_vec();
+        let mut order: Vec<usize> = pruned.nodes.clone();
         order.sort_by_key(|node| (self.is_input(*node), std::cmp::Reverse(*node)));
         for node in order.into_iter().rev() {
             if self.is_input(node) {

@@ -72,7 +72,7 @@ impl Units {
     /// use hooklens::prelude::*;
     /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let apart = SteeringVector::between(&model, "When Mary and John", "When John and Mary", "resid_post1")?;
-    /// let units = Units::directions(apart.point(), apart.vector().clone().unsqueeze());
+    /// let units = Units::directions(&apart.point, apart.vector.clone().unsqueeze());
     /// let prompts = [model.to_tokens("When Mary and John went to the store")?.row(0).to_vec()];
     /// let shown = dashboards(&model, units, &prompts, DashboardOptions::new(), |_| {})?;
     /// assert!(shown.unit(0).is_ok());

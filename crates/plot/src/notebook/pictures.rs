@@ -95,7 +95,7 @@ impl Show for LabeledArray {
 impl Show for PatchingResult {
     fn shown(&self) -> Result<Vec<Shown>, PlotError> {
         match self.normalized() {
-            Ok(shares) if self.source().is_some() => shares.shown(),
+            Ok(shares) if self.source.is_some() => shares.shown(),
             _ => self.effect().shown(),
         }
     }

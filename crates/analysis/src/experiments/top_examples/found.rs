@@ -19,78 +19,44 @@ use hooklens_model::tokens::{Tokenizer, token_text};
 /// # Ok::<(), hooklens::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FoundExamples {
     point: String,
     unit: String,
-    /// Number of texts and tokens searched.
-    searched: [usize; 2],
-    examples: Vec<FoundExample>,
+    /// Number of texts and tokens searched, excluding padding.
+    pub searched: [usize; 2],
+    /// The examples, in descending order of activation.
+    pub examples: Vec<FoundExample>,
 }
 
 /// One example: a position with a large activation.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct FoundExample {
-    text: usize,
-    position: usize,
-    id: u32,
-    value: f32,
-    /// Position of the first token of the context.
-    start: usize,
-    /// The tokens around the position, including its own, with their activations.
-    context: Vec<(String, f32)>,
-}
-
-impl FoundExample {
     /// Index of the text.
-    pub fn text(&self) -> usize {
-        self.text
-    }
-
+    pub text: usize,
     /// Position in the text, counting an added BOS token.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
+    pub position: usize,
     /// The token at the position; its id if there is no tokenizer.
-    pub fn token(&self) -> &str {
-        &self.context[self.position - self.start].0
-    }
-
+    pub token: String,
     /// Id of the token at the position.
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
+    pub id: u32,
     /// The activation.
-    pub fn value(&self) -> f32 {
-        self.value
-    }
-
+    pub value: f32,
     /// The tokens around the position, including its own: positions, tokens and activations.
-    pub fn context(&self) -> impl Iterator<Item = (usize, &str, f32)> {
-        (self.start..).zip(&self.context).map(|(position, (token, value))| (position, token.as_str(), *value))
-    }
+    pub context: Vec<(usize, String, f32)>,
 }
 
 impl FoundExamples {
     pub(super) fn new(tokenizer: Option<&Tokenizer>, unit: &Unit<'_>, searched: [usize; 2], best: Best) -> Self {
         let example = |(Firing { text, position, value }, Context { start, places }): (Firing, Context)| {
             let id = places[position - start].0;
-            let context = places.into_iter().map(|(id, value)| (token_text(tokenizer, id), value)).collect();
-            FoundExample { text, position, id, value, start, context }
+            let around = |(at, (id, value))| (at, token_text(tokenizer, id), value);
+            let context = (start..).zip(places).map(around).collect();
+            FoundExample { text, position, token: token_text(tokenizer, id), id, value, context }
         };
         let examples = best.into_sorted().into_iter().map(example).collect();
         Self { point: unit.point().into(), unit: unit.name(), searched, examples }
-    }
-
-    /// The examples, in descending order of activation.
-    pub fn examples(&self) -> &[FoundExample] {
-        &self.examples
-    }
-
-    /// Number of texts and tokens searched, excluding padding.
-    pub fn searched(&self) -> [usize; 2] {
-        self.searched
     }
 
     /// The heading of a list of the examples: point, unit and counts.
@@ -109,10 +75,10 @@ impl fmt::Display for FoundExamples {
         for example in &self.examples {
             let place = format!("text {}, position {}", example.text, example.position);
             write!(f, "\n{:>10}  {place}: ", number(example.value))?;
-            for (at, token, _) in example.context() {
+            for (number, (at, token, _)) in example.context.iter().enumerate() {
                 let token = token.replace(['\n', '\r'], "↵");
-                let space = if at > example.start && !token.starts_with(' ') { " " } else { "" };
-                match at == example.position {
+                let space = if number > 0 && !token.starts_with(' ') { " " } else { "" };
+                match *at == example.position {
                     true => write!(f, "{space}[{token}]")?,
                     false => write!(f, "{space}{token}")?,
                 }

@@ -28,9 +28,9 @@ pub use found::{FoundExample, FoundExamples, number};
 /// let model = HookedTransformer::from_pretrained("embedded:ioi")?;
 /// let texts = ioi_prompts(50, 0).into_iter().map(|prompt| prompt.text);
 /// let found = TopExamples::new(hook::mlp_post(2)).neuron(5).k(3).run(&model, texts)?;
-/// let top = &found.examples()[0];
-/// println!("{} in text {}: {}", top.token(), top.text(), top.value());
-/// assert!(top.value() >= found.examples()[2].value());
+/// let top = &found.examples[0];
+/// println!("{} in text {}: {}", top.token, top.text, top.value);
+/// assert!(top.value >= found.examples[2].value);
 /// ColoredText::of(&found)?.save(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -89,7 +89,7 @@ impl TopExamples {
     /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
     /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("resid_post3").direction(mary).k(1).run(&model, texts)?;
-    /// println!("Mary is predicted most strongly after `{}`", found.examples()[0].token());
+    /// println!("Mary is predicted most strongly after `{}`", found.examples[0].token());
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -120,7 +120,7 @@ impl TopExamples {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let found = TopExamples::new(hook::z(1)).head(3).neuron(0).run(&model, ["When Mary and John went"])?;
-    /// assert!(found.heading().contains("head 3, neuron 0") && found.examples().len() == 6);
+    /// assert!(found.heading().contains("head 3, neuron 0") && found.examples.len() == 6);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -142,9 +142,9 @@ impl TopExamples {
     /// # use hooklens::prelude::*;
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let found = TopExamples::new("mlp_post0").neuron(7).window(1).k(1).run(&model, ["When Mary and John went"])?;
-    /// let top = &found.examples()[0];
-    /// assert!(top.context().any(|(position, token, _)| (position, token) == (top.position(), top.token())));
-    /// assert!(top.context().count() <= 3);
+    /// let top = &found.examples[0];
+    /// assert!(top.context.iter().any(|(position, token, _)| (position, token) == (&top.position, &top.token)));
+    /// assert!(top.context.len() <= 3);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -174,7 +174,7 @@ impl TopExamples {
     /// # let model = HookedTransformer::from_pretrained("embedded:ioi")?;
     /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("mlp_post0").neuron(7).one_per_text().run(&model, texts)?;
-    /// assert_eq!(found.examples().len(), 2);
+    /// assert_eq!(found.examples.len(), 2);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
@@ -192,7 +192,7 @@ impl TopExamples {
     /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
     /// let rows = vec![vec![0u32, 51, 59], vec![0, 9]];
     /// let found = TopExamples::new("resid_post0").neuron(3).run(&model, rows)?;
-    /// assert_eq!((found.searched(), found.examples().len()), ([2, 5], 5));
+    /// assert_eq!((found.searched, found.examples.len()), ([2, 5], 5));
     /// let error = TopExamples::new("resid_post0").neuron(3).run(&model, ["king", ""]).unwrap_err();
     /// assert_eq!(
     ///     hooklens::error_chain(&error),
