@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-LIMITS = {"items": 1012, "fields": 206}
+LIMITS = {"items": 1021, "fields": 207}
 ROOT = Path(__file__).resolve().parent.parent
 CRATES = ["hooks", *(f"crates/{name}" for name in ["model", "loading", "data", "analysis", "plot", "features"])]
 WHOLE = ["crates/model/src/hook.rs"]

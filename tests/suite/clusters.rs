@@ -508,7 +508,7 @@ fn an_exchanged_dictionary_is_another() {
         assert_eq!(code, 0, "{said}");
         exchange("9");
         let (code, said) = share("1/2", again);
-        assert!(code == 1 && (said.contains("(part: ") || said.contains("dictionary` is")), "{name}: {said}");
+        assert!(code == 1 && (said.contains("(parts: ") || said.contains("dictionary` is")), "{name}: {said}");
         let (code, said) = share("2/2", &[]);
         assert_eq!(code, 0, "{said}");
         let (code, said) = ran(path, &["merge", "--out", name], &[]);

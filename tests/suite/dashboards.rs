@@ -488,5 +488,8 @@ fn pages_and_findings_from_the_command_line() {
     let given = ["find", "--dictionary", "embedded:ioi-sae", "--prompt", text, "--answer", "Mary", "--wrong", "John"];
     let (code, message, _) = run(&[&given[..], &["--json", "--top", "3"]].concat());
     let found: Value = serde_json::from_str(&message).unwrap();
-    assert!(code == Some(0) && found.as_array().unwrap().len() == 3 && found[0]["position"] == 14, "{message}");
+    assert!(
+        code == Some(0) && found["latents"].as_array().unwrap().len() == 3 && found["latents"][0]["position"] == 14,
+        "{message}"
+    );
 }

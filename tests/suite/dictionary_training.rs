@@ -283,7 +283,7 @@ fn dictionaries_from_the_command_line() {
     assert!(trained.contains(&format!("L0 {l0:.2}")), "{trained} {l0}");
     // Even one step is logged, and the advanced settings work.
     let (code, message, warned) = train("short", &["--tokens", "200"]);
-    assert!(code == Some(0) && message.contains("64 latents, 1 steps: explained variance"), "{message}{warned}");
+    assert!(code == Some(0) && message.contains("64 latents, 1 step: explained variance"), "{message}{warned}");
     assert!(folder.path().join("short/training.svg").is_file());
     let knobs =
         ["--warm-up", "0.2", "--decay", "0", "--clip", "0.5", "--betas", "0.8,0.99", "--buffer", "4", "--revive", "0"];

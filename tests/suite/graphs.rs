@@ -978,9 +978,9 @@ fn graph_files() {
     // The values that the page adds up: links, bias and what pruning left out.
     let own = &json["metadata"]["hooklens"];
     let number = |of: &str, id: &str| own[of][id].as_f64();
-    let linked = |node: usize| pruned.edges().iter().any(|edge| edge.source == node || edge.target == node);
+    let linked = |node: usize| pruned.edges.iter().any(|edge| edge.source == node || edge.target == node);
     let inner = |node: usize| graph.nodes()[node].is_feature() || graph.nodes()[node].kind == NodeKind::Error;
-    let written: Vec<usize> = pruned.nodes().iter().copied().filter(|node| linked(*node) || !inner(*node)).collect();
+    let written: Vec<usize> = pruned.nodes.iter().copied().filter(|node| linked(*node) || !inner(*node)).collect();
     assert_eq!(written.len(), ids.len());
     for (node, id) in written.iter().zip(&ids) {
         let Some(effects) = graph.effects_on(*node) else { continue };

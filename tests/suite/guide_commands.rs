@@ -22,7 +22,7 @@ use crate::once::shell::{commands, ran};
 use crate::support::{program, root, skipped};
 
 /// Why a block may be exempt.
-const REASONS: [&str; 13] = [
+const REASONS: [&str; 14] = [
     "builds or installs software",
     "needs a GPU",
     "needs a downloaded model",
@@ -33,6 +33,7 @@ const REASONS: [&str; 13] = [
     "needs Jupyter",
     "needs Ray",
     "needs SAELens",
+    "needs scikit-learn",
     "needs Slurm",
     "needs transformers",
     "needs TransformerLens",

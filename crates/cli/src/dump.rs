@@ -200,6 +200,14 @@ fn checked(args: &DumpArgs) -> CliResult {
             "--resume requires a folder for --out: a single file is written only when complete".into(),
         ));
     }
+    let ending = args.out.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if OTHER_FILES.iter().any(|other| ending.eq_ignore_ascii_case(other)) && !args.out.is_dir() {
+        return Err(Failure::Usage(format!(
+            "--out {} is neither a .safetensors file nor the name of a folder: dumps are written as safetensors{}",
+            args.out.display(),
+            if ending.eq_ignore_ascii_case("parquet") { ", or as a folder of Parquet files with --tables" } else { "" }
+        )));
+    }
     if to_file(&args.out) && is_url(&args.out) {
         return Err(Failure::Usage("an object store requires a folder, not a single .safetensors file".into()));
     }
@@ -473,13 +481,16 @@ fn print(report: &DumpReport, findings: &Findings, seconds: f64, path: &Path) ->
     Ok(())
 }
 
+/// Endings of files that people expect activations in, but that dumps are not written to.
+const OTHER_FILES: [&str; 9] = ["npz", "npy", "pt", "pth", "bin", "h5", "json", "csv", "parquet"];
+
 /// Whether the output is a single file.
 fn to_file(out: &Path) -> bool {
     out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"))
 }
 
 /// Splits a list at commas outside braces.
-fn split_globs(text: &str) -> Vec<&str> {
+pub(super) fn split_globs(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     let separator = |c: char| {
         match c {

@@ -3,12 +3,14 @@
 use std::io::Write;
 
 use clap::Args;
-use hooklens_hooks::{Axis, Catalog, PointInfo};
+use hooklens_hooks::{Axis, PointInfo, Selection};
 use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
+use super::dump::split_globs;
 use super::json_result::{ModelId, print_result};
+use super::out::plural;
 use super::terminal::stdout;
 use hooklens_loading::loading::{ModelConfig, inspect};
 use hooklens_model::driver::length;
@@ -20,6 +22,9 @@ use hooklens_model::model::catalog_of;
 pub(super) struct HooksArgs {
     #[command(flatten)]
     model: NameArg,
+    /// Points to list: names, globs and shorthands, separated by commas (default: all)
+    #[arg(long, value_name = "GLOB,...")]
+    hooks: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,9 +38,16 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
         ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
         ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
     };
+    let points: Vec<&PointInfo> = match &args.hooks {
+        None => catalog.points().iter().collect(),
+        Some(globs) => {
+            let ids = Selection::from(split_globs(globs)).resolve(&catalog)?;
+            ids.into_iter().map(|id| catalog.info(id)).collect()
+        }
+    };
     let mut out = stdout();
     if args.json {
-        let points: Vec<_> = (catalog.points().iter())
+        let points: Vec<_> = (points.iter())
             .map(|point| {
                 json!({
                     "name": &*point.name,
@@ -49,13 +61,13 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
             .collect();
         return print_result(Some(&ModelId::named(&args.model.model)), json!({"points": points}));
     }
-    print(&catalog, &info.config, &mut out)?;
+    print(&points, catalog.n_layers(), &info.config, &mut out)?;
     Ok(())
 }
 
-fn print(catalog: &Catalog, config: &ModelConfig, out: &mut impl Write) -> std::io::Result<()> {
-    let width = catalog.points().iter().map(|p| p.name.len()).max().unwrap_or(0);
-    for point in catalog.points() {
+fn print(points: &[&PointInfo], layers: usize, config: &ModelConfig, out: &mut impl Write) -> std::io::Result<()> {
+    let width = points.iter().map(|p| p.name.len()).max().unwrap_or(0);
+    for point in points {
         let axes: Vec<String> = (point.axes.iter())
             .map(|axis| match length_of(config, point, *axis) {
                 Some(length) if *axis != Axis::One => format!("{axis} {length}"),
@@ -65,7 +77,7 @@ fn print(catalog: &Catalog, config: &ModelConfig, out: &mut impl Write) -> std::
         let mark = if point.on_request { "  only when requested by name" } else { "" };
         writeln!(out, "{:width$}  [{}]{mark}", point.name, axes.join(", "))?;
     }
-    writeln!(out, "\n{} points in {} layers", catalog.points().len(), catalog.n_layers())
+    writeln!(out, "\n{} in {}", plural(points.len(), "point"), plural(layers, "layer"))
 }
 
 /// Length of an axis, if it depends only on the model.

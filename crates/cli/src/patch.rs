@@ -161,7 +161,13 @@ fn as_typed(error: Error, per: &[PerArg]) -> Failure {
     let Some(PatchError::Axis { point, axis, axes }) = error.downcast_ref() else { return error.into() };
     let value = per.iter().find(|per| axes_of(&[**per]).iter().any(|own| own.name() == *axis));
     let Some(value) = value.map(setting_name) else { return error.into() };
-    Failure::Usage(format!("--per {value} does not apply to `{point}`, whose axes are {axes}"))
+    let points = match &*value {
+        "head" => "*attn.hook_z",
+        "neuron" => "*mlp.hook_post",
+        "dest" | "src" => "*hook_pattern",
+        _ => "*hook_resid_pre",
+    };
+    Failure::Usage(format!("--per {value} does not apply to `{point}`, whose axes are {axes}; try --at '{points}'"))
 }
 
 /// Data that the report shows besides the result.

@@ -77,6 +77,14 @@ impl PromptFiles {
                 None => Ok(None),
             };
         }
+        if let Some(path) =
+            self.prompts.iter().find(|path| path.extension().is_some_and(|own| own == "csv" || own == "tsv"))
+        {
+            return Err(Failure::Usage(format!(
+                "--prompts {}: tables as text are not read; write one prompt per line, or JSON lines to a .jsonl file",
+                path.display()
+            )));
+        }
         self.placed(self.field.as_deref()).map(Some)
     }
 

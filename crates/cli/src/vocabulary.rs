@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
+use hooklens_hooks::nearest;
 use serde_json::json;
 
 use super::CliResult;
@@ -33,7 +34,11 @@ pub(super) fn run(args: &VocabularyArgs) -> CliResult {
     let wanted = args.contains.as_deref().unwrap_or_default();
     let listed: Vec<_> = texts.filter(|(_, _, text)| text.contains(wanted)).collect();
     if listed.is_empty() {
-        return Err(format!("none of the {} tokens contains {wanted:?}", tokens.len()).into());
+        let texts: Vec<String> = tokens.iter().map(|(id, _)| token_text(Some(&tokenizer), *id)).collect();
+        let near = nearest(wanted, texts.iter().map(String::as_str));
+        let near: Vec<String> = near.iter().map(|text| format!("{text:?}")).collect();
+        let near = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(", ")) };
+        return Err(format!("none of the {} tokens contains {wanted:?}{near}", tokens.len()).into());
     }
     let mut out = stdout();
     if args.json {

@@ -76,7 +76,7 @@ impl PatchingResult {
                 }
                 for (place, (label, other)) in axis.labels.iter_mut().zip(&other.labels).enumerate() {
                     let number = place.to_string();
-                    let position = |label: &str| label == number || label.starts_with(&format!("{number}: "));
+                    let position = |label: &str| label == number || label.starts_with(&format!("{number} "));
                     if label != other {
                         if !(position(label) && position(other)) {
                             return Err(wrong("their axis labels differ"));

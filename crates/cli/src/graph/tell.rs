@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::change::{Changed, ScoreQuery};
 use crate::CliResult;
+use crate::out::plural;
 use crate::terminal::stdout;
 use hooklens_features::graph::{
     AttentionPairs, AttributionGraph, FeatureTokens, GraphCheck, GraphDetails, HeadEffects, NodeKind, PrunedGraph,
@@ -152,7 +153,8 @@ impl GraphReport<'_> {
             scores.replacement,
             scores.completeness,
         )?;
-        writeln!(out, "kept: {features} features, {errors} error nodes, {} edges", grouped(self.pruned.edges.len()))?;
+        let (features, errors) = (plural(features, "feature"), plural(errors, "error node"));
+        writeln!(out, "kept: {features}, {errors}, {}", plural(self.pruned.edges.len(), "edge"))?;
         if let Some(check) = self.check {
             writeln!(out, "checked: {check}")?;
         }

@@ -400,7 +400,7 @@ pub enum InputError {
     },
     /// A text contains words that are not in the vocabulary.
     #[error(
-        "the vocabulary of {vocabulary} tokens lacks {}{}; `hooklens vocabulary --model MODEL` lists its tokens",
+        "the vocabulary of {vocabulary} tokens lacks {}{} (`hooklens vocabulary --model MODEL` lists them)",
         some_of(words),
         rather(nearest, first)
     )]
