@@ -1,7 +1,7 @@
 //! Manifest of a dump folder, and the log of its finished files.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
@@ -159,7 +159,15 @@ impl Manifest {
         text: impl Fn(u32) -> Option<String>,
     ) -> Self {
         let own = dump.own(rows.len());
-        let ids: BTreeSet<u32> = rows[own.clone()].iter().flatten().chain(&dump.prefix).copied().collect();
+        let mut used = Vec::new();
+        for id in rows[own.clone()].iter().flatten().chain(&dump.prefix) {
+            let id = *id as usize;
+            if id >= used.len() {
+                used.resize(id + 1, false);
+            }
+            used[id] = true;
+        }
+        let ids = (0..).zip(used).filter(|(_, used)| *used).map(|(id, _)| id);
         Self {
             format: "hooklens-dump".into(),
             version: VERSION,
@@ -174,7 +182,7 @@ impl Manifest {
             shard: dump.shard,
             shard_rows: dump.shard.map(|_| own.len()),
             complete: false,
-            token_texts: ids.into_iter().filter_map(|id| Some((id, text(id)?))).collect(),
+            token_texts: ids.filter_map(|id| Some((id, text(id)?))).collect(),
         }
     }
 
