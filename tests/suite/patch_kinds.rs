@@ -221,7 +221,7 @@ fn the_program_patches_models_of_every_kind() {
     assert!(done && message.contains("1 prompt; metric"), "{message}");
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(json["axes"][1]["labels"][0], "0 Rome"); // tokens of the patched prompts
-    assert_eq!(json["axes"][1]["labels"][3], "3: [MASK]");
+    assert_eq!(json["axes"][1]["labels"][3], "3 [MASK]");
     // The metric applies to the masked token.
     let model = HookedEncoder::from_pretrained(&bert).unwrap();
     let logits = model.forward("Rome is in [MASK]").unwrap().narrow(1, 3, 1);
