@@ -271,32 +271,25 @@ impl StoredFile {
         Ok(bytes.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
-    fn tokens_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<Option<u32>>> {
-        let [tokens, mask] = [self.tokens, self.mask].map(|start| self.integers(file, start, first, count));
-        let token = |(id, real): (i64, i64)| (real != 0).then(|| u32::try_from(id).ok()).flatten();
-        Ok(tokens?.into_iter().zip(mask?).map(token).collect())
-    }
-
-    /// Prompt numbers and positions at consecutive places.
-    fn labels_in(&self, file: &Open<'_>, first: usize, count: usize) -> Result<Vec<(usize, u32)>> {
+    /// Prompt numbers and positions at places from `first` on, given the mask from the start of the first row on.
+    fn labels(&self, file: &Open<'_>, first: usize, mask: &[i64]) -> Result<Vec<(usize, u32)>> {
         let columns = self.columns.max(1);
+        let begin = first / columns * columns;
         let row = |place: usize| self.first_row + place / columns;
         if let Some(start) = self.positions {
-            let positions = self.integers(file, start, first, count)?.into_iter();
+            let positions = self.integers(file, start, first, begin + mask.len() - first)?.into_iter();
             let label = |(place, position)| (row(place), u32::try_from(position).unwrap_or_default());
             return Ok((first..).zip(positions).map(label).collect());
         }
-        // Counts from the start of the first row, which may be padded on the left.
-        let begin = first / columns * columns;
-        let (mut labels, mut next) = (Vec::with_capacity(count), 0);
-        for (place, real) in (begin..).zip(self.integers(file, self.mask, begin, first + count - begin)?) {
+        let (mut labels, mut next) = (Vec::with_capacity(begin + mask.len() - first), 0);
+        for (place, real) in (begin..).zip(mask) {
             if place % columns == 0 {
                 next = 0;
             }
             if place >= first {
                 labels.push((row(place), next));
             }
-            next += u32::from(real != 0);
+            next += u32::from(*real != 0);
         }
         Ok(labels)
     }
@@ -304,7 +297,10 @@ impl StoredFile {
     /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
     /// object was opened; that part is then released.
     pub(super) fn tokens(&mut self) -> Result<Vec<Option<u32>>> {
-        let tokens = self.tokens_in(&self.opened()?, 0, self.places)?;
+        let file = self.opened()?;
+        let [ids, mask] = [self.tokens, self.mask].map(|start| self.integers(&file, start, 0, self.places));
+        let tokens = real_tokens(ids?, &mask?);
+        drop(file);
         self.object.iter_mut().for_each(Ranges::let_go);
         Ok(tokens)
     }
@@ -322,9 +318,19 @@ impl StoredFile {
             Ok((vectors.dtype, self.bytes(&file, vectors.start + (first * size) as u64, count * size)?))
         };
         let points = self.points.iter().map(vectors).collect::<Result<_>>()?;
-        let labels = self.labels_in(&file, first, count)?;
-        Ok(Piece { tokens: self.tokens_in(&file, first, count)?, labels, points })
+        // Positions are counted from the start of the first row, which may be padded on the left.
+        let begin = first - first % self.columns.max(1);
+        let mask = self.integers(&file, self.mask, begin, first + count - begin)?;
+        let labels = self.labels(&file, first, &mask)?;
+        let tokens = real_tokens(self.integers(&file, self.tokens, first, count)?, &mask[first - begin..]);
+        Ok(Piece { tokens, labels, points })
     }
+}
+
+/// Tokens at each place; `None` for padding.
+fn real_tokens(ids: Vec<i64>, mask: &[i64]) -> Vec<Option<u32>> {
+    let token = |(id, real): (i64, &i64)| (*real != 0).then(|| u32::try_from(id).ok()).flatten();
+    ids.into_iter().zip(mask).map(token).collect()
 }
 
 impl Piece {
