@@ -181,8 +181,8 @@ impl LabeledArray {
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// let axes = [LabeledAxis::numbered("layer", 2), LabeledAxis::new("head", ["a", "b"])];
-    /// let scores = LabeledArray::from_values(axes, [0.1, 0.3, 0.7, 0.5])?;
-    /// assert_eq!(scores.mean("layer")?.to_csv(), "head,value\na,0.4\nb,0.4\n");
+    /// let scores = LabeledArray::from_values(axes, [0.25, 0.5, 0.75, 1.0])?;
+    /// assert_eq!(scores.mean("layer")?.to_csv(), "head,value\na,0.5\nb,0.75\n");
     /// assert_eq!(scores.mean("pos").unwrap_err().to_string(), "there is no axis `pos`; the array has layer (2), head (2)");
     /// # Ok::<(), hooklens::Error>(())
     /// ```
@@ -201,7 +201,7 @@ impl LabeledArray {
     /// ```
     /// use hooklens::{LabeledArray, LabeledAxis};
     /// let array = |labels, values: [f64; 2]| LabeledArray::from_values([LabeledAxis::new("head", labels)], values);
-    /// let (before, after) = (array(["a", "b"], [0.1, 0.2])?, array(["a", "b"], [0.1, 0.7])?);
+    /// let (before, after) = (array(["a", "b"], [0.25, 0.5])?, array(["a", "b"], [0.25, 1.0])?);
     /// assert_eq!(after.subtract(&before)?.largest(1), [(vec!["b"], 0.5)]);
     /// let message = after.subtract(&array(["a", "c"], [0.0, 0.0])?).unwrap_err().to_string();
     /// assert_eq!(message, "the arrays have different labels: index 1 of axis `head` is `b` in one and `c` in the other");
