@@ -1,4 +1,4 @@
-//! Device names in error messages.
+//! Device names in messages.
 
 use std::error::Error;
 use std::fmt;
@@ -30,6 +30,13 @@ pub(crate) fn unread(what: &str, device: &Device, source: BoxError) -> HookError
     let gone = address.is_some() && format!("{source:?} {source}").contains("RecvError");
     let name = format!("{what} on {}", address.unwrap_or_else(|| format!("{device:?}")));
     HookError::Io { name, source: if gone { ServerGone(source).into() } else { source } }
+}
+
+/// Short name of a device: `Flex(Cpu)`, or the address of a remote device.
+pub fn device_label(device: &Device) -> String {
+    let described = format!("{device:?}");
+    let inner = described.strip_prefix("Device<").and_then(|inner| inner.strip_suffix('>'));
+    remote_address(&described).unwrap_or_else(|| inner.unwrap_or(&described).to_string())
 }
 
 /// Address of a remote device. Burn exposes it only through the `Debug` output.

@@ -145,6 +145,8 @@ pub use activation::{Activation, AutodiffLeaf, BlockAccess, Detach};
 pub use cache::{ActivationCache, Lookup, Origin, Provenance, Stackable, TextHashes, truncated};
 pub use catalog::{Catalog, CatalogBuilder, PointId};
 pub use convert::{file_bytes, file_dtype, write_safetensors, write_safetensors_to, write_views, write_views_to};
+#[doc(hidden)]
+pub use device_label::device_label;
 pub use dtype::{DType, device_supports};
 pub use error::HookError;
 #[doc(hidden)]

@@ -74,20 +74,20 @@ fn it_is_small() {
 #[test]
 fn models_and_recordings_are_shown_in_a_line() {
     let model = HookedTransformer::from_pretrained("embedded:induction").unwrap();
-    let device = format!("{:?}", model.device());
+    let device = hooklens_hooks::device_label(&model.device());
     let line = format!("{model:?}");
-    let start = "HookedTransformer(embedded:induction, HookedTransformer, 2 layers, 4 heads, d_model 64, d_mlp ";
+    let start = "HookedTransformer(embedded:induction, transformer_lens, 2 layers, 4 heads, d_model 64, d_mlp ";
     assert!(line.starts_with(start) && line.ends_with(&format!("f32 on {device})")), "{line}");
     let (_, cache) = model.run_with_cache("red fox blue", "*").unwrap();
     let line = format!("{cache:?}");
     let start = format!(
-        "ActivationCache({} points, 1 rows, 3 positions, f32 on {device}: hook_embed [1, 3, 64], ",
+        "ActivationCache({} points, 1 rows, 4 positions, f32 on {device}: hook_embed [1, 4, 64], ",
         cache.len()
     );
     assert!(line.starts_with(&start) && line.ends_with(", ...)") && line.lines().count() == 1, "{line}");
     let encoder = HookedEncoder::from_pretrained(fixtures().join("bert-pretraining").to_str().unwrap()).unwrap();
     let line = format!("{encoder:?}");
-    assert!(line.starts_with("HookedEncoder(") && line.len() < 300 && line.contains("BERT"), "{line}");
+    assert!(line.starts_with("HookedEncoder(") && line.len() < 300 && line.contains(", bert, 2 layers"), "{line}");
     let both = HookedEncoderDecoder::from_pretrained(fixtures().join("t5").to_str().unwrap()).unwrap();
     let line = format!("{both:?}");
     assert!(line.contains("encoder: 2 layers, ") && line.contains("decoder: 2 layers, ") && line.len() < 400, "{line}");

@@ -27,6 +27,7 @@ pub use stitch::truncated;
 use crate::activation::{Activation, Detach};
 use crate::catalog::{Catalog, PointId};
 use crate::convert::write_safetensors;
+use crate::device_label::device_label;
 use crate::error::HookError;
 use crate::point::Axis;
 use crate::selection::{ResolveOne, Selection};
@@ -308,7 +309,8 @@ impl fmt::Debug for ActivationCache {
             write!(f, ", {} gradients", self.gradients.len())?;
         }
         if let Some((_, first)) = self.iter().next() {
-            write!(f, ", {} on {:?}: ", format!("{:?}", first.dtype()).to_lowercase(), first.device())?;
+            let dtype = format!("{:?}", first.dtype()).to_lowercase();
+            write!(f, ", {dtype} on {}: ", device_label(&first.device()))?;
         }
         let shown = self.iter().take(SHOWN).map(|(name, activation)| format!("{name} {:?}", activation.shape()));
         f.write_str(&shown.collect::<Vec<_>>().join(", "))?;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use burn::tensor::{DType, Device};
+use hooklens_hooks::device_label;
 
 use super::report::LoadReport;
 use crate::config::TransformerConfig;
@@ -33,7 +34,7 @@ impl fmt::Display for Summary<'_> {
             write!(f, "{name}{layers} layers, {heads} heads, d_model {d_model}, d_mlp {d_mlp}, ")?;
             write!(f, "d_vocab {d_vocab}, n_ctx {n_ctx}, ")?;
         }
-        let devices: Vec<String> = devices.iter().map(|device| format!("{device:?}")).collect();
+        let devices: Vec<String> = devices.iter().map(device_label).collect();
         write!(f, "{} on {})", format!("{dtype:?}").to_lowercase(), devices.join(", "))
     }
 }
