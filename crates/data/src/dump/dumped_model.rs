@@ -23,7 +23,7 @@ use hooklens_model::error::Result;
 /// Dump::new("resid_post1").run(&model, &[vec![0, 21, 4], vec![0, 9]], &out)?;
 /// let dumped = ActivationStore::new([&out], ["blocks.1.hook_resid_post"]).model()?;
 /// let dumped = dumped.ok_or("a dump of an earlier version")?;
-/// assert_eq!((dumped.fingerprint(), dumped.bos()), (Some(&*model.fingerprint()?), Some(0)));
+/// assert_eq!((dumped.name(), dumped.fingerprint()), ("embedded:ioi", Some(&*model.fingerprint()?)));
 /// assert_eq!(dumped.prepend_bos(), Some(true)); // both prompts begin with token 0
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -72,11 +72,6 @@ impl DumpedModel {
     /// Hash of the configuration and all weights. A single-file dump has it only if the model has no faster hash.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
-    }
-
-    /// Beginning-of-sequence token of the model.
-    pub fn bos(&self) -> Option<u32> {
-        self.bos
     }
 
     /// Whether the dump's prompts begin with the beginning-of-sequence token; `None` if only some do.
