@@ -83,7 +83,6 @@ impl FromPretrained for HookedTransformer {
             let weights = files.keeping(narrow, blocks).weights(config)?;
             Ok((weights, files.paging(options.memory)?))
         })?;
-        report.name = name.as_ref().into();
         report.read_each_time = paging.as_ref().map_or(0, Paging::read_each_time);
         let config = TransformerConfig::clone(config);
         let model = Self::from(LoadedDecoder {
@@ -389,7 +388,8 @@ impl ModelFiles {
         let rounding =
             placement.devices().iter().filter_map(|device| rounding(device, options.computes_in())).collect();
         let mut report = assembler.report();
-        (report.ignored, report.rounding, report.family) = (ignored, rounding, self.described.family());
+        (report.ignored, report.rounding) = (ignored, rounding);
+        (report.name, report.family) = (name.to_string(), self.described.family());
         Ok((weights, report))
     }
 }
