@@ -94,6 +94,27 @@ fn titles_of_cells_have_the_numbers_of_the_array() {
 }
 
 #[test]
+fn labels_of_any_characters_are_shown() {
+    let hostile = ["a <b> & \"c\" 'd' ]]>", "line\nbreak\ttab", "\u{202e}\u{0}", "שלום עולם", "日本語", "", "x"];
+    let axes = ["rows", "columns"].map(|name| LabeledAxis::new(name, hostile));
+    let map = LabeledArray::from_values(axes, (0..49).map(f64::from)).unwrap();
+    let picture = Element::parsed(&Heatmap::of(&map).unwrap().title(hostile[0]).value(hostile[1]).to_svg().unwrap());
+    let texts = picture.texts();
+    for text in [hostile[0], "line\\nbreak\\ttab", "שלום עולם", "日本語"] {
+        assert_eq!(
+            texts.iter().filter(|shown| **shown == text).count(),
+            if text == hostile[0] || text.contains("line") { 3 } else { 2 }
+        );
+    }
+    let titles = titles(&picture);
+    assert_eq!(
+        (titles[0].0.as_str(), titles[48].1),
+        ("rows a <b> & \"c\" 'd' ]]>, columns a <b> & \"c\" 'd' ]]>", 48.0)
+    );
+    assert!(titles[8].0.contains("rows line\\nbreak"), "{}", titles[8].0);
+}
+
+#[test]
 fn colors_have_the_given_range() {
     let map = array(&[2, 3]).map(|value| value * 2.0);
     let fills = |map: Heatmap<'_>| -> Vec<String> {

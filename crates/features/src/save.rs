@@ -307,7 +307,7 @@ pub trait DictionaryFiles {
     /// Same as [`Dictionary::save`].
     fn add_files(&self, folder: &Path, files: &mut Together) -> Result<()>;
 
-    /// A 128-bit XXH3 hash of all weights and settings, like `HookedTransformer::fingerprint` for models. Every
+    /// A 128-bit XXH3 hash of all weights and settings, like `ModelWeights::fingerprint` for models. Every
     /// process computes the same hash, and different dictionaries have different hashes.
     ///
     /// ```

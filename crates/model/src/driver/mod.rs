@@ -440,7 +440,7 @@ pub mod private {
         type Scored;
 
         /// Complete descriptions of the persistent editing hooks; see
-        /// [`Hook::identity`](hooklens_hooks::Hook::identity).
+        /// [`HookDetails::identity`](hooklens_hooks::HookDetails::identity).
         fn hook_identities(&self) -> Result<Vec<Result<String, HookError>>> {
             Ok(Vec::new())
         }

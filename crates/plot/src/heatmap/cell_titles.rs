@@ -11,7 +11,7 @@ impl Heatmap<'_> {
     /// Inserts the cells into an SVG that was drawn without them, above its background.
     pub(super) fn with_cells(&self, svg: &str, layout: &Layout) -> String {
         let scale = self.scale();
-        let value = if self.value.is_empty() { "value" } else { &self.value };
+        let value = if self.value.is_empty() { "value".into() } else { self.value.replace('\n', "\\n") };
         let lens: Vec<usize> = self.array.axes().iter().map(|axis| axis.labels.len()).collect();
         let mut cells = String::from("<g shape-rendering=\"crispEdges\">\n");
         let dots = |unit: f64| (unit * f64::from(FINE)).round() as i64;

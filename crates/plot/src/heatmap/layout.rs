@@ -46,8 +46,10 @@ impl Layout {
         let widest = |labels: &[String]| labels.iter().map(|label| wide(label, LABELS)).fold(0.0, f64::max);
         let left = widest(&map.axis(2).labels) + NAMES + 20.0;
         let across = widest(&map.axis(1).labels);
+        // Wide enough for texts, and for labels to be side by side.
         let text = map.texts.as_deref().map_or(0.0, |texts| {
-            texts.iter().map(|text| font::width(text, LABELS)).fold(0.0, f64::max).min(90.0) + 6.0
+            let widest = texts.iter().map(|text| font::width(text, LABELS)).fold(0.0, f64::max).min(90.0);
+            (widest + 6.0).max(if across <= 90.0 { across + 6.0 } else { 0.0 })
         });
         let mut panels = Panels::of(map);
         let (grid_columns, grid_rows) = panels.grid;
@@ -61,7 +63,8 @@ impl Layout {
         let height = fit(HEIGHT / grid_rows as f64, rows, least_height, CELL.1);
         // Quarters of a unit, so that cells meet exactly.
         let cell = ((width * 4.0).floor() / 4.0, (height * 4.0).floor() / 4.0);
-        if text > 0.0 && panels.list.len() == 1 {
+        // A picture that is only a little too wide is not worth a second line.
+        if text > 0.0 && panels.list.len() == 1 && columns as f64 * cell.0 > 1.15 * WIDTH {
             panels.wrap(columns, (((WIDTH - left) / cell.0) as usize).max(1));
         }
         let (grid_columns, grid_rows) = panels.grid;
