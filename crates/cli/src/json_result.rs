@@ -3,10 +3,9 @@
 use std::any::TypeId;
 use std::sync::OnceLock;
 
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
-use super::command::Cli;
 use super::terminal::print_json;
 use hooklens_data::dump::DumpModel;
 
@@ -25,9 +24,8 @@ struct Invocation {
     settings: Map<String, Value>,
 }
 
-/// Records the command and its options for [`with_header`].
-pub(super) fn record(matches: &ArgMatches) {
-    let mut command = Cli::command();
+/// Records the command and its options for [`with_header`]. `command` is the program's definition.
+pub(super) fn record(mut command: Command, matches: &ArgMatches) {
     command.build();
     let (mut definition, mut matches) = (&command, matches);
     let mut names = Vec::new();

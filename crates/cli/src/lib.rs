@@ -149,7 +149,7 @@ pub fn main() -> ExitCode {
 fn parse() -> Result<Command, clap::Error> {
     let matches = Cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
-    json_result::record(&matches);
+    json_result::record(Cli::command(), &matches);
     terminal::set_quiet(cli.quiet);
     Ok(cli.command)
 }

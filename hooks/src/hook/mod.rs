@@ -4,6 +4,7 @@ mod at;
 mod check;
 mod description;
 mod details;
+mod naming;
 mod returned;
 mod target;
 mod typed;
