@@ -218,7 +218,7 @@ fn the_program_patches_models_of_every_kind() {
     let out = folder.path().join("patch.json");
     let files = ["--out", out.to_str().unwrap()];
     let (done, message) = said(&[&["patch", "--model", &bert], &prompts[..], &pair, &files].concat());
-    assert!(done && message.contains("1 prompt; metric"), "{message}");
+    assert!(done && message.contains("1 prompt; "), "{message}");
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(json["axes"][1]["labels"][0], "0 Rome"); // tokens of the patched prompts
     assert_eq!(json["axes"][1]["labels"][3], "3 [MASK]");
@@ -241,7 +241,7 @@ fn the_program_patches_models_of_every_kind() {
     let at = ["--at", "encoder.*.hook_resid_pre", "--decoder-prompt", "is in"];
     let texts = ["--clean", "Paris is", "--corrupted", "Rome is"];
     let (done, message) = said(&[&["patch", "--model", &t5], &texts[..], &pair, &at].concat());
-    assert!(done && message.contains("1 prompt; metric"), "{message}");
+    assert!(done && message.contains("1 prompt; "), "{message}");
     let (done, message) =
         said(&["lens", "--model", &t5, "--prompt", "Paris is", "--decoder-prompt", "in", "--top", "2"]);
     assert!(done && message.contains("final_post"), "{message}");
