@@ -30,7 +30,7 @@ type Predicate = Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>;
 /// # use burn::tensor::{Device, Tensor};
 /// # use hooklens_hooks::*;
 /// # let (catalog, ids) = example::points();
-/// let names = |asked: Selection| -> Result<Vec<String>> {
+/// let names = |asked: Selection| -> Result<Vec<String>, HookError> {
 ///     Ok(asked.resolve(&catalog)?.into_iter().map(|id| catalog.info(id).name.to_string()).collect())
 /// };
 /// assert_eq!(names("blocks.*.hook_resid_post".into())?.len(), 2);

@@ -89,7 +89,7 @@ impl TopExamples {
     /// let mary = model.tokens_to_residual_directions("Mary")?.reshape([64]);
     /// let texts = ["When Mary and John went", "After Tom and Anna met"];
     /// let found = TopExamples::new("resid_post3").direction(mary).k(1).run(&model, texts)?;
-    /// println!("Mary is predicted most strongly after `{}`", found.examples[0].token());
+    /// println!("Mary is predicted most strongly after `{}`", found.examples[0].token);
     /// # Ok::<(), hooklens::Error>(())
     /// ```
     #[must_use]
