@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use hooklens_hooks::{Activation, ActivationCache, Axis, DType, Filler, Positions, Record};
 
+use super::place_in_row::places_in_rows;
 use super::placing::{Named, Placing};
 use super::{Dump, DumpModel, Seen, Watcher};
 use hooklens_analysis::experiments::{SharedPrefix, common_prefix, run_sharing};
@@ -111,14 +112,8 @@ impl Dump {
         ];
         if self.positions != Positions::All {
             // The kept positions can't be derived from the tensors if they are counted from a prompt's end.
-            let mut positions = Vec::with_capacity(shape[0] * shape[1]);
-            for row in 0..shape[0] {
-                let mut next = 0;
-                for place in row * shape[1]..(row + 1) * shape[1] {
-                    positions.push(next);
-                    next += i32::from(tokens.mask().is_none_or(|mask| mask[place]));
-                }
-            }
+            let real = (0..shape[0] * shape[1]).map(|place| tokens.mask().is_none_or(|mask| mask[place]));
+            let positions = places_in_rows(real, shape[1]).map(|position| position as i32).collect();
             tensors.push(whole("positions", integers(positions), &[Axis::Batch, Axis::Pos], Vec::new()));
         }
         if let Some(logits) = logits {

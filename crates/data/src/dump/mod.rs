@@ -15,6 +15,7 @@ mod merge;
 mod model;
 mod object_log;
 mod place;
+mod place_in_row;
 mod placing;
 mod report;
 mod run;

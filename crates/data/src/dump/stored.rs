@@ -8,6 +8,7 @@ use hooklens_hooks::DType;
 use super::DumpedModel;
 use super::manifest::{KEY, Log, Manifest};
 use super::place;
+use super::place_in_row::places_in_rows;
 use super::shards::shards_in;
 use crate::error::DumpError;
 use hooklens_io::object_stores::Ranges;
@@ -281,17 +282,8 @@ impl StoredFile {
             let label = |(place, position)| (row(place), u32::try_from(position).unwrap_or_default());
             return Ok((first..).zip(positions).map(label).collect());
         }
-        let (mut labels, mut next) = (Vec::with_capacity(begin + mask.len() - first), 0);
-        for (place, real) in (begin..).zip(mask) {
-            if place % columns == 0 {
-                next = 0;
-            }
-            if place >= first {
-                labels.push((row(place), next));
-            }
-            next += u32::from(*real != 0);
-        }
-        Ok(labels)
+        let positions = places_in_rows(mask.iter().map(|real| *real != 0), columns);
+        Ok((begin..).zip(positions).skip(first - begin).map(|(place, position)| (row(place), position)).collect())
     }
 
     /// Tokens of a file, row by row; `None` for padding. The tokens of an object are in the part that was read when the
