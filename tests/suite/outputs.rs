@@ -39,7 +39,7 @@ fn labels() -> Vec<String> {
 }
 
 /// The output of Python code, if Python is available.
-fn python(code: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn python(code: &str, arguments: &[&str]) -> Option<String> {
     let python = std::env::var("HOOKLENS_PYTHON").unwrap_or("python3".into());
     let Ok(output) = Command::new(python).args(["-c", code]).args(arguments).output() else {
         skipped("there is no Python");

@@ -89,16 +89,14 @@ fn ran(case: &Case, more: &[&str], folder: &Path) -> Output {
 }
 
 /// The output of Python code that needs the package `jsonschema`, if there is one.
-fn python(code: &str, arguments: &[&str]) -> Option<String> {
+fn python_with_jsonschema(code: &str, arguments: &[&str]) -> Option<String> {
     let python = std::env::var("HOOKLENS_PYTHON").unwrap_or("python3".into());
-    let has_package = Command::new(&python).args(["-c", "import jsonschema"]).output();
+    let has_package = Command::new(python).args(["-c", "import jsonschema"]).output();
     if !has_package.is_ok_and(|output| output.status.success()) {
         skipped("HOOKLENS_PYTHON does not name a Python with the package jsonschema");
         return None;
     }
-    let output = Command::new(python).args(["-c", code]).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    Some(text(&output.stdout))
+    crate::outputs::python(code, arguments)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -134,7 +132,9 @@ fn results_follow_the_schema() {
         assert!(output.status.success(), "{command}: {}", text(&output.stderr));
         std::fs::write(folder.path().join(format!("{}.{number}.result", case.result)), output.stdout).unwrap();
     }
-    if let Some(printed) = python(VALIDATE, &[schema.to_str().unwrap(), folder.path().to_str().unwrap()]) {
+    if let Some(printed) =
+        python_with_jsonschema(VALIDATE, &[schema.to_str().unwrap(), folder.path().to_str().unwrap()])
+    {
         assert_eq!(printed, "");
     }
     let schema: Value = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
