@@ -2,6 +2,7 @@
 
 use hooklens_analysis::activations::Analyze;
 use std::io::Write;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use hooklens_hooks::{Activation, Record};
@@ -10,10 +11,11 @@ use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg};
 use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, OutFile, check_finite, plural, prepare, print_largest};
-use super::pairs::{Line, PairArgs, PairPrompt, PairToken, Pairs, metric_and_unit};
+use super::out::{CsvArg, Finding, check_finite, plural, prepare, print_largest};
+use super::pairs::{Line, PairArgs, PairToken, Pairs, metric_and_unit};
 use super::picture_args::PictureArgs;
-use super::share::{Kind, Part, ShareArgs, described};
+use super::share::{Kind, Part, ShareArgs};
+use super::share_report::ShareReport;
 use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::activations::{Components, Direction, Stage};
@@ -106,10 +108,7 @@ fn asked(args: &AttributeArgs, model: &HookedTransformer) -> Result<Vec<Asked>, 
         return Err(Failure::Usage(message.into()));
     }
     let one = |line: Line| {
-        let row = match line.clean {
-            PairPrompt::Text(text) => model.prompt_row(&text, None)?,
-            PairPrompt::Tokens(ids) => ids,
-        };
+        let row = line.clean.row(|text| model.prompt_row(text, None))?;
         Ok(Asked { row, answer: line.answer, wrong: line.wrong })
     };
     args.pairs.lines()?.into_iter().map(one).collect()
@@ -148,14 +147,16 @@ fn direct(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     };
     let of_prompts = if asked.len() == 1 { String::new() } else { format!(", mean of {} prompts", asked.len()) };
     let rows: Vec<&Vec<u32>> = asked.iter().map(|one| &one.row).collect();
-    let picture = by_layer(&flat, args.to, model);
     Finding {
         json: || {
             let body = json!({"prompts": asked.len(), "tokens": rows, "logits": logits, "attribution": flat});
             Ok(with_header(Some(&ModelId::of(&args.model.model, model)?), body))
         },
         csv: || flat.csv(args.csv.labels()),
-        picture: args.picture.heatmap(&picture, format!("{of_what}, n = {}", asked.len()), "contribution (logits)"),
+        picture: |path: &Path| {
+            let picture = by_layer(&flat, args.to, model);
+            args.picture.heatmap(&picture, format!("{of_what}, n = {}", asked.len()), "contribution (logits)")(path)
+        },
         text: |to: &mut Stdout| {
             writeln!(to, "{} of {of_what}{of_prompts}:", plural(names.len(), "component"))?;
             print_largest(to, &[("logits", &flat)], args.top)
@@ -189,17 +190,15 @@ const INTEGRATED: &str = "integrated";
 fn edges(args: &AttributeArgs, model: &HookedTransformer) -> CliResult {
     if args.share.shard()?.is_none() {
         let scores = scores(args, model, args.pairs.read(model)?)?;
-        let report_options = ReportOptions {
+        let to = ShareReport {
             model: &|| Ok(ModelId::of(&args.model.model, model)?),
             shards: None,
-            metric: args.pairs.metric_name(),
-            picture: args.picture,
-            integrated: args.integrated,
-            top: args.top,
             json: args.json,
             csv: args.csv,
+            picture: args.picture,
+            out: args.share.file()?,
         };
-        return report(&scores, &report_options, args.share.file()?.as_ref());
+        return report(&scores, &args.pairs.metric_name(), args.integrated, args.top, &to);
     }
     let settings = [
         ("model", args.model.model.clone()),
@@ -221,73 +220,36 @@ fn scores(args: &AttributeArgs, model: &HookedTransformer, pairs: Pairs<Input>) 
 }
 
 /// Merges the shards of an edge attribution and reports the result.
-pub(super) fn merged(
-    parts: &[Part],
-    json: bool,
-    csv: CsvArg,
-    picture: PictureArgs,
-    out: Option<&OutFile>,
-) -> CliResult {
+pub(super) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     let mut shares: Vec<EdgeScores> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
     }
     let Some(first) = parts.first() else { return Ok(()) };
-    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
     let scores = EdgeScores::joined(shares).map_err(hooklens_model::error::Error::from)?;
-    let report_options = ReportOptions {
-        model: &|| Ok(first.model()),
-        shards: Some(parts),
-        // The description of the prompts begins with the metric.
-        metric: setting("prompts").split(' ').next().unwrap_or_default().to_string(),
-        picture,
-        integrated: setting(INTEGRATED).parse().ok(),
-        top: 10,
-        json,
-        csv,
-    };
-    report(&scores, &report_options, out)
+    report(&scores, first.metric(), first.setting(INTEGRATED).parse().ok(), 10, to)
 }
 
-/// Data that the report needs besides the scores.
-struct ReportOptions<'t> {
-    model: &'t dyn Fn() -> Result<ModelId, Failure>,
-    /// The shards that the scores were merged from.
-    shards: Option<&'t [Part]>,
-    metric: String,
-    picture: PictureArgs,
-    integrated: Option<usize>,
-    top: usize,
-    json: bool,
-    csv: CsvArg,
-}
-
-fn report(scores: &EdgeScores, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(scores: &EdgeScores, metric: &str, integrated: Option<usize>, top: usize, to: &ShareReport<'_>) -> CliResult {
     let count = scores.scores.values().shape()[2];
     let mean = scores.mean();
-    let (metric, unit) = metric_and_unit(&options.metric);
+    let (metric, unit) = metric_and_unit(metric);
     Finding {
-        json: || {
-            let body = json!({
-                "shards": options.shards.map(described), "prompts": count, "integrated": options.integrated,
-                "edges": mean,
-            });
-            Ok(with_header(Some(&(options.model)()?), body))
-        },
-        csv: || mean.csv(options.csv.labels()),
-        picture: options.picture.heatmap(
+        json: || to.result(json!({"prompts": count, "integrated": integrated, "edges": mean})),
+        csv: || mean.csv(to.csv.labels()),
+        picture: to.picture.heatmap(
             &mean,
             format!("edges, {metric}, n = {count}"),
             format!("effect on {metric} ({unit})"),
         ),
-        text: |to: &mut Stdout| {
-            writeln!(to, "{}; estimated effects of edges on the {metric} ({unit}):", plural(count, "prompt"))?;
-            for (sender, receiver, score) in scores.largest(options.top) {
+        text: |out: &mut Stdout| {
+            writeln!(out, "{}; estimated effects of edges on the {metric} ({unit}):", plural(count, "prompt"))?;
+            for (sender, receiver, score) in scores.largest(top) {
                 let (sender, receiver) = (sender.to_string(), receiver.to_string());
-                writeln!(to, "{sender:<8} -> {receiver:<8} {score:+.3}")?;
+                writeln!(out, "{sender:<8} -> {receiver:<8} {score:+.3}")?;
             }
             Ok(())
         },
     }
-    .report(out, options.json)
+    .report(to.out.as_ref(), to.json)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use super::given::{Given, to_join};
+use super::given::{Given, row_of, to_join};
 use super::prompt_files::PromptFiles;
 use hooklens_data::corpus::Prompt;
 use hooklens_data::dump::DumpModel;
@@ -34,13 +34,8 @@ impl CorpusArg {
     /// Token ids of the prompts. `prepend_bos` overrides the model's default. A prompt that the model can't run is
     /// reported with its position in the input.
     pub(super) fn rows(&self, model: &HookedTransformer, prepend_bos: Option<bool>) -> Result<Vec<Vec<u32>>, Failure> {
-        let given = match self.files.read()? {
-            Some(prompts) => Given::Files(prompts),
-            None if self.prompt.is_empty() => {
-                return Err(Failure::Usage("--prompt or --prompts is required".into()));
-            }
-            None => Given::texts(&self.prompt),
-        };
+        let given = Given::read(&self.files, None, &self.prompt)?;
+        let given = given.ok_or_else(|| Failure::Usage("--prompt or --prompts is required".into()))?;
         let given = match self.concatenate {
             Some(len) => given.rows(|prompt| to_join(model, prompt))?.concatenated(model, len, prepend_bos)?,
             None => given.rows(|prompt| row(model, prompt, prepend_bos))?,
@@ -54,10 +49,7 @@ impl CorpusArg {
 
 /// Tokenizes and checks a prompt that is run on its own.
 fn row(model: &HookedTransformer, prompt: Prompt, prepend_bos: Option<bool>) -> Result<Vec<u32>> {
-    let ids = match prompt {
-        Prompt::Tokens(ids) => ids,
-        Prompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
-    };
+    let ids = row_of(prompt, |text| model.prompt_row(text, prepend_bos))?;
     if ids.is_empty() {
         return Err(InputError::Empty { what: "the prompt".into() }.into());
     }

@@ -329,7 +329,6 @@ fn dumped<M: DumpModel>(
         .padding_side(args.padding_side)
         .batch_size(args.batch_size as usize)
         .prefix(prefix)
-        .encoder_rows(read.clone())
         .resume(args.resume || args.shard.is_some_and(ShardArg::resumes))
         .verify(!args.no_verify)
         .share_prefix(!args.no_share_prefix)
@@ -353,6 +352,7 @@ fn dumped<M: DumpModel>(
         let read = if read.is_empty() { read } else { read[own.clone()].to_vec() };
         return estimate(args, &dump.resume(false), model, &given.rows[own], &read);
     }
+    let dump = dump.encoder_rows(read);
     let dump = if to_file(path) { dump } else { dump.stop_when(signals::stop()) };
     let dump = match shard {
         Some(shard) => dump.shard(shard),
@@ -410,7 +410,8 @@ fn estimate<M: DumpModel>(args: &DumpArgs, dump: &Dump, model: &M, rows: &[Vec<u
     for (number, batch) in std::iter::once(0).filter(|_| batches > 0).chain(chosen).enumerate() {
         let own = batch * size..(batch * size + size).min(rows.len());
         let folder = tempfile::tempdir()?;
-        let dump = if read.is_empty() { dump.clone() } else { dump.clone().encoder_rows(read[own.clone()].to_vec()) };
+        let read = if read.is_empty() { Vec::new() } else { read[own.clone()].to_vec() };
+        let dump = dump.clone().encoder_rows(read);
         let start = Instant::now();
         let report = dump.run(model, &rows[own.clone()], folder.path().join("sample"))?;
         if number > 0 {
@@ -513,11 +514,8 @@ fn prefix(args: &DumpArgs, model: &HookedTransformer) -> Result<Vec<u32>, Failur
 
 /// The prompts given on the command line or in files.
 fn given(args: &DumpArgs) -> Result<Given, Failure> {
-    Ok(match (&args.tokens, args.files.read()?) {
-        (Some(rows), _) => Given::Options(rows.0.iter().cloned().map(Prompt::Tokens).collect()),
-        (None, Some(prompts)) => Given::Files(prompts),
-        (None, None) => Given::texts(&args.prompt),
-    })
+    let given = Given::read(&args.files, args.tokens.as_ref(), &args.prompt)?;
+    given.ok_or_else(|| Failure::Usage("--prompt, --prompts or --tokens is required".into()))
 }
 
 /// Tokenizes the prompts and applies `--truncate`. `tokens` may stop early, but must return at least the requested

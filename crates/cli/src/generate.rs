@@ -8,13 +8,12 @@ use serde_json::json;
 use super::any_model::{AnyModel, past_context, plain_decoder};
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use super::feature_edit::{FeatureEditArg, feature_edit};
-use super::given::Given;
+use super::given::{Given, row_of};
 use super::json_result::{ModelId, print_result};
 use super::prompt_files::PromptFiles;
 use super::replacement::replacement;
 use super::terminal::{is_unread, stdout};
 use super::{CliResult, Failure};
-use hooklens_data::corpus::Prompt;
 use hooklens_features::graph::{FeatureEdit, generate_edited};
 use hooklens_model::driver::HookedModel;
 use hooklens_model::generation::{Generate, GenerateOptions, GeneratedRow, Sampling, Stop};
@@ -144,10 +143,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         Some(_) => AnyModel::Decoder(plain_decoder("generate --set", &args.model, options)?),
         None => AnyModel::load_for(&args.model, options, args.prepend_bos)?,
     };
-    let prompts = match &args.tokens {
-        Some(rows) => rows.0.clone(),
-        None => rows_of(&model, args)?,
-    };
+    let prompts = rows_of(&model, args)?;
     let samples = args.samples as usize;
     let rows: Vec<Vec<u32>> = prompts.into_iter().flat_map(|row| std::iter::repeat_n(row, samples)).collect();
     let input = Tokens::padded(&rows, 0, PaddingSide::Right)?;
@@ -219,15 +215,9 @@ fn rows_of(model: &AnyModel, args: &GenerateArgs) -> Result<Vec<Vec<u32>>, Failu
         (Some(language), AnyModel::EncoderDecoder(own)) => Ok(own.to_tokens_of(language, text)?.real(0)),
         _ => model.prompt_row(text, args.prepend_bos),
     };
-    let given = args.files.read()?.map_or_else(|| Given::texts(&args.prompt), Given::Files);
-    let given = given.rows(|prompt| match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => row(&text),
-    })?;
-    match given.rows.is_empty() {
-        true => Err(Failure::Failed("there are no prompts".into())),
-        false => Ok(given.rows),
-    }
+    let given = Given::read(&args.files, args.tokens.as_ref(), &args.prompt)?;
+    let rows = given.map(|given| given.rows(|prompt| row_of(prompt, row))).transpose()?.map(|given| given.rows);
+    rows.filter(|rows| !rows.is_empty()).ok_or_else(|| Failure::Failed("there are no prompts".into()))
 }
 
 /// Id of a token given by its text or id.

@@ -1,5 +1,7 @@
 //! Prompts as rows of token ids. A prompt that can't be run is reported with its position in the input.
 
+use super::args::TokenRows;
+use super::prompt_files::PromptFiles;
 use super::terminal::note;
 use super::{Failure, signals};
 use hooklens_data::corpus::{Place, PlacedPrompts, Prompt};
@@ -16,9 +18,18 @@ pub(super) enum Given {
 }
 
 impl Given {
-    /// Text prompts from the command line.
-    pub(super) fn texts(texts: &[String]) -> Self {
-        Self::Options(texts.iter().cloned().map(Prompt::Text).collect())
+    /// The prompts given as `--prompts`, `--tokens` or `--prompt`. `None` if none of them is given.
+    pub(super) fn read(
+        files: &PromptFiles,
+        tokens: Option<&TokenRows>,
+        texts: &[String],
+    ) -> Result<Option<Self>, Failure> {
+        let files = files.read()?.map(Self::Files);
+        Ok(files.or_else(|| match (tokens, texts) {
+            (Some(rows), _) => Some(Self::Options(rows.0.iter().cloned().map(Prompt::Tokens).collect())),
+            (None, []) => None,
+            (None, texts) => Some(Self::Options(texts.iter().cloned().map(Prompt::Text).collect())),
+        }))
     }
 
     /// Tokenizes each prompt with `row`.
@@ -88,12 +99,17 @@ impl GivenRows {
     }
 }
 
+/// Token ids of a prompt, with texts tokenized by `tokenize`.
+pub(super) fn row_of(prompt: Prompt, tokenize: impl Fn(&str) -> Result<Vec<u32>>) -> Result<Vec<u32>> {
+    match prompt {
+        Prompt::Tokens(ids) => Ok(ids),
+        Prompt::Text(text) => tokenize(&text),
+    }
+}
+
 /// Tokenizes a prompt to be concatenated. It is checked here, because its position in the input is lost afterwards.
 pub(super) fn to_join(model: &HookedTransformer, prompt: Prompt) -> Result<Vec<u32>> {
-    let ids = match prompt {
-        Prompt::Tokens(ids) => ids,
-        Prompt::Text(text) => model.tokenizer()?.encode(&text)?,
-    };
+    let ids = row_of(prompt, |text| Ok(model.tokenizer()?.encode(text)?))?;
     if !ids.is_empty() {
         model.check_tokens(&Tokens::new(vec![ids.clone()])?)?;
     }

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
-use super::given::Given;
+use super::given::{Given, row_of};
 use super::json_result::{ModelId, with_header};
 use super::out::{CsvArg, Finding, Names, OutFile, check_finite, prepare};
 use super::picture_args::PictureArgs;
@@ -19,7 +19,6 @@ use super::terminal::Stdout;
 use super::{CliResult, Failure, load};
 use hooklens_analysis::experiments::{HeadDetection, HeadError, HeadPattern};
 use hooklens_analysis::labeled::{self, CsvText, LabeledArray, LabeledAxis};
-use hooklens_data::corpus::Prompt;
 use hooklens_model::driver::Input;
 use hooklens_model::model::{DecoderInput, HookedTransformer};
 
@@ -87,22 +86,14 @@ pub(super) fn run(args: &HeadsArgs) -> CliResult {
         return Err(Failure::Usage("--exclude-bos and --exclude-current-token require --measure mul or abs".into()));
     }
     let model = load("heads", &args.model, &args.dtype, args.process)?;
-    let given = args.files.read()?.map(Given::Files);
-    let given = given.or((!args.prompt.is_empty()).then(|| Given::texts(&args.prompt)));
-    let rows = match (&args.tokens, given) {
-        (Some(rows), _) => rows.0.clone(),
-        (None, None) => repeated(&model, args.seed),
-        (None, Some(given)) => {
-            given
-                .rows(|prompt| match prompt {
-                    Prompt::Tokens(ids) => Ok(ids),
-                    Prompt::Text(text) => model.prompt_row(&text, None),
-                })?
-                .rows
+    let (rows, texts) = match Given::read(&args.files, args.tokens.as_ref(), &args.prompt)? {
+        None => (repeated(&model, args.seed), "random repeated tokens".to_string()),
+        Some(given) => {
+            let rows = given.rows(|prompt| row_of(prompt, |text| model.prompt_row(text, None)))?.rows;
+            let count = format!("n = {}", rows.len());
+            (rows, count)
         }
     };
-    let is_random = args.tokens.is_none() && args.prompt.is_empty() && args.files.prompts.is_empty();
-    let texts = if is_random { "random repeated tokens".into() } else { format!("n = {}", rows.len()) };
     let input = Input::Rows(rows);
     let all = match args.measure {
         MeasureArg::Mean => model.head_scores(input)?,

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use super::terminal::print_json;
 use hooklens_data::dump::DumpModel;
 
-/// The command that is running.
-static INVOCATION: OnceLock<Invocation> = OnceLock::new();
+/// Defines the program, and the command line that is running.
+static INVOCATION: OnceLock<(fn() -> Command, ArgMatches)> = OnceLock::new();
 
 /// Options that change where a result goes, but not the result.
 const NOT_SETTINGS: [&str; 10] =
@@ -19,26 +19,26 @@ const NOT_SETTINGS: [&str; 10] =
 /// Length, in bytes, from which JSON in files is written without indentation.
 const LARGE: usize = 1 << 20;
 
-/// A command and its settings.
-struct Invocation {
-    command: String,
-    settings: Map<String, Value>,
+/// Records the command line for [`with_header`]. `program` defines the program.
+pub(super) fn record(program: fn() -> Command, matches: ArgMatches) {
+    // Set once: a process runs one command.
+    INVOCATION.set((program, matches)).ok();
 }
 
-/// Records the command and its options for [`with_header`]. `command` is the program's definition.
-pub(super) fn record(mut command: Command, matches: &ArgMatches) {
+/// The command that is running, and its settings.
+fn invocation() -> Option<(String, Map<String, Value>)> {
+    let (program, matches) = INVOCATION.get()?;
+    let mut command = program();
     command.build();
     let (mut definition, mut matches) = (&command, matches);
     let mut names = Vec::new();
     while let Some((name, own)) = matches.subcommand() {
-        let Some(found) = definition.find_subcommand(name) else { break };
         names.push(name);
-        (definition, matches) = (found, own);
+        (definition, matches) = (definition.find_subcommand(name)?, own);
     }
     let settings = definition.get_arguments().filter_map(|arg| Some((name_of(arg), setting(arg, matches)?)));
     let settings = settings.filter(|(name, _)| !NOT_SETTINGS.contains(&&**name)).collect();
-    // Set once: a process runs one command.
-    INVOCATION.set(Invocation { command: names.join(" "), settings }).ok();
+    Some((names.join(" "), settings))
 }
 
 /// Name of an option, as in JSON: `batch_size` for `--batch-size`.
@@ -103,9 +103,9 @@ impl ModelId {
 pub(super) fn with_header(model: Option<&ModelId>, body: Value) -> Value {
     let mut all = Map::new();
     all.insert("hooklens".into(), env!("CARGO_PKG_VERSION").into());
-    if let Some(invocation) = INVOCATION.get() {
-        all.insert("command".into(), invocation.command.clone().into());
-        all.insert("settings".into(), invocation.settings.clone().into());
+    if let Some((command, settings)) = invocation() {
+        all.insert("command".into(), command.into());
+        all.insert("settings".into(), settings.into());
     }
     if let Some(model) = model {
         all.insert("model".into(), model.name.clone().into());

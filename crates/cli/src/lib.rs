@@ -46,6 +46,7 @@ mod replacement;
 mod serve;
 mod shard_arg;
 mod share;
+mod share_report;
 mod signals;
 mod size;
 mod terminal;
@@ -149,7 +150,7 @@ pub fn main() -> ExitCode {
 fn parse() -> Result<Command, clap::Error> {
     let matches = Cli::command().try_get_matches()?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
-    json_result::record(Cli::command(), &matches);
+    json_result::record(Cli::command, matches);
     terminal::set_quiet(cli.quiet);
     Ok(cli.command)
 }

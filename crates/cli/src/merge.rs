@@ -12,6 +12,7 @@ use super::json_result::print_result;
 use super::out::{CsvArg, Names, OutFile, plural, prepare};
 use super::picture_args::PictureArgs;
 use super::share::{Found, Kind, Part, shares_in};
+use super::share_report::ShareReport;
 use super::terminal::{note, stdout};
 use super::{CliResult, Failure, attribute, features, patch};
 use hooklens_data::dump::{Shard, Shards, is_whole, merge, merge_unverified, shards_in};
@@ -66,7 +67,15 @@ pub(super) fn run(args: &MergeArgs) -> CliResult {
             Kind::FeaturesEval => features::merged_evaluation,
             Kind::AttributeEdges => attribute::merged,
         };
-        return merged(&parts, args.json, args.csv, args.picture, args.results.as_ref());
+        let to = ShareReport {
+            model: &|| Ok(parts[0].model()),
+            shards: Some(&parts),
+            json: args.json,
+            csv: args.csv,
+            picture: args.picture,
+            out: args.results.clone(),
+        };
+        return merged(&parts, &to);
     }
     if args.results.is_some() {
         return Err(Failure::Usage(format!(

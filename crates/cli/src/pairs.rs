@@ -134,6 +134,16 @@ pub(super) enum PairToken {
     Id(u32),
 }
 
+impl PairPrompt {
+    /// Token ids, with texts tokenized by `tokenize`.
+    pub(super) fn row(&self, tokenize: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Vec<u32>> {
+        match self {
+            Self::Text(text) => tokenize(text),
+            Self::Tokens(ids) => Ok(ids.clone()),
+        }
+    }
+}
+
 impl fmt::Display for PairToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -483,10 +493,7 @@ impl PairToken {
 
 /// Tokenizes prompts with `row` and pads them on the right.
 fn rows_of(prompts: &[PairPrompt], row: impl Fn(&str) -> LibResult<Vec<u32>>) -> LibResult<Tokens> {
-    let rows = prompts.iter().map(|prompt| match prompt {
-        PairPrompt::Text(text) => row(text),
-        PairPrompt::Tokens(ids) => Ok(ids.clone()),
-    });
+    let rows = prompts.iter().map(|prompt| prompt.row(&row));
     Ok(Tokens::padded(&rows.collect::<LibResult<Vec<_>>>()?, 0, PaddingSide::Right)?)
 }
 

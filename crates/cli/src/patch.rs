@@ -8,12 +8,13 @@ use serde_json::json;
 
 use super::any_model::AnyModel;
 use super::args::{DtypeArg, ModelArg, ProcessArg};
-use super::json_result::{ModelId, with_header};
-use super::out::{CsvArg, Finding, OutFile, check_finite, plural, prepare, print_largest};
+use super::json_result::ModelId;
+use super::out::{CsvArg, Finding, check_finite, plural, prepare, print_largest};
 use super::pairs::{AblateArg, PairArgs, PairModel, Pairs, metric_and_unit};
 use super::picture_args::PictureArgs;
 use super::progress::progress;
-use super::share::{Kind, Part, ShareArgs, described, setting_name};
+use super::share::{Kind, Part, ShareArgs, setting_name};
+use super::share_report::ShareReport;
 use super::terminal::{Stdout, note};
 use super::{CliResult, Failure};
 use hooklens_analysis::error::PatchError;
@@ -117,19 +118,22 @@ fn sweep<M: PairModel + DumpModel>(args: &PatchArgs, model: &M) -> CliResult {
     };
     if args.share.shard()?.is_none() {
         let pairs = args.pairs.read(model)?;
-        let report_options = ReportOptions {
+        let to = ShareReport {
             model: &|| Ok(ModelId::of(&args.model.model, model)?),
             shards: None,
-            at: &args.at,
-            metric: args.pairs.metric_name(),
+            json: args.json,
+            csv: args.csv,
             picture: args.picture,
+            out: args.share.file()?,
+        };
+        let options = ReportOptions {
+            at: &args.at,
+            metric: &args.pairs.metric_name(),
             estimate: args.estimate,
             shares: args.ablate.is_none(),
             top: args.top,
-            json: args.json,
-            csv: args.csv,
         };
-        return report(&swept(args, model, pairs)?, &report_options, args.share.file()?.as_ref());
+        return report(&swept(args, model, pairs)?, &options, &to);
     }
     let Some(share) = args.share.share(Kind::Patch, settings()?)?.filter(|share| !share.is_done()) else {
         return Ok(());
@@ -172,18 +176,12 @@ fn as_typed(error: Error, per: &[PerArg]) -> Failure {
 
 /// Data that the report shows besides the result.
 struct ReportOptions<'t> {
-    model: &'t dyn Fn() -> Result<ModelId, Failure>,
-    /// The shards that the result was merged from.
-    shards: Option<&'t [Part]>,
     at: &'t str,
-    metric: String,
-    picture: PictureArgs,
+    metric: &'t str,
     estimate: bool,
     /// Whether to plot normalized effects instead of raw ones.
     shares: bool,
     top: usize,
-    json: bool,
-    csv: CsvArg,
 }
 
 /// Keys of the settings in a shard's file that the merged report needs.
@@ -191,47 +189,34 @@ const ESTIMATE: &str = "estimate";
 const PICTURE: &str = "shares of the way are pictured";
 
 /// Merges the shards of a sweep and reports the result.
-pub(super) fn merged(
-    parts: &[Part],
-    json: bool,
-    csv: CsvArg,
-    picture: PictureArgs,
-    out: Option<&OutFile>,
-) -> CliResult {
+pub(super) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     let mut results: Vec<PatchingResult> = Vec::new();
     for part in parts {
         results.extend(part.result()?);
     }
     let Some(first) = parts.first() else { return Ok(()) };
-    let setting = |name: &str| first.settings.get(name).map_or("", String::as_str);
-    let is = |name: &str| setting(name) == "true";
-    let report_options = ReportOptions {
-        model: &|| Ok(first.model()),
-        shards: Some(parts),
-        at: setting("at"),
-        // The description of the prompts begins with the metric.
-        metric: setting("prompts").split(' ').next().unwrap_or_default().to_string(),
-        picture,
+    let is = |name: &str| first.setting(name) == "true";
+    let options = ReportOptions {
+        at: first.setting("at"),
+        metric: first.metric(),
         estimate: is(ESTIMATE),
         shares: is(PICTURE),
         top: 10,
-        json,
-        csv,
     };
-    report(&PatchingResult::joined(results).map_err(hooklens_model::error::Error::from)?, &report_options, out)
+    report(&PatchingResult::joined(results).map_err(Error::from)?, &options, to)
 }
 
-fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(found: &PatchingResult, options: &ReportOptions<'_>, to: &ShareReport<'_>) -> CliResult {
     let count = found.baseline.len();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let effect = found.effect();
     check_finite(&effect)?;
     let normalized = found.normalized();
-    if let (Some(_), Err(none)) = (out, &normalized) {
+    if let (Some(_), Err(none)) = (&to.out, &normalized) {
         note(format!("{none}; writing unnormalized effects instead"));
     }
     let normalized = normalized.ok();
-    let (metric, unit) = metric_and_unit(&options.metric);
+    let (metric, unit) = metric_and_unit(options.metric);
     let (picture, value) = match normalized.as_ref().filter(|_| options.shares) {
         Some(normalized) => (normalized, format!("share of the gap in {metric}")),
         None => (&effect, format!("effect on {metric} ({unit})")),
@@ -240,30 +225,26 @@ fn report(found: &PatchingResult, options: &ReportOptions<'_>, out: Option<&OutF
     let what = if options.estimate { "estimated effect" } else { "effect" };
     Finding {
         json: || {
-            let body = json!({
-                "shards": options.shards.map(described), "at": options.at, "estimate": options.estimate,
-                "prompts": count, "metric": metric, "unit": unit, "baseline": found.baseline, "source": found.source, "axes": effect.axes(),
-                "effect": effect, "normalized": normalized, "standard_error": found.standard_error(),
-                "values": found.values,
-            });
-            Ok(with_header(Some(&(options.model)()?), body))
+            to.result(json!({
+                "at": options.at, "estimate": options.estimate, "prompts": count, "metric": metric, "unit": unit,
+                "baseline": found.baseline, "source": found.source, "axes": effect.axes(), "effect": effect,
+                "normalized": normalized, "standard_error": found.standard_error(), "values": found.values,
+            }))
         },
-        csv: || found.csv(options.csv.labels()),
-        picture: options.picture.heatmap(
-            picture,
-            format!("{estimated}{}, {metric}, n = {count}", options.at),
-            value,
-        ),
-        text: |to: &mut Stdout| {
-            let source =
-                found.source.as_ref().map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
+        csv: || found.csv(to.csv.labels()),
+        picture: to.picture.heatmap(picture, format!("{estimated}{}, {metric}, n = {count}", options.at), value),
+        text: |out: &mut Stdout| {
+            let source = found
+                .source
+                .as_ref()
+                .map_or(String::new(), |source| format!(", {:+.3} in the source runs", mean(source)));
             let prompts = plural(count, "prompt");
-            writeln!(to, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
+            writeln!(out, "{prompts}; {metric} {:+.3} unpatched{source} ({unit})", mean(&found.baseline))?;
             let effect_name = format!("{what} ({unit})");
             let share = normalized.as_ref().map(|share| ("share of the gap", share));
             let columns: Vec<_> = [(&*effect_name, &effect)].into_iter().chain(share).collect();
-            print_largest(to, &columns, options.top)
+            print_largest(out, &columns, options.top)
         },
     }
-    .report(out, options.json)
+    .report(to.out.as_ref(), to.json)
 }

@@ -49,6 +49,12 @@ impl Default for PngArg {
     }
 }
 
+impl From<PngArg> for PictureArgs {
+    fn from(png: PngArg) -> Self {
+        Self { png, ..Self::default() }
+    }
+}
+
 impl PngArg {
     /// Saves a picture, at the requested scale if it is a .png. `save` writes the other formats.
     pub(super) fn save(

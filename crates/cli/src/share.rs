@@ -209,6 +209,16 @@ impl Part {
         Ok(())
     }
 
+    /// A setting of the shard; empty if it has none of this name.
+    pub(super) fn setting(&self, name: &str) -> &str {
+        self.settings.get(name).map_or("", String::as_str)
+    }
+
+    /// Name of the metric, with which the description of the prompts begins.
+    pub(super) fn metric(&self) -> &str {
+        self.setting("prompts").split(' ').next().unwrap_or_default()
+    }
+
     /// The model that the shard was computed with.
     pub(super) fn model(&self) -> ModelId {
         let name = self.settings.get("model").cloned().unwrap_or_default();

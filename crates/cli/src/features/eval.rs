@@ -4,16 +4,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::one::LayerArg;
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
 use crate::corpus::CorpusArg;
-use crate::json_result::{ModelId, with_header};
-use crate::out::{CsvArg, Finding, OutFile, prepare};
-use crate::picture_args::{PictureArgs, PngArg};
+use crate::json_result::ModelId;
+use crate::out::{CsvArg, Finding, prepare};
+use crate::picture_args::PngArg;
 use crate::progress::of_prompts;
-use crate::share::{Kind, Part, Share, ShareArgs, described};
+use crate::share::{Kind, Part, Share, ShareArgs};
+use crate::share_report::ShareReport;
 use crate::terminal::{Stdout, note};
 use crate::{CliResult, Failure, any_model};
 use hooklens_data::dump::{DumpModel, hash_of_rows};
@@ -68,8 +68,9 @@ pub(super) struct EvalArgs {
 }
 
 impl EvalArgs {
-    fn report_options<'t>(&self, model: &'t dyn Fn() -> Result<ModelId, Failure>) -> ReportOptions<'t> {
-        ReportOptions { model, shards: None, json: self.json, csv: self.csv, png: self.png }
+    fn to<'t>(&self, model: &'t dyn Fn() -> Result<ModelId, Failure>) -> Result<ShareReport<'t>, Failure> {
+        let (picture, out) = (self.png.into(), self.share.file()?);
+        Ok(ShareReport { model, shards: None, json: self.json, csv: self.csv, picture, out })
     }
 }
 
@@ -159,7 +160,7 @@ fn of_one(args: &EvalArgs, model: &HookedTransformer, mut one: Dictionary) -> Cl
         Some(share) => share.write(Some(&measured?)),
         None => {
             let id = || Ok(ModelId::of(&args.model.model, model)?);
-            report(measured?.evaluation()?, one.labels(), &args.report_options(&id), args.share.file()?.as_ref())
+            report(measured?.evaluation()?, one.labels(), &args.to(&id)?)
         }
     }
 }
@@ -183,76 +184,45 @@ fn of_all(args: &EvalArgs, model: &HookedTransformer, all: &Transcoders) -> CliR
         None => {
             let labels: Vec<&Labels> = all.layers().iter().map(Dictionary::labels).collect();
             let id = || Ok(ModelId::of(&args.model.model, model)?);
-            let options = args.report_options(&id);
-            report_all(&measured?.set_evaluation()?, &labels, &options, args.share.file()?.as_ref())
+            report_all(&measured?.set_evaluation()?, &labels, &args.to(&id)?)
         }
     }
 }
 
 /// Merges the shards of an evaluation and reports the result.
-pub(crate) fn merged(
-    parts: &[Part],
-    json: bool,
-    csv: CsvArg,
-    picture: PictureArgs,
-    out: Option<&OutFile>,
-) -> CliResult {
+pub(crate) fn merged(parts: &[Part], to: &ShareReport<'_>) -> CliResult {
     let mut shares: Vec<EvaluationShard> = Vec::new();
     for part in parts {
         shares.extend(part.result()?);
     }
-    let Some(first) = parts.first() else { return Ok(()) };
     let all = EvaluationShard::joined(shares)?;
     let none = Labels::default();
-    let options =
-        ReportOptions { model: &|| Ok(first.model()), shards: Some(parts), json, csv, png: picture.png_only()? };
     match all.layers() {
-        1 => report(all.evaluation()?, &none, &options, out),
-        layers => report_all(&all.set_evaluation()?, &vec![&none; layers], &options, out),
+        1 => report(all.evaluation()?, &none, to),
+        layers => report_all(&all.set_evaluation()?, &vec![&none; layers], to),
     }
 }
 
-/// How an evaluation is reported.
-struct ReportOptions<'t> {
-    model: &'t dyn Fn() -> Result<ModelId, Failure>,
-    /// The shards that the evaluation was merged from.
-    shards: Option<&'t [Part]>,
-    json: bool,
-    csv: CsvArg,
-    png: PngArg,
-}
-
-impl ReportOptions<'_> {
-    /// The measures as a JSON result.
-    fn json(&self, mut measures: Value) -> Result<Value, Failure> {
-        measures["shards"] = json!(self.shards.map(described));
-        Ok(with_header(Some(&(self.model)()?), measures))
-    }
-}
-
-fn report(measured: Evaluation, labels: &Labels, options: &ReportOptions<'_>, out: Option<&OutFile>) -> CliResult {
+fn report(measured: Evaluation, labels: &Labels, to: &ShareReport<'_>) -> CliResult {
+    let png = to.picture.png_only()?;
     Finding {
-        json: || options.json(measured.to_json()),
-        csv: || csv([(&measured, labels)], false, options.csv.labels()),
-        picture: |path: &Path| picture([&measured], options.png, path),
-        text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
+        json: || to.result(measured.to_json()),
+        csv: || csv([(&measured, labels)], false, to.csv.labels()),
+        picture: |path: &Path| picture([&measured], png, path),
+        text: |out: &mut Stdout| Ok(write!(out, "{measured}")?),
     }
-    .report(out, options.json)
+    .report(to.out.as_ref(), to.json)
 }
 
-fn report_all(
-    measured: &SetEvaluation,
-    labels: &[&Labels],
-    options: &ReportOptions<'_>,
-    out: Option<&OutFile>,
-) -> CliResult {
+fn report_all(measured: &SetEvaluation, labels: &[&Labels], to: &ShareReport<'_>) -> CliResult {
+    let png = to.picture.png_only()?;
     Finding {
-        json: || options.json(measured.to_json()),
-        csv: || csv(measured.layers.iter().zip(labels.iter().copied()), true, options.csv.labels()),
-        picture: |path: &Path| picture(&measured.layers, options.png, path),
-        text: |to: &mut Stdout| Ok(write!(to, "{measured}")?),
+        json: || to.result(measured.to_json()),
+        csv: || csv(measured.layers.iter().zip(labels.iter().copied()), true, to.csv.labels()),
+        picture: |path: &Path| picture(&measured.layers, png, path),
+        text: |out: &mut Stdout| Ok(write!(out, "{measured}")?),
     }
-    .report(out, options.json)
+    .report(to.out.as_ref(), to.json)
 }
 
 /// Saves a histogram of the densities of all active latents.

@@ -9,10 +9,11 @@ use serde_json::json;
 
 use super::one::{LayerArg, tell};
 use crate::args::{DtypeArg, ModelArg, ProcessArg};
+use crate::given::row_of;
 use crate::json_result::{ModelId, print_result};
 use crate::terminal::stdout;
 use crate::{CliResult, Failure, any_model};
-use hooklens_data::corpus::{Prompt, read_prompts};
+use hooklens_data::corpus::read_prompts;
 use hooklens_features::{
     Dictionary, FoundLatent, Labels, latents_by_activation, latents_by_attribution, latents_by_difference,
     promoted_tokens,
@@ -69,10 +70,7 @@ pub(super) fn rows(
     path: &Path,
     prepend_bos: Option<bool>,
 ) -> Result<Vec<Vec<u32>>, Failure> {
-    let row = |prompt: Prompt| match prompt {
-        Prompt::Tokens(ids) => Ok(ids),
-        Prompt::Text(text) => model.prompt_row(&text, prepend_bos),
-    };
+    let row = |prompt| row_of(prompt, |text| model.prompt_row(text, prepend_bos));
     Ok(read_prompts(path)?.into_iter().map(row).collect::<hooklens_model::error::Result<_>>()?)
 }
 

@@ -12,7 +12,7 @@ use crate::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use crate::feature_edit::{FeatureEditArg, feature_edit};
 use crate::json_result::{ModelId, print_result};
 use crate::out::{Names, prepare, said};
-use crate::pairs::{self, Line, PairPrompt, PairToken, file_lines, ioi_lines};
+use crate::pairs::{self, Line, PairToken, file_lines, ioi_lines};
 use crate::progress::progress;
 use crate::replacement::replacement;
 use crate::terminal::note;
@@ -275,10 +275,7 @@ fn graph(
     };
     if let Some(lines) = many {
         return Ok(AttributionGraph::mean(lines.into_iter().map(|line| {
-            let row = match line.clean {
-                PairPrompt::Text(text) => model.prompt_row(&text, prepend_bos)?,
-                PairPrompt::Tokens(ids) => ids,
-            };
+            let row = line.clean.row(|text| model.prompt_row(text, prepend_bos))?;
             let options = base.clone().target(target(&line.answer, line.wrong.as_ref())?);
             one(model, row, replacement, &options)
         }))?);
