@@ -44,10 +44,15 @@ impl Span {
         if whole {
             step = step.max(1.0);
         }
-        let first = (self.least / step).ceil();
+        // A multiple of the step at the least value counts although a quotient is rounded.
+        let least = self.least / step;
+        let first = (least - (least.abs() * 4.0 * f64::EPSILON)).ceil();
         let places = (0..=2 * about).map(|number| (first + number as f64) * step);
         // Avoids `-0`.
-        places.take_while(|place| *place <= self.most).map(|place| (place + 0.0, written(place + 0.0, step))).collect()
+        places
+            .take_while(|place| *place <= self.most + step * 1e-9)
+            .map(|place| (place + 0.0, written(place + 0.0, step)))
+            .collect()
     }
 }
 

@@ -138,7 +138,7 @@ impl Panels {
             [down, across] => (across, down),
             _ => {
                 let side = |count: usize, most: f64, room: f64| (count as f64 * most).min(room);
-                panel_grid(count, (side(columns, CELL.0, WIDTH), side(rows, CELL.1, HEIGHT)), WIDTH)
+                panel_grid(count, (side(columns, CELL.0, WIDTH), side(rows, CELL.1, HEIGHT)), (WIDTH, HEIGHT))
             }
         };
         let panel = |matrix: usize| Panel {
