@@ -400,7 +400,7 @@ impl FromStr for Positions {
     fn from_str(text: &str) -> Result<Self, HookError> {
         let bad = || HookError::BadPattern {
             pattern: text.to_string(),
-            reason: "positions are written A..B, A.., ..B, N or -1".to_string(),
+            reason: "positions are written A..B, A.., ..B or N, and -1 is the last".to_string(),
         };
         let number = |t: &str| t.trim().parse::<isize>().map_err(|_| bad());
         let end = |t: &str| if t.trim().is_empty() { Ok(None) } else { number(t).map(Some) };

@@ -440,7 +440,10 @@ fn pages_and_findings_from_the_command_line() {
         (show(&[&sae[..], &["--latents", "900", "--out", "p.html"]].concat()), "has no latent 900"),
         (show(&["--prompts", "prompts.txt", "--out", "p.html"]), "or --more, is required"),
         (show(&["--neurons", "9", "--prompts", "prompts.txt", "--out", "p.html"]), "layer"),
-        (run(&["find", "--dictionary", "embedded:none", "--prompt", "Mary"]), "embedded dictionaries are"),
+        (
+            run(&["find", "--dictionary", "embedded:none", "--prompt", "Mary"]),
+            "expected a file, a folder, or embedded:ioi-sae",
+        ),
         (run(&["find", "--prompt", "Mary"]), "exactly one --dictionary"),
     ];
     for ((code, _, warned), expected) in wrong {

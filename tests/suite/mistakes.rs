@@ -92,6 +92,23 @@ const MISTAKES: &[Mistake] = &[
     ("generate --prompt P --samples 3", &["--samples", "--temperature"]),
     ("dump --prompt P --resume --out a.safetensors", &["--resume", "folder"]),
     ("patch --ioi 2 --json --shard 1/2 --out a", &["--json", "--shard"]),
+    ("info embedded:ioi", &["embedded:ioi", "--model embedded:ioi"]),
+    ("info --model ioi", &["`ioi`", "embedded:ioi"]),
+    ("features info ioi-sae", &["ioi-sae", "embedded:ioi-sae"]),
+    ("patch --prompt P --answer Mary", &["--prompt", "--clean"]),
+    ("patch --model embedded:induction --ioi 2", &["--ioi, pair 1", "Emma", "hooklens vocabulary"]),
+    ("generate --prompt P --max-new-tokens 1000", &["--max-new-tokens 1000", "15 tokens", "48", "34"]),
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --tokens 1X --out s", &[
+        "1X", "--tokens", "1M",
+    ]),
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --tokens 1k --out s", &[
+        "1000 tokens", "2048", "smaller batch",
+    ]),
+    ("dump --prompt P --positions last --out a", &["last", "--positions", "-1"]),
+    ("dump --prompts empty.txt --out a", &["empty.txt", "no prompts"]),
+    ("dump --prompts json.txt --out a", &["json.txt", "json.txt.jsonl"]),
+    ("parity --reference .", &["--reference", "folder", ".safetensors"]),
+    ("attention --prompt P P --out a.svg", &["one prompt", "2 were given", ".html"]),
     ("info --model embedded:ioi --devices", &["--model", "--devices"]),
 ];
 
@@ -99,6 +116,8 @@ const MISTAKES: &[Mistake] = &[
 fn messages_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("empty.txt", "");
+    write("json.txt", "{\"text\": \"red fox\"}\n");
     write("prompts.txt", &format!("{PROMPT}\n"));
     write("misspelled.jsonl", &format!("{{\"clean\": {PROMPT:?}, \"corupted\": {PROMPT:?}, \"answer\": \"Mary\"}}\n"));
     let short = format!("{{\"clean\": {PROMPT:?}, \"corrupted\": \"When\", \"answer\": \"Mary\", \"wrong\": \"John\"}}\n");

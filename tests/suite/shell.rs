@@ -21,17 +21,54 @@ pub(crate) fn commands(of: &[&str]) -> Vec<String> {
     names.map(String::from).collect()
 }
 
+/// What bash offers for the last word. Words are given as bash splits them.
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = r#"
+        set -eu
+        source <("$HOOKLENS" completions bash | sed "s|\"hooklens\"|$HOOKLENS|")
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) last="${@: -1}"
+        [[ "$last" == [:=] ]] && last=""
+        _hooklens hooklens "$last" before
+        printf '%s\n' "${COMPREPLY[@]+${COMPREPLY[@]}}""#;
+    let mut bash = std::process::Command::new("bash");
+    bash.env("HOOKLENS", env!("CARGO_BIN_EXE_hooklens")).env_remove("HOOKLENS_MODEL");
+    let output = bash.args(["-c", script, "bash", "hooklens"]).args(words).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.is_empty()).map(String::from).collect()
+}
+
 #[test]
 fn every_shell_gets_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (code, script, err) = ran(&["completions", shell]);
         assert_eq!((code, err.as_str()), (0, ""), "{shell}");
-        for word in ["dump", "attribute", "vocabulary", "prepend-bos"] {
-            assert!(script.contains(word), "{shell} lacks {word}");
-        }
+        assert!(script.contains("HOOKLENS_COMPLETE"), "{shell}: {script}");
+        let mut asked = program();
+        asked.env("HOOKLENS_COMPLETE", shell).env("HOOKLENS_COMPLETE_INDEX", "1").env("_CLAP_COMPLETE_INDEX", "1");
+        let said = asked.args(["--", "hooklens", "vocab"]).output().unwrap();
+        assert!(String::from_utf8_lossy(&said.stdout).contains("vocabulary"), "{shell}: {said:?}");
     }
     let (code, _, err) = ran(&["completions", "tcsh"]);
     assert!(code == 2 && err.contains("powershell"), "{err}");
+}
+
+#[test]
+fn completions_know_models_and_their_points() {
+    assert_eq!(offered(&["vocab"]), ["vocabulary"]);
+    assert_eq!(offered(&["features", "tra"]), ["train"]);
+    assert_eq!(offered(&["patch", "--per", "hea"]), ["head"]);
+    assert_eq!(offered(&["hooks", "--model", "embedded", ":"]), ["induction", "ioi"]);
+    assert_eq!(offered(&["hooks", "--model", "=", "embedded", ":", "ind"]), ["induction"]);
+    assert_eq!(offered(&["features", "eval", "--dictionary", "embedded", ":", "ioi-s"]), ["ioi-sae"]);
+    let ioi = ["--model", "embedded", ":", "ioi"];
+    let of = |command: &[&str], rest: &[&str]| offered(&[command, &ioi, rest].concat());
+    assert_eq!(of(&["attention"], &["--layers", "0,"]), ["0,0", "0,1", "0,2", "0,3"]);
+    let points = ["blocks.1.hook_resid_pre", "blocks.1.hook_resid_mid", "blocks.1.hook_resid_post"];
+    assert_eq!(of(&["features", "train"], &["--at", "blocks.1.hook_resid_"]), points);
+    let globs = of(&["dump"], &["--hooks", "*hook_z,blocks.*.attn.hook_p"]);
+    assert_eq!(globs, ["*hook_z,blocks.*.attn.hook_pattern"]);
+    // Nothing is fetched for a completion.
+    assert!(offered(&["hooks", "--model", "nowhere/nothing", "--hooks", "b"]).is_empty());
 }
 
 #[test]

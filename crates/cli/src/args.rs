@@ -5,11 +5,12 @@ use std::hash::Hash;
 use std::path::PathBuf;
 
 use burn::tensor::Device;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use hooklens_hooks::{DType, Positions};
 
 use super::loading_bar::LoadingBar;
-use super::{Failure, size};
+use super::{Failure, completions, size};
 use hooklens_loading::loading::{LoadOptions, sources};
 use hooklens_model::device::{DEVICE_VARIABLE, parse_device};
 use hooklens_model::processing::Processing;
@@ -21,7 +22,7 @@ pub(super) const MODEL_VARIABLE: &str = "HOOKLENS_MODEL";
 pub(super) struct NameArg {
     /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision),
     /// embedded:induction or embedded:ioi
-    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE)]
+    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE, value_parser = NonEmptyStringValueParser::new(), add = completions::model())]
     pub(super) model: String,
 }
 
@@ -71,7 +72,7 @@ impl ProcessArg {
 pub(super) struct ModelArg {
     /// A folder with config.json and weights, a checkpoint file, a hub id (ID@REVISION to pin a revision),
     /// embedded:induction or embedded:ioi
-    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE)]
+    #[arg(long, value_name = "MODEL", env = MODEL_VARIABLE, value_parser = NonEmptyStringValueParser::new(), add = completions::model())]
     pub(super) model: String,
     /// Folder of a LoRA adapter to merge into the weights
     #[arg(long, value_name = "FOLDER")]
@@ -79,14 +80,14 @@ pub(super) struct ModelArg {
     /// Device to compute on: flex (this CPU), libtorch, libtorch:cuda:N, cuda:N, vulkan:N, metal:N, wgpu:N,
     /// remote:ws://HOST:PORT (`hooklens info --devices` lists those available); with several, the blocks are split
     /// across them
-    #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex")]
+    #[arg(long, value_name = "DEVICE,...", env = DEVICE_VARIABLE, value_delimiter = ',', default_value = "flex", add = completions::devices())]
     pub(super) device: Vec<String>,
     /// Read weight files into memory instead of mapping them, for files that may be overwritten while in use
     #[arg(long)]
     pub(super) no_mmap: bool,
     /// Splice a sparse autoencoder or transcoders into the model, adding back the reconstruction error: a file, a folder,
     /// embedded:ioi-sae or embedded:ioi-transcoders; may be given several times
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", add = completions::dictionary())]
     pub(super) dictionary: Vec<PathBuf>,
     /// Apply the dictionary at every token, including special tokens that it was not trained on (usually the BOS token)
     #[arg(long, requires = "dictionary")]

@@ -21,6 +21,7 @@ use hooklens_analysis::labeled::CsvText;
 use hooklens_model::config::Layers;
 use hooklens_model::driver::HookedModel;
 use hooklens_model::tokens::{Tokens, token_text};
+use hooklens_plot::token_text::visible;
 use hooklens_plot::{
     AttentionPatterns, AttentionView, HeadAttention, PatternGrid, PlotError, ShownHeads, check_attention_view,
 };
@@ -37,17 +38,17 @@ pub(super) struct AttentionArgs {
     pub(super) dtype: DtypeArg,
     #[command(flatten)]
     pub(super) process: ProcessArg,
-    /// The prompt
-    #[arg(long, value_name = "TEXT")]
-    pub(super) prompt: Option<String>,
-    /// Token ids, separated by commas
+    /// A prompt; may be given several times for a page (.html) with a list of prompts
+    #[arg(long, value_name = "TEXT", num_args = 1..)]
+    pub(super) prompt: Vec<String>,
+    /// Token ids, separated by commas within a prompt and semicolons between prompts
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     pub(super) tokens: Option<TokenRows>,
     /// Layers to show: 0,2..4,-1 (default: all)
-    #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true, add = crate::completions::layers())]
     pub(super) layers: Vec<Positions>,
     /// Heads to show in each layer: 0,2..4,-1 (default: all)
-    #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true)]
+    #[arg(long, value_name = "HEADS", value_delimiter = ',', value_parser = positions, allow_hyphen_values = true, add = crate::completions::heads())]
     pub(super) heads: Vec<Positions>,
     /// Positions to show, as queries and as keys: A..B
     #[arg(long, value_name = "POSITIONS", value_parser = positions, allow_hyphen_values = true, default_value = "..")]
@@ -80,15 +81,19 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         layers.retain(|layer| model.config().attends(*layer));
     }
     let heads = chosen("--heads", &args.heads, n_heads)?;
-    let row = match (&args.prompt, &args.tokens) {
-        (Some(text), _) => model.prompt_row(text, None)?,
-        (None, Some(rows)) => rows.one("--tokens")?,
-        (None, None) => return Err(Failure::Usage("--prompt or --tokens is required".into())),
+    let rows = match &args.tokens {
+        Some(rows) => rows.0.clone(),
+        None => args.prompt.iter().map(|text| model.prompt_row(text, None)).collect::<Result<_, _>>()?,
     };
-    let len = args.positions.resolve(row.len())?.len();
+    let kind = args.out.as_ref().map(|out| out.kind);
+    if rows.len() > 1 && (args.json || kind.is_some_and(|kind| kind != Kind::Page)) {
+        let what = if args.json { "--json" } else { "a file other than a page (.html)" };
+        return Err(Failure::Usage(format!("{what} takes one prompt, but {} were given", rows.len())));
+    }
+    let lengths = rows.iter().map(|row| Ok(args.positions.resolve(row.len())?.len()));
+    let len = lengths.collect::<Result<Vec<_>, Failure>>()?.into_iter().max().unwrap_or(0);
     let count = layers.len() * heads.len();
     // Fail before the forward pass if the result is too large to show.
-    let kind = args.out.as_ref().map(|out| out.kind);
     if kind == Some(Kind::Page) {
         check_attention_view(count, len, true)?;
     }
@@ -96,37 +101,61 @@ pub(super) fn run(args: &AttentionArgs) -> CliResult {
         let axes = ["layers", "heads", "positions"].map(String::from).to_vec();
         return Err(PlotError::TooMany { places: count * len * len, most: MOST_VALUES, axes }.into());
     }
-    let tokens = Tokens::new(vec![row])?;
-    let (patterns, by_layer) = match &model {
-        AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
-        AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
-        AnyModel::EncoderDecoder(model) => {
-            note("showing the encoder's patterns; the decoder's patterns are available only from the Rust API");
-            recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?
-        }
-    };
-    let patterns = patterns.heads(heads)?.positions(args.positions.clone())?;
-    let mut scores = BTreeMap::new();
-    for (layer, of_layer) in layers.into_iter().zip(by_layer) {
-        scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((layer, head), score)));
+    if matches!(model, AnyModel::EncoderDecoder(_)) {
+        note("showing the encoder's patterns; the decoder's patterns are available only from the Rust API");
     }
-    let found: Vec<HeadSummary> = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
+    let mut shown = Vec::new();
+    for row in rows {
+        let tokens = Tokens::new(vec![row])?;
+        let (patterns, by_layer) = match &model {
+            AnyModel::Decoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+            AnyModel::Encoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "blocks")?,
+            AnyModel::EncoderDecoder(model) => recorded(model, (&tokens).into(), &tokens, &layers, "encoder")?,
+        };
+        let patterns = patterns.heads(heads.clone())?.positions(args.positions.clone())?;
+        let mut scores = BTreeMap::new();
+        for (layer, of_layer) in layers.iter().zip(by_layer) {
+            scores.extend(of_layer.into_iter().enumerate().map(|(head, score)| ((*layer, head), score)));
+        }
+        let heads = patterns.heads_shown().iter().map(|head| HeadSummary::of(head, &scores)).collect();
+        shown.push((patterns, heads));
+    }
+    report(&model, &shown, args)
+}
+
+fn report(model: &AnyModel, shown: &[(AttentionPatterns, Vec<HeadSummary>)], args: &AttentionArgs) -> CliResult {
+    let Some(((first, scores), others)) = shown.split_first() else {
+        return Err(Failure::Usage("--prompt or --tokens is required".into()));
+    };
     let title = &args.model.model;
     Finding {
         json: || {
-            let scores: Vec<_> = found.iter().map(HeadSummary::json).collect();
-            let body = json!({"tokens": patterns.tokens(), "scores": scores, "patterns": patterns.to_labeled()});
+            let scores: Vec<_> = scores.iter().map(HeadSummary::json).collect();
+            let body = json!({"tokens": first.tokens(), "scores": scores, "patterns": first.to_labeled()});
             Ok(with_header(Some(&model.id(title)?), body))
         },
-        csv: || patterns.to_labeled().csv(args.csv.labels()),
-        picture: |path: &Path| match kind {
-            Some(Kind::Page) => Ok(AttentionView::of(&patterns)?.title(title).save(path)?),
+        csv: || first.to_labeled().csv(args.csv.labels()),
+        picture: |path: &Path| match args.out.as_ref().map(|out| out.kind) {
+            Some(Kind::Page) => {
+                let view = others.iter().try_fold(AttentionView::of(first)?, |view, (other, _)| view.and(other))?;
+                Ok(view.title(title).save(path)?)
+            }
             _ => {
-                let grid = PatternGrid::of(&patterns)?.title(title);
+                let grid = PatternGrid::of(first)?.title(title);
                 args.png.save(&grid, path, |path| grid.save(path))
             }
         },
-        text: |to: &mut Stdout| print(to, &found, args.top),
+        text: |to: &mut Stdout| {
+            for (number, (_, heads)) in shown.iter().enumerate() {
+                if shown.len() > 1 {
+                    let blank = if number > 0 { "\n" } else { "" };
+                    let text = args.prompt.get(number).map_or(String::new(), |text| format!(": {}", visible(text)));
+                    writeln!(to, "{blank}prompt {}{text}", number + 1)?;
+                }
+                print(to, heads, args.top)?;
+            }
+            Ok(())
+        },
     }
     .report(args.out.as_ref(), args.json)
 }

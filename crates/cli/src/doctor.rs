@@ -40,7 +40,7 @@ const TOKENS: usize = 1000;
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// Also report what this model needs: a folder, a checkpoint file, a hub id, or embedded:NAME
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", add = crate::completions::model())]
     model: Option<String>,
     /// Print JSON
     #[arg(long)]

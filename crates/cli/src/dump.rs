@@ -53,8 +53,8 @@ pub(super) struct DumpArgs {
     decoder_field: Option<String>,
     /// Points to dump: names, globs and shorthands, separated by commas (default: all except those computed only when
     /// requested by name)
-    #[arg(long, value_name = "GLOB,...", default_value = "*")]
-    hooks: String,
+    #[arg(long, value_name = "GLOB,...", num_args = 1.., default_value = "*", add = crate::completions::globs())]
+    hooks: Vec<String>,
     /// Which logits to write
     #[arg(long, value_enum, default_value = "none")]
     logits: LogitsArg,
@@ -186,7 +186,7 @@ fn context_exceeded(error: &(dyn std::error::Error + 'static)) -> Option<usize> 
 }
 
 fn checked(args: &DumpArgs) -> CliResult {
-    let globs = split_globs(&args.hooks);
+    let globs: Vec<&str> = args.hooks.iter().flat_map(|globs| split_globs(globs)).collect();
     if globs.is_empty() {
         return Err(Failure::Usage("--hooks must name at least one hook point".into()));
     }

@@ -1,5 +1,6 @@
 //! `hooklens generate`.
 
+use hooklens_model::model::DecoderInput;
 use std::io::Write;
 
 use clap::{ArgGroup, Args, ValueEnum};
@@ -10,12 +11,14 @@ use super::args::{DtypeArg, ModelArg, ProcessArg, TokenRows, token_rows};
 use super::feature_edit::{FeatureEditArg, feature_edit};
 use super::given::{Given, row_of};
 use super::json_result::{ModelId, print_result};
+use super::out::plural;
 use super::prompt_files::PromptFiles;
 use super::replacement::replacement;
 use super::terminal::{is_unread, stdout};
 use super::{CliResult, Failure};
 use hooklens_features::graph::{FeatureEdit, generate_edited};
 use hooklens_model::driver::HookedModel;
+use hooklens_model::error::InputError;
 use hooklens_model::generation::{Generate, GenerateOptions, GeneratedRow, Sampling, Stop};
 use hooklens_model::kv_cache::{Bits, CacheKind, Offload};
 use hooklens_model::model::HookedTransformer;
@@ -167,6 +170,7 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         first_token.into_iter().fold(options, GenerateOptions::first_token)
     };
     if let AnyModel::Decoder(model) = &model {
+        fits(model, longest - args.max_new_tokens.min(longest), args.max_new_tokens)?;
         past_context(model, longest);
     }
     let (made, before) = match (&model, &edited) {
@@ -204,6 +208,20 @@ pub(super) fn run(args: &GenerateArgs) -> CliResult {
         }
     }
     Ok(())
+}
+
+/// Checks that the longest prompt and its new tokens have places in the model's position table. The last new token is
+/// never run.
+fn fits(model: &HookedTransformer, prompt: usize, new: usize) -> CliResult {
+    match model.check_length(prompt.saturating_add(new.saturating_sub(1))) {
+        Err(InputError::TooLong { n_ctx, .. }) if prompt <= n_ctx => Err(Failure::Usage(format!(
+            "--max-new-tokens {new} is too large: the longest prompt has {}, and the model's position table has {n_ctx} \
+             entries; at most {} can be generated",
+            plural(prompt, "token"),
+            plural(n_ctx + 1 - prompt, "token")
+        ))),
+        other => Ok(other?),
+    }
 }
 
 /// Tokenizes the prompts.

@@ -1,13 +1,15 @@
 //! `hooklens hooks`.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::Args;
-use hooklens_hooks::{Axis, PointInfo, Selection};
+use hooklens_hooks::{Axis, Catalog, PointInfo, Selection};
 use serde_json::json;
 
 use super::CliResult;
 use super::args::NameArg;
+use super::completions;
 use super::dump::split_globs;
 use super::json_result::{ModelId, print_result};
 use super::out::plural;
@@ -23,8 +25,8 @@ pub(super) struct HooksArgs {
     #[command(flatten)]
     model: NameArg,
     /// Points to list: names, globs and shorthands, separated by commas (default: all)
-    #[arg(long, value_name = "GLOB,...")]
-    hooks: Option<String>,
+    #[arg(long, value_name = "GLOB,...", num_args = 1.., add = completions::globs())]
+    hooks: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -32,16 +34,12 @@ pub(super) struct HooksArgs {
 
 pub(super) fn run(args: &HooksArgs) -> CliResult {
     let info = inspect(&args.model.model)?;
-    let all = OutputHeads { mlm: true, pooler: true, nsp: true };
-    let catalog = match &info.config {
-        ModelConfig::Decoder(config) => catalog_of(config),
-        ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
-        ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
-    };
-    let points: Vec<&PointInfo> = match &args.hooks {
-        None => catalog.points().iter().collect(),
-        Some(globs) => {
-            let ids = Selection::from(split_globs(globs)).resolve(&catalog)?;
+    let catalog = catalog(&info.config);
+    let points: Vec<&PointInfo> = match &args.hooks[..] {
+        [] => catalog.points().iter().collect(),
+        globs => {
+            let globs: Vec<&str> = globs.iter().flat_map(|globs| split_globs(globs)).collect();
+            let ids = Selection::from(globs).resolve(&catalog)?;
             ids.into_iter().map(|id| catalog.info(id)).collect()
         }
     };
@@ -63,6 +61,16 @@ pub(super) fn run(args: &HooksArgs) -> CliResult {
     }
     print(&points, catalog.n_layers(), &info.config, &mut out)?;
     Ok(())
+}
+
+/// The points of a model, including those that need weights which the configuration does not tell of.
+pub(super) fn catalog(config: &ModelConfig) -> Arc<Catalog> {
+    let all = OutputHeads { mlm: true, pooler: true, nsp: true };
+    match config {
+        ModelConfig::Decoder(config) => catalog_of(config),
+        ModelConfig::Encoder(config, heads) => encoder::catalog_of(config, heads.unwrap_or(all)),
+        ModelConfig::EncoderDecoder(config) => encoder_decoder::catalog_of(config),
+    }
 }
 
 fn print(points: &[&PointInfo], layers: usize, config: &ModelConfig, out: &mut impl Write) -> std::io::Result<()> {

@@ -29,7 +29,7 @@ use hooklens_model::tokens::Tokenizer;
 pub(super) struct InfoArgs {
     /// The model to describe (without a model: lists embedded models, dictionaries and devices)
     // Read from the environment below, because other options take precedence over the variable.
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", add = crate::completions::model())]
     model: Option<String>,
     /// List this machine's devices: names for --device, memory, and supported dtypes
     #[arg(long, conflicts_with = "model")]

@@ -14,6 +14,7 @@ pub mod benchmark;
 mod command;
 mod completions;
 mod corpus;
+mod count;
 mod direction_file;
 mod doctor;
 mod dump;
@@ -24,6 +25,7 @@ mod generate;
 mod given;
 mod graph;
 mod heads;
+mod hint;
 mod hooks;
 mod info;
 mod json_result;
@@ -88,6 +90,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
 /// Runs the program. Exit codes are 0 on success, 1 on failure, 2 for invalid arguments, and 75 if a signal stopped the
 /// work and running the command again resumes it.
 pub fn main() -> ExitCode {
+    completions::answer_shell();
     hooklens_model::device::retain_freed_memory();
     signals::exit_on_abort();
     hooklens_io::caught::print_others_only();
@@ -148,7 +151,7 @@ pub fn main() -> ExitCode {
 
 /// Parses the arguments, and records the settings for results.
 fn parse() -> Result<Command, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+    let matches = Cli::command().try_get_matches().map_err(hint::hinted)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
     json_result::record(Cli::command, matches);
     terminal::set_quiet(cli.quiet);

@@ -17,7 +17,7 @@ pub(super) struct NotebookArgs {
     #[arg(value_name = "FILE.ipynb")]
     file: PathBuf,
     /// The model to open: `embedded:NAME`, a folder, or a hub id such as gpt2
-    #[arg(long, default_value = "embedded:induction")]
+    #[arg(long, default_value = "embedded:induction", add = crate::completions::model())]
     model: String,
     /// The text to show attention patterns for
     #[arg(long, default_value = "king drum sun star moon tea king drum sun star moon tea")]

@@ -18,7 +18,7 @@ use super::share::{Share, setting_name};
 use super::written::WrittenArg;
 use hooklens_analysis::activations::TokenChoice;
 use hooklens_analysis::error::PatchError;
-use hooklens_analysis::experiments::ioi_prompts;
+use hooklens_analysis::experiments::{IoiPrompt, ioi_prompts};
 use hooklens_analysis::patching::{Ablation, Metric, Patchable, Patching};
 use hooklens_io::regular;
 use hooklens_model::driver::{HookedModel, Input};
@@ -170,14 +170,14 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
     if count == 0 {
         return Err(Failure::Usage("--ioi must be at least 1".into()));
     }
-    let line = |prompt: hooklens_analysis::experiments::IoiPrompt| Line {
+    let line = |(number, prompt): (usize, IoiPrompt)| Line {
         clean: PairPrompt::Text(prompt.text),
         corrupted: Some(PairPrompt::Text(prompt.corrupted)),
         answer: PairToken::Text(prompt.answer.into()),
         wrong: Some(PairToken::Text(prompt.wrong.into())),
-        place: None,
+        place: Some(format!("--ioi, pair {number}")),
     };
-    Ok(ioi_prompts(count as usize, 0).into_iter().map(line).collect())
+    Ok((1..).zip(ioi_prompts(count as usize, 0)).map(line).collect())
 }
 
 /// Maximum size of a file of pairs, in bytes. All pairs are run together, and a stream may never end.

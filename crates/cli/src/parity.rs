@@ -35,6 +35,10 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance must be a finite number, 0 or more".into()));
     }
+    if args.reference.is_dir() {
+        let message = format!("--reference {} is a folder; expected a .safetensors file", args.reference.display());
+        return Err(Failure::Usage(message));
+    }
     let options = args.model.processed(args.dtype.dtype, args.process)?;
     let report = compare(&args.model.model, options, &args.reference)?;
     let beyond = report.first_beyond(args.tolerance);

@@ -34,7 +34,7 @@ pub(super) struct PatchArgs {
     #[command(flatten)]
     pub(super) pairs: PairArgs,
     /// Points to patch: a name, glob or shorthand
-    #[arg(long, value_name = "GLOB", default_value = "blocks.*.hook_resid_pre")]
+    #[arg(long, value_name = "GLOB", default_value = "blocks.*.hook_resid_pre", add = crate::completions::globs())]
     pub(super) at: String,
     /// Axes along which to patch individually; `none` patches each point as a whole
     #[arg(long, value_enum, value_delimiter = ',', default_value = "pos")]

@@ -1,6 +1,7 @@
 //! The options that choose prompt files and which of their prompts to read.
 
 use std::fs::Metadata;
+use std::io::Read;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,6 +9,7 @@ use indicatif::{ProgressBar, ProgressFinish};
 use serde_json::{Map, Value, json};
 
 use super::progress::styled;
+use super::terminal::note;
 use super::{Failure, signals};
 use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
 
@@ -85,7 +87,28 @@ impl PromptFiles {
                 path.display()
             )));
         }
-        self.placed(self.field.as_deref()).map(Some)
+        let mut prompts = self.placed(self.field.as_deref())?.peekable();
+        if prompts.peek().is_none() && !signals::stopped() {
+            let files: Vec<String> = self.files().iter().map(|path| path.display().to_string()).collect();
+            let left =
+                if self.skip.is_some() || self.limit == Some(0) || self.sample == Some(0) { " left" } else { "" };
+            return Err(Failure::Failed(format!("--prompts {}: there are no prompts{left}", files.join(" ")).into()));
+        }
+        self.tell_json();
+        Ok(Some(Box::new(prompts)))
+    }
+
+    /// Prints a note if a file of texts seems to have JSON lines, which would be read as texts.
+    fn tell_json(&self) {
+        let is_text = |path: &&PathBuf| path.extension().is_none_or(|ending| ending != "jsonl") && path.is_file();
+        for path in self.files().iter().filter(is_text) {
+            let mut start = [0; 2];
+            let begun = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+            if begun.is_ok() && &start == b"{\"" {
+                let path = path.display();
+                note(format!("{path}: its lines are read as text, but look like JSON; name the file {path}.jsonl"));
+            }
+        }
     }
 
     /// The files and options, for a dump's manifest.

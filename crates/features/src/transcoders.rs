@@ -9,9 +9,8 @@ use burn::tensor::{DType, Device, Tensor};
 use super::dictionary::{Dictionary, placed};
 use super::labels::Labels;
 use super::matrix::Matrix;
-use super::open::{EMBEDDED, Layers, embedded_layers, open_layers};
+use super::open::{EMBEDDED, Layers, embedded_dictionary, embedded_layers, open_layers};
 use crate::error::FeatureError;
-use hooklens_loading::embedded::find_dictionary;
 use hooklens_model::cpu;
 use hooklens_model::error::Result;
 
@@ -61,7 +60,7 @@ impl Transcoders {
     pub(super) fn open_if_one(folder: &Path) -> Result<Option<Self>> {
         let name = folder.to_str().and_then(|folder| folder.strip_prefix(EMBEDDED));
         // An embedded name with a slash refers to one layer of a set.
-        let embedded = name.filter(|name| !name.contains('/')).map(find_dictionary);
+        let embedded = name.filter(|name| !name.contains('/')).map(embedded_dictionary);
         let layers = match embedded.transpose()? {
             Some(one) if one.weights.len() > 1 => Some(embedded_layers(one, &Device::flex())?),
             Some(_) => None,

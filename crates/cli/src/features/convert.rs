@@ -13,10 +13,10 @@ use hooklens_features::{DictionaryFiles, Labels, Normalization, Opened, open};
 #[derive(Debug, Args)]
 pub(super) struct ConvertArgs {
     /// A dictionary file or folder, or a folder with transcoders of all layers
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", add = crate::completions::dictionary())]
     path: PathBuf,
     /// The hook point that the dictionary reads, if its files don't specify one
-    #[arg(long, value_name = "POINT")]
+    #[arg(long, value_name = "POINT", add = crate::completions::points())]
     at: Option<String>,
     /// The factor to multiply the dictionary's inputs by, if its files don't specify one
     #[arg(long, value_name = "FACTOR")]

@@ -27,7 +27,7 @@ pub(super) struct DirectionArgs {
     #[arg(long, value_name = "FILE", requires = "more")]
     less: Option<PathBuf>,
     /// The hook point that directions apply to, or that a dictionary reads if its files don't specify one
-    #[arg(long, value_name = "POINT", conflicts_with_all = ["neurons", "heads"])]
+    #[arg(long, value_name = "POINT", conflicts_with_all = ["neurons", "heads"], add = crate::completions::points())]
     pub(super) at: Option<String>,
 }
 

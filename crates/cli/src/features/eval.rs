@@ -41,7 +41,7 @@ pub(super) struct EvalArgs {
     #[command(flatten)]
     corpus: CorpusArg,
     /// The hook point that the dictionary reads, if its files don't specify one
-    #[arg(long, value_name = "POINT")]
+    #[arg(long, value_name = "POINT", add = crate::completions::points())]
     at: Option<String>,
     /// Exclude the BOS token from all metrics, regardless of the dictionary's configuration
     #[arg(long, conflicts_with = "all_tokens")]

@@ -15,10 +15,10 @@ use hooklens_io::numerals::grouped;
 #[derive(Debug, Args)]
 pub(super) struct InfoArgs {
     /// A dictionary file or folder, a folder with transcoders of all layers, or embedded:NAME
-    #[arg(value_name = "DICTIONARY", required_unless_present = "dictionary", conflicts_with = "dictionary")]
+    #[arg(value_name = "DICTIONARY", required_unless_present = "dictionary", conflicts_with = "dictionary", add = crate::completions::dictionary())]
     path: Option<PathBuf>,
     /// The same as the argument, as other commands take it
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", add = crate::completions::dictionary())]
     dictionary: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

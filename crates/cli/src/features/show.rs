@@ -31,10 +31,10 @@ pub(super) struct ShowArgs {
     #[command(flatten)]
     corpus: CorpusArg,
     /// Show the neurons of this layer's MLP instead of a dictionary's latents
-    #[arg(long, value_name = "LAYER", conflicts_with_all = ["dictionary", "heads"])]
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["dictionary", "heads"], add = crate::completions::layers())]
     neurons: Option<usize>,
     /// Show the heads of this layer, with the norm of their output as the activation
-    #[arg(long, value_name = "LAYER", conflicts_with = "dictionary")]
+    #[arg(long, value_name = "LAYER", conflicts_with = "dictionary", add = crate::completions::layers())]
     heads: Option<usize>,
     #[command(flatten)]
     direction: DirectionArgs,

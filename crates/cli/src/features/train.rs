@@ -15,7 +15,7 @@ use crate::out::{Names, plural, prepare, said, unwritten};
 use crate::progress::progress;
 use crate::shard_arg::{ShardArg, name_of};
 use crate::terminal::{note, stdout};
-use crate::{CliResult, Failure, any_model, signals};
+use crate::{CliResult, Failure, any_model, count, signals};
 use hooklens_data::dump::{ActivationStore, DescribeStore, SplitByShard};
 use hooklens_features::{
     DictionaryFiles, Difference, JumpReluSparsity, Objective, Opened, Step, Trained, Training, TrainingIdentity,
@@ -44,10 +44,10 @@ pub(super) struct TrainArgs {
     corpus: CorpusArg,
     /// The hook points to train autoencoders on, separated by commas; all are trained in one pass. For a transcoder,
     /// the point that it reads
-    #[arg(long, value_name = "POINT,...", value_delimiter = ',', required_unless_present = "cross_layer")]
+    #[arg(long, value_name = "POINT,...", value_delimiter = ',', required_unless_present = "cross_layer", add = crate::completions::points())]
     at: Vec<String>,
     /// Train a transcoder that writes to this point
-    #[arg(long, value_name = "POINT", conflicts_with = "cross_layer")]
+    #[arg(long, value_name = "POINT", conflicts_with = "cross_layer", add = crate::completions::points())]
     writes: Option<String>,
     /// Train a cross-layer transcoder of all MLPs
     #[arg(long, conflicts_with = "at")]
@@ -74,8 +74,8 @@ pub(super) struct TrainArgs {
     /// Prefix widths for matryoshka, separated by commas (default: 1/8, 1/4 and 1/2 of the latents)
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     widths: Vec<usize>,
-    /// Number of tokens to train on; prompts are repeated if they have fewer
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    /// Number of tokens to train on, such as 20000, 5M or 1e6; prompts are repeated if they have fewer
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = count::parse)]
     tokens: usize,
     /// Number of tokens per step
     #[arg(long, value_name = "N", default_value_t = 2048)]
@@ -88,7 +88,7 @@ pub(super) struct TrainArgs {
     seed: u64,
     /// Number of tokens without an activation after which a latent counts as dead (default: a tenth of --tokens, at
     /// most 10 million)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::parse)]
     dead_after: Option<usize>,
     #[command(flatten)]
     knobs: Knobs,
@@ -99,7 +99,7 @@ pub(super) struct TrainArgs {
     #[arg(long)]
     with_bos: bool,
     /// Write a checkpoint after every N tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::parse)]
     checkpoint_every: Option<usize>,
     /// Resume from the checkpoint in the output folder
     #[arg(long)]

@@ -26,7 +26,7 @@ use super::normalization::Normalization;
 use super::transcoders::Transcoders;
 use crate::error::FeatureError;
 use found::Found;
-use hooklens_loading::embedded::find_dictionary;
+use hooklens_loading::embedded::{EmbeddedDictionary, embedded_dictionaries, find_dictionary};
 use hooklens_model::error::{LoadError, Result};
 
 pub(super) use circuit_tracer::{Layers, embedded as embedded_layers, numbered, open as open_layers};
@@ -82,7 +82,7 @@ impl Dictionary {
             return Ok(layer);
         }
         if let Some(name) = path.to_str().and_then(|path| path.strip_prefix(EMBEDDED)) {
-            let one = find_dictionary(name)?;
+            let one = embedded_dictionary(name)?;
             if one.weights.len() > 1 {
                 let found = (0..one.weights.len()).map(|layer| format!("layer_{layer}")).collect();
                 return Err(FeatureError::Several { path: path.into(), found }.into());
@@ -103,6 +103,9 @@ impl Dictionary {
             let found = (0..transcoders.len()).map(|layer| format!("layer_{layer}")).collect();
             return Err(FeatureError::Several { path: path.into(), found }.into());
         }
+        if !path.try_exists().unwrap_or(true) {
+            return Err(not_found(path).into());
+        }
         Self::of_found(&Found::at(path, &Device::flex(), |found| format_of(found).is_some())?)
     }
 
@@ -117,6 +120,18 @@ impl Dictionary {
             None => Err(FeatureError::Unknown { path: found.path.clone(), found: found.tensors() }.into()),
         }
     }
+}
+
+/// Finds an embedded dictionary.
+pub(super) fn embedded_dictionary(name: &str) -> Result<&'static EmbeddedDictionary, FeatureError> {
+    find_dictionary(name).ok_or_else(|| not_found(Path::new(&format!("{EMBEDDED}{name}"))))
+}
+
+/// The error for a path with no dictionary.
+fn not_found(path: &Path) -> FeatureError {
+    let names: Vec<String> = embedded_dictionaries().map(|name| format!("{EMBEDDED}{name}")).collect();
+    let reason = format!("there is no such dictionary; expected a file, a folder, or {}", names.join(" or "));
+    FeatureError::Setting { path: path.into(), reason }
 }
 
 /// Opens one layer of a set of transcoders, given as `PATH/layer_3` or as the layer's file in the set's folder; `None`

@@ -303,7 +303,10 @@ impl Training {
             return wrong("only a transcoder can have a skip connection".into());
         }
         if self.total < self.batch {
-            return wrong(format!("{} tokens are fewer than one batch of {}", self.total, self.batch));
+            return wrong(format!(
+                "{} tokens are fewer than one batch of {}; train on more tokens or use a smaller batch",
+                self.total, self.batch
+            ));
         }
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! Dictionaries embedded in the binary, trained by `examples/train_dictionaries.rs`.
 
-use hooklens_model::error::{LoadError, load_errors};
-
 /// An embedded dictionary or set of transcoders: its configuration and weight files.
 #[derive(Debug)]
 pub struct EmbeddedDictionary {
@@ -37,10 +35,6 @@ pub fn embedded_dictionaries() -> impl Iterator<Item = &'static str> {
 }
 
 /// Finds the dictionary with this name.
-pub fn find_dictionary(name: &str) -> Result<&'static EmbeddedDictionary, LoadError> {
-    DICTIONARIES.iter().find(|one| one.name == name).ok_or_else(|| {
-        let names: Vec<&str> = embedded_dictionaries().collect();
-        let reason = format!("embedded dictionaries are {}", names.join(", "));
-        load_errors::not_found(format!("embedded:{name}"), reason)
-    })
+pub fn find_dictionary(name: &str) -> Option<&'static EmbeddedDictionary> {
+    DICTIONARIES.iter().find(|one| one.name == name)
 }

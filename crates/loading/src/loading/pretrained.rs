@@ -495,6 +495,10 @@ fn folder(name: &str, weights: bool) -> Result<PathBuf, LoadError> {
         }
         return Err(load_errors::not_found(name, "the folder has no config.json"));
     }
+    // Without a network, trying the hub would only hide the mistake.
+    if embedded::embedded_models().any(|embedded| embedded == name) {
+        return Err(load_errors::not_found(name, format!("there is no such folder; did you mean `embedded:{name}`?")));
+    }
     let (id, revision) = name.split_once('@').unwrap_or((name, ""));
     if !is_hub_id(id) || (revision.contains('/') && !revision.starts_with("refs/")) {
         return Err(load_errors::not_found(name, "there is no such folder"));
