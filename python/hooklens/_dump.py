@@ -14,6 +14,7 @@ import numpy as np
 
 from ._file import File, widened
 from ._latents import Latents
+from ._nearest import nearest
 
 Array = np.ndarray[Any, Any]
 # MoE points whose row and position axes are merged, and MoE points that contain only the tokens routed to one expert.
@@ -176,8 +177,7 @@ class Dump(Mapping[str, "Point | Latents"]):
         if name in self._latents:
             return self._joined_latents(name)
         if name not in self.names and name not in _INTEGERS:
-            near = [own for own in self.names if name in own][:4] or self.names[:4]
-            raise KeyError(f"the dump has no `{name}`; it has {', '.join(near)}{' ...' if len(self.names) > 4 else ''}")
+            raise KeyError(f"the dump has no `{name}`; {nearest(name, self.names)}")
         return Point(name, self.files, self._left_padded)
 
     def __contains__(self, name: object) -> bool:

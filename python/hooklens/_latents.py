@@ -34,6 +34,12 @@ class Latents:
         dense[np.repeat(np.arange(rows * positions), np.diff(self.offsets)), self.indices] = self.values
         return dense.reshape(self.shape)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.dense() if dtype is None else self.dense().astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"<latents {list(self.shape)}, {len(self.values)} nonzero, {self.values.dtype}>"
+
     def at(self, row: int, position: int) -> tuple[Array, Array]:
         """The active latents at a position, and their activations."""
         place = range(self.shape[0])[row] * self.shape[1] + range(self.shape[1])[position]

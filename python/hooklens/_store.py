@@ -13,6 +13,7 @@ import numpy as np
 
 from ._dump import _BY_HEAD, load
 from ._file import File
+from ._nearest import nearest
 
 Array = np.ndarray[Any, Any]
 # Number of chunks to read ahead.
@@ -101,8 +102,8 @@ class ActivationStore:
             if point not in file:
                 if point + ".offsets" in file:
                     raise ValueError(f"{file.path}: `{point}` contains sparse latents, not vectors: use load(...)[point]")
-                near = [name for name in file if point in name][:4] or [name for name in file if "." in name][:4]
-                raise KeyError(f"{file.path} has no `{point}`; it has {', '.join(near)}")
+                points = [name for name in file if "." in name and not name.endswith((".offsets", ".indices", ".values"))]
+                raise KeyError(f"{file.path} has no `{point}`; {nearest(point, points)}")
             if _BY_HEAD.search(point) or file.shape(point)[:2] != file.shape("tokens"):
                 raise ValueError(f"{file.path}: `{point}` does not have one vector per token: its shape is {file.shape(point)}")
             shapes.append(file.shape(point)[2:])

@@ -110,6 +110,8 @@ def test_latents(tmp_path):
     latents, apart = one[name], each[name]
     assert isinstance(latents, hooklens.Latents) and latents.shape == apart.shape
     dense = latents.dense()
+    np.testing.assert_array_equal(np.asarray(latents), dense)
+    assert "nonzero" in repr(latents) and len(repr(latents)) < 200
     np.testing.assert_allclose(dense, apart.dense(), atol=1e-4)
     assert (dense != 0).sum() == len(latents.values) > 0
     indices, values = latents.at(0, 2)
