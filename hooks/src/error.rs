@@ -223,7 +223,7 @@ pub enum HookError {
         batch: usize,
     },
     /// The requested positions are outside the run.
-    #[error("positions {asked} are not within the {len} positions of {}{}", run_or(*row), cached_of_them(*cached))]
+    #[error("{} not within the {len} positions of {}{}", positions_are(asked), run_or(*row), cached_of_them(*cached))]
     Positions {
         /// The requested positions.
         asked: String,
@@ -410,6 +410,15 @@ impl HookError {
             }
             other => other,
         }
+    }
+}
+
+/// The requested positions as the subject of a sentence.
+fn positions_are(asked: &str) -> String {
+    match (asked.parse::<isize>(), asked.contains("..")) {
+        (Ok(_), _) => format!("position {asked} is"),
+        (_, true) => format!("positions {asked} (without the last one) are"),
+        _ => format!("positions {asked} are"),
     }
 }
 

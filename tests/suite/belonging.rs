@@ -531,7 +531,7 @@ fn positions_of_the_prompt_are_there_while_generating() {
         model.generate_with(CLEAN, options().hooks([hook::resid_pre(2).positions(18).zero()])).unwrap_err(),
         model.generate_with(CLEAN, options().record(Record::new("z0").positions(18))).unwrap_err(),
     ] {
-        assert!(message.to_string().contains("positions 18 are not within the 18 positions"), "{message}");
+        assert!(message.to_string().contains("position 18 is not within the 18 positions"), "{message}");
     }
     // Hooks and recordings that count positions within each step use other methods.
     let mut shapes = vec![];

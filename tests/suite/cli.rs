@@ -275,7 +275,7 @@ fn wrong_usage_is_two_and_failure_is_one() {
         (&["--prompt", ""], "empty"),
         (&["--prompt", "quux"], "the vocabulary of 63 tokens lacks `quux`"),
         (&["--prompt", "red", "--positions", "7"], "2 positions"),
-        (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: positions 2 are not within the 2 positions"),
+        (&["--tokens", "0,1,2,3;0,1", "--positions", "2"], "prompt 2: position 2 is not within the 2 positions"),
         (&["--prompts", "/no/such/file"], "/no/such/file"),
         (&["--prompt", "red fox", "--concatenate", "4"], "`len` is 4; it may be at most 3"),
         (&["--prompt", "red fox", "--concatenate", "1"], "`len` is 1; it may be 2 or more"),
@@ -572,14 +572,11 @@ fn doctor_says_what_there_is_and_what_to_do() {
 #[test]
 fn shards_are_dumped_apart_and_merged() {
     let folder = tempfile::tempdir().unwrap();
-    let part = |index: usize| folder.path().join(index.to_string()).to_str().unwrap().to_string();
+    let part = |index: usize| folder.path().join(format!("0000{index}-of-00002")).to_str().unwrap().to_string();
     for index in 1..=2 {
         let shard = format!("{index}/2");
-        let (code, out, error) = dump(
-            folder.path(),
-            &index.to_string(),
-            &["--tokens", "1,2;3,4;5,6", "--batch-size", "1", "--shard", &shard],
-        );
+        let (code, out, error) =
+            dump(folder.path(), "", &["--tokens", "1,2;3,4;5,6", "--batch-size", "1", "--shard", &shard]);
         assert_eq!(code, 0, "{error}");
         assert!(out.starts_with(&format!("{index} prompt")), "{out}");
     }

@@ -122,8 +122,10 @@ fn some_tasks_again_are_told_apart() {
         let (code, said) = ran(path, &auto(shard, "all"), &job);
         assert!(code == 2 && said.contains("contains shards of a job of 4") && said.contains("--shard I/4"), "{said}");
     }
+    let (code, said) = ran(path, &auto("1/5", "all"), &[]);
+    assert!(code == 2 && said.contains("--shard is of 5 tasks, but all contains shards of a job of 4"), "{said}");
     assert_eq!(fs::read_dir(path.join("all")).unwrap().count(), 1);
-    let by_hand = [&DUMP[..], &["--no-share-prefix", "--shard", "2/4", "--out", "all/00002-of-00004"]].concat();
+    let by_hand = [&DUMP[..], &["--no-share-prefix", "--shard", "2/4", "--out", "all"]].concat();
     assert_eq!(ran(path, &by_hand, &[]).0, 0);
     let (_, said) = ran(path, &["merge", "--out", "all"], &[]);
     assert!(said.contains("missing: 3/4, 4/4"), "{said}");
@@ -499,9 +501,7 @@ fn an_exchanged_dictionary_is_another() {
     ] {
         let again: &[&str] = if name == "dump" { &["--resume"] } else { &[] };
         let share = |shard: &str, again: &[&str]| {
-            let own = format!("dump/{}", shard.replace('/', "-"));
-            let out = if name == "dump" { &own } else { name };
-            ran(path, &[&asked[..], &model, more, &["--shard", shard, "--out", out], again].concat(), &[])
+            ran(path, &[&asked[..], &model, more, &["--shard", shard, "--out", name], again].concat(), &[])
         };
         exchange("0");
         let (code, said) = share("1/2", &[]);

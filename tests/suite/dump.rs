@@ -258,7 +258,7 @@ fn a_bad_prompt_is_named_before_the_run() {
         (vec![], "prompt 3: it is empty"),
         (vec![1, 99], "prompt 3: token 99"),
         (vec![1; 17], "prompt 3: the input has 17 positions"),
-        (vec![1], "prompt 3: positions 1 are not within the 1"),
+        (vec![1], "prompt 3: position 1 is not within the 1"),
     ] {
         let rows = [good.clone(), good.clone(), bad];
         let error = Dump::new("*").positions(1).batch_size(1).run(&model(), &rows, &out).unwrap_err();

@@ -18,7 +18,7 @@ const MISTAKES: &[Mistake] = &[
     ("patch --model ./nothere --ioi 2", &["./nothere", "no such folder"]),
     ("dump --prompt P --hooks *hook_zz --out a", &["*hook_zz", "did you mean", "blocks.0.attn.hook_z"]),
     ("patch --ioi 2 --at *hook_zz", &["*hook_zz", "did you mean", "blocks.0.attn.hook_z"]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_pree --latents 8 --out s", &[
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_pree --latents 8 --k 4 --out s", &[
         "hook_resid_pree",
         "did you mean",
         "blocks.2.hook_resid_pre",
@@ -51,7 +51,7 @@ const MISTAKES: &[Mistake] = &[
     // Axes and shapes.
     ("patch --ioi 2 --at *attn.hook_z --per neuron", &["--per neuron", "hook_z", "head"]),
     ("patch --ioi 2 --per head", &["--per head", "hook_resid_pre", "pos"]),
-    ("features train --prompts prompts.txt --at blocks.2.attn.hook_pattern --latents 8 --out s", &[
+    ("features train --prompts prompts.txt --at blocks.2.attn.hook_pattern --latents 8 --k 4 --out s", &[
         "blocks.2.attn.hook_pattern",
         "query, key",
     ]),
@@ -67,10 +67,10 @@ const MISTAKES: &[Mistake] = &[
     ("heads --out x.pdf", &["--out", "x.pdf", ".svg"]),
     ("features show --dictionary embedded:ioi-sae --prompts prompts.txt --out x.htlm", &["--out", ".html"]),
     ("graph --prompt P --out x.pdf", &["--out", ".html"]),
-    ("dump --prompts nofile.txt --out a", &["nofile.txt", "No such file"]),
-    ("generate --prompts nofile.txt", &["nofile.txt", "No such file"]),
-    ("merge --out nothere", &["nothere", "No such file"]),
-    ("parity --reference nothere.safetensors", &["nothere.safetensors", "No such file"]),
+    ("dump --prompts nofile.txt --out a", &["--prompts nofile.txt", "no such file"]),
+    ("generate --prompts nofile.txt", &["--prompts nofile.txt", "no such file"]),
+    ("merge --out nothere", &["--out nothere", "no such folder"]),
+    ("parity --reference nothere.safetensors", &["--reference nothere.safetensors", "no such file", "tokens and activations"]),
     // Units and forms of values.
     ("dump --prompt P --dtype f8 --out a", &["f8", "--dtype", "bf16"]),
     ("heads --dtype f8", &["f8", "--dtype", "bf16"]),
@@ -98,11 +98,14 @@ const MISTAKES: &[Mistake] = &[
     ("patch --prompt P --answer Mary", &["--prompt", "--clean"]),
     ("patch --model embedded:induction --ioi 2", &["--ioi, pair 1", "Emma", "hooklens vocabulary"]),
     ("generate --prompt P --max-new-tokens 1000", &["--max-new-tokens 1000", "15 tokens", "48", "34"]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --tokens 1X --out s", &[
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1X --out s", &[
         "1X", "--tokens", "1M",
     ]),
-    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --tokens 1k --out s", &[
-        "1000 tokens", "2048", "smaller batch",
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --k 4 --tokens 1k --out s", &[
+        "--tokens 1000", "--batch-size 2048", "smaller",
+    ]),
+    ("features train --prompts prompts.txt --at blocks.2.hook_resid_post --latents 8 --out s", &[
+        "--k 32", "--latents 8",
     ]),
     ("dump --prompt P --positions last --out a", &["last", "--positions", "-1"]),
     ("dump --prompts empty.txt --out a", &["empty.txt", "no prompts"]),

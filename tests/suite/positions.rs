@@ -134,7 +134,7 @@ fn what_a_row_lacks_is_named() {
         assert!(message.contains(says), "{message}");
     }
     let alone = model.record([1, 2, 3], all().positions(7)).unwrap_err().to_string();
-    assert!(alone.contains("positions 7 are not within the 3 positions of the run"), "{alone}");
+    assert!(alone.contains("position 7 is not within the 3 positions of the run"), "{alone}");
     let message = hooklens::Positions::from([1, 2]).resolve(4).unwrap_err();
     assert!(matches!(message, HookError::NoRange { .. }), "{message}");
 }

@@ -143,7 +143,7 @@ Exit code 0 if every tensor is within the tolerance, 1 otherwise.")]
     #[command(after_help = "Example:
   for i in 1 2 3; do \\
     hooklens dump --model embedded:ioi --prompts prompts.txt \\
-      --hooks '*resid_post' --shard $i/3 --out activations/$i; \\
+      --hooks '*resid_post' --shard $i/3 --out activations; \\
   done
   hooklens merge --out activations")]
     Merge(MergeArgs),

@@ -17,7 +17,7 @@ use super::json_result::{ModelId, print_result};
 use super::out::{Names, plural, prepare};
 use super::progress::progress;
 use super::prompt_files::PromptFiles;
-use super::shard_arg::ShardArg;
+use super::shard_arg::{ShardArg, folder_of};
 use super::signals;
 use super::terminal::{note, stdout};
 use super::written::WrittenArg;
@@ -94,9 +94,9 @@ pub(super) struct DumpArgs {
     /// Token ids that precede every prompt, computed once and not dumped
     #[arg(long, value_name = "IDS", value_parser = token_rows)]
     prefix_tokens: Option<TokenRows>,
-    /// Dump only the I-th of N shards of the prompts, to a folder of its own; `hooklens merge` combines them. `auto`
-    /// takes the shard from a Slurm job array, from `srun`, or (as auto/N) from a Kubernetes indexed job, writes to a
-    /// subfolder of --out, and resumes what an earlier run left there
+    /// Dump only the I-th of N shards of the prompts, to a subfolder of --out; `hooklens merge` combines them. `auto`
+    /// takes the shard from a Slurm job array, from `srun`, or (as auto/N) from a Kubernetes indexed job, and resumes
+    /// what an earlier run left there
     #[arg(long, value_name = "I/N|auto[/N]")]
     shard: Option<ShardArg>,
     /// Recompute the common prefix of the prompts in a batch for each prompt
@@ -311,7 +311,7 @@ fn dumped<M: DumpModel>(
     read: Vec<Vec<u32>>,
     shard: Option<Shard>,
 ) -> CliResult {
-    let own_folder = args.shard.zip(shard).map(|(arg, shard)| arg.folder(shard, &args.out));
+    let own_folder = shard.map(|shard| folder_of(shard, &args.out));
     let path = own_folder.as_deref().unwrap_or(&args.out);
     // The shards in the output folder may have been merged already.
     if path != args.out

@@ -220,6 +220,10 @@ fn fits(model: &HookedTransformer, prompt: usize, new: usize) -> CliResult {
             plural(prompt, "token"),
             plural(n_ctx + 1 - prompt, "token")
         ))),
+        Err(InputError::TooLong { n_ctx, .. }) => Err(Failure::Usage(format!(
+            "the longest prompt has {}, but the model's position table has {n_ctx} entries; shorten the prompt",
+            plural(prompt, "token")
+        ))),
         other => Ok(other?),
     }
 }

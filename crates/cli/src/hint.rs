@@ -16,7 +16,8 @@ pub(super) fn hinted(mut error: Error) -> Error {
     let is_model = given.starts_with("embedded:") || Path::new(given).join("config.json").is_file();
     let hint = match given.as_str() {
         "--prompt" | "--prompts" if ["patch", "attribute"].contains(&command.as_str()) => {
-            "pairs of prompts are given with '--clean' and '--corrupted', or in a file with '--pairs'".to_string()
+            "pairs are given with '--clean', '--corrupted', '--answer' and '--wrong', or in a file with '--pairs'"
+                .to_string()
         }
         _ if is_model => format!("a model is given with '--model {given}'"),
         _ => return error,

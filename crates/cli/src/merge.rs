@@ -56,6 +56,13 @@ pub(super) struct MergeArgs {
 }
 
 pub(super) fn run(args: &MergeArgs) -> CliResult {
+    if !is_url(&args.out) && !args.out.exists() && !args.wait {
+        let message = format!(
+            "--out {}: there is no such folder; expected the folder that the shards were written to",
+            args.out.display()
+        );
+        return Err(Failure::Usage(message));
+    }
     if let Some(parts) = parts(args)? {
         prepare(
             args.results.as_ref().map(|results| &*results.path),

@@ -175,7 +175,7 @@ pub(super) fn ioi_lines(count: u32) -> Result<Vec<Line>, Failure> {
         corrupted: Some(PairPrompt::Text(prompt.corrupted)),
         answer: PairToken::Text(prompt.answer.into()),
         wrong: Some(PairToken::Text(prompt.wrong.into())),
-        place: Some(format!("--ioi, pair {number}")),
+        place: Some(format!("--ioi, pair {number}, whose words embedded:ioi knows")),
     };
     Ok((1..).zip(ioi_prompts(count as usize, 0)).map(line).collect())
 }

@@ -35,8 +35,13 @@ pub(super) fn run(args: &ParityArgs) -> CliResult {
     if !args.tolerance.is_finite() || args.tolerance < 0.0 {
         return Err(Failure::Usage("--tolerance must be a finite number, 0 or more".into()));
     }
-    if args.reference.is_dir() {
-        let message = format!("--reference {} is a folder; expected a .safetensors file", args.reference.display());
+    if !args.reference.is_file() {
+        let what = if args.reference.is_dir() { "it is a folder" } else { "there is no such file" };
+        let message = format!(
+            "--reference {}: {what}; expected a .safetensors file with tokens and activations, as \
+             scripts/reference_dump.py writes",
+            args.reference.display()
+        );
         return Err(Failure::Usage(message));
     }
     let options = args.model.processed(args.dtype.dtype, args.process)?;

@@ -2,7 +2,7 @@
 
 use std::fs::Metadata;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish};
@@ -12,6 +12,7 @@ use super::progress::styled;
 use super::terminal::note;
 use super::{Failure, signals};
 use hooklens_data::corpus::{Corpus, PlacedPrompts, Watch, files_of, watched};
+use hooklens_io::object_stores::is_url;
 
 /// Minimum total input size, in bytes, for which a progress bar is shown.
 const SHOWN: u64 = 1 << 20;
@@ -86,6 +87,11 @@ impl PromptFiles {
                 "--prompts {}: tables as text are not read; write one prompt per line, or JSON lines to a .jsonl file",
                 path.display()
             )));
+        }
+        let is_plain =
+            |path: &Path| !is_url(path) && path != Path::new("-") && !path.to_string_lossy().contains(['*', '?', '[']);
+        if let Some(path) = self.prompts.iter().find(|path| is_plain(path) && !path.exists()) {
+            return Err(Failure::Usage(format!("--prompts {}: there is no such file", path.display())));
         }
         let mut prompts = self.placed(self.field.as_deref())?.peekable();
         if prompts.peek().is_none() && !signals::stopped() {

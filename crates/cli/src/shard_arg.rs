@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::out::plural;
 use super::{CliResult, Failure};
 use hooklens_data::dump::{Shard, SplitByShard, folders, shard_of_job};
 use hooklens_data::error::ShardError;
@@ -39,6 +40,11 @@ pub(super) fn name_of(shard: Shard) -> String {
     format!("{:05}-of-{:05}", shard.index(), shard.of())
 }
 
+/// Folder of a shard of a dump, inside the folder of all shards.
+pub(super) fn folder_of(shard: Shard, out: &Path) -> PathBuf {
+    out.join(name_of(shard))
+}
+
 /// Total number of shards, if `name` is the name of a shard.
 pub(super) fn shares_of(name: &str) -> Option<usize> {
     let (index, of) = name.split_once("-of-")?;
@@ -54,14 +60,6 @@ impl ShardArg {
         }
     }
 
-    /// Output folder of a shard: the given folder, or a subfolder of it with `auto`.
-    pub(super) fn folder(self, shard: Shard, out: &Path) -> PathBuf {
-        match self {
-            Self::Given(_) => out.to_path_buf(),
-            Self::Auto(_) => out.join(name_of(shard)),
-        }
-    }
-
     /// Fails if the folder contains shards of a different total count: resubmitting some tasks of a job makes a new
     /// job, with a different number of tasks.
     pub(super) fn check(self, shard: Shard, out: &Path) -> CliResult {
@@ -72,14 +70,14 @@ impl ShardArg {
         };
         let names = folders.iter().filter_map(|folder| folder.file_name());
         let other = names.filter_map(|name| shares_of(name.to_str()?)).find(|of| *of != shard.of());
-        match other.filter(|_| self.resumes()) {
+        match other {
             None => Ok(()),
             Some(other) => Err(Failure::Usage(format!(
-                "this job has {} tasks, but {} contains shards of a job of {other}; to rerun single tasks of that job, \
-                 pass --shard I/{other} and --out {}",
-                shard.of(),
+                "{} {}, but {} contains shards of a job of {other}; to rerun single tasks of that job, pass --shard \
+                 I/{other}",
+                if self.resumes() { "this job has" } else { "--shard is of" },
+                plural(shard.of(), "task"),
                 out.display(),
-                out.join(format!("{:05}-of-{other:05}", 1)).display()
             ))),
         }
     }
@@ -102,7 +100,7 @@ mod tests {
         for wrong in ["auto/0", "auto8", "auto/x", "9/8", ""] {
             assert!(wrong.parse::<ShardArg>().is_err(), "{wrong}");
         }
-        let (shard, auto) = (Shard::new(3, 8).unwrap(), ShardArg::Auto(None));
-        assert_eq!(auto.folder(shard, Path::new("acts")), Path::new("acts/00003-of-00008"));
+        let shard = Shard::new(3, 8).unwrap();
+        assert_eq!(folder_of(shard, Path::new("acts")), Path::new("acts/00003-of-00008"));
     }
 }

@@ -127,7 +127,11 @@ pub(super) fn host<'c>(
     let info = catalog.info(found);
     let known = HOSTS.iter().find(|(host, _)| *host == info.axes);
     let (host, flat) = known.ok_or_else(|| {
-        refused(format!("the axes of the point are {}; expected [batch, pos, width]", info.axes_label()))
+        let such = info.layer.map_or(String::new(), |layer| format!(", such as blocks.{layer}.hook_resid_post"));
+        refused(format!(
+            "the axes of the point are {}; expected a point with [batch, pos, width]{such}",
+            info.axes_label()
+        ))
     })?;
     Ok((info, [*host, *flat]))
 }

@@ -61,7 +61,7 @@ pub(super) struct ShowArgs {
 
 pub(super) fn run(args: &ShowArgs) -> CliResult {
     if !matches!(args.out.extension().and_then(|ending| ending.to_str()), Some("html" | "htm" | "jsonl")) {
-        return Err(Failure::Usage("--out must end in .html or .jsonl".into()));
+        return Err(Failure::Usage(format!("--out: `{}` must end in .html or .jsonl", args.out.display())));
     }
     if let Some(latent) = given_twice(&args.latents) {
         return Err(Failure::Usage(format!("--latents names {latent} twice")));

@@ -186,6 +186,21 @@ enum Kind {
 }
 
 impl TrainArgs {
+    /// Checks numbers that depend on each other, naming the options. The library checks them too.
+    fn check_numbers(&self) -> CliResult {
+        let (k, latents) = (self.k, self.latents);
+        let has_k = !matches!(self.architecture, Kind::Gated | Kind::L1);
+        let message = if has_k && k > latents as f64 {
+            format!("--k {k} is more than --latents {latents}; pass --k {latents} or less, or more latents")
+        } else if self.tokens < self.batch_size {
+            let (tokens, batch) = (self.tokens, self.batch_size);
+            format!("--tokens {tokens} is less than --batch-size {batch}; pass more tokens or a smaller batch size")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(message))
+    }
+
     fn objective(&self) -> Objective {
         let coefficient = self.coefficient;
         match self.architecture {
@@ -238,6 +253,7 @@ impl TrainArgs {
 }
 
 pub(super) fn run(args: &TrainArgs) -> CliResult {
+    args.check_numbers()?;
     let inputs = args.model.inputs().into_iter().chain(args.corpus.files()).chain(args.dump.clone());
     prepare(Some(&args.out), Names::Folder, inputs)?;
     if args.skip_connection && args.writes.is_none() {

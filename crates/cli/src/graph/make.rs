@@ -149,7 +149,7 @@ pub(super) fn run(args: &MakeArgs) -> CliResult {
     if let Some(out) = &args.out
         && !matches!(out.extension().and_then(|ending| ending.to_str()), Some("json" | "html" | "htm"))
     {
-        return Err(Failure::Usage("--out must end in .html or .json".into()));
+        return Err(Failure::Usage(format!("--out: `{}` must end in .html or .json", out.display())));
     }
     prepare(
         args.out.as_deref(),

@@ -15,7 +15,7 @@ use hooklens_model::error::Place;
 /// # let folder = tempfile::tempdir()?;
 /// let rows = vec![vec![0, 5], vec![0, 99]];
 /// let message = hooklens::error_chain(&Dump::new("z0").run(&model, &rows, folder.path().join("out")).unwrap_err());
-/// assert_eq!(message, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63");
+/// assert_eq!(message, "prompt 2: token 99 at row 0, position 1 is outside the vocabulary of 63; ids are 0 to 62");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]

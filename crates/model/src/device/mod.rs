@@ -40,6 +40,16 @@ const KNOWN: &str =
 /// Device names that are enabled by a feature of the same name.
 const FEATURES: [&str; 6] = ["libtorch", "cuda", "vulkan", "metal", "wgpu", "remote"];
 
+/// Which of these this build has.
+const BUILT: [bool; 6] = [
+    cfg!(feature = "libtorch"),
+    cfg!(feature = "cuda"),
+    cfg!(feature = "vulkan"),
+    cfg!(feature = "metal"),
+    cfg!(feature = "wgpu"),
+    cfg!(feature = "remote"),
+];
+
 /// Parses a device name. `flex` is this machine's CPU. Depending on the enabled features, there are also `libtorch`
 /// (the same CPU), `libtorch:cuda:N`, `cuda:N`, `vulkan:N`, `metal:N` and `wgpu:N` (as listed by [`devices`]), and
 /// `remote:ws://HOST:PORT` for a device served by [`hooklens serve`](crate), where `#N` at the end selects the server's
@@ -85,7 +95,11 @@ pub fn parse_device(name: impl AsRef<str>) -> Result<Device> {
         _ if FEATURES.contains(&kind) => {
             fails(format!("this build does not support it; rebuild with `--features {kind}`"))
         }
-        _ => fails(KNOWN.to_string()),
+        _ => {
+            let built = FEATURES.into_iter().zip(BUILT).filter(|(_, built)| *built).map(|(name, _)| name);
+            let built: Vec<&str> = ["flex (the CPU)"].into_iter().chain(built).collect();
+            fails(format!("{KNOWN}; this build has {}", built.join(", ")))
+        }
     }
 }
 

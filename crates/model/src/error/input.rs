@@ -10,7 +10,7 @@ use super::BoxError;
 /// # use hooklens::prelude::*;
 /// # let model = HookedTransformer::from_pretrained("embedded:induction")?;
 /// let message = |input: Vec<u32>| model.forward(input).unwrap_err().to_string();
-/// assert_eq!(message(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63");
+/// assert_eq!(message(vec![0, 63]), "token 63 at row 0, position 1 is outside the vocabulary of 63; ids are 0 to 62");
 /// assert_eq!(message(vec![0; 80]), "the input has 80 positions, but the model's position table has 72");
 /// # Ok::<(), hooklens::Error>(())
 /// ```
@@ -61,7 +61,10 @@ pub enum InputError {
         head: &'static str,
     },
     /// A token id is outside the vocabulary.
-    #[error("token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}")]
+    #[error(
+        "token {token} at row {row}, position {position} is outside the vocabulary of {d_vocab}; ids are 0 to {}",
+        d_vocab.saturating_sub(1)
+    )]
     Token {
         /// The token id.
         token: i64,
